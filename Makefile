@@ -1,0 +1,53 @@
+# make demo: train three pairs on data that every installation has. make test: the tests. make lint: style.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+FLOOR := .venv-floor
+RUFF := --line-length 119 --target-version py311
+RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905 --config 'lint.isort.lines-after-imports = 2'
+
+.PHONY: demo test test-full test-floor lint format python
+.DELETE_ON_ERROR:
+
+demo: $(INSTALLED)
+	@$(BIN)/python -m modeling_leaner.training.demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -q
+
+test-full: $(INSTALLED)
+	$(BIN)/python -m pytest -q -m ""
+
+test-floor: $(FLOOR)/.installed
+	$(FLOOR)/bin/python -m pytest -q
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check $(RUFF) $(RUFF_RULES) .
+	$(BIN)/ruff format $(RUFF) --check .
+
+format: $(INSTALLED)
+	$(BIN)/ruff check $(RUFF) $(RUFF_RULES) --fix .
+	$(BIN)/ruff format $(RUFF) .
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "modeling_leaner needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+
+$(INSTALLED): setup.cfg pyproject.toml constraints.txt | python
+	@echo "Installing into $(VENV) ..."
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# The oldest transformers that is supported, with the huggingface-hub 1.x that it needs; all else as pinned.
+$(FLOOR)/.installed: setup.cfg pyproject.toml constraints.txt | python
+	@echo "Installing into $(FLOOR) ..."
+	@rm -rf $(FLOOR)
+	@$(PYTHON) -m venv $(FLOOR)
+	@grep -v -i -E '^(transformers|huggingface[-_]hub|httpx2|httpcore2)==' constraints.txt > $(FLOOR)/constraints.txt
+	@echo 'transformers==5.17.0' >> $(FLOOR)/constraints.txt
+	@echo 'huggingface-hub<2' >> $(FLOOR)/constraints.txt
+	@$(FLOOR)/bin/python -m pip install -q --disable-pip-version-check -c $(FLOOR)/constraints.txt -e '.[dev]'
+	@touch $@

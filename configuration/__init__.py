@@ -1,0 +1,1 @@
+"""Named shapes: {vit,bert,gpt}/<name>.json, each a complete config.json. `modeling_leaner.shapes` reads them."""

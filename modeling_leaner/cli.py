@@ -1,0 +1,116 @@
+"""The `leaner` command. Each subcommand is a few lines over a function of the package."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from . import __version__
+from .shapes import CONFIG_CLASSES, baseline_of, load_shape, shape_names
+
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The LeanViT, LeanBERT and LeanGPT model family.")
+
+
+def fail(error: Exception | str) -> None:
+    """One clear line on stderr, exit status 1."""
+    Console(stderr=True, soft_wrap=True).print(f"leaner: {error}", style="red", markup=False, highlight=False)
+    raise typer.Exit(1)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"leaner {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def shape_row(name: str) -> dict[str, object]:
+    """What `leaner shapes` says of one named shape; FLOPs are forward, at the stated length."""
+    config = load_shape(name)
+    count, flops = config.count_parameters(), config.count_flops()
+    baseline = baseline_of(name)
+    ratio = count.total / load_shape(baseline).count_parameters().total if baseline else None
+    return {
+        "shape": name,
+        "layers": config.num_hidden_layers,
+        "width": config.hidden_size,
+        "heads": config.num_attention_heads,
+        "head_dim": config.head_dim,
+        "mlp": config.intermediate_size,
+        "parameters": count.total,
+        "parameters_without_embeddings": count.without_embeddings,
+        "parameters_over_baseline": ratio,
+        "length": flops.length,
+        "flops_per_token": flops.forward / flops.length,
+        "kv_bytes_per_token": config.kv_bytes_per_token(),
+    }
+
+
+@app.command()
+def shapes(
+    family: Annotated[str | None, typer.Option(help="Only vit, bert or gpt.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """The named shapes: parameters, FLOPs per token, cache bytes per token, heads × head size."""
+    if family is not None and family not in CONFIG_CLASSES:
+        fail(f"--family {family}: expected one of {', '.join(CONFIG_CLASSES)}")
+    rows = [shape_row(name) for name in shape_names() if family in (None, name.split("/")[0])]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    table = Table(caption="FLOPs: forward, matrix products, at the stated length in tokens. KV: bfloat16.")
+    table.add_column("shape", no_wrap=True)
+    for column in ("layers × width", "heads × size", "MLP", "parameters", "no embed.", "of base", "length"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("FLOPs/token", "KV bytes/token"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        ratio, cache = row["parameters_over_baseline"], row["kv_bytes_per_token"]
+        table.add_row(
+            row["shape"],
+            f"{row['layers']} × {row['width']}",
+            f"{row['heads']} × {row['head_dim']}",
+            str(row["mlp"]),
+            f"{row['parameters'] / 1e6:.2f}M",
+            f"{row['parameters_without_embeddings'] / 1e6:.2f}M",
+            "–" if ratio is None else f"{100 * ratio:.0f} %",
+            str(row["length"]),
+            f"{row['flops_per_token'] / 1e6:.1f}M",
+            "–" if cache is None else f"{cache:,}",
+        )
+    console = Console()
+    Console(width=None if console.is_terminal else 140).print(table)
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")],
+    output: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Pattern of tensors that may be missing or left over, as 'cls.*'.")
+    ] = None,
+) -> None:
+    """Turn a checkpoint of transformers into its exact Lean relative, or back."""
+    from .conversion import convert_checkpoint
+
+    try:
+        model = convert_checkpoint(source, output, ignore or [])
+    except (ValueError, OSError) as error:
+        fail(error)
+    typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
+
+
+if __name__ == "__main__":
+    app()

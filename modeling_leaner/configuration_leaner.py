@@ -1,0 +1,364 @@
+"""What the three configurations share: free shape fields, strict keys, heads per layer, and counting by arithmetic.
+
+This file travels to the Hub beside every model. It holds no tensor code.
+"""
+
+import difflib
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import ClassVar
+
+from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+# Keys that transformers itself reads or writes and that are neither fields nor attributes of PreTrainedConfig.
+TRANSFORMERS_KEYS = frozenset(
+    ["add_cross_attention", "attn_implementation", "auto_map", "bos_token_id", "cross_attention_hidden_size", "decoder_start_token_id", "eos_token_id", "experts_implementation", "finetuning_task", "gradient_checkpointing", "is_decoder", "model_type", "pad_token_id", "prefix", "pruned_heads", "quantization_config", "sep_token_id", "task_specific_params", "tie_encoder_decoder", "tie_last_hidden_states", "tie_word_embeddings", "tokenizer_class", "torchscript", "transformers_weights"]
+)
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Exact number of parameters of one architecture; tied weights count once.
+
+    `embeddings` are lookup tables (tokens, positions, token types) and the CLS token; projections are not embeddings.
+    """
+
+    total: int
+    embeddings: int
+
+    @property
+    def without_embeddings(self) -> int:
+        return self.total - self.embeddings
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating point operations of the matrix products for one sequence (or image) of `length` tokens.
+
+    A multiply-add is 2 FLOPs. Causal attention is counted full, as profilers do. Norms, activations, softmax and
+    lookups are left out. The backward pass costs two products per forward product; `no_input_gradient` is the part of
+    `linear` whose input is data (the pixels under a patch projection) and therefore costs only one.
+    """
+
+    length: int
+    linear: int
+    attention: int
+    no_input_gradient: int = 0
+
+    @property
+    def forward(self) -> int:
+        return self.linear + self.attention
+
+    @property
+    def training_step(self) -> int:
+        return 3 * self.forward - self.no_input_gradient
+
+
+def strict_config(cls: type) -> type:
+    """transformers' strict dataclass whose refusals are ValueErrors that name the field."""
+    cls = strict(cls)
+    strict_init = cls.__init__
+
+    @wraps(strict_init)
+    def __init__(self, *args, **kwargs) -> None:
+        try:
+            strict_init(self, *args, **kwargs)
+        except StrictDataclassFieldValidationError as error:
+            raise ValueError(f"{cls.__name__}: {error}") from error
+        except StrictDataclassClassValidationError as error:
+            raise ValueError(str(error.__cause__)) from error
+
+    cls.__init__ = __init__
+    return cls
+
+
+@strict_config
+class LeanConfig(PreTrainedConfig):
+    r"""Base of LeanViTConfig, LeanBERTConfig and LeanGPTConfig; never used alone.
+
+    Layers, width, heads, head size and MLP width are free of each other. Heads may differ from layer to layer:
+    `per_layer_config={0: {"num_attention_heads": 4}}`; the head size stays one.
+
+    Raises ValueError, naming the field, for an unknown key, a size below 1, a probability outside [0, 1), an unknown
+    activation, or a `hidden_size` that the heads do not divide while `head_dim` is left out.
+
+    Args:
+        hidden_size (`int`): width of the residual stream.
+        num_hidden_layers (`int`): number of blocks.
+        num_attention_heads (`int`): query heads of every layer that `per_layer_config` does not name.
+        head_dim (`int`, *optional*): size of one head; left out, `hidden_size / num_attention_heads`.
+        intermediate_size (`int`): width of the MLP.
+        hidden_act (`str`): activation of the MLP, a key of transformers' `ACT2FN`.
+        hidden_dropout_prob (`float`): dropout after embeddings, attention and MLP.
+        attention_probs_dropout_prob (`float`): dropout on attention probabilities.
+        initializer_range (`float`): standard deviation of the initial weights.
+        layer_norm_eps (`float`): epsilon of every LayerNorm.
+    """
+
+    base_model_tp_plan: ClassVar[dict[str, str]] = {
+        "layers.*.self_attn.q_proj": "colwise",
+        "layers.*.self_attn.k_proj": "colwise",
+        "layers.*.self_attn.v_proj": "colwise",
+        "layers.*.self_attn.o_proj": "rowwise",
+        "layers.*.mlp.fc1": "colwise",
+        "layers.*.mlp.fc2": "rowwise",
+    }
+    # Each family states its heads beside the base model, the one it is pretrained with, and what each Auto class loads.
+    task_heads: ClassVar[tuple[str, ...]] = ()
+    pretraining_head: ClassVar[str] = ""
+    auto_classes: ClassVar[dict[str, str]] = {}
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    head_dim: int | None = None
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.0
+    attention_probs_dropout_prob: float | int = 0.0
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+
+    def __init_subclass__(cls, *args, **kwargs):
+        super().__init_subclass__(*args, **kwargs)
+        cls.__eq__ = LeanConfig.__eq__  # the dataclass decorator writes one that fails on heads per layer
+
+    def __post_init__(self, **kwargs):
+        unknown = self._unknown_keys(kwargs)
+        if unknown:
+            raise ValueError(f"{type(self).__name__}: " + "; ".join(self._suggest(key) for key in unknown))
+        if self.head_dim is None and self.num_attention_heads > 0:
+            width, heads = self.hidden_size, self.num_attention_heads
+            self.head_dim = width // heads if width % heads == 0 else None  # validate_architecture refuses None
+        super().__post_init__(**kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        ours, theirs = ({**config.to_dict(), "_name_or_path": None} for config in (self, other))
+        return ours == theirs
+
+    # Keys
+
+    @classmethod
+    def _own_keys(cls) -> set[str]:
+        return {field.name for field in fields(cls)} - {field.name for field in fields(PreTrainedConfig)}
+
+    @classmethod
+    def _unknown_keys(cls, keys) -> list[str]:
+        foreign = [
+            key
+            for key in keys
+            if key not in cls._own_keys()
+            and key not in TRANSFORMERS_KEYS
+            and not key.startswith("_")
+            and not hasattr(PreTrainedConfig, key)
+        ]
+        if foreign:  # imported late: only a surprising key pays for it
+            from transformers import GenerationConfig
+
+            foreign = [key for key in foreign if key not in vars(GenerationConfig())]
+        return foreign
+
+    @classmethod
+    def _nearest(cls, key: str, cutoff: float) -> str | None:
+        known = sorted(cls._own_keys() | {"per_layer_config", "num_labels"})
+        return next(iter(difflib.get_close_matches(key, known, n=1, cutoff=cutoff)), None)
+
+    @classmethod
+    def _suggest(cls, key: str) -> str:
+        nearest = cls._nearest(key, cutoff=0.6)
+        return f"{key}: did you mean {nearest}?" if nearest else f"{key}: unknown key"
+
+    @classmethod
+    def from_dict(cls, config_dict: dict, **kwargs):
+        """As in transformers, but a near miss of one of our fields is a ValueError, in the file or among the keywords.
+
+        Other keys we do not know (a quantiser's, a newer version's) are kept as attributes, with a warning.
+        """
+        unknown = cls._unknown_keys(config_dict)
+        misspelt = [key for key in [*unknown, *cls._unknown_keys(kwargs)] if cls._nearest(key, cutoff=0.85)]
+        if misspelt:
+            raise ValueError(f"{cls.__name__}: " + "; ".join(cls._suggest(key) for key in misspelt))
+        if unknown:
+            logger.warning(f"{cls.__name__}: keys this version does not know are kept as they are: {unknown}")
+        known = {key: value for key, value in config_dict.items() if key not in unknown}
+        loaded = super().from_dict(known, **kwargs)
+        for key in unknown:
+            setattr(loaded[0] if isinstance(loaded, tuple) else loaded, key, config_dict[key])
+        return loaded
+
+    @classmethod
+    def from_json_file(cls, json_file):
+        return cls.from_dict(cls._dict_from_json_file(json_file))
+
+    # Validation
+
+    def _require(self, condition: bool, message: str) -> None:
+        if not condition:
+            raise ValueError(f"{type(self).__name__}: {message}")
+
+    def _require_sizes(self, *names: str) -> None:
+        for name in names:
+            value = self._getattr_without_heterogeneous_validation(name)
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            self._require(whole, f"{name} must be a whole number of at least 1, got {value!r}")
+
+    def validate_architecture(self) -> None:
+        """Runs after construction and before saving; every message names the field."""
+        from transformers.activations import ACT2FN  # imports torch, which reading a shape does not need
+
+        self._require_sizes("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        self._require(
+            self.head_dim is not None,
+            f"num_attention_heads={self._getattr_without_heterogeneous_validation('num_attention_heads')} does not "
+            f"divide hidden_size={self.hidden_size}: give head_dim, or heads that divide",
+        )
+        self._require_sizes("head_dim")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            self._require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1), got {getattr(self, name)}")
+        for name in ("initializer_range", "layer_norm_eps"):
+            self._require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
+        self._require(self.hidden_act in ACT2FN, f"hidden_act {self.hidden_act!r} is not one of transformers' ACT2FN")
+        varied = self.per_layer_attributes or set()
+        self._require(
+            varied <= {"num_attention_heads"},
+            f"per_layer_config varies num_attention_heads only, got {sorted(varied)}",
+        )
+        for index, layer in enumerate(self.per_layer_config if varied else ()):
+            heads = layer.num_attention_heads
+            whole = isinstance(heads, int) and not isinstance(heads, bool) and heads >= 1
+            self._require(whole, f"per_layer_config[{index}]: num_attention_heads must be at least 1, got {heads!r}")
+
+    # Counting: plain arithmetic, equal to the built module
+
+    @property
+    def heads_per_layer(self) -> list[int]:
+        """Query heads of each layer."""
+        return [layer.num_attention_heads for layer in self.per_layer_config]
+
+    @property
+    def key_value_heads_per_layer(self) -> list[int]:
+        """Key-value heads of each layer."""
+        return self.heads_per_layer
+
+    def _qkv_bias(self) -> bool:
+        return True
+
+    def _layer_weights(self) -> list[int]:
+        """Entries of the weight matrices of each layer, attention and MLP."""
+        d, width = self.head_dim, self.hidden_size
+        heads = zip(self.heads_per_layer, self.key_value_heads_per_layer)
+        return [2 * width * d * (q + kv) + 2 * width * self.intermediate_size for q, kv in heads]
+
+    def _layer_parameters(self) -> int:
+        """Parameters of all layers: weights, biases and the two norms of each."""
+        width, total = self.hidden_size, sum(self._layer_weights())
+        for q, kv in zip(self.heads_per_layer, self.key_value_heads_per_layer):
+            total += self.head_dim * (q + 2 * kv) * self._qkv_bias() + width  # q, k, v and output
+            total += self.intermediate_size + width + 4 * width  # MLP and two norms
+        return total
+
+    def _embedding_parameters(self) -> int:
+        raise NotImplementedError
+
+    def _outer_parameters(self, architecture: str) -> int:
+        """Parameters outside layers and embeddings: norms, projections and the head."""
+        raise NotImplementedError
+
+    def _outer_flops(self, architecture: str, length: int) -> int:
+        raise NotImplementedError
+
+    def _architecture(self, architecture: str | None) -> str:
+        """The head whose class name ends so; left out, the family's pretraining head (…ForMaskedLM and so on)."""
+        name = architecture or self.pretraining_head
+        for head in ("Model", *self.task_heads):
+            if name.endswith(head):
+                return head
+        raise ValueError(f"{type(self).__name__}: unknown architecture {name!r}, expected one of {self.task_heads}")
+
+    def count_parameters(self, architecture: str | None = None) -> ParameterCount:
+        """Exact parameters of `architecture` (a class name or its end, `"ForMaskedLM"`), equal to the built module's.
+
+        Left out, the family's pretraining head is counted, as for the usual ViT-B/16 86.6M and GPT-2 124.4M.
+        """
+        head = self._architecture(architecture)
+        embeddings = self._embedding_parameters()
+        return ParameterCount(embeddings + self._layer_parameters() + self._outer_parameters(head), embeddings)
+
+    def count_flops(self, length: int | None = None, architecture: str | None = None) -> Flops:
+        """FLOPs of `architecture` for one sequence of `length` tokens (left out, the longest the positions allow)."""
+        length = self.default_length if length is None else length
+        self._require(1 <= length <= self.default_length, f"length must be in 1..{self.default_length}, got {length}")
+        linear = 2 * length * sum(self._layer_weights())
+        attention = 4 * length**2 * self.head_dim * sum(self.heads_per_layer)
+        outer = self._outer_flops(self._architecture(architecture), length)
+        return Flops(length, linear + outer, attention, self._flops_without_input_gradient())
+
+    def _flops_without_input_gradient(self) -> int:
+        return 0
+
+    def kv_bytes_per_token(self, bytes_per_value: int = 2) -> int | None:
+        """Bytes of the key-value cache per token (2 a value: bfloat16); None where a family keeps no cache."""
+        return None
+
+    def estimate_activation_bytes(self, batch_size: int, length: int | None = None, bytes_per_value: int = 4) -> int:
+        """Estimate of the tensors that one training step of the layers keeps for its backward pass, in bytes.
+
+        Counted for SDPA without gradient checkpointing, per token and layer: two norm inputs and outputs with their
+        statistics, q, k, v, the attention output and its log-sum-exp, the MLP before and after the activation, and a
+        byte per dropped value. Embeddings, logits and the optimiser are not in it.
+        """
+        length = self.default_length if length is None else length
+        per_token = 0
+        for q, kv in zip(self.heads_per_layer, self.key_value_heads_per_layer):
+            values = 4 * self.hidden_size + 4 + 2 * self.head_dim * (q + kv) + q + 2 * self.intermediate_size
+            dropped = 2 * self.hidden_size if self.hidden_dropout_prob else 0
+            per_token += values * bytes_per_value + dropped
+        return batch_size * length * per_token
+
+
+@strict_config
+class LeanTextConfig(LeanConfig):
+    r"""What LeanBERTConfig and LeanGPTConfig share; never used alone.
+
+    Args:
+        vocab_size (`int`): size of the vocabulary.
+        max_position_embeddings (`int`): longest sequence.
+        classifier_dropout (`float`, *optional*): dropout before a classifier; left out, `hidden_dropout_prob`.
+        pad_token_id (`int`, *optional*): padding token.
+        bos_token_id (`int`, *optional*): beginning-of-text token.
+        eos_token_id (`int` or list, *optional*): end-of-text token.
+        tie_word_embeddings (`bool`): the language-model head shares the token embeddings.
+    """
+
+    vocab_size: int = 30522
+    hidden_dropout_prob: float | int = 0.1
+    attention_probs_dropout_prob: float | int = 0.1
+    max_position_embeddings: int = 512
+    classifier_dropout: float | int | None = None
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    tie_word_embeddings: bool = True
+
+    def validate_architecture(self) -> None:
+        super().validate_architecture()
+        self._require_sizes("vocab_size", "max_position_embeddings")
+        dropout, pad = self.classifier_dropout, self.pad_token_id
+        self._require(dropout is None or 0 <= dropout < 1, f"classifier_dropout must be in [0, 1), got {dropout}")
+        self._require(
+            pad is None or 0 <= pad < self.vocab_size,
+            f"pad_token_id {pad} must be at least 0 and less than vocab_size {self.vocab_size}",
+        )
+
+    @property
+    def default_length(self) -> int:
+        """Longest sequence that the positions allow."""
+        return self.max_position_embeddings

@@ -1,0 +1,55 @@
+"""The registry of named shapes: the files of `configuration/`, read as configurations. No model is built."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+from .configuration_lean_bert import LeanBERTConfig
+from .configuration_lean_gpt import LeanGPTConfig
+from .configuration_lean_vit import LeanViTConfig
+from .configuration_leaner import LeanConfig
+
+
+CONFIG_CLASSES: dict[str, type[LeanConfig]] = {"vit": LeanViTConfig, "bert": LeanBERTConfig, "gpt": LeanGPTConfig}
+
+
+@cache
+def shapes_folder() -> Path:
+    """The folder of the named shapes, installed or in a clone."""
+    from . import configuration  # mapped to configuration/ by setup.cfg
+
+    return Path(configuration.__file__).parent
+
+
+def shape_names() -> list[str]:
+    """All names as `family/name`, in the order of families and files."""
+    files = ((family, path) for family in CONFIG_CLASSES for path in sorted((shapes_folder() / family).glob("*.json")))
+    return [f"{family}/{path.stem}" for family, path in files]
+
+
+def shape_path(name: str) -> Path:
+    """The file of a named shape, `"bert/lean-tiny"`; it loads with `AutoConfig.from_pretrained(path)`.
+
+    Raises:
+        ValueError: no such name; the message lists the names.
+    """
+    if name not in shape_names():
+        raise ValueError(f"unknown shape {name!r}, expected one of {', '.join(shape_names())}")
+    return shapes_folder() / f"{name}.json"
+
+
+def load_shape(name: str, **overrides) -> LeanConfig:
+    """The configuration of a named shape; `overrides` replace fields before it is validated."""
+    path = shape_path(name)
+    values = json.loads(path.read_text(encoding="utf-8"))
+    values.pop("model_type")
+    return CONFIG_CLASSES[name.split("/")[0]](**{**values, **overrides})
+
+
+def baseline_of(name: str) -> str | None:
+    """The baseline of a lean twin or its variants (`bert/lean-10x24` → `bert/16x12`); None for a baseline."""
+    family, shape = name.split("/")
+    if not shape.startswith(("lean-", "fixed-head-")):
+        return None
+    stem = shape.removeprefix("lean-").removeprefix("fixed-head-").removesuffix("-mlp")
+    return f"{family}/{'16x12' if stem == '10x24' else stem}"
