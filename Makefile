@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FLOOR := .venv-floor
 RUFF := --line-length 119 --target-version py311
-RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905 --config 'lint.isort.lines-after-imports = 2'
+RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905 --config 'lint.isort.lines-after-imports = 2'
 
 .PHONY: demo test test-full test-floor lint format python
 .DELETE_ON_ERROR:

@@ -1,3 +1,4 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
 """LeanGPT configuration."""
 
 from typing import ClassVar

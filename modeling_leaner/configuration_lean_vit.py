@@ -1,3 +1,4 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
 """LeanViT configuration."""
 
 from typing import ClassVar
@@ -75,7 +76,8 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
         for name in ("image_size", "patch_size"):
             value = getattr(self, name)
             pair = [value, value] if isinstance(value, int) else list(value)
-            self._require(len(pair) == 2 and min(pair) >= 1, f"{name} must be one or two sizes of at least 1, got {value}")
+            valid = len(pair) == 2 and min(pair) >= 1
+            self._require(valid, f"{name} must be one or two sizes of at least 1, got {value}")
         for side, image, patch in zip(("height", "width"), self.image_shape, self.patch_shape):
             self._require(image % patch == 0, f"image_size: {side} {image} is not a multiple of patch_size {patch}")
 

@@ -1,3 +1,4 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
 """What the three configurations share: free shape fields, strict keys, heads per layer, and counting by arithmetic.
 
 This file travels to the Hub beside every model. It holds no tensor code.
@@ -18,7 +19,10 @@ logger = logging.get_logger(__name__)
 
 # Keys that transformers itself reads or writes and that are neither fields nor attributes of PreTrainedConfig.
 TRANSFORMERS_KEYS = frozenset(
-    ["add_cross_attention", "attn_implementation", "auto_map", "bos_token_id", "cross_attention_hidden_size", "decoder_start_token_id", "eos_token_id", "experts_implementation", "finetuning_task", "gradient_checkpointing", "is_decoder", "model_type", "pad_token_id", "prefix", "pruned_heads", "quantization_config", "sep_token_id", "task_specific_params", "tie_encoder_decoder", "tie_last_hidden_states", "tie_word_embeddings", "tokenizer_class", "torchscript", "transformers_weights"]
+    "add_cross_attention attn_implementation auto_map bos_token_id cross_attention_hidden_size decoder_start_token_id "
+    "eos_token_id experts_implementation finetuning_task gradient_checkpointing is_decoder model_type pad_token_id "
+    "prefix pruned_heads quantization_config sep_token_id task_specific_params tie_encoder_decoder "
+    "tie_last_hidden_states tie_word_embeddings tokenizer_class torchscript transformers_weights".split()
 )
 
 
@@ -101,6 +105,7 @@ class LeanConfig(PreTrainedConfig):
         layer_norm_eps (`float`): epsilon of every LayerNorm.
     """
 
+    attribute_map: ClassVar[dict[str, str]] = {"layer_norm_epsilon": "layer_norm_eps"}
     base_model_tp_plan: ClassVar[dict[str, str]] = {
         "layers.*.self_attn.q_proj": "colwise",
         "layers.*.self_attn.k_proj": "colwise",
@@ -109,7 +114,7 @@ class LeanConfig(PreTrainedConfig):
         "layers.*.mlp.fc1": "colwise",
         "layers.*.mlp.fc2": "rowwise",
     }
-    # Each family states its heads beside the base model, the one it is pretrained with, and what each Auto class loads.
+    # Stated by each family: the heads beside its base model, the one for pretraining, and what each Auto class loads.
     task_heads: ClassVar[tuple[str, ...]] = ()
     pretraining_head: ClassVar[str] = ""
     auto_classes: ClassVar[dict[str, str]] = {}
@@ -148,7 +153,8 @@ class LeanConfig(PreTrainedConfig):
 
     @classmethod
     def _own_keys(cls) -> set[str]:
-        return {field.name for field in fields(cls)} - {field.name for field in fields(PreTrainedConfig)}
+        names = {field.name for field in fields(cls)} - {field.name for field in fields(PreTrainedConfig)}
+        return names | set(cls.attribute_map)
 
     @classmethod
     def _unknown_keys(cls, keys) -> list[str]:
@@ -214,6 +220,11 @@ class LeanConfig(PreTrainedConfig):
         """Runs after construction and before saving; every message names the field."""
         from transformers.activations import ACT2FN  # imports torch, which reading a shape does not need
 
+        varied = self.per_layer_attributes or set()
+        self._require(
+            varied <= {"num_attention_heads"},
+            f"per_layer_config varies num_attention_heads only, got {sorted(varied)}",
+        )
         self._require_sizes("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
         self._require(
             self.head_dim is not None,
@@ -226,11 +237,6 @@ class LeanConfig(PreTrainedConfig):
         for name in ("initializer_range", "layer_norm_eps"):
             self._require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
         self._require(self.hidden_act in ACT2FN, f"hidden_act {self.hidden_act!r} is not one of transformers' ACT2FN")
-        varied = self.per_layer_attributes or set()
-        self._require(
-            varied <= {"num_attention_heads"},
-            f"per_layer_config varies num_attention_heads only, got {sorted(varied)}",
-        )
         for index, layer in enumerate(self.per_layer_config if varied else ()):
             heads = layer.num_attention_heads
             whole = isinstance(heads, int) and not isinstance(heads, bool) and heads >= 1

@@ -2,6 +2,7 @@
 
 Both directions use one table from transformers' names to ours; going back, the same table says where each tensor of
 the target is to be found. Nothing is approximated: a shape or option that the other side does not have is refused.
+One tensor has no place here: the second output bias of an untied BertForMaskedLM, which BERT itself never reads.
 """
 
 import re
@@ -185,7 +186,7 @@ def to_lean_config(config: PreTrainedConfig) -> LeanConfig:
     for name, value in relative.only.items():
         found = getattr(config, name, value)
         if found != value:
-            raise ConversionError(f"{name}={found!r}: {relative.config_class.__name__} has its relative at {value!r} only")
+            raise ConversionError(f"{name}={found!r}: {relative.config_class.__name__} holds only {value!r}")
     values = {ours: getattr(config, theirs) for theirs, ours in relative.fields.items()}
     values |= {name: getattr(config, name) for name in relative.shared if hasattr(config, name)}
     if relative is GPT:

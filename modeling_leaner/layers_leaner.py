@@ -1,3 +1,4 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
 """What all three families are made of: one attention, one MLP, one block in two norm orders, one base class, losses.
 
 This file travels to the Hub beside every model. A model file composes these; it holds no attention and no block.

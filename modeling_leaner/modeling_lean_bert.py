@@ -1,3 +1,4 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
 """LeanBERT: a post-LN text encoder with token types and learned positions; with BERT's shape it is BERT."""
 
 import torch
@@ -83,9 +84,9 @@ class LeanBERTModel(LeanBERTPreTrainedModel):
         if inputs_embeds is None:
             check_range("input_ids", input_ids, self.config.vocab_size, "vocab_size")
             inputs_embeds = self.embed_tokens(input_ids)
-        check_length(inputs_embeds.shape[1], self.config)
         packed = None
         if position_ids is None:
+            check_length(inputs_embeds.shape[1], self.config)
             position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)[None]  # (1, T)
         else:
             check_range("position_ids", position_ids, self.config.max_position_embeddings, "max_position_embeddings")

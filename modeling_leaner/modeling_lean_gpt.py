@@ -1,3 +1,4 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
 """LeanGPT: a pre-LN decoder with learned positions and a tied head; with GPT-2's shape it is GPT-2."""
 
 import torch
@@ -49,6 +50,7 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
             [LeanBlock(config, index, is_causal=True) for index in range(config.num_hidden_layers)]
         )
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.gradient_checkpointing = False
         for layer in self.layers:  # the writers to the residual stream start smaller (GPT-2, section 2.3)
             layer.self_attn.o_proj.init_scale = layer.mlp.fc2.init_scale = (2 * config.num_hidden_layers) ** -0.5
         self.post_init()
@@ -83,11 +85,9 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
             check_range("input_ids", input_ids, self.config.vocab_size, "vocab_size")
             inputs_embeds = self.embed_tokens(input_ids)
         length = inputs_embeds.shape[1]
-        check_length(length, self.config)
         if position_ids is None:
             past = past_key_values.get_seq_length() if past_key_values is not None else 0
-            if isinstance(past, int):  # a static cache counts in a tensor
-                check_length(past + length, self.config)
+            check_length(length + (past if isinstance(past, int) else 0), self.config)  # a static cache has a tensor
             position_ids = (torch.arange(length, device=inputs_embeds.device) + past)[None]  # (1, T)
         else:
             check_range("position_ids", position_ids, self.config.max_position_embeddings, "max_position_embeddings")
@@ -130,6 +130,12 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         self.model = LeanGPTModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
+
+    def init_continuous_batching(self, *args, **kwargs):
+        """As in transformers, whose paged cache is sized by one number of heads: that reading is allowed here."""
+        if self.config.is_heterogeneous:
+            self.config.allow_global_per_layer_attribute_access = True
+        return super().init_continuous_batching(*args, **kwargs)
 
     @can_return_tuple
     def forward(

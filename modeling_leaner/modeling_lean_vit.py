@@ -1,3 +1,4 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
 """LeanViT: a pre-LN vision transformer with a CLS token and learned positions; with ViT's shape it is ViT."""
 
 import torch

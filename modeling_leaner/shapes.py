@@ -22,9 +22,12 @@ def shapes_folder() -> Path:
 
 
 def shape_names() -> list[str]:
-    """All names as `family/name`, in the order of families and files."""
-    files = ((family, path) for family in CONFIG_CLASSES for path in sorted((shapes_folder() / family).glob("*.json")))
-    return [f"{family}/{path.stem}" for family, path in files]
+    """All names as `family/name`, every baseline before its variants."""
+    names = []
+    for family in CONFIG_CLASSES:
+        found = [f"{family}/{path.stem}" for path in (shapes_folder() / family).glob("*.json")]
+        names += sorted(found, key=lambda name: (baseline_of(name) or name, baseline_of(name) is not None, name))
+    return names
 
 
 def shape_path(name: str) -> Path:

@@ -235,19 +235,15 @@ def items_per_second(models: list[PreTrainedModel], batch: dict[str, torch.Tenso
         for model, seconds in zip(models, times):
             start = time.perf_counter()
             model(**batch)
-            if batch_device_is_cuda(model):
+            if model.device.type == "cuda":
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - start)
     size = len(next(iter(batch.values())))
     return [size / float(np.median(seconds[1:])) for seconds in times]  # the first round warms up
 
 
-def batch_device_is_cuda(model: PreTrainedModel) -> bool:
-    return model.device.type == "cuda"
-
-
 def run_pair(task: Task) -> list[dict[str, object]]:
-    """Trains, measures and saves both shapes of one family; one row of numbers each, the twin's with the difference."""
+    """Trains, measures and saves both shapes of one family: a row each, the twin's with the difference."""
     rows, models, trainers, qualities = [], [], [], []
     for shape in ("nano", "lean-nano"):
         Console(stderr=True).print(f"[bold]{task.family}/{shape}[/bold] on {task.name}")
@@ -275,8 +271,8 @@ def run_pair(task: Task) -> list[dict[str, object]]:
                 "training_seconds": seconds,
             }
         )
-    batch = {name: tensor.to(models[0].device) for name, tensor in next(iter(trainers[0].get_eval_dataloader(task.test))).items()}
-    batch.pop("labels")
+    batch = next(iter(trainers[0].get_eval_dataloader(task.test)))
+    batch = {name: tensor.to(models[0].device) for name, tensor in batch.items() if name != "labels"}
     for row, rate in zip(rows, items_per_second(models, batch)):
         row["inference_items_per_second"] = rate
     learned = beats_chance(qualities[0], task.chance, task.higher_is_better)
@@ -306,8 +302,9 @@ AUTO_CLASSES = {
 
 def write_card(task: Task, row: dict[str, object]) -> None:
     """The model card of one folder, from its numbers."""
+    pipeline = PIPELINES[task.family]
     metadata = ModelCardData(
-        library_name="transformers", pipeline_tag=PIPELINES[task.family], license="apache-2.0", tags=["modeling_leaner"]
+        library_name="transformers", pipeline_tag=pipeline, license="apache-2.0", tags=["modeling_leaner"]
     )
     chance = "majority class" if task.higher_is_better else "unigram"
     recipe = ", ".join(f"{key} {value}" for key, value in task.recipe.items())
@@ -317,9 +314,9 @@ def write_card(task: Task, row: dict[str, object]) -> None:
 
 # {task.family}/{row["shape"]}, a demonstration
 
-A miniature of {row["parameters"]:,} parameters ({row["layers"]} layers, {row["heads"]} heads of {row["head_dim"]}) trained \
-by `make demo` on {task.name}. One seed and a few seconds of training: it shows that the pieces work and supports no \
-conclusion about shapes.
+A miniature of {row["parameters"]:,} parameters ({row["layers"]} layers, {row["heads"]} heads of {row["head_dim"]}),
+trained by `make demo` on {task.name}. One seed and a few seconds of training: it shows that
+the pieces work and supports no conclusion about shapes.
 
 | held-out {task.metric} | {chance} | items | training seconds |
 |---|---|---|---|

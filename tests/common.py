@@ -1,0 +1,388 @@
+"""What every family must do, written once; test_vit.py, test_bert.py and test_gpt.py list shapes and add their own.
+
+Weights are of high variance (`sharpen`): with the usual small ones attention is nearly uniform, every wrong mask or
+position changes little, and tests pass with the bug in place.
+"""
+
+import copy
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import eager_mask
+
+from modeling_leaner.layers_leaner import LeanAttention, LeanBlock, LeanPreTrainedModel, eager_attention_forward
+
+
+TOLERANCE = 3e-5
+WRONG = 1e-2  # what a planted bug must exceed
+SMALL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def sharpen(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
+    """The model in eval mode with weights of high variance, attention outputs enlarged, biases and norms random."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim == 1:
+                parameter.copy_((1.0 if "norm" in name and name.endswith("weight") else 0.0) + 0.2 * noise)
+            else:
+                parameter.copy_(noise * (0.4 if parameter.shape[-1] <= 64 else 0.1))
+        for module in model.modules():
+            if isinstance(module, LeanAttention):
+                module.o_proj.weight.mul_(6 / module.o_proj.in_features**0.5)
+                module.q_proj.weight.mul_(2.0)
+    model.tie_weights()
+    return model.eval()
+
+
+def distance(left: torch.Tensor, right: torch.Tensor) -> float:
+    """Largest difference over the largest magnitude."""
+    return ((left - right).abs().max() / right.abs().max()).item()
+
+
+def plain_attention(module, query, key, value, attention_mask, **kwargs):
+    """An attention function as a user would register it."""
+    return eager_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+
+@contextmanager
+def registered(name: str, with_mask: bool):
+    """`plain_attention` under a name in AttentionInterface, with or without its AttentionMaskInterface."""
+    AttentionInterface.register(name, plain_attention)
+    if with_mask:
+        AttentionMaskInterface.register(name, eager_mask)
+    try:
+        yield
+    finally:
+        AttentionInterface._global_mapping.pop(name, None)
+        AttentionMaskInterface._global_mapping.pop(name, None)
+
+
+class ModelTests:
+    """Base of the families' test classes; a subclass sets the attributes and `inputs`."""
+
+    config_class: type
+    base_class: type[PreTrainedModel]
+    logits_class: type[PreTrainedModel]  # the head whose `logits` the shared tests compare
+    heads: dict[str, type[PreTrainedModel]]  # name after For → class
+    shapes: dict[str, dict]
+
+    def config(self, shape: str, **overrides):
+        return self.config_class(**{**SMALL, **self.shapes[shape], **overrides})
+
+    def build(self, shape: str, model_class: type | None = None, **overrides) -> PreTrainedModel:
+        return sharpen((model_class or self.logits_class)(self.config(shape, **overrides)))
+
+    def inputs(self, head: str | None = None) -> dict[str, torch.Tensor]:
+        """Inputs, with labels where `head` names a task."""
+        raise NotImplementedError
+
+    def padded(self) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        """Inputs with a mask that hides some positions, and the positions that count."""
+        inputs = self.inputs()
+        mask = torch.ones(inputs["input_ids"].shape, dtype=torch.long)
+        mask[0, 7:] = 0
+        return {**inputs, "attention_mask": mask}, mask.bool()
+
+    # Forward, backward, saving
+
+    def test_forward_backward(self, shape: str, head: str):
+        torch.manual_seed(0)
+        model = self.heads[head](self.config(shape)).train()
+        output = model(**self.inputs(head))
+        output.loss.backward()
+        assert torch.isfinite(output.loss)
+        without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+        assert not without, f"no gradient: {without}"
+
+    def test_saved_and_loaded_is_the_same(self, shape: str, head: str, tmp_path: Path):
+        model = self.build(shape, self.heads[head])
+        model.save_pretrained(tmp_path)
+        loaded = self.heads[head].from_pretrained(tmp_path)
+        again = self.config_class.from_pretrained(tmp_path)
+        assert again == loaded.config and again.heads_per_layer == model.config.heads_per_layer
+        inputs = self.inputs(head)
+        for left, right in zip(model(**inputs).to_tuple(), loaded(**inputs).to_tuple()):
+            if isinstance(left, torch.Tensor):
+                assert distance(left, right) < 1e-6  # the loaded tensors lie elsewhere: sums may round otherwise
+        assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == self.config_class.auto_classes
+
+    def test_counts_every_parameter(self, shape: str, head: str):
+        model = self.heads[head](self.config(shape))
+        assert model.num_parameters() == model.config.count_parameters(type(model).__name__).total
+
+    # Initialisation
+
+    def check_initialisation(self, model: PreTrainedModel):
+        """Every parameter has the spread that the documentation states: weights N(0, std), biases 0, norms 1."""
+        std = model.config.initializer_range
+        modules = dict(model.named_modules())
+        scales = {f"{name}.weight": each.init_scale for name, each in modules.items() if hasattr(each, "init_scale")}
+        padding = {
+            f"{name}.weight": module.padding_idx
+            for name, module in modules.items()
+            if isinstance(module, nn.Embedding) and module.padding_idx is not None
+        }
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                expected = 1.0 if name.endswith("weight") else 0.0
+                assert torch.equal(parameter, torch.full_like(parameter, expected)), name
+            elif name.endswith("bias"):
+                assert not parameter.any(), name
+            else:
+                values = parameter.detach()
+                if name in padding:
+                    assert not values[padding[name]].any(), name
+                    values = torch.cat((values[: padding[name]], values[padding[name] + 1 :]))
+                expected = std * scales.get(name, 1.0)
+                error = 5 / (2 * values.numel()) ** 0.5  # five standard errors of a standard deviation
+                assert abs(values.std().item() / expected - 1) < error + 0.01, f"{name}: {values.std()} for {expected}"
+                assert abs(values.mean().item()) < 5 * expected / values.numel() ** 0.5, name
+
+    def test_initialised_when_built(self, head: str):
+        torch.manual_seed(0)
+        self.check_initialisation(self.heads[head](self.config("base", hidden_size=64)))
+
+    def test_initialised_when_missing_from_a_checkpoint(self, head: str, tmp_path: Path):
+        """Every parameter is left out of a checkpoint once."""
+        model = self.heads[head](self.config("base", hidden_size=64))
+        names = list(model.state_dict())
+        ones = {name: torch.ones_like(tensor) for name, tensor in model.state_dict().items()}
+        for half in (names[::2], names[1::2]):
+            torch.manual_seed(0)
+            model.save_pretrained(tmp_path, state_dict={name: ones[name] for name in half})
+            loaded = self.heads[head].from_pretrained(tmp_path)
+            tied = set(loaded.all_tied_weights_keys) | set(loaded.all_tied_weights_keys.values())
+            for name, parameter in loaded.named_parameters():
+                if name in half:
+                    assert torch.equal(parameter, torch.ones_like(parameter)), f"{name} was lost"
+                    if name not in tied:
+                        with torch.no_grad():  # so that the check below sees the others only
+                            parameter.copy_(dict(model.named_parameters())[name])
+            if not tied & set(half):
+                self.check_initialisation(loaded)
+
+    def test_initialisation_check_sees_a_planted_bug(self, monkeypatch):
+        monkeypatch.setattr(LeanPreTrainedModel, "_init_weights", lambda self, module: None)
+        monkeypatch.setattr(self.base_class, "_init_weights", lambda self, module: None)
+        with pytest.raises(AssertionError):
+            self.check_initialisation(self.logits_class(self.config("base", hidden_size=64)))
+
+    # Attention
+
+    def test_attention_backends_agree(self, shape: str):
+        model = self.build(shape)
+        inputs, counts = self.padded()
+        model.set_attn_implementation("eager")
+        expected = model(**inputs).logits[counts]
+        with registered("plain", with_mask=True):
+            for implementation in ("sdpa", "flex_attention", "plain"):
+                model.set_attn_implementation(implementation)
+                with torch.no_grad():
+                    assert distance(model(**inputs).logits[counts], expected) < TOLERANCE, implementation
+
+    def test_attention_without_its_mask_function_is_seen(self, shape: str):
+        """Registered in AttentionInterface alone, a function gets no mask: padding and causality are lost."""
+        model = self.build(shape)
+        inputs, counts = self.padded()
+        model.set_attn_implementation("eager")
+        expected = model(**inputs).logits[counts]
+        with registered("plain", with_mask=False):
+            model.set_attn_implementation("plain")
+            assert distance(model(**inputs).logits[counts], expected) > WRONG
+
+    def test_attentions_and_hidden_states_are_recorded(self, shape: str):
+        model = self.build(shape)
+        model.set_attn_implementation("eager")
+        inputs, counts = self.padded()
+        output = model(**inputs, output_attentions=True, output_hidden_states=True)
+        config = model.config
+        assert [weights.shape[1] for weights in output.attentions] == config.heads_per_layer
+        for weights in output.attentions:
+            assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
+        assert len(output.hidden_states) == config.num_hidden_layers + 1
+        assert all(state.shape[-1] == config.hidden_size for state in output.hidden_states)
+
+    # Training modes
+
+    def loss_and_gradients(self, model: PreTrainedModel, head: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        model.zero_grad()
+        torch.manual_seed(1)
+        loss = model(**self.inputs(head)).loss
+        loss.backward()
+        return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    def test_gradient_checkpointing_changes_nothing(self, shape: str):
+        head = next(iter(self.heads))
+        model = self.build(shape, self.heads[head]).train()  # with dropout: its state must be restored
+        expected_loss, expected = self.loss_and_gradients(model, head)
+        calls = []
+        blocks = [module for module in model.modules() if isinstance(module, LeanBlock)]
+        hooks = [block.self_attn.register_forward_hook(lambda *_: calls.append(1)) for block in blocks]
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        loss, gradients = self.loss_and_gradients(model, head)
+        for hook in hooks:
+            hook.remove()
+        assert len(calls) == 2 * model.config.num_hidden_layers, "the layers were not computed again"
+        assert torch.allclose(loss, expected_loss, rtol=1e-6) and gradients.keys() == expected.keys()
+        largest = max(gradient.abs().max() for gradient in expected.values())
+        assert max((gradients[name] - expected[name]).abs().max() for name in expected) < 1e-5 * largest
+
+    def test_compiled_is_eager(self, shape: str):
+        model = self.build(shape, **NO_DROPOUT)
+        inputs, counts = self.padded()
+        with torch.no_grad():
+            expected = model(**inputs).logits[counts]
+            torch._dynamo.reset()
+            compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+            assert distance(compiled(**inputs).logits[counts], expected) < TOLERANCE
+
+    def test_compiled_training_is_eager(self):
+        head = next(iter(self.heads))
+        model = self.build("lean", self.heads[head], **NO_DROPOUT).train()
+        expected_loss, expected = self.loss_and_gradients(model, head)
+        torch._dynamo.reset()
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        model.zero_grad()
+        loss = compiled(**self.inputs(head)).loss
+        loss.backward()
+        assert torch.allclose(loss, expected_loss, rtol=1e-5)
+        for name, parameter in model.named_parameters():
+            if name in expected:
+                assert torch.allclose(parameter.grad, expected[name], rtol=1e-3, atol=1e-5), name
+
+    @pytest.mark.full
+    def test_compiled_by_inductor(self, shape: str):
+        if not (__import__("shutil").which("g++") or __import__("shutil").which("clang++")):
+            pytest.skip("inductor needs a C++ compiler")
+        model = self.build(shape, **NO_DROPOUT)
+        inputs, counts = self.padded()
+        with torch.no_grad():
+            expected = model(**inputs).logits[counts]
+            torch._dynamo.reset()
+            compiled = torch.compile(model, fullgraph=True)
+            assert distance(compiled(**inputs).logits[counts], expected) < TOLERANCE
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_half_precision(self, shape: str, dtype: torch.dtype):
+        model = self.build(shape)
+        with torch.no_grad():
+            for module in model.modules():  # within half precision's reach
+                if isinstance(module, LeanAttention):
+                    module.q_proj.weight.mul_(0.25)
+        inputs, counts = self.padded()
+        expected = model(**inputs).logits[counts]
+        half = copy.deepcopy(model).to(dtype)
+        output = half(**inputs).logits
+        assert output.dtype == dtype
+        assert distance(output[counts].float(), expected) < 0.1
+
+    # Plans and files
+
+    def test_parallel_plans_name_modules(self):
+        model = self.logits_class(self.config("base"))
+        names = {name for name, _ in model.named_modules()}
+        for pattern in self.config_class.base_model_tp_plan:
+            assert f"model.{pattern.replace('*', '0')}" in names
+        for name in self.config_class.base_model_pp_plan:
+            assert f"model.{name}" in names
+        for plan in (model._tp_plan, model._pp_plan):
+            assert plan and all(name.replace("*", "0") in names for name in plan)
+
+    def test_damaged_checkpoints(self, tmp_path: Path):
+        model = self.logits_class(self.config("base"))
+        weights = tmp_path / "model.safetensors"
+        model.save_pretrained(tmp_path)
+        whole = weights.read_bytes()
+
+        weights.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(OSError, match="damaged or not safetensors"):
+            self.logits_class.from_pretrained(tmp_path)
+
+        weights.unlink()
+        torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+        with pytest.raises(OSError, match="pytorch_model.bin is a pickle.*expected model.safetensors"):
+            self.logits_class.from_pretrained(tmp_path)
+
+        state = model.state_dict()
+        state["model.layers.0.mlp.fc1.bias"] = torch.zeros(3)
+        model.save_pretrained(tmp_path, state_dict=state)
+        with pytest.raises(RuntimeError, match=r"model.layers.0.mlp.fc1.bias is \[3\], expected \[48\]"):
+            self.logits_class.from_pretrained(tmp_path)
+
+
+class TextModelTests(ModelTests):
+    """What the two text families share."""
+
+    vocab_size = 90
+    length = 10
+
+    def ids(self, *shape: int, seed: int = 0) -> torch.Tensor:
+        return torch.randint(3, self.vocab_size, shape, generator=torch.Generator().manual_seed(seed))
+
+    def test_padded_is_trimmed(self, shape: str):
+        model = self.build(shape)
+        inputs, _ = self.padded()
+        padded = model(**inputs).logits[0, :7]
+        trimmed = model(**{name: tensor[:1, :7] for name, tensor in inputs.items()}).logits[0]
+        assert distance(padded, trimmed) < TOLERANCE
+
+    def test_packed_is_separate(self, shape: str):
+        model = self.build(shape)
+        first, second = self.ids(1, 6, seed=1), self.ids(1, 9, seed=2)
+        row = torch.cat((first, second), dim=1)
+        positions = torch.cat((torch.arange(6), torch.arange(9)))[None]
+        packed = model(input_ids=row, position_ids=positions).logits
+        assert distance(packed[:, :6], model(input_ids=first).logits) < TOLERANCE
+        expected = model(input_ids=second).logits
+        assert distance(packed[:, 6:], expected) < TOLERANCE
+        assert distance(model(input_ids=row).logits[:, 6:], expected) > WRONG  # without position_ids
+
+    def test_packed_rows_may_be_longer_than_the_positions(self):
+        model = self.build("base", max_position_embeddings=8)
+        positions = torch.cat((torch.arange(8), torch.arange(8)))[None]
+        assert model(input_ids=self.ids(1, 16), position_ids=positions).logits.shape[1] == 16
+
+    def test_inputs_embeds(self, shape: str):
+        model = self.build(shape)
+        inputs = self.inputs()
+        embeds = model.get_input_embeddings()(inputs.pop("input_ids"))
+        assert torch.equal(model(inputs_embeds=embeds, **inputs).logits, model(**self.inputs()).logits)
+        with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+            model(**self.inputs(), inputs_embeds=embeds)
+
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_resized_embeddings(self, tied: bool, tmp_path: Path):
+        model = self.build("lean", tie_word_embeddings=tied)
+        expected = model(**self.inputs()).logits
+        model.resize_token_embeddings(self.vocab_size + 7)
+        grown = model(**self.inputs()).logits
+        assert grown.shape[-1] == self.vocab_size + 7 and torch.equal(grown[..., : self.vocab_size], expected)
+        model.save_pretrained(tmp_path)
+        loaded = self.logits_class.from_pretrained(tmp_path)
+        assert torch.equal(loaded(**self.inputs()).logits, grown)
+        shared = loaded.get_input_embeddings().weight is loaded.get_output_embeddings().weight
+        assert shared == tied
+
+    def test_refuses_what_is_out_of_range(self):
+        model = self.build("base", max_position_embeddings=16)
+        with pytest.raises(ValueError, match="has 17 tokens, but max_position_embeddings is 16"):
+            model(input_ids=self.ids(1, 17))
+        ids = self.ids(2, 8)
+        ids[1, 3] = self.vocab_size
+        with pytest.raises(ValueError, match=r"input_ids\[1, 3\] is 90, expected 0..89 \(vocab_size=90\)"):
+            model(input_ids=ids)
+        with pytest.raises(ValueError, match=r"position_ids\[0, 1\] is 16"):
+            model(input_ids=self.ids(1, 2), position_ids=torch.tensor([[0, 16]]))
+        with pytest.raises(ValueError, match=r"labels\[0, 0\] is -5"):
+            model(input_ids=self.ids(1, 2), labels=torch.tensor([[-5, 1]]))
+        classifier = self.build("base", self.heads["SequenceClassification"], num_labels=3)
+        with pytest.raises(ValueError, match=r"labels\[0\] is 3, expected 0..2 \(num_labels=3\)"):
+            classifier(input_ids=self.ids(1, 4), labels=torch.tensor([3]))

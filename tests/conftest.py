@@ -1,0 +1,21 @@
+"""Keeps the tests off the network, and runs the shared tests once per shape and head that a family lists."""
+
+import os
+
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest  # noqa: E402
+import transformers  # noqa: E402
+
+
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for argument, attribute in (("shape", "shapes"), ("head", "heads")):
+        if argument in metafunc.fixturenames and hasattr(metafunc.cls, attribute):
+            metafunc.parametrize(argument, list(getattr(metafunc.cls, attribute)))

@@ -1,0 +1,90 @@
+"""LeanBERT."""
+
+import torch
+from common import TOLERANCE, WRONG, TextModelTests, distance
+
+from modeling_leaner import (
+    LeanBERTConfig,
+    LeanBERTForMaskedLM,
+    LeanBERTForMultipleChoice,
+    LeanBERTForQuestionAnswering,
+    LeanBERTForSequenceClassification,
+    LeanBERTForTokenClassification,
+    LeanBERTModel,
+)
+
+
+class TestLeanBERT(TextModelTests):
+    config_class = LeanBERTConfig
+    base_class = LeanBERTModel
+    logits_class = LeanBERTForMaskedLM
+    heads = {
+        "MaskedLM": LeanBERTForMaskedLM,
+        "SequenceClassification": LeanBERTForSequenceClassification,
+        "TokenClassification": LeanBERTForTokenClassification,
+        "QuestionAnswering": LeanBERTForQuestionAnswering,
+        "MultipleChoice": LeanBERTForMultipleChoice,
+    }
+    shapes = {
+        "base": {"vocab_size": 90},
+        "lean": {"vocab_size": 90, "num_hidden_layers": 2, "num_attention_heads": 8},
+        "free": {"vocab_size": 90, "head_dim": 12, "num_attention_heads": 5},
+        "per-layer": {
+            "vocab_size": 90,
+            "per_layer_config": {0: {"num_attention_heads": 2}, 2: {"num_attention_heads": 6}},
+        },
+    }
+
+    def inputs(self, head=None):
+        ids = self.ids(2, self.length)
+        types = (torch.arange(self.length) > 4).long().expand(2, -1)
+        inputs = {"input_ids": ids, "token_type_ids": types}
+        if head == "MultipleChoice":
+            inputs = {name: tensor[:, None].repeat(1, 3, 1) for name, tensor in inputs.items()}
+            inputs["input_ids"] = self.ids(2, 3, self.length)
+        labels = {
+            None: {},
+            "MaskedLM": {"labels": torch.where(torch.arange(self.length) % 3 == 0, ids, -100)},
+            "SequenceClassification": {"labels": torch.tensor([0, 1])},
+            "TokenClassification": {"labels": ids % 2},
+            "QuestionAnswering": {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([3, 9])},
+            "MultipleChoice": {"labels": torch.tensor([2, 0])},
+        }
+        return {**inputs, **labels[head]}
+
+    def test_loss_is_of_masked_positions_only(self):
+        model = self.build("base", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        inputs = self.inputs("MaskedLM")
+        in_eval = model(**inputs)
+        assert in_eval.logits.shape == (2, self.length, self.vocab_size)
+        masked = inputs["labels"] != -100
+        expected = torch.nn.functional.cross_entropy(in_eval.logits[masked], inputs["labels"][masked])
+        scored = []
+        model.lm_head.register_forward_hook(lambda _, arguments, output: scored.append(output.shape[0]))
+        in_training = model.train()(**inputs)
+        assert scored == [int(masked.sum())], "the vocabulary was scored at more than the masked positions"
+        assert in_training.logits is None
+        assert torch.allclose(in_training.loss, expected, rtol=1e-5)
+        assert torch.allclose(in_eval.loss, expected, rtol=1e-5)
+        everywhere = torch.nn.functional.cross_entropy(in_eval.logits.flatten(0, 1), inputs["input_ids"].flatten())
+        assert abs(everywhere - expected) > WRONG
+
+    def test_loss_of_accumulated_batches(self):
+        """Trainer divides by the labels of all accumulated batches, not of one."""
+        model = self.build("base")
+        inputs = self.inputs("MaskedLM")
+        count = (inputs["labels"] != -100).sum()
+        whole = model(**inputs).loss
+        assert torch.allclose(model(**inputs, num_items_in_batch=4 * count).loss, whole / 4, rtol=1e-5)
+
+    def test_token_types_and_attention_to_the_right(self):
+        model = self.build("base")
+        inputs = self.inputs()
+        expected = model(**inputs).logits
+        assert distance(model(input_ids=inputs["input_ids"]).logits, expected) > WRONG
+        changed = inputs["input_ids"].clone()
+        changed[:, -1] = 5
+        assert distance(model(**{**inputs, "input_ids": changed}).logits[:, 0], expected[:, 0]) > WRONG
+        zeros = torch.zeros_like(changed)
+        explicit = model(input_ids=inputs["input_ids"], token_type_ids=zeros).logits
+        assert distance(explicit, model(input_ids=inputs["input_ids"]).logits) < TOLERANCE

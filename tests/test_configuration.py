@@ -1,0 +1,309 @@
+"""Configurations: what they refuse, how they count, and the named shapes."""
+
+import json
+from dataclasses import fields
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoConfig, PreTrainedConfig
+
+import modeling_leaner
+from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanViTConfig
+from modeling_leaner.shapes import CONFIG_CLASSES, baseline_of, load_shape, shape_names, shape_path
+
+
+CONFIGS = list(CONFIG_CLASSES.values())
+INPUTS = {
+    "lean_vit": lambda config: {"pixel_values": torch.randn(2, config.num_channels, *config.image_shape)},
+    "lean_bert": lambda config: {"input_ids": torch.randint(config.vocab_size, (2, config.max_position_embeddings))},
+    "lean_gpt": lambda config: {"input_ids": torch.randint(config.vocab_size, (2, config.max_position_embeddings))},
+}
+
+
+def build(config):
+    """The family's pretraining head."""
+    prefix = type(config).__name__.removesuffix("Config")
+    return getattr(modeling_leaner, prefix + config.pretraining_head)(config)
+
+
+@pytest.mark.parametrize("config_class", CONFIGS)
+class TestKeys:
+    def test_unknown_keys_are_refused_by_name(self, config_class):
+        with pytest.raises(ValueError, match="hiden_size: did you mean hidden_size?"):
+            config_class(hiden_size=48)
+        with pytest.raises(ValueError, match="n_hidden_layers: did you mean num_hidden_layers"):
+            config_class(n_hidden_layers=4)
+        with pytest.raises(ValueError, match="zebra: unknown key"):
+            config_class(zebra=1)
+
+    def test_keys_of_transformers_are_not_refused(self, config_class):
+        config = config_class(
+            num_labels=3,
+            output_hidden_states=True,
+            attn_implementation="eager",
+            torch_dtype="float32",
+            problem_type="regression",
+            tokenizer_class="x",
+            quantization_config={"quant_method": "y"},
+            name_or_path="z",
+            temperature=0.5,
+            architectures=["A"],
+        )
+        assert config.num_labels == 3 and config._attn_implementation == "eager" and config.dtype == torch.float32
+
+    def test_files(self, config_class, tmp_path, caplog):
+        config_class().save_pretrained(tmp_path)
+        path = tmp_path / "config.json"
+        values = json.loads(path.read_text())
+        path.write_text(json.dumps({**values, "hiden_size": 48}))
+        with pytest.raises(ValueError, match="hiden_size: did you mean hidden_size?"):
+            config_class.from_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="hiden_size: did you mean hidden_size?"):
+            AutoConfig.from_pretrained(tmp_path)
+        path.write_text(json.dumps(values))
+        with pytest.raises(ValueError, match="num_hiden_layers: did you mean num_hidden_layers?"):
+            AutoConfig.from_pretrained(tmp_path, num_hiden_layers=3)
+        path.write_text(json.dumps({**values, "some_future_key": 7}))
+        loaded = config_class.from_pretrained(tmp_path)
+        assert loaded.some_future_key == 7
+        loaded.save_pretrained(tmp_path)
+        assert json.loads(path.read_text())["some_future_key"] == 7
+        assert config_class.from_json_file(path).some_future_key == 7
+
+    def test_every_field_is_documented(self, config_class):
+        own = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
+        missing = [name for name in own if f"        {name} (`" not in config_class.__doc__]
+        assert not missing
+
+    def test_equal_configs(self, config_class):
+        varied = {"per_layer_config": {1: {"num_attention_heads": 24}}}
+        assert config_class() == config_class() and config_class(**varied) == config_class(**varied)
+        assert config_class() != config_class(hidden_size=1536) and config_class() != config_class(**varied)
+        assert config_class() != object()
+
+
+@pytest.mark.parametrize(
+    ("config_class", "values", "message"),
+    [
+        *[(each, {"num_attention_heads": 7}, "num_attention_heads=7 .* hidden_size=768") for each in CONFIGS],
+        *[(each, {"hidden_size": 0}, "hidden_size must be .* got 0") for each in CONFIGS],
+        *[(each, {"num_hidden_layers": -1}, "num_hidden_layers must be .* got -1") for each in CONFIGS],
+        *[(each, {"num_attention_heads": 0}, "num_attention_heads must be .* got 0") for each in CONFIGS],
+        *[(each, {"head_dim": 0}, "head_dim must be .* got 0") for each in CONFIGS],
+        *[(each, {"intermediate_size": True}, "intermediate_size") for each in CONFIGS],
+        *[(each, {"hidden_size": "large"}, "hidden_size") for each in CONFIGS],
+        *[(each, {"hidden_act": "gleu"}, "hidden_act 'gleu'") for each in CONFIGS],
+        *[(each, {"hidden_dropout_prob": 1.0}, "hidden_dropout_prob") for each in CONFIGS],
+        *[(each, {"initializer_range": -1.0}, "initializer_range") for each in CONFIGS],
+        *[(each, {"per_layer_config": {12: {"num_attention_heads": 4}}}, "per_layer_config") for each in CONFIGS],
+        *[(each, {"per_layer_config": {0: {"num_attention_heads": 0}}}, r"per_layer_config\[0\]") for each in CONFIGS],
+        *[(each, {"per_layer_config": {0: {"head_dim": 8}}}, "per_layer_config varies .* only") for each in CONFIGS],
+        (LeanViTConfig, {"image_size": 230}, "image_size: height 230 is not a multiple of patch_size 16"),
+        (LeanViTConfig, {"image_size": [224, 230]}, "image_size: width 230"),
+        (LeanViTConfig, {"patch_size": 0}, "patch_size"),
+        (LeanViTConfig, {"num_channels": 0}, "num_channels"),
+        (LeanViTConfig, {"out_features": ["stage99"]}, "out_features"),
+        (LeanBERTConfig, {"vocab_size": 0}, "vocab_size"),
+        (LeanBERTConfig, {"type_vocab_size": 0}, "type_vocab_size"),
+        (LeanBERTConfig, {"pad_token_id": 40000}, "pad_token_id 40000 must be .* vocab_size 30522"),
+        (LeanBERTConfig, {"classifier_dropout": 2.0}, "classifier_dropout"),
+        (LeanGPTConfig, {"max_position_embeddings": 0}, "max_position_embeddings"),
+        (LeanGPTConfig, {"num_key_value_heads": 5}, "num_attention_heads=12 of layer 0 .* num_key_value_heads=5"),
+        (
+            LeanGPTConfig,
+            {"num_key_value_heads": 4, "per_layer_config": {3: {"num_attention_heads": 6}}},
+            "num_attention_heads=6 of layer 3 .* num_key_value_heads=4",
+        ),
+    ],
+)
+def test_refused_by_name(config_class, values, message):
+    with pytest.raises(ValueError, match=message):
+        config_class(**values)
+
+
+# Property: an accepted configuration builds, runs and counts its parameters exactly; any other raises a ValueError
+# that names the field.
+
+SIZES = {
+    "hidden_size": st.integers(0, 24),
+    "num_hidden_layers": st.integers(0, 3),
+    "num_attention_heads": st.integers(0, 5),
+    "head_dim": st.none() | st.integers(-1, 9),
+    "intermediate_size": st.integers(0, 20),
+    "hidden_act": st.sampled_from(["gelu", "gelu_new", "relu", "silu"]),
+    "hidden_dropout_prob": st.sampled_from([0.0, 0.1, 1.5]),
+}
+HEADS_OF_LAYERS = st.none() | st.dictionaries(
+    st.integers(0, 3), st.fixed_dictionaries({"num_attention_heads": st.integers(0, 6)}), max_size=2
+)
+FAMILY_FIELDS = {
+    LeanViTConfig: {
+        "image_size": st.integers(0, 12) | st.lists(st.integers(0, 12), min_size=2, max_size=2),
+        "patch_size": st.integers(1, 4) | st.lists(st.integers(1, 4), min_size=2, max_size=2),
+        "num_channels": st.integers(0, 3),
+        "qkv_bias": st.booleans(),
+        "num_labels": st.integers(1, 4),
+    },
+    LeanBERTConfig: {
+        "vocab_size": st.integers(0, 20),
+        "max_position_embeddings": st.integers(0, 9),
+        "type_vocab_size": st.integers(0, 2),
+        "tie_word_embeddings": st.booleans(),
+    },
+    LeanGPTConfig: {
+        "vocab_size": st.integers(0, 20),
+        "max_position_embeddings": st.integers(0, 9),
+        "num_key_value_heads": st.none() | st.integers(0, 4),
+        "tie_word_embeddings": st.booleans(),
+    },
+}
+
+
+@pytest.mark.parametrize("config_class", CONFIGS)
+def test_accepted_configurations_run_and_others_name_the_field(config_class):
+    accepted = []
+
+    @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(values=st.fixed_dictionaries({**SIZES, **FAMILY_FIELDS[config_class]}), heads=HEADS_OF_LAYERS)
+    def check(values, heads):
+        if heads:
+            values = {**values, "per_layer_config": heads}
+        try:
+            config = config_class(**values)
+        except ValueError as error:
+            assert any(name in str(error) for name in values), f"{values} refused without a field: {error}"
+            return
+        accepted.append(values)
+        model = build(config).eval()
+        assert model.num_parameters() == config.count_parameters().total
+        inputs = INPUTS[config.model_type](config)
+        with torch.no_grad():
+            assert torch.isfinite(model(**inputs).logits).all()
+
+    check()
+    assert len(accepted) >= 5, "nearly everything was refused: the property says nothing"
+
+
+class TestNamedShapes:
+    @pytest.mark.parametrize("name", shape_names())
+    def test_counts_equal_the_built_module(self, name):
+        config = load_shape(name)
+        with torch.device("meta"):
+            model = build(config)
+        count = config.count_parameters()
+        tables = ("embed_tokens", "embed_positions", "embed_token_types", "cls_token", "position_embeddings")
+        embeddings = sum(p.numel() for n, p in model.named_parameters() if any(table in n for table in tables))
+        assert (count.total, count.embeddings) == (model.num_parameters(), embeddings)
+        assert config.architectures == [type(model).__name__]
+
+    @pytest.mark.parametrize("name", shape_names())
+    def test_files_are_complete_and_load(self, name):
+        values = json.loads(shape_path(name).read_text())
+        config_class = CONFIG_CLASSES[name.split("/")[0]]
+        own = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
+        missing = {key for key in own if not key.startswith("_")} - values.keys() - {"pooler_output_size"}
+        assert not missing and {"model_type", "architectures"} <= values.keys()
+        assert AutoConfig.from_pretrained(shape_path(name)) == load_shape(name)
+
+    def test_baselines_are_the_published_ones(self):
+        vit, bert, gpt = (load_shape(f"{family}/base") for family in CONFIG_CLASSES)
+        assert vit.count_parameters().total == 86_567_656
+        assert bert.count_parameters("LeanBERTModel").total == 109_482_240
+        assert gpt.count_parameters().total == 124_439_808
+        sixteen, ten = load_shape("bert/16x12"), load_shape("bert/lean-10x24")
+        assert round(sixteen.count_parameters("Model").total / 1e6) == 138
+        assert round(ten.count_parameters("Model").total / 1e6) == 95
+
+    @pytest.mark.parametrize("name", [name for name in shape_names() if baseline_of(name)])
+    def test_twins_differ_by_depth_and_heads_alone(self, name):
+        config, baseline = load_shape(name), load_shape(baseline_of(name))
+        differing = {key for key, value in config.to_dict().items() if value != baseline.to_dict()[key]}
+        allowed = {"num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"}
+        if name.endswith("-mlp"):
+            allowed.add("intermediate_size")
+            assert 2 * config.intermediate_size == baseline.intermediate_size
+        assert differing - {"out_features", "out_indices"} <= allowed
+        if "fixed-head" in name:
+            assert config.num_attention_heads * config.head_dim > config.hidden_size and config.head_dim == 64
+        else:
+            assert config.count_parameters().total <= 0.7 * baseline.count_parameters().total
+
+    def test_tiny_shapes_are_tiny(self):
+        for name in shape_names():
+            if "tiny" in name:
+                config = load_shape(name)
+                assert 1e6 <= config.count_parameters().total <= 5e6
+                assert getattr(config, "vocab_size", 0) <= 8192
+
+    def test_unknown_name(self):
+        with pytest.raises(ValueError, match="unknown shape 'gpt/huge', expected one of vit/base"):
+            shape_path("gpt/huge")
+
+
+class TestCounting:
+    def test_cache_bytes(self):
+        config = load_shape("gpt/tiny", num_key_value_heads=1)
+        assert config.kv_bytes_per_token() == 2 * 6 * 1 * 64 * 2 and config.kv_bytes_per_token(4) == 2 * 6 * 64 * 4
+        assert load_shape("bert/tiny").kv_bytes_per_token() is None
+        assert load_shape("vit/tiny").kv_bytes_per_token() is None
+
+    @pytest.mark.parametrize(
+        ("name", "overrides"),
+        [
+            ("vit/lean-tiny", {"head_dim": 40}),
+            ("bert/lean-tiny", {"vocab_size": 500}),
+            ("gpt/lean-tiny", {"vocab_size": 500, "num_key_value_heads": 2}),
+            ("gpt/tiny", {"vocab_size": 500, "per_layer_config": {0: {"num_attention_heads": 9}}}),
+        ],
+    )
+    def test_flops_are_a_profilers(self, name, overrides):
+        """torch counts the matrix products of eager attention, forward and backward; causal attention counts full."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        config = load_shape(name, **overrides)
+        config._attn_implementation = "eager"
+        model = build(config).train()
+        length = config.default_length if "vit" in name else 32
+        if "vit" in name:
+            inputs = {"pixel_values": torch.randn(2, 3, 32, 32), "labels": torch.tensor([1, 2])}
+        else:
+            ids = torch.randint(500, (2, 32))
+            inputs = {"input_ids": ids, "labels": ids}
+        with FlopCounterMode(display=False) as counter:
+            loss = model(**inputs).loss
+        flops = config.count_flops(length)
+        assert abs(counter.get_total_flops() / (2 * flops.forward) - 1) < 0.01
+        with FlopCounterMode(display=False) as counter:
+            loss.backward()
+        assert abs(counter.get_total_flops() / (2 * (flops.training_step - flops.forward)) - 1) < 0.01
+
+    @pytest.mark.parametrize("name", ["vit/lean-tiny", "bert/tiny", "gpt/lean-tiny"])
+    @pytest.mark.parametrize("dropout", [0.0, 0.1])
+    def test_activation_estimate(self, name, dropout):
+        """Against the distinct tensors that autograd keeps while the layers run."""
+        config = load_shape(name, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0)
+        model = build(config).train()
+        parameters = {parameter.data_ptr() for parameter in model.parameters()}
+        kept = {}
+
+        def pack(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in parameters:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        length = config.default_length if "vit" in name else 64
+        states = torch.randn(4, length, config.hidden_size, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            for layer in model.model.layers:
+                states = layer(states)
+        estimate = config.estimate_activation_bytes(4, length)
+        assert abs(sum(kept.values()) / estimate - 1) < 0.15, sum(kept.values()) / estimate
+
+    def test_length_is_checked(self):
+        with pytest.raises(ValueError, match=r"length must be in 1..512, got 513"):
+            load_shape("gpt/tiny").count_flops(513)
+        with pytest.raises(ValueError, match="unknown architecture 'ForDancing'"):
+            load_shape("gpt/tiny").count_parameters("ForDancing")

@@ -1,0 +1,209 @@
+"""Exact relatives: the same logits as transformers' ViT, BERT and GPT-2, and the same bits after the round trip."""
+
+import pytest
+import torch
+import transformers
+from common import distance
+from safetensors.torch import load_file, save_file
+
+from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanGPTForCausalLM, LeanViTConfig
+from modeling_leaner.conversion import (
+    RELATIVES,
+    ConversionError,
+    convert,
+    convert_checkpoint,
+    from_lean_config,
+    to_lean_config,
+)
+
+
+TOLERANCE = 1e-5
+SHAPES = {
+    "vit": [
+        {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 80},
+        {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8, "qkv_bias": False},
+        {"hidden_size": 24, "num_hidden_layers": 1, "pooler_output_size": 7, "pooler_act": "relu"},
+    ],
+    "bert": [
+        {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 80},
+        {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8, "pad_token_id": 5, "type_vocab_size": 3},
+        {"hidden_size": 24, "num_hidden_layers": 1, "hidden_act": "relu", "tie_word_embeddings": False},
+    ],
+    "gpt2": [
+        {"n_embd": 48, "n_layer": 3, "n_head": 4, "pad_token_id": 0},
+        {"n_embd": 32, "n_layer": 2, "n_head": 8, "n_inner": 70, "pad_token_id": 0, "layer_norm_epsilon": 1e-3},
+        {"n_embd": 24, "n_layer": 1, "activation_function": "relu", "tie_word_embeddings": False, "pad_token_id": 0},
+    ],
+}
+CASES = [
+    pytest.param(relative, name, shape, id=f"{name}-{index}")
+    for relative in RELATIVES
+    for name in relative.classes
+    for index, shape in enumerate(SHAPES[relative.source])
+]
+
+
+def build(name, shape):
+    """A model of transformers with weights, biases and norms of high variance."""
+    config_class = getattr(transformers, name).config_class
+    sizes = {"image_size": 32, "patch_size": 8} if name.startswith("ViT") else {"vocab_size": 120}
+    ends = {"bos_token_id": 1, "eos_token_id": 2} if name.startswith("GPT2") else {}
+    torch.manual_seed(0)
+    model = getattr(transformers, name)(config_class(**{**sizes, **ends, **shape}, num_labels=3))
+    if name == "BertForQuestionAnswering":
+        model = getattr(transformers, name)(config_class(**{**sizes, **shape}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * (0.4 if parameter.ndim > 1 else 0.7))
+    model.tie_weights()
+    return model.eval()
+
+
+def inputs(name):
+    torch.manual_seed(1)
+    if name.startswith("ViT"):
+        return {"pixel_values": torch.randn(2, 3, 32, 32)}
+    mask = torch.ones(2, 11, dtype=torch.long)
+    mask[0, 8:] = 0
+    values = {"input_ids": torch.randint(6, 120, (2, 11)), "attention_mask": mask}
+    if name.startswith("Bert"):
+        values["token_type_ids"] = torch.randint(0, 2, (2, 11))
+    if name.endswith("MultipleChoice"):
+        values = {key: value[:, None].repeat(1, 3, 1) for key, value in values.items()}
+    return values
+
+
+@pytest.mark.parametrize(("relative", "name", "shape"), CASES)
+def test_same_outputs_and_same_bits(relative, name, shape):
+    model = build(name, shape)
+    lean = convert(model)
+    assert type(lean).__name__ == relative.classes[name]
+    assert lean.num_parameters() == lean.config.count_parameters(type(lean).__name__).total
+    given = inputs(name)
+    with torch.no_grad():
+        expected, found = model(**given), lean(**given)
+    compared = 0
+    for key in expected:
+        if isinstance(expected[key], torch.Tensor):
+            compared += 1
+            assert distance(found[key], expected[key]) < TOLERANCE, key
+    assert compared
+
+    again = convert(lean)
+    assert type(again) is type(model)
+    before, after = model.state_dict(), again.state_dict()
+    assert before.keys() == after.keys()
+    if name == "BertForMaskedLM" and not model.config.tie_word_embeddings:
+        before.pop("cls.predictions.bias")  # untied, BERT never reads this one; ours has no place for it
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+@pytest.mark.parametrize("name", ["ViTForImageClassification", "BertForMaskedLM", "GPT2LMHeadModel"])
+def test_comparison_sees_a_planted_bug(name):
+    """Query and value exchanged must not pass."""
+    source = {"V": "vit", "B": "bert", "G": "gpt2"}[name[0]]
+    model = build(name, SHAPES[source][0])
+    lean = convert(model)
+    for layer in lean.model.layers:
+        layer.self_attn.q_proj, layer.self_attn.v_proj = layer.self_attn.v_proj, layer.self_attn.q_proj
+    with torch.no_grad():
+        assert distance(lean(**inputs(name)).logits, model(**inputs(name)).logits) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["ViTModel", "BertModel"])
+def test_without_pooler(name, tmp_path):
+    config = build(name, SHAPES["vit" if name == "ViTModel" else "bert"][0]).config
+    model = getattr(transformers, name)(config, add_pooling_layer=False).eval()
+    model.save_pretrained(tmp_path / "theirs")
+    lean = convert_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert lean.pooler is None
+    again = convert_checkpoint(tmp_path / "ours", tmp_path / "back")
+    assert all(torch.equal(again.state_dict()[key], value) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_folders(tmp_path, dtype):
+    """The file that comes back is the file that went in."""
+    build("GPT2LMHeadModel", SHAPES["gpt2"][0]).to(dtype).save_pretrained(tmp_path / "theirs")
+    lean = convert_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert lean.dtype == dtype
+    convert_checkpoint(tmp_path / "ours", tmp_path / "back")
+    first, second = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "back"))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
+        ({"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn=True"),
+        ({"scale_attn_weights": False}, "scale_attn_weights=False"),
+        ({"add_cross_attention": True}, "add_cross_attention=True"),
+        ({"embd_pdrop": 0.3}, "embd_pdrop=0.3 differs from resid_pdrop=0.1"),
+    ],
+)
+def test_options_without_a_relative(options, message):
+    with pytest.raises(ConversionError, match=message):
+        to_lean_config(transformers.GPT2Config(**options))
+
+
+def test_decoder_bert_has_no_relative():
+    with pytest.raises(ConversionError, match="is_decoder=True"):
+        to_lean_config(transformers.BertConfig(is_decoder=True))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (LeanBERTConfig(head_dim=32), "head_dim=32 × num_attention_heads=12"),
+        (LeanGPTConfig(num_key_value_heads=4), "num_key_value_heads=4"),
+        (LeanViTConfig(per_layer_config={0: {"num_attention_heads": 6}}), "per_layer_config"),
+    ],
+)
+def test_shapes_without_a_relative(config, message):
+    with pytest.raises(ConversionError, match=message):
+        from_lean_config(config)
+
+
+def test_classes_without_a_relative():
+    config = transformers.BertConfig(hidden_size=24, num_hidden_layers=1, intermediate_size=8, vocab_size=20)
+    with pytest.raises(ConversionError, match="BertForNextSentencePrediction has no relative"):
+        convert(transformers.BertForNextSentencePrediction(config))
+    with pytest.raises(ConversionError, match="model_type 'albert'"):
+        to_lean_config(transformers.AlbertConfig())
+
+
+def test_strict_about_tensors(tmp_path):
+    build("BertForMaskedLM", SHAPES["bert"][0]).save_pretrained(tmp_path / "theirs")
+    weights = tmp_path / "theirs" / "model.safetensors"
+    whole = load_file(weights)
+
+    save_file({**whole, "cls.seq_relationship.weight": torch.ones(2, 48)}, weights, metadata={"format": "pt"})
+    with pytest.raises(ConversionError, match="unexpected tensors for BertForMaskedLM: cls.seq_relationship.weight"):
+        convert_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+    convert_checkpoint(tmp_path / "theirs", tmp_path / "ours", ignore=["cls.seq_relationship.*"])
+    with pytest.raises(FileExistsError, match="ours exists already"):
+        convert_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+
+    name = "bert.encoder.layer.1.output.dense.bias"
+    save_file({key: value for key, value in whole.items() if key != name}, weights, metadata={"format": "pt"})
+    with pytest.raises(ConversionError, match=f"missing tensors for BertForMaskedLM: {name}"):
+        convert_checkpoint(tmp_path / "theirs", tmp_path / "elsewhere")
+
+    save_file({**whole, name: torch.ones(3)}, weights, metadata={"format": "pt"})
+    with pytest.raises(ConversionError, match=rf"{name} is \[3\], expected \[48\]"):
+        convert_checkpoint(tmp_path / "theirs", tmp_path / "elsewhere")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "theirs"]
+
+
+def test_tokenizer_comes_along(tmp_path):
+    from tokenizers import Tokenizer, models
+
+    build("GPT2LMHeadModel", SHAPES["gpt2"][0]).save_pretrained(tmp_path / "theirs")
+    tokenizer = transformers.TokenizersBackend(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "b": 1}, "a")))
+    tokenizer.save_pretrained(tmp_path / "theirs")
+    convert_checkpoint(tmp_path / "theirs", tmp_path / "ours")
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").get_vocab() == {"a": 0, "b": 1}
+    assert isinstance(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours"), LeanGPTForCausalLM)

@@ -1,0 +1,86 @@
+"""The built-in data: digits, the standard library's prose, ListOps by the benchmark's rules."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from modeling_leaner.training import data
+
+
+ORIGINAL_LISTOPS = Path(__file__).parents[2] / "shared" / "data" / "listops" / "test_d20s_original.parquet"
+
+
+def evaluate(tokens):
+    """An independent reading of an expression: a stack, and numpy's median."""
+    stack = []
+    for token in tokens:
+        if token == "]":
+            values = []
+            while not isinstance(stack[-1], str):
+                values.append(stack.pop())
+            name = stack.pop()
+            value = {
+                "[MIN": min,
+                "[MAX": max,
+                "[MED": lambda v: int(np.median(v)),
+                "[SM": lambda v: sum(v) % 10,
+            }[name](values)
+            stack.append(value)
+        else:
+            stack.append(token if token.startswith("[") else int(token))
+    (value,) = stack
+    return value
+
+
+def test_digits():
+    splits = data.digits()
+    assert (len(splits["train"]), len(splits["test"])) == (1437, 360)
+    image = splits["train"][0]["image"]
+    assert image.size == (8, 8) and image.mode == "L" and image.getextrema()[1] > 200
+    assert splits["train"]["label"] == data.digits()["train"]["label"]
+
+
+def test_python_docs():
+    splits = data.python_docs(max_bytes=300_000, holdout=5)
+    modules = splits["train"]["module"], splits["test"]["module"]
+    assert not set(modules[0]) & set(modules[1])
+    assert len(modules[1]) == (len(modules[0]) + len(modules[1])) // 5
+    text = "\n".join(splits["train"]["text"])
+    assert "def " not in text[:2000] and len(text) > 150_000
+
+
+def test_listops_values_and_rules():
+    splits = data.listops(data.SHORT_LISTOPS, train=2000, test=200)
+    sources = splits["train"]["source"][:] + splits["test"]["source"][:]
+    assert len(set(sources)) == 2200
+    rules = data.SHORT_LISTOPS
+    for source, label in zip(sources, splits["train"]["label"][:] + splits["test"]["label"][:]):
+        tokens = source.split()
+        assert rules.min_length < len(tokens) < rules.max_length
+        assert evaluate(tokens) == label
+    assert splits["train"][:5] == data.listops(rules, train=2000, test=200)["train"][:5]
+
+
+def test_listops_of_the_benchmark():
+    """Lengths and label shares of LRA's generator: mean 1062 and majority 17 % over 4,000 trees."""
+    trees = data.listops(train=250, test=50)["train"]
+    lengths = [len(source.split()) for source in trees["source"]]
+    assert min(lengths) > 500 and max(lengths) < 2000 and 950 < np.mean(lengths) < 1180
+    shares = np.bincount(trees["label"], minlength=10) / len(trees)
+    assert set(np.argsort(shares)[-2:]) == {0, 9}
+
+
+def test_listops_that_cannot_be():
+    rules = data.ListOpsRules(max_depth=2, max_args=2, min_length=3, max_length=5)
+    with pytest.raises(ValueError, match="different expressions, 1100 asked for"):
+        data.listops(rules, train=1000, test=100)
+
+
+@pytest.mark.skipif(not ORIGINAL_LISTOPS.is_file(), reason="the original ListOps test file is not beside this checkout")
+def test_operators_agree_with_the_original_listops():
+    from datasets import load_dataset
+
+    rows = load_dataset("parquet", data_files=str(ORIGINAL_LISTOPS), split="train").select(range(2000))
+    for row in rows:
+        tokens = [token for token in row["Source"].split() if token not in "()"]
+        assert evaluate(tokens) == int(row["Target"])

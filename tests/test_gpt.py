@@ -1,0 +1,198 @@
+"""LeanGPT."""
+
+import pytest
+import torch
+from common import TOLERANCE, WRONG, TextModelTests, distance, sharpen
+from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, StaticCache
+
+from modeling_leaner import (
+    LeanGPTConfig,
+    LeanGPTForCausalLM,
+    LeanGPTForQuestionAnswering,
+    LeanGPTForSequenceClassification,
+    LeanGPTForTokenClassification,
+    LeanGPTModel,
+)
+
+
+class TestLeanGPT(TextModelTests):
+    config_class = LeanGPTConfig
+    base_class = LeanGPTModel
+    logits_class = LeanGPTForCausalLM
+    heads = {
+        "CausalLM": LeanGPTForCausalLM,
+        "SequenceClassification": LeanGPTForSequenceClassification,
+        "TokenClassification": LeanGPTForTokenClassification,
+        "QuestionAnswering": LeanGPTForQuestionAnswering,
+    }
+    tokens = {"vocab_size": 90, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "max_position_embeddings": 64}
+    shapes = {
+        "base": tokens,
+        "lean": {**tokens, "num_hidden_layers": 2, "num_attention_heads": 8},
+        "grouped": {**tokens, "num_key_value_heads": 2, "head_dim": 12},
+        "per-layer": {
+            **tokens,
+            "num_key_value_heads": 2,
+            "per_layer_config": {0: {"num_attention_heads": 2}, 2: {"num_attention_heads": 6}},
+        },
+    }
+
+    def inputs(self, head=None):
+        ids = self.ids(2, self.length)
+        labels = {
+            None: {},
+            "CausalLM": {"labels": ids},
+            "SequenceClassification": {"labels": torch.tensor([0, 1])},
+            "TokenClassification": {"labels": ids % 2},
+            "QuestionAnswering": {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([3, 9])},
+        }
+        return {"input_ids": ids, **labels[head]}
+
+    def generating(self, shape):
+        """A model whose greedy continuations do not settle on few tokens: the first seed that gives such a one."""
+        config = self.config(shape, tie_word_embeddings=False)
+        for seed in range(64):
+            model = sharpen(self.logits_class(config), seed)
+            said = self.continue_by_hand(model, self.ids(2, 5), 16)[:, 5:]
+            if all(len(set(row.tolist())) >= 10 for row in said):
+                break
+        else:
+            raise AssertionError("no seed says anything")
+        model.generation_config = GenerationConfig(pad_token_id=0, bos_token_id=1, eos_token_id=None)
+        return model
+
+    def continue_by_hand(self, model, ids, steps):
+        """Greedy continuation without any cache."""
+        for _ in range(steps):
+            ids = torch.cat((ids, model(ids, use_cache=False).logits[:, -1:].argmax(-1)), dim=1)
+        return ids
+
+    def test_no_token_sees_the_next(self, shape):
+        model = self.build(shape)
+        ids = self.ids(1, 8)
+        changed = ids.clone()
+        changed[:, 5:] = 7
+        assert torch.equal(model(ids).logits[:, :5], model(changed).logits[:, :5])
+        assert distance(model(ids).logits[:, 5:], model(changed).logits[:, 5:]) > WRONG
+
+    @pytest.mark.parametrize("kind", ["dynamic", "static"])
+    def test_cached_is_uncached(self, shape, kind):
+        model = self.build(shape)
+        ids = self.ids(2, 12)
+        expected = model(ids, use_cache=False).logits
+        cache = self.make_cache(model, kind)
+        steps = (ids[:, :7], *ids[:, 7:].split(1, dim=1))
+        parts = [model(step, past_key_values=cache, use_cache=True).logits for step in steps]
+        assert distance(torch.cat(parts, dim=1), expected) < TOLERANCE
+
+    def make_cache(self, model, kind):
+        if kind == "static":
+            return StaticCache(config=model.config, max_cache_len=20)
+        return DynamicCache(config=model.config)
+
+    @pytest.mark.parametrize("bug", ["shared slot", "positions restart"])
+    def test_cache_check_sees_a_planted_bug(self, bug):
+        model = self.build("base")
+        ids = self.ids(2, 12)
+        expected = model(ids, use_cache=False).logits[:, -1]
+        if bug == "shared slot":
+            model.model.layers[1].self_attn.layer_idx = 0
+        cache = DynamicCache(config=model.config)
+        model(ids[:, :7], past_key_values=cache, use_cache=True)
+        positions = torch.arange(5)[None] if bug == "positions restart" else None
+        try:
+            wrong = model(ids[:, 7:], past_key_values=cache, use_cache=True, position_ids=positions).logits[:, -1]
+        except RuntimeError:  # keys of two layers in one slot no longer fit the mask
+            return
+        assert distance(wrong, expected) > WRONG
+
+    def test_greedy(self, shape):
+        model = self.generating(shape)
+        prompt = self.ids(2, 5)
+        expected = self.continue_by_hand(model, prompt, 16)
+        generated = model.generate(prompt, max_new_tokens=16, do_sample=False)
+        assert torch.equal(generated, expected)
+        static = model.generate(
+            prompt, max_new_tokens=16, do_sample=False, cache_implementation="static", disable_compile=True
+        )
+        assert torch.equal(static, expected)
+
+    def test_prompt_lookup_is_greedy(self):
+        model = self.generating("lean")
+        prompt = self.ids(1, 4).repeat(1, 3)
+        expected = model.generate(prompt, max_new_tokens=12, do_sample=False)
+        assert torch.equal(
+            model.generate(prompt, max_new_tokens=12, do_sample=False, prompt_lookup_num_tokens=3), expected
+        )
+
+    def test_left_padding(self, shape):
+        model = self.generating(shape)
+        prompt = self.ids(1, 5)
+        expected = model.generate(prompt, max_new_tokens=10, do_sample=False)[:, 5:]
+        padded = torch.cat((torch.zeros(1, 4, dtype=torch.long), prompt), dim=1)
+        mask = (padded != 0).long()
+        generated = model.generate(padded, attention_mask=mask, max_new_tokens=10, do_sample=False)[:, 9:]
+        assert torch.equal(generated, expected)
+        without = model.generate(padded, attention_mask=torch.ones_like(mask), max_new_tokens=10, do_sample=False)
+        assert not torch.equal(without[:, 9:], expected)
+
+    def test_beams_and_sampling(self, shape):
+        model = self.generating(shape)
+        prompt = self.ids(2, 5)
+        beams = model.generate(
+            prompt, max_new_tokens=8, num_beams=4, do_sample=False, return_dict_in_generate=True, output_scores=True
+        )
+        scores = model(beams.sequences, use_cache=False).logits[:, 4:-1].log_softmax(-1)
+        by_hand = scores.gather(-1, beams.sequences[:, 5:, None]).mean((1, 2))
+        assert torch.allclose(beams.sequences_scores, by_hand, atol=1e-3)
+        torch.manual_seed(0)
+        first = model.generate(prompt, max_new_tokens=8, do_sample=True, top_k=0)
+        second = model.generate(prompt, max_new_tokens=8, do_sample=True, top_k=0)
+        assert not torch.equal(first, second)
+
+    def test_generate_batch(self, shape):
+        """Continuous batching over a paged cache says what `generate` says."""
+        model = self.generating(shape)
+        model.set_attn_implementation("sdpa")
+        prompts = [self.ids(1, 5, seed=1)[0], self.ids(1, 9, seed=2)[0], self.ids(1, 3, seed=3)[0]]
+        rows = [model.generate(prompt[None], max_new_tokens=6, do_sample=False)[0] for prompt in prompts]
+        expected = [row[len(prompt) :].tolist() for row, prompt in zip(rows, prompts)]
+        config = GenerationConfig(max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=-1)
+        results = model.generate_batch(
+            [prompt.tolist() for prompt in prompts],
+            generation_config=config,
+            continuous_batching_config=ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64),
+        )
+        generated = [results[key].generated_tokens for key in sorted(results, key=lambda key: int(key.split("_")[-1]))]
+        assert generated == expected
+
+    def test_logits_to_keep(self):
+        model = self.build("base")
+        ids = self.ids(2, 8)
+        everything = model(ids).logits
+        for keep, kept in ((1, [-1]), (3, [-3, -2, -1]), (torch.tensor([1, 4]), [1, 4])):
+            logits = model(ids, logits_to_keep=keep).logits
+            assert logits.shape[1] == len(kept) and distance(logits, everything[:, kept]) < 1e-6
+
+    def test_sequence_classifier_reads_the_last_token(self):
+        model = self.build("base", LeanGPTForSequenceClassification)
+        ids = self.ids(2, 8)
+        expected = model(ids[:1, :6]).logits
+        right, left = ids[:1].clone(), ids[:1].clone()
+        right[:, 6:] = 0
+        mask = (right != 0).long()
+        assert distance(model(right, attention_mask=mask).logits, expected) < TOLERANCE
+        left[:, 2:], left[:, :2] = ids[:1, :6], 0
+        mask = (left != 0).long()
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        assert distance(model(left, attention_mask=mask, position_ids=positions).logits, expected) < TOLERANCE
+        unpadded = self.build("base", LeanGPTForSequenceClassification, pad_token_id=None)
+        with pytest.raises(ValueError, match="pad_token_id is not set"):
+            unpadded(ids)
+
+    def test_refuses_a_cache_beyond_the_positions(self):
+        model = self.build("base", max_position_embeddings=8)
+        cache = DynamicCache(config=model.config)
+        model(self.ids(1, 6), past_key_values=cache, use_cache=True)
+        with pytest.raises(ValueError, match="has 9 tokens, but max_position_embeddings is 8"):
+            model(self.ids(1, 3), past_key_values=cache, use_cache=True)
