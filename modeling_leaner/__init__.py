@@ -33,7 +33,7 @@ __version__ = "0.1.0"
 
 def _register(config_class: type, models: object) -> None:
     """Registers one family; also marks every class, so that what is saved carries its code."""
-    for auto_name, target in config_class.auto_classes.items():
+    for auto_name, target in config_class.auto_classes().items():
         auto_class = getattr(transformers, auto_name)
         if auto_name == "AutoConfig":
             auto_class.register(config_class.model_type, config_class, exist_ok=True)

@@ -3,7 +3,7 @@
 
 from typing import ClassVar
 
-from .configuration_leaner import LeanTextConfig, strict_config
+from .configuration_leaner import LeanTextConfig, Linear, strict_config
 
 
 @strict_config
@@ -13,27 +13,9 @@ class LeanGPTConfig(LeanTextConfig):
     Raises ValueError, naming the field, for everything `LeanConfig` refuses and for query heads (of any layer) that
     the key-value heads do not divide.
 
-    Args:
-        vocab_size (`int`, *optional*, defaults to 50257): size of the vocabulary.
-        hidden_size (`int`, *optional*, defaults to 768): width of the residual stream.
-        num_hidden_layers (`int`, *optional*, defaults to 12): number of blocks.
-        num_attention_heads (`int`, *optional*, defaults to 12): query heads; `per_layer_config` may vary them.
+    Args (beside those of `LeanTextConfig`):
         num_key_value_heads (`int`, *optional*): key-value heads of every layer; left out, `num_attention_heads`.
-        head_dim (`int`, *optional*): size of one head; left out, `hidden_size / num_attention_heads`.
-        intermediate_size (`int`, *optional*, defaults to 3072): width of the MLP.
-        hidden_act (`str`, *optional*, defaults to `"gelu_new"`): activation of the MLP.
-        hidden_dropout_prob (`float`, *optional*, defaults to 0.1): dropout after embeddings, attention and MLP.
-        attention_probs_dropout_prob (`float`, *optional*, defaults to 0.1): dropout on attention probabilities.
-        max_position_embeddings (`int`, *optional*, defaults to 1024): longest sequence.
-        initializer_range (`float`, *optional*, defaults to 0.02): standard deviation of the initial weights; the two
-            projections that write to the residual stream start smaller by 1/sqrt(2 · num_hidden_layers).
-        layer_norm_eps (`float`, *optional*, defaults to 1e-5): epsilon of every LayerNorm.
-        classifier_dropout (`float`, *optional*): dropout before the token classifier; left out, `hidden_dropout_prob`.
         use_cache (`bool`, *optional*, defaults to `True`): return the key-value cache.
-        pad_token_id (`int`, *optional*): padding token, needed by batched sequence classification.
-        bos_token_id (`int`, *optional*, defaults to 50256): beginning-of-text token.
-        eos_token_id (`int` or list, *optional*, defaults to 50256): end-of-text token.
-        tie_word_embeddings (`bool`, *optional*, defaults to `True`): the head shares the token embeddings.
     """
 
     model_type = "lean_gpt"
@@ -44,20 +26,7 @@ class LeanGPTConfig(LeanTextConfig):
         "ForTokenClassification",
         "ForQuestionAnswering",
     )
-    pretraining_head: ClassVar[str] = "ForCausalLM"
-    auto_classes: ClassVar[dict[str, str]] = {
-        "AutoConfig": "configuration_lean_gpt.LeanGPTConfig",
-        "AutoModel": "modeling_lean_gpt.LeanGPTModel",
-        "AutoModelForCausalLM": "modeling_lean_gpt.LeanGPTForCausalLM",
-        "AutoModelForSequenceClassification": "modeling_lean_gpt.LeanGPTForSequenceClassification",
-        "AutoModelForTokenClassification": "modeling_lean_gpt.LeanGPTForTokenClassification",
-        "AutoModelForQuestionAnswering": "modeling_lean_gpt.LeanGPTForQuestionAnswering",
-    }
-    base_model_pp_plan: ClassVar[dict[str, tuple]] = {
-        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
-        "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
-        "norm": (["hidden_states"], ["hidden_states"]),
-    }
+    base_model_pp_plan = LeanTextConfig.base_model_pp_plan | {"norm": (["hidden_states"], ["hidden_states"])}
 
     vocab_size: int = 50257
     num_key_value_heads: int | None = None
@@ -94,26 +63,16 @@ class LeanGPTConfig(LeanTextConfig):
     def _embedding_parameters(self) -> int:
         return (self.vocab_size + self.max_position_embeddings) * self.hidden_size
 
-    def _outer_parameters(self, architecture: str) -> int:
-        width, total = self.hidden_size, 2 * self.hidden_size  # final norm
-        if architecture == "ForCausalLM":
-            return total + (0 if self.tie_word_embeddings else self.vocab_size * width)
-        outputs = self._outputs(architecture)
-        bias = architecture != "ForSequenceClassification"
-        return total + (width + bias) * outputs
-
-    def _outputs(self, architecture: str) -> int:
-        labels = self.num_labels
+    def _outer_linears(self, head: str, length: int) -> list[Linear]:
+        width = self.hidden_size
         return {
-            "ForCausalLM": self.vocab_size,
-            "ForSequenceClassification": labels,
-            "ForTokenClassification": labels,
-            "ForQuestionAnswering": 2,
-        }.get(architecture, 0)
+            "Model": [],
+            "ForCausalLM": [Linear(width, self.vocab_size, bias=False, rows=length)],
+            "ForSequenceClassification": [Linear(width, self.num_labels, bias=False)],
+            "ForTokenClassification": [Linear(width, self.num_labels, rows=length)],
+            "ForQuestionAnswering": [Linear(width, 2, rows=length)],
+        }[head]
 
-    def _outer_flops(self, architecture: str, length: int) -> int:
-        rows = 1 if architecture == "ForSequenceClassification" else length
-        return 2 * rows * self.hidden_size * self._outputs(architecture)
-
-
-__all__ = ["LeanGPTConfig"]
+    def _outer_parameters(self, head: str) -> int:
+        tied = self.vocab_size * self.hidden_size if head == "ForCausalLM" and self.tie_word_embeddings else 0
+        return 2 * self.hidden_size - tied

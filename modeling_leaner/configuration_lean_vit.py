@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from transformers.backbone_utils import BackboneConfigMixin
 
-from .configuration_leaner import LeanConfig, strict_config
+from .configuration_leaner import LeanConfig, Linear, strict_config
 
 
 @strict_config
@@ -15,17 +15,7 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
     Raises ValueError, naming the field, for everything `LeanConfig` refuses and for an image that the patch does not
     divide.
 
-    Args:
-        hidden_size (`int`, *optional*, defaults to 768): width of the residual stream.
-        num_hidden_layers (`int`, *optional*, defaults to 12): number of blocks.
-        num_attention_heads (`int`, *optional*, defaults to 12): heads per layer; `per_layer_config` may vary them.
-        head_dim (`int`, *optional*): size of one head; left out, `hidden_size / num_attention_heads`.
-        intermediate_size (`int`, *optional*, defaults to 3072): width of the MLP.
-        hidden_act (`str`, *optional*, defaults to `"gelu"`): activation of the MLP.
-        hidden_dropout_prob (`float`, *optional*, defaults to 0.0): dropout after embeddings, attention and MLP.
-        attention_probs_dropout_prob (`float`, *optional*, defaults to 0.0): dropout on attention probabilities.
-        initializer_range (`float`, *optional*, defaults to 0.02): standard deviation of the initial weights.
-        layer_norm_eps (`float`, *optional*, defaults to 1e-12): epsilon of every LayerNorm.
+    Args (beside those of `LeanConfig`):
         image_size (`int` or pair, *optional*, defaults to 224): height and width in pixels.
         patch_size (`int` or pair, *optional*, defaults to 16): height and width of a patch in pixels.
         num_channels (`int`, *optional*, defaults to 3): channels of an image.
@@ -38,13 +28,6 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
 
     model_type = "lean_vit"
     task_heads: ClassVar[tuple[str, ...]] = ("ForImageClassification", "Backbone")
-    pretraining_head: ClassVar[str] = "ForImageClassification"
-    auto_classes: ClassVar[dict[str, str]] = {
-        "AutoConfig": "configuration_lean_vit.LeanViTConfig",
-        "AutoModel": "modeling_lean_vit.LeanViTModel",
-        "AutoModelForImageClassification": "modeling_lean_vit.LeanViTForImageClassification",
-        "AutoBackbone": "modeling_lean_vit.LeanViTBackbone",
-    }
     base_model_pp_plan: ClassVar[dict[str, tuple]] = {
         "embeddings": (["pixel_values"], ["hidden_states"]),
         "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
@@ -110,29 +93,11 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
         """Tokens of one image: its patches and the CLS token."""
         return self.num_patches + 1
 
-    def _qkv_bias(self) -> bool:
-        return self.qkv_bias
-
-    def _patch_weights(self) -> int:
-        return self.num_channels * self.patch_shape[0] * self.patch_shape[1] * self.hidden_size
-
     def _embedding_parameters(self) -> int:
         return (self.num_patches + 2) * self.hidden_size  # positions (with one for CLS) and the CLS token
 
-    def _outer_parameters(self, architecture: str) -> int:
-        total = self._patch_weights() + self.hidden_size + 2 * self.hidden_size  # patch projection, final norm
-        if architecture == "Model":
-            total += (self.hidden_size + 1) * self.pooler_output_size
-        elif architecture == "ForImageClassification":
-            total += (self.hidden_size + 1) * self.num_labels
-        return total
-
-    def _flops_without_input_gradient(self) -> int:
-        return 2 * self.num_patches * self._patch_weights()
-
-    def _outer_flops(self, architecture: str, length: int) -> int:
-        head = {"Model": self.pooler_output_size, "ForImageClassification": self.num_labels}.get(architecture, 0)
-        return self._flops_without_input_gradient() + 2 * self.hidden_size * head
-
-
-__all__ = ["LeanViTConfig"]
+    def _outer_linears(self, head: str, length: int) -> list[Linear]:
+        pixels = self.num_channels * self.patch_shape[0] * self.patch_shape[1]
+        outputs = {"Model": self.pooler_output_size, "ForImageClassification": self.num_labels}.get(head, 0)
+        patches = Linear(pixels, self.hidden_size, rows=self.num_patches, reads_data=True)
+        return [patches, Linear(self.hidden_size, outputs)]

@@ -45,9 +45,8 @@ class ParameterCount:
 class Flops:
     """Floating point operations of the matrix products for one sequence (or image) of `length` tokens.
 
-    A multiply-add is 2 FLOPs. Causal attention is counted full, as profilers do. Norms, activations, softmax and
-    lookups are left out. The backward pass costs two products per forward product; `no_input_gradient` is the part of
-    `linear` whose input is data (the pixels under a patch projection) and therefore costs only one.
+    A multiply-add is 2. Causal attention is counted full, as profilers do; norms, activations, softmax and lookups are
+    left out. Backward costs two products per product, one where the input is data (`no_input_gradient`: pixels).
     """
 
     length: int
@@ -62,6 +61,25 @@ class Flops:
     @property
     def training_step(self) -> int:
         return 3 * self.forward - self.no_input_gradient
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer as counting sees it; `rows` is how many vectors of one sequence pass through it."""
+
+    inputs: int
+    outputs: int
+    bias: bool = True
+    rows: int = 1
+    reads_data: bool = False
+
+    @property
+    def parameters(self) -> int:
+        return (self.inputs + self.bias) * self.outputs
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.rows * self.inputs * self.outputs
 
 
 def strict_config(cls: type) -> type:
@@ -84,7 +102,7 @@ def strict_config(cls: type) -> type:
 
 @strict_config
 class LeanConfig(PreTrainedConfig):
-    r"""Base of LeanViTConfig, LeanBERTConfig and LeanGPTConfig; never used alone.
+    """Base of LeanViTConfig, LeanBERTConfig and LeanGPTConfig, with the fields that all share; never used alone.
 
     Layers, width, heads, head size and MLP width are free of each other. Heads may differ from layer to layer:
     `per_layer_config={0: {"num_attention_heads": 4}}`; the head size stays one.
@@ -93,31 +111,27 @@ class LeanConfig(PreTrainedConfig):
     activation, or a `hidden_size` that the heads do not divide while `head_dim` is left out.
 
     Args:
-        hidden_size (`int`): width of the residual stream.
-        num_hidden_layers (`int`): number of blocks.
-        num_attention_heads (`int`): query heads of every layer that `per_layer_config` does not name.
+        hidden_size (`int`, defaults to 768): width of the residual stream.
+        num_hidden_layers (`int`, defaults to 12): number of blocks.
+        num_attention_heads (`int`, defaults to 12): query heads of every layer that `per_layer_config` does not name.
         head_dim (`int`, *optional*): size of one head; left out, `hidden_size / num_attention_heads`.
-        intermediate_size (`int`): width of the MLP.
-        hidden_act (`str`): activation of the MLP, a key of transformers' `ACT2FN`.
-        hidden_dropout_prob (`float`): dropout after embeddings, attention and MLP.
-        attention_probs_dropout_prob (`float`): dropout on attention probabilities.
-        initializer_range (`float`): standard deviation of the initial weights.
-        layer_norm_eps (`float`): epsilon of every LayerNorm.
+        intermediate_size (`int`, defaults to 3072): width of the MLP.
+        hidden_act (`str`, defaults to `"gelu"`, LeanGPT `"gelu_new"`): activation of the MLP, a key of `ACT2FN`.
+        hidden_dropout_prob (`float`, defaults to 0.1, LeanViT 0): dropout after embeddings, attention and MLP.
+        attention_probs_dropout_prob (`float`, defaults to 0.1, LeanViT 0): dropout on attention probabilities.
+        initializer_range (`float`, defaults to 0.02): standard deviation of the initial weights.
+        layer_norm_eps (`float`, defaults to 1e-12, LeanGPT 1e-5): epsilon of every LayerNorm.
     """
 
     attribute_map: ClassVar[dict[str, str]] = {"layer_norm_epsilon": "layer_norm_eps"}
     base_model_tp_plan: ClassVar[dict[str, str]] = {
-        "layers.*.self_attn.q_proj": "colwise",
-        "layers.*.self_attn.k_proj": "colwise",
-        "layers.*.self_attn.v_proj": "colwise",
+        **{f"layers.*.self_attn.{name}_proj": "colwise" for name in "qkv"},
         "layers.*.self_attn.o_proj": "rowwise",
         "layers.*.mlp.fc1": "colwise",
         "layers.*.mlp.fc2": "rowwise",
     }
-    # Stated by each family: the heads beside its base model, the one for pretraining, and what each Auto class loads.
+    # Stated by each family: the ends of its heads' class names, the first is for pretraining.
     task_heads: ClassVar[tuple[str, ...]] = ()
-    pretraining_head: ClassVar[str] = ""
-    auto_classes: ClassVar[dict[str, str]] = {}
 
     hidden_size: int = 768
     num_hidden_layers: int = 12
@@ -135,9 +149,7 @@ class LeanConfig(PreTrainedConfig):
         cls.__eq__ = LeanConfig.__eq__  # the dataclass decorator writes one that fails on heads per layer
 
     def __post_init__(self, **kwargs):
-        unknown = self._unknown_keys(kwargs)
-        if unknown:
-            raise ValueError(f"{type(self).__name__}: " + "; ".join(self._suggest(key) for key in unknown))
+        self._refuse(self._unknown_keys(kwargs))
         if self.head_dim is None and self.num_attention_heads > 0:
             width, heads = self.hidden_size, self.num_attention_heads
             self.head_dim = width // heads if width % heads == 0 else None  # validate_architecture refuses None
@@ -149,7 +161,13 @@ class LeanConfig(PreTrainedConfig):
         ours, theirs = ({**config.to_dict(), "_name_or_path": None} for config in (self, other))
         return ours == theirs
 
-    # Keys
+    @classmethod
+    def auto_classes(cls) -> dict[str, str]:
+        """The `auto_map` of the family: Auto class → file.Class, for every head."""
+        prefix, names = cls.__name__.removesuffix("Config"), {"Model": "AutoModel", "Backbone": "AutoBackbone"}
+        heads = ("Model", *cls.task_heads)
+        models = {names.get(head, f"AutoModel{head}"): f"modeling_{cls.model_type}.{prefix}{head}" for head in heads}
+        return {"AutoConfig": f"configuration_{cls.model_type}.{cls.__name__}", **models}
 
     @classmethod
     def _own_keys(cls) -> set[str]:
@@ -158,14 +176,8 @@ class LeanConfig(PreTrainedConfig):
 
     @classmethod
     def _unknown_keys(cls, keys) -> list[str]:
-        foreign = [
-            key
-            for key in keys
-            if key not in cls._own_keys()
-            and key not in TRANSFORMERS_KEYS
-            and not key.startswith("_")
-            and not hasattr(PreTrainedConfig, key)
-        ]
+        known = cls._own_keys() | TRANSFORMERS_KEYS
+        foreign = [key for key in keys if not (key in known or key[0] == "_" or hasattr(PreTrainedConfig, key))]
         if foreign:  # imported late: only a surprising key pays for it
             from transformers import GenerationConfig
 
@@ -173,14 +185,17 @@ class LeanConfig(PreTrainedConfig):
         return foreign
 
     @classmethod
-    def _nearest(cls, key: str, cutoff: float) -> str | None:
+    def _nearest(cls, key: str, cutoff: float = 0.6) -> list[str]:
         known = sorted(cls._own_keys() | {"per_layer_config", "num_labels"})
-        return next(iter(difflib.get_close_matches(key, known, n=1, cutoff=cutoff)), None)
+        return difflib.get_close_matches(key, known, n=1, cutoff=cutoff)
 
     @classmethod
-    def _suggest(cls, key: str) -> str:
-        nearest = cls._nearest(key, cutoff=0.6)
-        return f"{key}: did you mean {nearest}?" if nearest else f"{key}: unknown key"
+    def _refuse(cls, keys: list[str]) -> None:
+        """Raises ValueError for the first key, with the nearest of ours."""
+        for key in keys:
+            nearest = cls._nearest(key)
+            hint = f"did you mean {nearest[0]}?" if nearest else "unknown key"
+            raise ValueError(f"{cls.__name__}: {key}: {hint}")
 
     @classmethod
     def from_dict(cls, config_dict: dict, **kwargs):
@@ -189,9 +204,7 @@ class LeanConfig(PreTrainedConfig):
         Other keys we do not know (a quantiser's, a newer version's) are kept as attributes, with a warning.
         """
         unknown = cls._unknown_keys(config_dict)
-        misspelt = [key for key in [*unknown, *cls._unknown_keys(kwargs)] if cls._nearest(key, cutoff=0.85)]
-        if misspelt:
-            raise ValueError(f"{cls.__name__}: " + "; ".join(cls._suggest(key) for key in misspelt))
+        cls._refuse([key for key in unknown + cls._unknown_keys(kwargs) if cls._nearest(key, cutoff=0.85)])
         if unknown:
             logger.warning(f"{cls.__name__}: keys this version does not know are kept as they are: {unknown}")
         known = {key: value for key, value in config_dict.items() if key not in unknown}
@@ -204,33 +217,26 @@ class LeanConfig(PreTrainedConfig):
     def from_json_file(cls, json_file):
         return cls.from_dict(cls._dict_from_json_file(json_file))
 
-    # Validation
-
     def _require(self, condition: bool, message: str) -> None:
         if not condition:
             raise ValueError(f"{type(self).__name__}: {message}")
 
-    def _require_sizes(self, *names: str) -> None:
+    def _require_sizes(self, *names: str, values: PreTrainedConfig | None = None, where: str = "") -> None:
         for name in names:
-            value = self._getattr_without_heterogeneous_validation(name)
+            value = (values or self)._getattr_without_heterogeneous_validation(name)
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            self._require(whole, f"{name} must be a whole number of at least 1, got {value!r}")
+            self._require(whole, f"{where}{name} must be a whole number of at least 1, got {value!r}")
 
     def validate_architecture(self) -> None:
         """Runs after construction and before saving; every message names the field."""
         from transformers.activations import ACT2FN  # imports torch, which reading a shape does not need
 
-        varied = self.per_layer_attributes or set()
-        self._require(
-            varied <= {"num_attention_heads"},
-            f"per_layer_config varies num_attention_heads only, got {sorted(varied)}",
-        )
+        varied = sorted(self.per_layer_attributes or ())
+        self._require(varied in ([], ["num_attention_heads"]), f"per_layer_config varies {varied}, not heads only")
         self._require_sizes("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-        self._require(
-            self.head_dim is not None,
-            f"num_attention_heads={self._getattr_without_heterogeneous_validation('num_attention_heads')} does not "
-            f"divide hidden_size={self.hidden_size}: give head_dim, or heads that divide",
-        )
+        heads = self._getattr_without_heterogeneous_validation("num_attention_heads")
+        divides = f"num_attention_heads={heads} does not divide hidden_size={self.hidden_size}: give head_dim"
+        self._require(self.head_dim is not None, divides)
         self._require_sizes("head_dim")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             self._require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1), got {getattr(self, name)}")
@@ -238,11 +244,7 @@ class LeanConfig(PreTrainedConfig):
             self._require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
         self._require(self.hidden_act in ACT2FN, f"hidden_act {self.hidden_act!r} is not one of transformers' ACT2FN")
         for index, layer in enumerate(self.per_layer_config if varied else ()):
-            heads = layer.num_attention_heads
-            whole = isinstance(heads, int) and not isinstance(heads, bool) and heads >= 1
-            self._require(whole, f"per_layer_config[{index}]: num_attention_heads must be at least 1, got {heads!r}")
-
-    # Counting: plain arithmetic, equal to the built module
+            self._require_sizes("num_attention_heads", values=layer, where=f"per_layer_config[{index}]: ")
 
     @property
     def heads_per_layer(self) -> list[int]:
@@ -254,36 +256,29 @@ class LeanConfig(PreTrainedConfig):
         """Key-value heads of each layer."""
         return self.heads_per_layer
 
-    def _qkv_bias(self) -> bool:
-        return True
-
-    def _layer_weights(self) -> list[int]:
-        """Entries of the weight matrices of each layer, attention and MLP."""
-        d, width = self.head_dim, self.hidden_size
-        heads = zip(self.heads_per_layer, self.key_value_heads_per_layer)
-        return [2 * width * d * (q + kv) + 2 * width * self.intermediate_size for q, kv in heads]
-
-    def _layer_parameters(self) -> int:
-        """Parameters of all layers: weights, biases and the two norms of each."""
-        width, total = self.hidden_size, sum(self._layer_weights())
+    def _layer_linears(self) -> list[Linear]:
+        """The linear layers of all blocks; `rows` 1 stands for every token."""
+        width, mlp, linears = self.hidden_size, self.intermediate_size, []
         for q, kv in zip(self.heads_per_layer, self.key_value_heads_per_layer):
-            total += self.head_dim * (q + 2 * kv) * self._qkv_bias() + width  # q, k, v and output
-            total += self.intermediate_size + width + 4 * width  # MLP and two norms
-        return total
+            q, kv, bias = q * self.head_dim, kv * self.head_dim, getattr(self, "qkv_bias", True)
+            linears += [Linear(width, q, bias), Linear(width, kv, bias), Linear(width, kv, bias), Linear(q, width)]
+            linears += [Linear(width, mlp), Linear(mlp, width)]
+        return linears
 
     def _embedding_parameters(self) -> int:
         raise NotImplementedError
 
-    def _outer_parameters(self, architecture: str) -> int:
-        """Parameters outside layers and embeddings: norms, projections and the head."""
+    def _outer_linears(self, head: str, length: int) -> list[Linear]:
+        """The linear layers outside the blocks, with the rows that each sees in a sequence of `length` tokens."""
         raise NotImplementedError
 
-    def _outer_flops(self, architecture: str, length: int) -> int:
-        raise NotImplementedError
+    def _outer_parameters(self, head: str) -> int:
+        """Parameters outside the blocks that are neither embeddings nor linear layers, less those that are tied."""
+        return 2 * self.hidden_size  # one norm
 
-    def _architecture(self, architecture: str | None) -> str:
-        """The head whose class name ends so; left out, the family's pretraining head (…ForMaskedLM and so on)."""
-        name = architecture or self.pretraining_head
+    def _head(self, architecture: str | None) -> str:
+        """The head whose class name ends so; left out, the family's pretraining head (ForMaskedLM and so on)."""
+        name = architecture or self.task_heads[0]
         for head in ("Model", *self.task_heads):
             if name.endswith(head):
                 return head
@@ -294,21 +289,19 @@ class LeanConfig(PreTrainedConfig):
 
         Left out, the family's pretraining head is counted, as for the usual ViT-B/16 86.6M and GPT-2 124.4M.
         """
-        head = self._architecture(architecture)
-        embeddings = self._embedding_parameters()
-        return ParameterCount(embeddings + self._layer_parameters() + self._outer_parameters(head), embeddings)
+        head, embeddings = self._head(architecture), self._embedding_parameters()
+        linears = sum(each.parameters for each in self._layer_linears() + self._outer_linears(head, 1))
+        norms = 4 * self.hidden_size * self.num_hidden_layers
+        return ParameterCount(embeddings + linears + norms + self._outer_parameters(head), embeddings)
 
     def count_flops(self, length: int | None = None, architecture: str | None = None) -> Flops:
         """FLOPs of `architecture` for one sequence of `length` tokens (left out, the longest the positions allow)."""
         length = self.default_length if length is None else length
         self._require(1 <= length <= self.default_length, f"length must be in 1..{self.default_length}, got {length}")
-        linear = 2 * length * sum(self._layer_weights())
+        outer = self._outer_linears(self._head(architecture), length)
+        linear = length * sum(each.flops for each in self._layer_linears()) + sum(each.flops for each in outer)
         attention = 4 * length**2 * self.head_dim * sum(self.heads_per_layer)
-        outer = self._outer_flops(self._architecture(architecture), length)
-        return Flops(length, linear + outer, attention, self._flops_without_input_gradient())
-
-    def _flops_without_input_gradient(self) -> int:
-        return 0
+        return Flops(length, linear, attention, sum(each.flops for each in outer if each.reads_data))
 
     def kv_bytes_per_token(self, bytes_per_value: int = 2) -> int | None:
         """Bytes of the key-value cache per token (2 a value: bfloat16); None where a family keeps no cache."""
@@ -332,17 +325,22 @@ class LeanConfig(PreTrainedConfig):
 
 @strict_config
 class LeanTextConfig(LeanConfig):
-    r"""What LeanBERTConfig and LeanGPTConfig share; never used alone.
+    """What LeanBERTConfig and LeanGPTConfig share beside `LeanConfig`; never used alone.
 
     Args:
-        vocab_size (`int`): size of the vocabulary.
-        max_position_embeddings (`int`): longest sequence.
+        vocab_size (`int`, defaults to 30522, LeanGPT 50257): size of the vocabulary.
+        max_position_embeddings (`int`, defaults to 512, LeanGPT 1024): longest sequence.
         classifier_dropout (`float`, *optional*): dropout before a classifier; left out, `hidden_dropout_prob`.
-        pad_token_id (`int`, *optional*): padding token.
-        bos_token_id (`int`, *optional*): beginning-of-text token.
-        eos_token_id (`int` or list, *optional*): end-of-text token.
-        tie_word_embeddings (`bool`): the language-model head shares the token embeddings.
+        pad_token_id (`int`, *optional*, LeanBERT 0): padding token; LeanBERT's embedding of it starts at zero.
+        bos_token_id (`int`, *optional*, LeanGPT 50256): beginning-of-text token.
+        eos_token_id (`int` or list, *optional*, LeanGPT 50256): end-of-text token.
+        tie_word_embeddings (`bool`, defaults to `True`): the language-model head shares the token embeddings.
     """
+
+    base_model_pp_plan: ClassVar[dict[str, tuple]] = {
+        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+        "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
+    }
 
     vocab_size: int = 30522
     hidden_dropout_prob: float | int = 0.1
@@ -357,12 +355,9 @@ class LeanTextConfig(LeanConfig):
     def validate_architecture(self) -> None:
         super().validate_architecture()
         self._require_sizes("vocab_size", "max_position_embeddings")
-        dropout, pad = self.classifier_dropout, self.pad_token_id
+        dropout, pad, size = self.classifier_dropout, self.pad_token_id, self.vocab_size
         self._require(dropout is None or 0 <= dropout < 1, f"classifier_dropout must be in [0, 1), got {dropout}")
-        self._require(
-            pad is None or 0 <= pad < self.vocab_size,
-            f"pad_token_id {pad} must be at least 0 and less than vocab_size {self.vocab_size}",
-        )
+        self._require(pad is None or 0 <= pad < size, f"pad_token_id {pad} must be in 0..vocab_size-1={size - 1}")
 
     @property
     def default_length(self) -> int:

@@ -15,12 +15,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    ModelOutput,
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutput,
-    TokenClassifierOutput,
-)
+from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -92,15 +87,9 @@ class LeanAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
+        states, dropout = (query_states, key_states, value_states), self.attention_dropout if self.training else 0.0
         attn_output, attn_weights = attention_interface(
-            self,
-            query_states,
-            key_states,
-            value_states,
-            attention_mask,
-            dropout=self.attention_dropout if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
+            self, *states, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
         attn_output = attn_output.reshape(*hidden_states.shape[:-1], -1).contiguous()  # (B, T, H·d)
         return self.o_proj(attn_output), attn_weights
@@ -172,9 +161,8 @@ class LeanPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Weights N(0, initializer_range), biases 0, norms 1 and 0; a leaf's `init_scale` narrows it (GPT-2)."""
         super()._init_weights(module)
-        scale = getattr(module, "init_scale", None)
-        if scale is not None:
-            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range * scale)
+        if hasattr(module, "init_scale"):
+            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range * module.init_scale)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
@@ -186,12 +174,10 @@ class LeanPreTrainedModel(PreTrainedModel):
         """
         source = pretrained_model_name_or_path
         kwargs["use_safetensors"] = kwargs.get("use_safetensors", True) is not False
-        wants_info = kwargs.pop("output_loading_info", False)
-        allows_mismatch = kwargs.pop("ignore_mismatched_sizes", False)
+        options = {"output_loading_info": False, "ignore_mismatched_sizes": False}
+        wants_info, allows_mismatch = (kwargs.pop(name, default) for name, default in options.items())
         try:
-            model, info = super().from_pretrained(
-                source, *model_args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
-            )
+            model, info = super().from_pretrained(source, *model_args, **dict.fromkeys(options, True), **kwargs)
         except SafetensorError as error:
             raise OSError(f"{source}: damaged or not safetensors ({error}); expected model.safetensors") from error
         except OSError as error:
@@ -200,26 +186,15 @@ class LeanPreTrainedModel(PreTrainedModel):
                 raise
             raise OSError(f"{pickle} is a pickle, which can run code; expected model.safetensors") from error
         if info["mismatched_keys"] and not allows_mismatch:
-            mismatches = "; ".join(
-                f"{name} is {list(found)}, expected {list(expected)}"
-                for name, found, expected in sorted(info["mismatched_keys"])
-            )
-            raise RuntimeError(f"{source}: tensors do not fit the configuration: {mismatches}")
+            mismatches = [f"{name} is {list(is_)}, expected {list(to)}" for name, is_, to in info["mismatched_keys"]]
+            raise RuntimeError(f"{source}: tensors do not fit the configuration: {'; '.join(sorted(mismatches))}")
         return (model, info) if wants_info else model
 
     def save_pretrained(self, save_directory, **kwargs) -> None:
         """As in transformers; the config names every Auto class of the family, so that strangers can load any head."""
         if self._auto_class is not None:
-            self.config.auto_map = dict(self.config.auto_classes)
+            self.config.auto_map = self.config.auto_classes()
         super().save_pretrained(save_directory, **kwargs)
-
-
-def check_length(length: int, config: LeanConfig) -> None:
-    """Raises ValueError for a sequence that is longer than the positions."""
-    if length > config.max_position_embeddings:
-        raise ValueError(
-            f"the sequence has {length} tokens, but max_position_embeddings is {config.max_position_embeddings}"
-        )
 
 
 def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, ignore_index: int | None = None) -> None:
@@ -244,11 +219,6 @@ def recorded(outputs: ModelOutput) -> dict[str, tuple[torch.Tensor, ...] | None]
     return {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
 
 
-def classifier_dropout(config: LeanConfig) -> nn.Dropout:
-    """Dropout before a classifier: `classifier_dropout`, or `hidden_dropout_prob` where that is left out."""
-    return nn.Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
-
-
 def class_loss(
     model: LeanPreTrainedModel, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs
 ) -> torch.Tensor | None:
@@ -262,42 +232,3 @@ def class_loss(
     if config.problem_type in (None, "single_label_classification") and config.num_labels > 1:
         check_range("labels", labels, config.num_labels, "num_labels", ignore_index=-100)
     return model.loss_function(labels, logits, config, **kwargs)
-
-
-def sequence_output(
-    model: LeanPreTrainedModel, outputs: ModelOutput, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs
-) -> SequenceClassifierOutput:
-    """Output of a sequence classifier from its logits (B, num_labels)."""
-    loss = class_loss(model, logits, labels, **kwargs)
-    return SequenceClassifierOutput(loss=loss, logits=logits, **recorded(outputs))
-
-
-def token_output(
-    model: LeanPreTrainedModel, outputs: ModelOutput, labels: torch.Tensor | None, **kwargs
-) -> TokenClassifierOutput:
-    """Dropout and `classifier` on every token: logits (B, T, num_labels); labels (B, T), -100 is ignored."""
-    logits = model.classifier(model.dropout(outputs.last_hidden_state))
-    loss = None
-    if labels is not None:
-        check_range("labels", labels, model.config.num_labels, "num_labels", ignore_index=-100)
-        loss = model.loss_function(logits, labels, model.config, **kwargs)
-    return TokenClassifierOutput(loss=loss, logits=logits, **recorded(outputs))
-
-
-def answer_output(
-    model: LeanPreTrainedModel,
-    outputs: ModelOutput,
-    start_positions: torch.Tensor | None,
-    end_positions: torch.Tensor | None,
-    **kwargs,
-) -> QuestionAnsweringModelOutput:
-    """`qa_outputs` on every token: start and end logits (B, T); positions (B,), those beyond T are ignored."""
-    start_logits, end_logits = (
-        logits.squeeze(-1).contiguous() for logits in model.qa_outputs(outputs.last_hidden_state).split(1, dim=-1)
-    )
-    loss = None
-    if start_positions is not None and end_positions is not None:
-        loss = model.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
-    return QuestionAnsweringModelOutput(
-        loss=loss, start_logits=start_logits, end_logits=end_logits, **recorded(outputs)
-    )

@@ -1,6 +1,8 @@
 # Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
 """LeanBERT: a post-LN text encoder with token types and learned positions; with BERT's shape it is BERT."""
 
+from collections import OrderedDict
+
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
@@ -12,29 +14,18 @@ from transformers.masking_utils import (
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     MaskedLMOutput,
+    ModelOutput,
     MultipleChoiceModelOutput,
-    QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
-    TokenClassifierOutput,
 )
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import TransformersKwargs
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_lean_bert import LeanBERTConfig
-from .layers_leaner import (
-    LeanPooler,
-    LeanPostNormBlock,
-    LeanPreTrainedModel,
-    answer_output,
-    check_length,
-    check_range,
-    classifier_dropout,
-    recorded,
-    sequence_output,
-    token_output,
-)
+from .heads_leaner import Inputs, QuestionAnsweringHead, TextHead, TokenClassificationHead, embed
+from .layers_leaner import LeanPooler, LeanPostNormBlock, LeanPreTrainedModel, check_range, class_loss, recorded
 
 
 class LeanBERTPreTrainedModel(LeanPreTrainedModel):
@@ -75,57 +66,27 @@ class LeanBERTModel(LeanBERTPreTrainedModel):
             token_type_ids: (B, T) segments; left out, all 0.
             position_ids: (B, T); left out, 0..T-1. Where they restart in a row and no mask is given, the row is
                 several packed sequences that do not see each other.
-
-        Raises:
-            ValueError: both or neither of ids and embeddings, more tokens than positions, an id out of range.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("exactly one of input_ids and inputs_embeds must be given")
-        if inputs_embeds is None:
-            check_range("input_ids", input_ids, self.config.vocab_size, "vocab_size")
-            inputs_embeds = self.embed_tokens(input_ids)
+        inputs_embeds, positions = embed(self, input_ids, inputs_embeds, position_ids)
         packed = None
-        if position_ids is None:
-            check_length(inputs_embeds.shape[1], self.config)
-            position_ids = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)[None]  # (1, T)
-        else:
-            check_range("position_ids", position_ids, self.config.max_position_embeddings, "max_position_embeddings")
-            if attention_mask is None:
-                packed = find_packed_sequence_indices(position_ids.expand(len(inputs_embeds), -1))
+        if position_ids is not None and attention_mask is None:
+            packed = find_packed_sequence_indices(position_ids.expand(len(inputs_embeds), -1))
         if token_type_ids is None:
-            token_type_ids = torch.zeros_like(position_ids)
+            token_type_ids = torch.zeros_like(positions)
         check_range("token_type_ids", token_type_ids, self.config.type_vocab_size, "type_vocab_size")
 
-        hidden_states = inputs_embeds + self.embed_token_types(token_type_ids) + self.embed_positions(position_ids)
+        hidden_states = inputs_embeds + self.embed_token_types(token_type_ids) + self.embed_positions(positions)
         hidden_states = self.dropout(self.embed_norm(hidden_states))
-        mask = create_bidirectional_mask(
-            self.config,
-            inputs_embeds=hidden_states,
-            attention_mask=attention_mask,
-            and_mask_function=None if packed is None else packed_sequence_mask_function(packed),
-        )
+        packing = None if packed is None else packed_sequence_mask_function(packed)
+        given = {"inputs_embeds": hidden_states, "attention_mask": attention_mask}
+        mask = create_bidirectional_mask(self.config, **given, and_mask_function=packing)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, position_ids=position_ids, **kwargs)
-        return BaseModelOutputWithPooling(
-            last_hidden_state=hidden_states,
-            pooler_output=self.pooler(hidden_states) if self.pooler is not None else None,
-        )
+            hidden_states = layer(hidden_states, mask, position_ids=positions, **kwargs)
+        pooled = self.pooler(hidden_states) if self.pooler is not None else None
+        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
 
-class LeanBERTPredictionTransform(nn.Module):
-    """Linear layer, activation and norm before the masked-LM matrix: (…, D) → (…, D)."""
-
-    def __init__(self, config: LeanBERTConfig):
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.act = ACT2FN[config.hidden_act]
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.act(self.dense(hidden_states)))
-
-
-class LeanBERTForMaskedLM(LeanBERTPreTrainedModel):
+class LeanBERTForMaskedLM(TextHead, LeanBERTPreTrainedModel):
     """Predicts masked tokens; the matrix is the token embedding where `tie_word_embeddings` is set."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -135,40 +96,18 @@ class LeanBERTForMaskedLM(LeanBERTPreTrainedModel):
     def __init__(self, config: LeanBERTConfig):
         super().__init__(config)
         self.model = LeanBERTModel(config, add_pooling_layer=False)
-        self.transform = LeanBERTPredictionTransform(config)
+        width, activation = config.hidden_size, ACT2FN[config.hidden_act]
+        norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.transform = nn.Sequential(OrderedDict(dense=nn.Linear(width, width), act=activation, norm=norm))
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
 
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> MaskedLMOutput:
+    def predict(self, outputs: ModelOutput, labels: torch.Tensor | None, inputs: Inputs, **kwargs) -> ModelOutput:
         """Logits (B, T, vocab_size); labels (B, T) are -100 where nothing was masked.
 
         While training with labels the vocabulary is scored at the masked positions only and no logits are returned:
         the full tensor would be most of the memory. Compiled training scores every position, for fixed shapes.
         """
-        outputs: BaseModelOutputWithPooling = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
         hidden_states = outputs.last_hidden_state
         if labels is not None:
             check_range("labels", labels, self.config.vocab_size, "vocab_size", ignore_index=-100)
@@ -184,76 +123,33 @@ class LeanBERTForMaskedLM(LeanBERTPreTrainedModel):
         return MaskedLMOutput(loss=loss, logits=None if masked_only else logits, **recorded(outputs))
 
 
-class LeanBERTForSequenceClassification(LeanBERTPreTrainedModel):
+class LeanBERTForSequenceClassification(TextHead, LeanBERTPreTrainedModel):
     """A linear classifier (or regressor) on the pooled first token."""
 
     def __init__(self, config: LeanBERTConfig):
         super().__init__(config)
-        self.num_labels = config.num_labels
         self.model = LeanBERTModel(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.add_classifier(config.num_labels)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> SequenceClassifierOutput:
+    def predict(self, outputs: ModelOutput, labels: torch.Tensor | None, inputs: Inputs, **kwargs) -> ModelOutput:
         """Logits (B, num_labels); labels (B,) classes or numbers, (B, num_labels) for several labels at once."""
-        outputs: BaseModelOutputWithPooling = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
         logits = self.classifier(self.dropout(outputs.pooler_output))
-        return sequence_output(self, outputs, logits, labels, **kwargs)
+        loss = class_loss(self, logits, labels, **kwargs)
+        return SequenceClassifierOutput(loss=loss, logits=logits, **recorded(outputs))
 
 
-class LeanBERTForTokenClassification(LeanBERTPreTrainedModel):
+class LeanBERTForTokenClassification(TokenClassificationHead, LeanBERTPreTrainedModel):
     """A linear classifier on every token."""
 
     def __init__(self, config: LeanBERTConfig):
         super().__init__(config)
-        self.num_labels = config.num_labels
         self.model = LeanBERTModel(config, add_pooling_layer=False)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.add_classifier(config.num_labels)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> TokenClassifierOutput:
-        """Logits (B, T, num_labels); labels (B, T), -100 is ignored."""
-        outputs: BaseModelOutputWithPooling = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        return token_output(self, outputs, labels, **kwargs)
 
-
-class LeanBERTForQuestionAnswering(LeanBERTPreTrainedModel):
+class LeanBERTForQuestionAnswering(QuestionAnsweringHead, LeanBERTPreTrainedModel):
     """Start and end of an answer span, as in SQuAD."""
 
     def __init__(self, config: LeanBERTConfig):
@@ -262,81 +158,25 @@ class LeanBERTForQuestionAnswering(LeanBERTPreTrainedModel):
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        start_positions: torch.LongTensor | None = None,
-        end_positions: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> QuestionAnsweringModelOutput:
-        """Start and end logits (B, T); positions (B,), those beyond T are ignored."""
-        outputs: BaseModelOutputWithPooling = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        return answer_output(self, outputs, start_positions, end_positions, **kwargs)
 
-
-class LeanBERTForMultipleChoice(LeanBERTPreTrainedModel):
-    """Scores C choices per item by the pooled first token of each."""
+class LeanBERTForMultipleChoice(TextHead, LeanBERTPreTrainedModel):
+    """Scores C choices per item by the pooled first token of each: every input is (B, C, T)."""
 
     def __init__(self, config: LeanBERTConfig):
         super().__init__(config)
         self.model = LeanBERTModel(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.add_classifier(1)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> MultipleChoiceModelOutput:
-        """Logits (B, C) from input_ids (B, C, T) or inputs_embeds (B, C, T, D); labels (B,) name the right choice."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("exactly one of input_ids and inputs_embeds must be given")
-        choices = (input_ids if input_ids is not None else inputs_embeds).shape[1]
-        flat = [
-            None if each is None else each.flatten(0, 1)
-            for each in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        ]
-        outputs: BaseModelOutputWithPooling = self.model(
-            flat[0],
-            attention_mask=flat[1],
-            token_type_ids=flat[2],
-            position_ids=flat[3],
-            inputs_embeds=flat[4],
-            **kwargs,
-        )
+    def arrange(self, inputs: Inputs) -> Inputs:
+        return tuple(None if each is None else each.flatten(0, 1) for each in inputs)
+
+    def predict(self, outputs: ModelOutput, labels: torch.Tensor | None, inputs: Inputs, **kwargs) -> ModelOutput:
+        """Logits (B, C); labels (B,) name the right choice."""
+        choices = next(each.shape[1] for each in inputs if each is not None)
         logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, choices)
         loss = None
         if labels is not None:
             check_range("labels", labels, choices, "choices", ignore_index=-100)
             loss = nn.functional.cross_entropy(logits, labels.to(logits.device))
         return MultipleChoiceModelOutput(loss=loss, logits=logits, **recorded(outputs))
-
-
-__all__ = [
-    "LeanBERTForMaskedLM",
-    "LeanBERTForMultipleChoice",
-    "LeanBERTForQuestionAnswering",
-    "LeanBERTForSequenceClassification",
-    "LeanBERTForTokenClassification",
-    "LeanBERTModel",
-    "LeanBERTPreTrainedModel",
-]

@@ -9,9 +9,8 @@ from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
     CausalLMOutputWithPast,
-    QuestionAnsweringModelOutput,
+    ModelOutput,
     SequenceClassifierOutputWithPast,
-    TokenClassifierOutput,
 )
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
@@ -19,22 +18,12 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_lean_gpt import LeanGPTConfig
-from .layers_leaner import (
-    LeanBlock,
-    LeanPreTrainedModel,
-    answer_output,
-    check_length,
-    check_range,
-    class_loss,
-    classifier_dropout,
-    recorded,
-    token_output,
-)
+from .heads_leaner import Inputs, QuestionAnsweringHead, TextHead, TokenClassificationHead, embed
+from .layers_leaner import LeanBlock, LeanPreTrainedModel, check_range, class_loss, recorded
 
 
 class LeanGPTPreTrainedModel(LeanPreTrainedModel):
     config: LeanGPTConfig
-    _no_split_modules = ["LeanBlock"]
     _skip_keys_device_placement = ["past_key_values"]
 
 
@@ -61,9 +50,10 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
         self,
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
         position_ids: torch.LongTensor | None = None,
-        past_key_values: Cache | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
+        past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPast:
@@ -72,49 +62,26 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
         Args:
             input_ids: (B, T) token ids, or `inputs_embeds` (B, T, D) in their place.
             attention_mask: (B, past + T), 1 for a token and 0 for padding.
+            token_type_ids: (B, T) tokens whose embeddings are added, as GPT-2 does; left out, nothing is.
             position_ids: (B, T); left out, they continue after the cache. Where they restart in a row and neither a
                 mask nor a cache is given, the row is several packed sequences that do not see each other.
             past_key_values: keys and values of the tokens before these.
-
-        Raises:
-            ValueError: both or neither of ids and embeddings, more tokens than positions, an id out of range.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("exactly one of input_ids and inputs_embeds must be given")
-        if inputs_embeds is None:
-            check_range("input_ids", input_ids, self.config.vocab_size, "vocab_size")
-            inputs_embeds = self.embed_tokens(input_ids)
-        length = inputs_embeds.shape[1]
-        if position_ids is None:
-            past = past_key_values.get_seq_length() if past_key_values is not None else 0
-            check_length(length + (past if isinstance(past, int) else 0), self.config)  # a static cache has a tensor
-            position_ids = (torch.arange(length, device=inputs_embeds.device) + past)[None]  # (1, T)
-        else:
-            check_range("position_ids", position_ids, self.config.max_position_embeddings, "max_position_embeddings")
-
-        hidden_states = self.dropout(inputs_embeds + self.embed_positions(position_ids))
+        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        inputs_embeds, position_ids = embed(self, input_ids, inputs_embeds, position_ids, past)
+        hidden_states = inputs_embeds + self.embed_positions(position_ids)
+        if token_type_ids is not None:
+            hidden_states = hidden_states + self.embed_tokens(token_type_ids)
+        hidden_states = self.dropout(hidden_states)
         # Before a cache is made here: packed sequences are recognised only where there is none.
-        mask = create_causal_mask(
-            self.config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
-        )
+        seen = {"past_key_values": past_key_values, "position_ids": position_ids}
+        mask = create_causal_mask(self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask, **seen)
         if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
+            past_key_values = seen["past_key_values"] = DynamicCache(config=self.config)
         for layer in self.layers:
-            hidden_states = layer(
-                hidden_states,
-                mask,
-                past_key_values=past_key_values,
-                position_ids=position_ids,
-                use_cache=use_cache,
-                **kwargs,
-            )
-        return BaseModelOutputWithPast(
-            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values if use_cache else None
-        )
+            hidden_states = layer(hidden_states, mask, use_cache=use_cache, **seen, **kwargs)
+        cache = past_key_values if use_cache else None
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), past_key_values=cache)
 
 
 class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
@@ -126,7 +93,6 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
 
     def __init__(self, config: LeanGPTConfig):
         super().__init__(config)
-        self.vocab_size = config.vocab_size
         self.model = LeanGPTModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
@@ -142,6 +108,7 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         self,
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
         position_ids: torch.LongTensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
@@ -154,15 +121,8 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
 
         Labels (B, T) are the input ids themselves: they are shifted here; -100 is ignored.
         """
-        outputs: BaseModelOutputWithPast = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.model(*inputs, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
         keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(outputs.last_hidden_state[:, keep])
 
@@ -170,12 +130,11 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         if labels is not None:
             check_range("labels", labels, self.config.vocab_size, "vocab_size", ignore_index=-100)
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
-        return CausalLMOutputWithPast(
-            loss=loss, logits=logits, past_key_values=outputs.past_key_values, **recorded(outputs)
-        )
+        past = outputs.past_key_values
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past, **recorded(outputs))
 
 
-class LeanGPTForSequenceClassification(LeanGPTPreTrainedModel):
+class LeanGPTForSequenceClassification(TextHead, LeanGPTPreTrainedModel):
     """A linear classifier (or regressor) on the last token that is not padding."""
 
     def __init__(self, config: LeanGPTConfig):
@@ -196,72 +155,28 @@ class LeanGPTForSequenceClassification(LeanGPTPreTrainedModel):
         last = (positions * (input_ids != pad).to(states.device)).argmax(-1)
         return states[torch.arange(len(states), device=states.device), last]
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> SequenceClassifierOutputWithPast:
+    def predict(self, outputs: ModelOutput, labels: torch.Tensor | None, inputs: Inputs, **kwargs) -> ModelOutput:
         """Logits (B, num_labels); labels (B,) classes or numbers, (B, num_labels) for several labels at once.
 
-        Raises:
-            ValueError: a batch of more than one sequence while `pad_token_id` is not set.
+        Raises ValueError for a batch of more than one sequence while `pad_token_id` is not set.
         """
-        outputs: BaseModelOutputWithPast = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-        logits = self.score(self.last_token(outputs.last_hidden_state, input_ids))
+        logits = self.score(self.last_token(outputs.last_hidden_state, inputs[0]))
         loss = class_loss(self, logits, labels, **kwargs)
-        return SequenceClassifierOutputWithPast(
-            loss=loss, logits=logits, past_key_values=outputs.past_key_values, **recorded(outputs)
-        )
+        cache = outputs.past_key_values
+        return SequenceClassifierOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **recorded(outputs))
 
 
-class LeanGPTForTokenClassification(LeanGPTPreTrainedModel):
+class LeanGPTForTokenClassification(TokenClassificationHead, LeanGPTPreTrainedModel):
     """A linear classifier on every token."""
 
     def __init__(self, config: LeanGPTConfig):
         super().__init__(config)
-        self.num_labels = config.num_labels
         self.model = LeanGPTModel(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.add_classifier(config.num_labels)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> TokenClassifierOutput:
-        """Logits (B, T, num_labels); labels (B, T), -100 is ignored."""
-        outputs: BaseModelOutputWithPast = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        return token_output(self, outputs, labels, **kwargs)
 
-
-class LeanGPTForQuestionAnswering(LeanGPTPreTrainedModel):
+class LeanGPTForQuestionAnswering(QuestionAnsweringHead, LeanGPTPreTrainedModel):
     """Start and end of an answer span, as in SQuAD."""
 
     def __init__(self, config: LeanGPTConfig):
@@ -269,34 +184,3 @@ class LeanGPTForQuestionAnswering(LeanGPTPreTrainedModel):
         self.model = LeanGPTModel(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        start_positions: torch.LongTensor | None = None,
-        end_positions: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> QuestionAnsweringModelOutput:
-        """Start and end logits (B, T); positions (B,), those beyond T are ignored."""
-        outputs: BaseModelOutputWithPast = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        return answer_output(self, outputs, start_positions, end_positions, **kwargs)
-
-
-__all__ = [
-    "LeanGPTForCausalLM",
-    "LeanGPTForQuestionAnswering",
-    "LeanGPTForSequenceClassification",
-    "LeanGPTForTokenClassification",
-    "LeanGPTModel",
-    "LeanGPTPreTrainedModel",
-]

@@ -45,21 +45,16 @@ class LeanViTEmbeddings(nn.Module):
 
     def check_image(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None) -> None:
         """Raises ValueError where the image is not what the configuration states."""
-        channels, *size = pixel_values.shape[1:]
-        expected = self.config.num_channels
-        if channels != expected:
-            raise ValueError(f"pixel_values have {channels} channels, expected num_channels={expected}")
+        (channels, *size), config = pixel_values.shape[1:], self.config
+        is_size = f"pixel_values are {size[0]}×{size[1]}"
+        if channels != config.num_channels:
+            raise ValueError(f"pixel_values have {channels} channels, expected num_channels={config.num_channels}")
         if interpolate_pos_encoding:
-            if any(side % patch for side, patch in zip(size, self.config.patch_shape)):
-                raise ValueError(
-                    f"pixel_values are {size[0]}×{size[1]}, not a multiple of patch_size={self.config.patch_size}"
-                )
-        elif tuple(size) != self.config.image_shape:
-            height, width = self.config.image_shape
-            raise ValueError(
-                f"pixel_values are {size[0]}×{size[1]}, expected image_size {height}×{width}; "
-                "pass interpolate_pos_encoding=True for another size"
-            )
+            if any(side % patch for side, patch in zip(size, config.patch_shape)):
+                raise ValueError(f"{is_size}, not a multiple of patch_size={config.patch_size}")
+        elif tuple(size) != config.image_shape:
+            expected = "{}×{}".format(*config.image_shape)
+            raise ValueError(f"{is_size}, expected image_size {expected}, or interpolate_pos_encoding=True")
 
     def forward(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None = None) -> torch.Tensor:
         self.check_image(pixel_values, interpolate_pos_encoding)
@@ -67,11 +62,9 @@ class LeanViTEmbeddings(nn.Module):
         # Left strided, the patch tokens slow every later layer down in eager mode.
         patches = patches.flatten(2).transpose(1, 2).contiguous()  # (B, P, D)
         hidden_states = torch.cat((self.cls_token.expand(len(patches), -1, -1), patches), dim=1)  # (B, 1 + P, D)
-        if interpolate_pos_encoding:
-            positions = self.interpolate_pos_encoding(*pixel_values.shape[2:])
-        else:
-            positions = self.position_embeddings
-        return self.dropout(hidden_states + positions)
+        if not interpolate_pos_encoding:
+            return self.dropout(hidden_states + self.position_embeddings)
+        return self.dropout(hidden_states + self.interpolate_pos_encoding(*pixel_values.shape[2:]))
 
 
 class LeanViTPreTrainedModel(LeanPreTrainedModel):
@@ -129,10 +122,8 @@ class LeanViTModel(LeanViTPreTrainedModel):
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, **kwargs)
         hidden_states = self.norm(hidden_states)
-        return BaseModelOutputWithPooling(
-            last_hidden_state=hidden_states,
-            pooler_output=self.pooler(hidden_states) if self.pooler is not None else None,
-        )
+        pooled = self.pooler(hidden_states) if self.pooler is not None else None
+        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
 
 class LeanViTForImageClassification(LeanViTPreTrainedModel):
@@ -155,12 +146,7 @@ class LeanViTForImageClassification(LeanViTPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> ImageClassifierOutput:
         """Logits (B, num_labels) from pixel_values (B, num_channels, height, width); labels (B,) give the loss."""
-        outputs: BaseModelOutputWithPooling = self.model(
-            pixel_values,
-            interpolate_pos_encoding=interpolate_pos_encoding,
-            attention_mask=attention_mask,
-            **kwargs,
-        )
+        outputs = self.model(pixel_values, interpolate_pos_encoding, attention_mask, **kwargs)
         logits = self.classifier(outputs.last_hidden_state[:, 0])
         loss = class_loss(self, logits, labels, **kwargs)
         return ImageClassifierOutput(loss=loss, logits=logits, **recorded(outputs))
@@ -188,12 +174,7 @@ class LeanViTBackbone(BackboneMixin, LeanViTPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BackboneOutput:
         """One map per requested stage from pixel_values (B, num_channels, height, width)."""
-        outputs: BaseModelOutputWithPooling = self.model(
-            pixel_values,
-            interpolate_pos_encoding=interpolate_pos_encoding,
-            attention_mask=attention_mask,
-            **kwargs,
-        )
+        outputs = self.model(pixel_values, interpolate_pos_encoding, attention_mask, **kwargs)
         grid = [side // patch for side, patch in zip(pixel_values.shape[2:], self.config.patch_shape)]
         feature_maps = tuple(
             self.model.norm(state)[:, 1:].transpose(1, 2).unflatten(2, grid).contiguous()
@@ -201,6 +182,3 @@ class LeanViTBackbone(BackboneMixin, LeanViTPreTrainedModel):
             if stage in self.out_features
         )
         return BackboneOutput(feature_maps=feature_maps, **recorded(outputs))
-
-
-__all__ = ["LeanViTBackbone", "LeanViTForImageClassification", "LeanViTModel", "LeanViTPreTrainedModel"]

@@ -112,7 +112,7 @@ class ModelTests:
         for left, right in zip(model(**inputs).to_tuple(), loaded(**inputs).to_tuple()):
             if isinstance(left, torch.Tensor):
                 assert distance(left, right) < 1e-6  # the loaded tensors lie elsewhere: sums may round otherwise
-        assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == self.config_class.auto_classes
+        assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == self.config_class.auto_classes()
 
     def test_counts_every_parameter(self, shape: str, head: str):
         model = self.heads[head](self.config(shape))

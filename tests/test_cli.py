@@ -46,8 +46,8 @@ def test_convert(leaner, tmp_path):
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
     result = leaner("convert", tmp_path / "gpt2", tmp_path / "lean")
     assert result.exit_code == 0 and "LeanGPTForCausalLM" in result.output
-    for source, message in (("gpt2", "lean exists already"), ("nothing", "nothing")):
-        result = leaner("convert", tmp_path / source, tmp_path / "lean")
+    for source, output, message in (("gpt2", "lean", "lean exists already"), ("nothing", "new", "nothing")):
+        result = leaner("convert", tmp_path / source, tmp_path / output)
         assert result.exit_code == 1 and message in result.stderr and "Traceback" not in result.stderr
 
 

@@ -76,7 +76,7 @@ def test_listops_that_cannot_be():
         data.listops(rules, train=1000, test=100)
 
 
-@pytest.mark.skipif(not ORIGINAL_LISTOPS.is_file(), reason="the original ListOps test file is not beside this checkout")
+@pytest.mark.skipif(not ORIGINAL_LISTOPS.is_file(), reason="the original ListOps file is not beside this checkout")
 def test_operators_agree_with_the_original_listops():
     from datasets import load_dataset
 

@@ -19,8 +19,16 @@ import modeling_leaner
 FAMILIES = {"vit": test_vit.TestLeanViT, "bert": test_bert.TestLeanBERT, "gpt": test_gpt.TestLeanGPT}
 CODE = {
     "vit": ["configuration_lean_vit.py", "configuration_leaner.py", "layers_leaner.py", "modeling_lean_vit.py"],
-    "bert": ["configuration_lean_bert.py", "configuration_leaner.py", "layers_leaner.py", "modeling_lean_bert.py"],
-    "gpt": ["configuration_lean_gpt.py", "configuration_leaner.py", "layers_leaner.py", "modeling_lean_gpt.py"],
+    **{
+        family: [
+            f"configuration_lean_{family}.py",
+            "configuration_leaner.py",
+            "heads_leaner.py",
+            "layers_leaner.py",
+            f"modeling_lean_{family}.py",
+        ]
+        for family in ("bert", "gpt")
+    },
 }
 
 
@@ -34,7 +42,7 @@ def save_every_head(family, folder: Path) -> list[list[str]]:
     """Saves each head of a family with varied heads per layer, its inputs and its outputs."""
     tests, jobs = FAMILIES[family](), []
     tests.image = (24, 24)
-    for auto_name, target in tests.config_class.auto_classes.items():
+    for auto_name, target in tests.config_class.auto_classes().items():
         if auto_name == "AutoConfig":
             continue
         model = tests.build("per-layer", getattr(modeling_leaner, target.split(".")[1]))
@@ -74,7 +82,7 @@ def test_every_head_in_a_process_without_the_package(family, tmp_path):
         assert len(saved) == (2 if "For" in result["class"] else 1)
         for config in saved:
             assert config["code"] == CODE[family]
-            assert config["auto_map"] == config_class.auto_classes
+            assert config["auto_map"] == config_class.auto_classes()
 
 
 def test_the_child_refuses_to_run_where_the_package_is_importable(tmp_path):
@@ -91,7 +99,7 @@ def test_auto_classes_know_the_family():
 
     for tests in FAMILIES.values():
         config = tests().config("base")
-        for auto_name, target in config.auto_classes.items():
+        for auto_name, target in config.auto_classes().items():
             if auto_name != "AutoConfig":
                 model = getattr(transformers, auto_name).from_config(config)
                 assert type(model).__name__ == target.split(".")[1]

@@ -25,11 +25,13 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
+    DataCollatorWithPadding,
     PreTrainedModel,
     TokenizersBackend,
     Trainer,
     TrainingArguments,
     ViTImageProcessorPil,
+    default_data_collator,
     set_seed,
 )
 
@@ -65,6 +67,7 @@ class Task:
     items: Callable[[torch.Tensor, torch.Tensor], np.ndarray]
     chance: np.ndarray
     sample: dict[str, object]
+    padded: bool = False
 
 
 def correct_items(logits: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
@@ -186,6 +189,7 @@ def listops_task() -> Task:
         items=correct_items,
         chance=majority_items(splits["train"]["label"], splits["test"]["label"]),
         sample={"text": splits["test"][0]["source"], "answer": splits["test"][0]["label"]},
+        padded=True,
     )
 
 
@@ -205,9 +209,16 @@ def train_one(task: Task, shape: str, folder: Path) -> tuple[PreTrainedModel, Tr
             logging_strategy="no",
             save_strategy="no",
             report_to="none",
+            dataloader_pin_memory=torch.cuda.is_available(),
             **task.recipe,
         )
-        trainer = Trainer(model, arguments, train_dataset=task.train, processing_class=task.processing)
+        trainer = Trainer(
+            model,
+            arguments,
+            train_dataset=task.train,
+            processing_class=task.processing,
+            data_collator=DataCollatorWithPadding(task.processing) if task.padded else default_data_collator,
+        )
         start = time.perf_counter()
         trainer.train()
         seconds = time.perf_counter() - start
