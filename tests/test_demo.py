@@ -1,7 +1,11 @@
 """`make demo` in miniature: a few steps, the whole path."""
 
+import io
 import json
+import re
+from contextlib import redirect_stdout
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,19 +24,29 @@ def shortened(make_task, rows=48):
     )
 
 
-def test_the_whole_path(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(demo, "OUTPUT", tmp_path / "demo")
+@pytest.fixture(scope="module")
+def demo_run(tmp_path_factory):
+    """The folder in which a shortened demo ran, and the last line that it printed."""
+    folder, patch, stdout = tmp_path_factory.mktemp("demo"), pytest.MonkeyPatch(), io.StringIO()
+    patch.chdir(folder)
+    python_docs, listops = demo.data.python_docs, demo.data.listops
+    patch.setattr(demo.data, "python_docs", lambda: python_docs(max_bytes=200_000, holdout=3))
+    patch.setattr(demo.data, "listops", lambda rules, **_: listops(rules, train=100, test=50))
     for name in ("digits_task", "listops_task", "python_docs_task"):
         make_task = getattr(demo, name)
-        monkeypatch.setattr(demo, name, lambda make_task=make_task: shortened(make_task))
-    monkeypatch.setattr(demo.data, "python_docs", lambda: PYTHON_DOCS(max_bytes=200_000, holdout=3))
-    listops = demo.data.listops
-    monkeypatch.setattr(demo.data, "listops", lambda rules, **_: listops(rules, train=100, test=50))
-    demo.main()
-    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+        patch.setattr(demo, name, lambda make_task=make_task: shortened(make_task))
+    with redirect_stdout(stdout):
+        demo.main()
+    yield folder, stdout.getvalue().splitlines()[-1]
+    patch.undo()
+
+
+def test_the_whole_path(demo_run):
+    folder, last_line = demo_run
+    document = json.loads(last_line)
     assert document["verdict"] == "one seed: no conclusion" and len(document["rows"]) == 6
     for row in document["rows"]:
-        files = {path.name for path in (tmp_path / "demo" / f"{row['family']}-{row['shape']}").iterdir()}
+        files = {path.name for path in (folder / row["folder"]).iterdir()}
         processing = "preprocessor_config.json" if row["family"] == "vit" else "tokenizer.json"
         assert {"model.safetensors", "config.json", "README.md", "layers_leaner.py", processing} <= files
         assert not any(name.endswith(".bin") for name in files)
@@ -42,10 +56,20 @@ def test_the_whole_path(tmp_path, monkeypatch, capsys):
         assert twin["parameters"] <= 0.7 * base["parameters"]
         assert twin["difference"] == pytest.approx(twin["quality"] - base["quality"], abs=1e-4)
         assert not base["learned"] or base["family"] != "bert"  # two steps of ListOps teach nothing
-    assert (tmp_path / "demo" / "pairs.png").stat().st_size > 5000
+    assert (folder / document["figure"]).stat().st_size > 5000
 
 
-PYTHON_DOCS = demo.data.python_docs
+README = (Path(__file__).parent.parent / "README.md").read_text()
+
+
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["load", "fine-tune", "shapes"])
+def test_the_readme_runs(block, demo_run, monkeypatch):
+    """Every Python block of the README, where `make demo` has run."""
+    monkeypatch.chdir(demo_run[0])
+    exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
 
 
 def test_learned_needs_more_than_noise():

@@ -51,15 +51,16 @@ def _prose(path: Path) -> Iterator[str]:
         yield "\n".join(comments)
 
 
-def python_docs(max_bytes: int = 1_500_000, holdout: int = 20) -> DatasetDict:
+def python_docs(max_bytes: int = 800_000, holdout: int = 20) -> DatasetDict:
     """Documentation strings and comments of the standard library that this Python runs on, one row per module.
 
-    Modules in alphabetical order until `max_bytes` of text (tests and what does not parse left out); every `holdout`th
-    is the test split. The text differs between Python versions: compare models within one run only.
+    Modules in alphabetical order until `max_bytes` of text; tests, character tables and what does not parse are left
+    out, and every `holdout`th is the test split. The text differs between Python versions: compare models within one
+    run only.
     Columns: module, text.
     """
     library = Path(sysconfig.get_paths()["stdlib"])
-    skipped = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
+    skipped = {"site-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "__pycache__"}
     rows, size = [], 0
     for path in sorted(library.rglob("*.py")):
         module = path.relative_to(library)

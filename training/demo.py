@@ -109,7 +109,7 @@ def digits_task() -> Task:
         higher_is_better=True,
         model_class=LeanViTForImageClassification,
         overrides={"num_labels": len(labels)},
-        recipe={"learning_rate": 1e-3, "per_device_train_batch_size": 64, "num_train_epochs": 25},
+        recipe={"learning_rate": 1e-3, "per_device_train_batch_size": 64, "num_train_epochs": 15},
         train=train,
         test=test,
         processing=processor,
@@ -160,7 +160,7 @@ def python_docs_task(length: int = 128) -> Task:
 
 def listops_task() -> Task:
     """LeanBERT on short ListOps expressions."""
-    splits = data.listops(data.SHORT_LISTOPS, train=24_000, test=1_000, seed=SEED)
+    splits = data.listops(data.SHORT_LISTOPS, train=18_000, test=1_000, seed=SEED)
     words = ["[PAD]", "[UNK]", "[CLS]", *data.LISTOPS_OPERATORS, "]", *map(str, range(10))]
     tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -182,7 +182,7 @@ def listops_task() -> Task:
         higher_is_better=True,
         model_class=LeanBERTForSequenceClassification,
         overrides={"num_labels": 10, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
-        recipe={"learning_rate": 1e-3, "per_device_train_batch_size": 64, "num_train_epochs": 3},
+        recipe={"learning_rate": 1e-3, "per_device_train_batch_size": 64, "num_train_epochs": 2},
         train=train,
         test=test,
         processing=processing,
