@@ -1,4 +1,5 @@
 # make demo: train three pairs on data that every installation has. make test: the tests. make lint: style.
+MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +8,7 @@ FLOOR := .venv-floor
 RUFF := --line-length 119 --target-version py311
 RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905 --config 'lint.isort.lines-after-imports = 2'
 
-.PHONY: demo test test-full test-floor lint format python
+.PHONY: demo test test-full test-floor lint format
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -30,11 +31,11 @@ format: $(INSTALLED)
 	$(BIN)/ruff check $(RUFF) $(RUFF_RULES) --fix .
 	$(BIN)/ruff format $(RUFF) .
 
-python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-	  { echo "modeling_leaner needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+CHECK_PYTHON = @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+  { echo "modeling_leaner needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
 
-$(INSTALLED): setup.cfg pyproject.toml constraints.txt | python
+$(INSTALLED): setup.cfg pyproject.toml constraints.txt
+	$(CHECK_PYTHON)
 	@echo "Installing into $(VENV) ..."
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
@@ -42,7 +43,8 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt | python
 	@touch $@
 
 # The oldest transformers that is supported, with the huggingface-hub 1.x that it needs; all else as pinned.
-$(FLOOR)/.installed: setup.cfg pyproject.toml constraints.txt | python
+$(FLOOR)/.installed: setup.cfg pyproject.toml constraints.txt
+	$(CHECK_PYTHON)
 	@echo "Installing into $(FLOOR) ..."
 	@rm -rf $(FLOOR)
 	@$(PYTHON) -m venv $(FLOOR)

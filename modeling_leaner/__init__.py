@@ -4,6 +4,7 @@ Importing the package registers the family with transformers' Auto classes.
 """
 
 import transformers
+from transformers.models.auto.image_processing_auto import AutoImageProcessor  # top level: needs torchvision in 5.17
 from transformers.utils import is_torchvision_available
 
 from . import modeling_lean_bert, modeling_lean_gpt, modeling_lean_vit
@@ -54,7 +55,7 @@ for _text_config in (LeanBERTConfig, LeanGPTConfig):
 _image_processors = {"pil": transformers.ViTImageProcessorPil}
 if is_torchvision_available():
     _image_processors["torchvision"] = transformers.ViTImageProcessor
-transformers.AutoImageProcessor.register(LeanViTConfig, image_processor_classes=_image_processors, exist_ok=True)
+AutoImageProcessor.register(LeanViTConfig, image_processor_classes=_image_processors, exist_ok=True)
 
 __all__ = [
     "LeanBERTConfig",

@@ -46,7 +46,7 @@ def shape_row(name: str) -> dict[str, object]:
         "shape": name,
         "layers": config.num_hidden_layers,
         "width": config.hidden_size,
-        "heads": config.num_attention_heads,
+        "heads": config.heads_per_layer[0],
         "head_dim": config.head_dim,
         "mlp": config.intermediate_size,
         "parameters": count.total,
@@ -54,6 +54,8 @@ def shape_row(name: str) -> dict[str, object]:
         "parameters_over_baseline": ratio,
         "length": flops.length,
         "flops_per_token": flops.forward / flops.length,
+        "flops_per_sequence": flops.forward,
+        "training_flops_per_sequence": flops.training_step,
         "kv_bytes_per_token": config.kv_bytes_per_token(),
     }
 
@@ -108,7 +110,7 @@ def convert(
     try:
         model = convert_checkpoint(source, output, ignore or [])
     except (ValueError, OSError) as error:
-        fail(error)
+        fail(str(error).splitlines()[0] if str(error) else repr(error))
     typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
 
 

@@ -3,6 +3,7 @@
 
 from typing import ClassVar
 
+from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 
 from .configuration_leaner import LeanConfig, Linear, strict_config
@@ -44,15 +45,11 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
     _out_indices: list[int] | None = None
 
     def __post_init__(self, **kwargs):
-        self.pooler_output_size = self.pooler_output_size or self.hidden_size
-        self.set_output_features_output_indices(
-            out_features=kwargs.pop("out_features", None), out_indices=kwargs.pop("out_indices", None)
-        )
+        self.pooler_output_size = self.hidden_size if self.pooler_output_size is None else self.pooler_output_size
+        self.set_output_features_output_indices(kwargs.pop("out_features", None), kwargs.pop("out_indices", None))
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
-        from transformers.activations import ACT2FN
-
         super().validate_architecture()
         self._require_sizes("num_channels", "pooler_output_size")
         self._require(self.pooler_act in ACT2FN, f"pooler_act {self.pooler_act!r} is not one of transformers' ACT2FN")

@@ -11,11 +11,10 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
+from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 from transformers.utils import logging
 
-
-logger = logging.get_logger(__name__)
 
 # Keys that transformers itself reads or writes and that are neither fields nor attributes of PreTrainedConfig.
 TRANSFORMERS_KEYS = frozenset(
@@ -130,7 +129,7 @@ class LeanConfig(PreTrainedConfig):
         "layers.*.mlp.fc1": "colwise",
         "layers.*.mlp.fc2": "rowwise",
     }
-    # Stated by each family: the ends of its heads' class names, the first is for pretraining.
+    # Each family states the ends of its heads' class names, and counts `_embedding_parameters` and `_outer_linears`.
     task_heads: ClassVar[tuple[str, ...]] = ()
 
     hidden_size: int = 768
@@ -150,6 +149,11 @@ class LeanConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         self._refuse(self._unknown_keys(kwargs))
+        labels, layers = kwargs.get("num_labels"), kwargs.get("per_layer_config") or {}
+        counts = labels is None or (type(labels) is int and labels >= 0)
+        self._require(counts, f"num_labels must be a whole number from 0 on, got {labels!r}")
+        mapping = isinstance(layers, dict) and all(isinstance(layer, dict) for layer in layers.values())
+        self._require(mapping, f"per_layer_config must map layers to fields, got {layers!r}")
         if self.head_dim is None and self.num_attention_heads > 0:
             width, heads = self.hidden_size, self.num_attention_heads
             self.head_dim = width // heads if width % heads == 0 else None  # validate_architecture refuses None
@@ -177,7 +181,7 @@ class LeanConfig(PreTrainedConfig):
     @classmethod
     def _unknown_keys(cls, keys) -> list[str]:
         known = cls._own_keys() | TRANSFORMERS_KEYS
-        foreign = [key for key in keys if not (key in known or key[0] == "_" or hasattr(PreTrainedConfig, key))]
+        foreign = [key for key in keys if not (key in known or key[:1] == "_" or hasattr(PreTrainedConfig, key))]
         if foreign:  # imported late: only a surprising key pays for it
             from transformers import GenerationConfig
 
@@ -199,15 +203,14 @@ class LeanConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict, **kwargs):
-        """As in transformers, but a near miss of one of our fields is a ValueError, in the file or among the keywords.
-
-        Other keys we do not know (a quantiser's, a newer version's) are kept as attributes, with a warning.
-        """
+        """As in transformers, but near misses of our fields are ValueErrors; other unknown keys stay, with warning."""
         unknown = cls._unknown_keys(config_dict)
         cls._refuse([key for key in unknown + cls._unknown_keys(kwargs) if cls._nearest(key, cutoff=0.85)])
         if unknown:
-            logger.warning(f"{cls.__name__}: keys this version does not know are kept as they are: {unknown}")
+            logging.get_logger(__name__).warning(f"{cls.__name__}: unknown keys are kept as they are: {unknown}")
         known = {key: value for key, value in config_dict.items() if key not in unknown}
+        validated = {field.name for field in fields(cls)} | {"per_layer_config"}  # transformers would only set these
+        known |= {key: kwargs.pop(key) for key in list(kwargs) if key in validated}
         loaded = super().from_dict(known, **kwargs)
         for key in unknown:
             setattr(loaded[0] if isinstance(loaded, tuple) else loaded, key, config_dict[key])
@@ -221,16 +224,13 @@ class LeanConfig(PreTrainedConfig):
         if not condition:
             raise ValueError(f"{type(self).__name__}: {message}")
 
-    def _require_sizes(self, *names: str, values: PreTrainedConfig | None = None, where: str = "") -> None:
+    def _require_sizes(self, *names: str) -> None:
         for name in names:
-            value = (values or self)._getattr_without_heterogeneous_validation(name)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            self._require(whole, f"{where}{name} must be a whole number of at least 1, got {value!r}")
+            value = self._getattr_without_heterogeneous_validation(name)
+            self._require(type(value) is int and value >= 1, f"{name} must be a whole number from 1 on, got {value!r}")
 
     def validate_architecture(self) -> None:
         """Runs after construction and before saving; every message names the field."""
-        from transformers.activations import ACT2FN  # imports torch, which reading a shape does not need
-
         varied = sorted(self.per_layer_attributes or ())
         self._require(varied in ([], ["num_attention_heads"]), f"per_layer_config varies {varied}, not heads only")
         self._require_sizes("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -241,10 +241,10 @@ class LeanConfig(PreTrainedConfig):
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             self._require(0 <= getattr(self, name) < 1, f"{name} must be in [0, 1), got {getattr(self, name)}")
         for name in ("initializer_range", "layer_norm_eps"):
-            self._require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
+            self._require(0 <= getattr(self, name) < float("inf"), f"{name} must be finite and not negative")
         self._require(self.hidden_act in ACT2FN, f"hidden_act {self.hidden_act!r} is not one of transformers' ACT2FN")
-        for index, layer in enumerate(self.per_layer_config if varied else ()):
-            self._require_sizes("num_attention_heads", values=layer, where=f"per_layer_config[{index}]: ")
+        for index, heads in enumerate(self.heads_per_layer if varied else ()):
+            self._require(type(heads) is int and heads > 0, f"per_layer_config[{index}]: num_attention_heads={heads!r}")
 
     @property
     def heads_per_layer(self) -> list[int]:
@@ -264,13 +264,6 @@ class LeanConfig(PreTrainedConfig):
             linears += [Linear(width, q, bias), Linear(width, kv, bias), Linear(width, kv, bias), Linear(q, width)]
             linears += [Linear(width, mlp), Linear(mlp, width)]
         return linears
-
-    def _embedding_parameters(self) -> int:
-        raise NotImplementedError
-
-    def _outer_linears(self, head: str, length: int) -> list[Linear]:
-        """The linear layers outside the blocks, with the rows that each sees in a sequence of `length` tokens."""
-        raise NotImplementedError
 
     def _outer_parameters(self, head: str) -> int:
         """Parameters outside the blocks that are neither embeddings nor linear layers, less those that are tied."""
@@ -308,11 +301,10 @@ class LeanConfig(PreTrainedConfig):
         return None
 
     def estimate_activation_bytes(self, batch_size: int, length: int | None = None, bytes_per_value: int = 4) -> int:
-        """Estimate of the tensors that one training step of the layers keeps for its backward pass, in bytes.
+        """Estimate of what the layers keep for the backward pass of one training step, in bytes.
 
-        Counted for SDPA without gradient checkpointing, per token and layer: two norm inputs and outputs with their
-        statistics, q, k, v, the attention output and its log-sum-exp, the MLP before and after the activation, and a
-        byte per dropped value. Embeddings, logits and the optimiser are not in it.
+        For attention that keeps no weights (SDPA; on a CPU only without attention dropout) and no checkpointing: norms
+        and statistics, q, k, v, output and log-sum-exp, the MLP around its activation, a byte per dropped value.
         """
         length = self.default_length if length is None else length
         per_token = 0
@@ -339,6 +331,7 @@ class LeanTextConfig(LeanConfig):
 
     base_model_pp_plan: ClassVar[dict[str, tuple]] = {
         "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+        "embeddings": (["inputs_embeds"], ["hidden_states"]),
         "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
     }
 

@@ -5,17 +5,24 @@ the target is to be found. Nothing is approximated: a shape or option that the o
 One tensor has no place here: the second output bias of an untied BertForMaskedLM, which BERT itself never reads.
 """
 
+import contextlib
+import copy
+import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
 import transformers
+from huggingface_hub import list_repo_files
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from . import modeling_lean_bert, modeling_lean_gpt, modeling_lean_vit
 from .configuration_lean_bert import LeanBERTConfig
@@ -105,9 +112,9 @@ BERT = Relative(
     names=[
         (r"^bert\.", "model."),
         (r"embeddings\.word_embeddings", "embed_tokens"),
-        (r"embeddings\.position_embeddings", "embed_positions"),
-        (r"embeddings\.token_type_embeddings", "embed_token_types"),
-        (r"embeddings\.LayerNorm", "embed_norm"),
+        (r"embeddings\.position_embeddings", "embeddings.embed_positions"),
+        (r"embeddings\.token_type_embeddings", "embeddings.embed_token_types"),
+        (r"embeddings\.LayerNorm", "embeddings.norm"),
         (r"encoder\.layer\.", "layers."),
         (r"attention\.self\.query", "self_attn.q_proj"),
         (r"attention\.self\.key", "self_attn.k_proj"),
@@ -154,7 +161,7 @@ GPT = Relative(
     names=[
         (r"^transformer\.", "model."),
         (r"(^|model\.)wte\.", r"\1embed_tokens."),
-        (r"(^|model\.)wpe\.", r"\1embed_positions."),
+        (r"(^|model\.)wpe\.", r"\1embeddings.embed_positions."),
         (r"(^|model\.)h\.", r"\1layers."),
         (r"(^|model\.)ln_f\.", r"\1norm."),
         (r"\.ln_1\.", ".norm1."),
@@ -168,6 +175,10 @@ GPT = Relative(
     fused="c_attn",
 )
 RELATIVES = (VIT, BERT, GPT)
+PREPROCESSORS = (
+    (AutoImageProcessor, {"preprocessor_config.json"}),
+    (transformers.AutoTokenizer, {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}),
+)
 
 
 def our_names(relative: Relative, name: str) -> list[str]:
@@ -249,6 +260,8 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
     target = target_class(config, **options).to(model.dtype)
     rename = _to_lean if to_lean else _from_lean
     _load_exactly(target, rename(relative, model.state_dict(), target.state_dict()))
+    if target.can_generate():
+        target.generation_config = copy.deepcopy(model.generation_config)
     return target.train(model.training)
 
 
@@ -303,23 +316,38 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
     output = Path(output)
     if output.exists():
         raise FileExistsError(f"{output} exists already")
-    converted = convert(_load_strictly(str(source), list(ignore)))
+    with _named_errors(str(source)):
+        converted = convert(_load_strictly(str(source), list(ignore)))
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         work = Path(folder) / output.name
         converted.save_pretrained(work)
-        for load in _preprocessors(converted):
-            try:
-                load(str(source)).save_pretrained(work)
-            except (OSError, ValueError, KeyError):  # the checkpoint comes without one
-                continue
+        for auto_class, files in PREPROCESSORS:
+            if files & _files(str(source)):
+                auto_class.from_pretrained(str(source)).save_pretrained(work)
         shutil.move(work, output)
     return converted
 
 
-def _preprocessors(model: PreTrainedModel) -> list[Callable]:
-    image = model.main_input_name == "pixel_values"
-    return [(transformers.AutoImageProcessor if image else transformers.AutoTokenizer).from_pretrained]
+def _files(source: str) -> set[str]:
+    """Names of the files of a folder or a Hub repository."""
+    return set(os.listdir(source)) if os.path.isdir(source) else set(list_repo_files(source))
+
+
+@contextlib.contextmanager
+def _named_errors(source: str) -> Iterator[None]:
+    """Errors of reading a checkpoint, each as one that names it and what was expected."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(f"{source}: damaged or not safetensors ({error}); expected model.safetensors") from error
+    except StrictDataclassError as error:
+        raise ConversionError(f"{source}/config.json: {error}") from error
+    except OSError as error:
+        pickle = Path(source) / "pytorch_model.bin"
+        if not pickle.is_file():
+            raise
+        raise OSError(f"{pickle} is a pickle, which can run code; expected model.safetensors") from error
 
 
 def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
@@ -338,7 +366,8 @@ def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
     for kind in ("missing", "unexpected"):
         wrong = [n for n in sorted(info[f"{kind}_keys"]) if not any(fnmatch(n, pattern) for pattern in ignore)]
         if wrong:
-            raise ConversionError(f"{source}: {kind} tensors for {names[0]}: {', '.join(wrong)}")
+            hint = "" if kind == "missing" else "; --ignore PATTERN leaves tensors out"
+            raise ConversionError(f"{source}: {kind} tensors for {names[0]}: {', '.join(wrong)}{hint}")
     for name, found, expected in sorted(info["mismatched_keys"]):
         raise ConversionError(f"{source}: tensor {name} is {list(found)}, expected {list(expected)}")
     return model

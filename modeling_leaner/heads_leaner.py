@@ -1,8 +1,7 @@
 # Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
 """What LeanBERT and LeanGPT share outside their layers: reading ids and positions, and the heads over token states.
 
-This file travels to the Hub beside the text models. The heads are mixins: a family writes
-`class LeanXForY(YHead, LeanXPreTrainedModel)`, whose name ends in the task: transformers finds the loss by it.
+The heads are mixins, `class LeanXForY(YHead, LeanXPreTrainedModel)`: transformers finds the loss by the name's end.
 """
 
 import torch
@@ -11,6 +10,7 @@ from transformers.modeling_outputs import ModelOutput, QuestionAnsweringModelOut
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
+from .configuration_leaner import LeanTextConfig
 from .layers_leaner import LeanPreTrainedModel, check_range, recorded
 
 
@@ -42,6 +42,18 @@ def embed(
     if seen > longest:
         raise ValueError(f"the sequence has {seen} tokens, but max_position_embeddings is {longest}")
     return inputs_embeds, (torch.arange(length, device=inputs_embeds.device) + past)[None]
+
+
+class LeanTextEmbeddings(nn.Module):
+    """Learned positions added to token embeddings: (B, T, D) → (B, T, D)."""
+
+    def __init__(self, config: LeanTextConfig):
+        super().__init__()
+        self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        return self.dropout(inputs_embeds + self.embed_positions(position_ids))
 
 
 class TextHead:
@@ -111,5 +123,7 @@ class QuestionAnsweringHead(TextHead):
         start, end = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
         loss = None
         if all(position is not None for position in labels):
+            for position in labels:  # beyond the sequence: ignored; before it: a mistake
+                check_range("start_positions and end_positions", position.clamp(max=0), 1, "no position below 0")
             loss = self.loss_function(start, end, *labels, **kwargs)
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end, **recorded(outputs))

@@ -166,11 +166,9 @@ class LeanPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
-        """As in transformers, from safetensors only (a pickle can run code unless `use_safetensors=False` is given).
+        """As in transformers, but from safetensors only, unless `use_safetensors=False`: a pickle can run code.
 
-        Raises:
-            OSError: no safetensors file, or one that cannot be read; names the file or folder.
-            RuntimeError: tensors of another shape; names each with both shapes.
+        Raises OSError for a file that is missing or damaged, RuntimeError that names each tensor of another shape.
         """
         source = pretrained_model_name_or_path
         kwargs["use_safetensors"] = kwargs.get("use_safetensors", True) is not False
@@ -190,11 +188,11 @@ class LeanPreTrainedModel(PreTrainedModel):
             raise RuntimeError(f"{source}: tensors do not fit the configuration: {'; '.join(sorted(mismatches))}")
         return (model, info) if wants_info else model
 
-    def save_pretrained(self, save_directory, **kwargs) -> None:
+    def save_pretrained(self, save_directory, *args, **kwargs) -> None:
         """As in transformers; the config names every Auto class of the family, so that strangers can load any head."""
         if self._auto_class is not None:
             self.config.auto_map = self.config.auto_classes()
-        super().save_pretrained(save_directory, **kwargs)
+        super().save_pretrained(save_directory, *args, **kwargs)
 
 
 def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, ignore_index: int | None = None) -> None:
@@ -204,7 +202,7 @@ def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, igno
     """
     if ids is None or type(ids) is not torch.Tensor or ids.device.type != "cpu" or ids.is_floating_point():
         return
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._functorch.peek_interpreter_stack():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return
     wrong = (ids < 0) | (ids >= size)
     if ignore_index is not None:
@@ -219,9 +217,7 @@ def recorded(outputs: ModelOutput) -> dict[str, tuple[torch.Tensor, ...] | None]
     return {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
 
 
-def class_loss(
-    model: LeanPreTrainedModel, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs
-) -> torch.Tensor | None:
+def class_loss(model: PreTrainedModel, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs):
     """Loss of one prediction per item, logits (B, num_labels); what kind follows `config.problem_type` and labels.
 
     Labels: (B,) classes; (B,) or (B, num_labels) numbers for regression; (B, num_labels) for several labels at once.

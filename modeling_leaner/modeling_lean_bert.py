@@ -24,8 +24,21 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_lean_bert import LeanBERTConfig
-from .heads_leaner import Inputs, QuestionAnsweringHead, TextHead, TokenClassificationHead, embed
+from .heads_leaner import Inputs, LeanTextEmbeddings, QuestionAnsweringHead, TextHead, TokenClassificationHead, embed
 from .layers_leaner import LeanPooler, LeanPostNormBlock, LeanPreTrainedModel, check_range, class_loss, recorded
+
+
+class LeanBERTEmbeddings(LeanTextEmbeddings):
+    """As LeanGPT's, with token types and a norm: (B, T, D) → (B, T, D)."""
+
+    def __init__(self, config: LeanBERTConfig):
+        super().__init__(config)
+        self.embed_token_types = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
+        hidden_states = inputs_embeds + self.embed_token_types(types) + self.embed_positions(position_ids)
+        return self.dropout(self.norm(hidden_states))
 
 
 class LeanBERTPreTrainedModel(LeanPreTrainedModel):
@@ -39,10 +52,7 @@ class LeanBERTModel(LeanBERTPreTrainedModel):
         super().__init__(config)
         width = config.hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
-        self.embed_positions = nn.Embedding(config.max_position_embeddings, width)
-        self.embed_token_types = nn.Embedding(config.type_vocab_size, width)
-        self.embed_norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.embeddings = LeanBERTEmbeddings(config)
         self.layers = nn.ModuleList([LeanPostNormBlock(config, index) for index in range(config.num_hidden_layers)])
         self.pooler = LeanPooler(width, width) if add_pooling_layer else None
         self.post_init()
@@ -68,16 +78,14 @@ class LeanBERTModel(LeanBERTPreTrainedModel):
                 several packed sequences that do not see each other.
         """
         inputs_embeds, positions = embed(self, input_ids, inputs_embeds, position_ids)
-        packed = None
+        packing = None
         if position_ids is not None and attention_mask is None:
             packed = find_packed_sequence_indices(position_ids.expand(len(inputs_embeds), -1))
+            packing = None if packed is None else packed_sequence_mask_function(packed)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(positions)
         check_range("token_type_ids", token_type_ids, self.config.type_vocab_size, "type_vocab_size")
-
-        hidden_states = inputs_embeds + self.embed_token_types(token_type_ids) + self.embed_positions(positions)
-        hidden_states = self.dropout(self.embed_norm(hidden_states))
-        packing = None if packed is None else packed_sequence_mask_function(packed)
+        hidden_states = self.embeddings(inputs_embeds, positions, token_type_ids)
         given = {"inputs_embeds": hidden_states, "attention_mask": attention_mask}
         mask = create_bidirectional_mask(self.config, **given, and_mask_function=packing)
         for layer in self.layers:

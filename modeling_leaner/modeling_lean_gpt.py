@@ -18,7 +18,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_lean_gpt import LeanGPTConfig
-from .heads_leaner import Inputs, QuestionAnsweringHead, TextHead, TokenClassificationHead, embed
+from .heads_leaner import Inputs, LeanTextEmbeddings, QuestionAnsweringHead, TextHead, TokenClassificationHead, embed
 from .layers_leaner import LeanBlock, LeanPreTrainedModel, check_range, class_loss, recorded
 
 
@@ -33,8 +33,7 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
     def __init__(self, config: LeanGPTConfig):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.embeddings = LeanTextEmbeddings(config)
         self.layers = nn.ModuleList(
             [LeanBlock(config, index, is_causal=True) for index in range(config.num_hidden_layers)]
         )
@@ -69,10 +68,10 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
         """
         past = past_key_values.get_seq_length() if past_key_values is not None else 0
         inputs_embeds, position_ids = embed(self, input_ids, inputs_embeds, position_ids, past)
-        hidden_states = inputs_embeds + self.embed_positions(position_ids)
         if token_type_ids is not None:
-            hidden_states = hidden_states + self.embed_tokens(token_type_ids)
-        hidden_states = self.dropout(hidden_states)
+            check_range("token_type_ids", token_type_ids, self.config.vocab_size, "vocab_size")
+            inputs_embeds = inputs_embeds + self.embed_tokens(token_type_ids)
+        hidden_states = self.embeddings(inputs_embeds, position_ids)
         # Before a cache is made here: packed sequences are recognised only where there is none.
         seen = {"past_key_values": past_key_values, "position_ids": position_ids}
         mask = create_causal_mask(self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask, **seen)
@@ -96,12 +95,6 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         self.model = LeanGPTModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
-
-    def init_continuous_batching(self, *args, **kwargs):
-        """As in transformers, whose paged cache is sized by one number of heads: that reading is allowed here."""
-        if self.config.is_heterogeneous:
-            self.config.allow_global_per_layer_attribute_access = True
-        return super().init_continuous_batching(*args, **kwargs)
 
     @can_return_tuple
     def forward(

@@ -5,12 +5,14 @@ from dataclasses import fields
 
 import pytest
 import torch
+import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, PreTrainedConfig
 
 import modeling_leaner
 from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanViTConfig
+from modeling_leaner.conversion import to_lean_config
 from modeling_leaner.shapes import CONFIG_CLASSES, baseline_of, load_shape, shape_names, shape_path
 
 
@@ -105,6 +107,11 @@ class TestKeys:
         (LeanViTConfig, {"image_size": [224, 230]}, "image_size: width 230"),
         (LeanViTConfig, {"patch_size": 0}, "patch_size"),
         (LeanViTConfig, {"num_channels": 0}, "num_channels"),
+        (LeanViTConfig, {"pooler_output_size": 0}, "pooler_output_size"),
+        (LeanGPTConfig, {"num_labels": "a"}, "num_labels"),
+        (LeanGPTConfig, {"num_labels": -1}, "num_labels"),
+        (LeanGPTConfig, {"per_layer_config": [1]}, "per_layer_config"),
+        (LeanGPTConfig, {"per_layer_config": {0: 3}}, "per_layer_config"),
         (LeanViTConfig, {"out_features": ["stage99"]}, "out_features"),
         (LeanBERTConfig, {"vocab_size": 0}, "vocab_size"),
         (LeanBERTConfig, {"type_vocab_size": 0}, "type_vocab_size"),
@@ -119,9 +126,16 @@ class TestKeys:
         ),
     ],
 )
-def test_refused_by_name(config_class, values, message):
+def test_refused_by_name(config_class, values, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         config_class(**values)
+    if "out_features" not in values:  # the same as an override of a file
+        # a file states its head_dim, so that other heads need not divide; and its own key-value heads
+        message = "" if {"num_attention_heads", "head_dim", "num_hidden_layers"} & values.keys() else message
+        config_class(head_dim=64).save_pretrained(tmp_path)
+        if values not in ({"num_attention_heads": 7},) or config_class is LeanGPTConfig:
+            with pytest.raises(ValueError, match=message):
+                AutoConfig.from_pretrained(tmp_path, **values)
 
 
 # Property: an accepted configuration builds, runs and counts its parameters exactly; any other raises a ValueError
@@ -208,6 +222,14 @@ class TestNamedShapes:
         assert not missing and {"model_type", "architectures"} <= values.keys()
         assert AutoConfig.from_pretrained(shape_path(name)) == load_shape(name)
 
+    def test_baselines_are_the_defaults_of_transformers(self):
+        """Every field of `base` is what transformers' own ViT, BERT and GPT-2 configurations say."""
+        for name, theirs in (("vit", "ViTConfig"), ("bert", "BertConfig"), ("gpt", "GPT2Config")):
+            ours, expected = load_shape(f"{name}/base"), to_lean_config(getattr(transformers, theirs)())
+            own = {field.name for field in fields(ours)} - {field.name for field in fields(PreTrainedConfig)}
+            different = {key for key in own if getattr(ours, key) != getattr(expected, key)}
+            assert different <= {"classifier_dropout"}, different  # left out, LeanGPT's is GPT-2's 0.1 as well
+
     def test_baselines_are_the_published_ones(self):
         vit, bert, gpt = (load_shape(f"{family}/base") for family in CONFIG_CLASSES)
         assert vit.count_parameters().total == 86_567_656
@@ -276,6 +298,12 @@ class TestCounting:
             loss = model(**inputs).loss
         flops = config.count_flops(length)
         assert abs(counter.get_total_flops() / (2 * flops.forward) - 1) < 0.01
+        for head in ("Model", *(head for head in config.task_heads if head not in ("Backbone", "ForMultipleChoice"))):
+            other = getattr(modeling_leaner, type(config).__name__.removesuffix("Config") + head)(config)
+            given = {key: value[:1] for key, value in inputs.items() if key != "labels"}
+            with FlopCounterMode(display=False) as heads_counter, torch.no_grad():
+                other(**given)
+            assert abs(heads_counter.get_total_flops() / config.count_flops(length, head).forward - 1) < 0.001, head
         with FlopCounterMode(display=False) as counter:
             loss.backward()
         assert abs(counter.get_total_flops() / (2 * (flops.training_step - flops.forward)) - 1) < 0.01

@@ -82,6 +82,13 @@ def test_same_outputs_and_same_bits(relative, name, shape):
     given = inputs(name)
     with torch.no_grad():
         expected, found = model(**given), lean(**given)
+        recorded = {"output_hidden_states": True, "output_attentions": True}
+        for each in (model, lean):
+            each.set_attn_implementation("eager")
+        theirs, ours = model(**given, **recorded), lean(**given, **recorded)
+    for key in ("hidden_states", "attentions"):
+        assert len(theirs[key]) == len(ours[key])
+        assert all(distance(a, b) < TOLERANCE for a, b in zip(ours[key], theirs[key])), key
     compared = 0
     for key in expected:
         if isinstance(expected[key], torch.Tensor):
@@ -198,8 +205,37 @@ def test_strict_about_tensors(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "theirs"]
 
 
-def test_tokenizer_comes_along(tmp_path):
+def test_damaged_sources(tmp_path):
+    model = build("BertForMaskedLM", SHAPES["bert"][0])
+    for name, source in (("theirs", model), ("ours", convert(model))):
+        source.save_pretrained(tmp_path / name)
+        weights = tmp_path / name / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:1000])
+        with pytest.raises(OSError, match=f"{name}: damaged or not safetensors"):
+            convert_checkpoint(tmp_path / name, tmp_path / "out")
+        weights.unlink()
+        torch.save(source.state_dict(), tmp_path / name / "pytorch_model.bin")
+        with pytest.raises(OSError, match="pytorch_model.bin is a pickle"):
+            convert_checkpoint(tmp_path / name, tmp_path / "out")
+    config = tmp_path / "theirs" / "config.json"
+    config.write_text(config.read_text().replace('"hidden_size": 48', '"hidden_size": "wide"'))
+    with pytest.raises(ConversionError, match="config.json.*hidden_size"):
+        convert_checkpoint(tmp_path / "theirs", tmp_path / "out")
+
+
+def test_generation_config_and_tokenizer_come_along(tmp_path):
     from tokenizers import Tokenizer, models
+
+    plain = build("GPT2LMHeadModel", SHAPES["gpt2"][0])
+    plain.generation_config.update(do_sample=True, top_k=7)
+    plain.save_pretrained(tmp_path / "plain")
+    lean = convert_checkpoint(tmp_path / "plain", tmp_path / "lean")
+    assert (lean.generation_config.do_sample, lean.generation_config.top_k) == (True, 7)
+    assert not list((tmp_path / "lean").glob("tokenizer*")), "a tokenizer that the source does not have"
+    (tmp_path / "plain" / "tokenizer.json").write_text("{")
+    with pytest.raises(Exception):  # noqa: B017
+        convert_checkpoint(tmp_path / "plain", tmp_path / "broken")
+    assert not (tmp_path / "broken").exists()
 
     build("GPT2LMHeadModel", SHAPES["gpt2"][0]).save_pretrained(tmp_path / "theirs")
     tokenizer = transformers.TokenizersBackend(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "b": 1}, "a")))

@@ -5,11 +5,13 @@ import json
 import re
 from contextlib import redirect_stdout
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 from modeling_leaner.training import demo
+from transformers.utils import is_torchvision_available
 
 
 def shortened(make_task, rows=48):
@@ -68,6 +70,8 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 @pytest.mark.parametrize("block", BLOCKS, ids=["load", "fine-tune", "shapes"])
 def test_the_readme_runs(block, demo_run, monkeypatch):
     """Every Python block of the README, where `make demo` has run."""
+    if "AutoImageProcessor" in block and not (is_torchvision_available() or version("transformers") >= "5.18"):
+        pytest.skip("transformers 5.17 has AutoImageProcessor only with torchvision")
     monkeypatch.chdir(demo_run[0])
     exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
 

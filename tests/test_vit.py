@@ -5,6 +5,7 @@ import torch
 from common import TOLERANCE, WRONG, ModelTests, distance
 
 from modeling_leaner import LeanViTBackbone, LeanViTConfig, LeanViTForImageClassification, LeanViTModel
+from modeling_leaner.conversion import convert
 
 
 class TestLeanViT(ModelTests):
@@ -59,7 +60,10 @@ class TestLeanViT(ModelTests):
         model = self.build("base")
         same = torch.randn(1, 3, 24, 24)
         assert torch.equal(model(same, interpolate_pos_encoding=True).logits, model(same).logits)
-        assert model(torch.randn(1, 3, 32, 40), interpolate_pos_encoding=True).logits.shape == (1, 5)
+        for height, width in ((40, 24), (16, 32)):
+            images = torch.randn(2, 3, height, width)
+            expected = convert(model)(images, interpolate_pos_encoding=True).logits  # transformers' ViT
+            assert distance(model(images, interpolate_pos_encoding=True).logits, expected) < TOLERANCE
 
     def test_refuses_other_images(self):
         model = self.build("base")
