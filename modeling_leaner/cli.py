@@ -72,28 +72,27 @@ def shapes(
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
-    table = Table(caption="FLOPs: forward, matrix products, at the stated length in tokens. KV: bfloat16.")
+    caption = "parameters: with the pretraining head. FLOPs: forward, matrix products, at length. KV: bf16."
+    table = Table(caption=caption, box=None, padding=(0, 1, 0, 0), pad_edge=False)  # fits in 80 columns
     table.add_column("shape", no_wrap=True)
-    for column in ("layers × width", "heads × size", "MLP", "parameters", "no embed.", "of base", "length"):
+    for column in ("layers\n× width", "heads\n× size", "MLP", "para-\nmeters", "of\nbase", "at\nlength"):
         table.add_column(column, justify="right", no_wrap=True)
-    for column in ("FLOPs/token", "KV bytes/token"):
-        table.add_column(column, justify="right")
+    for column in ("FLOPs\n/token", "KV bytes\n/token"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         ratio, cache = row["parameters_over_baseline"], row["kv_bytes_per_token"]
         table.add_row(
             row["shape"],
-            f"{row['layers']} × {row['width']}",
-            f"{row['heads']} × {row['head_dim']}",
+            f"{row['layers']}×{row['width']}",
+            f"{row['heads']}×{row['head_dim']}",
             str(row["mlp"]),
             f"{row['parameters'] / 1e6:.2f}M",
-            f"{row['parameters_without_embeddings'] / 1e6:.2f}M",
-            "–" if ratio is None else f"{100 * ratio:.0f} %",
+            "–" if ratio is None else f"{100 * ratio:.0f}%",
             str(row["length"]),
             f"{row['flops_per_token'] / 1e6:.1f}M",
             "–" if cache is None else f"{cache:,}",
         )
-    console = Console()
-    Console(width=None if console.is_terminal else 140).print(table)
+    Console(width=80).print(table)
 
 
 @app.command()

@@ -31,6 +31,7 @@ class LeanBERTConfig(LeanTextConfig):
     def validate_architecture(self) -> None:
         super().validate_architecture()
         self._require_sizes("type_vocab_size")
+        self._require(not getattr(self, "is_decoder", False), "is_decoder: LeanBERT is an encoder")
 
     def _embedding_parameters(self) -> int:
         return (self.vocab_size + self.max_position_embeddings + self.type_vocab_size) * self.hidden_size

@@ -1,8 +1,5 @@
 # Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
-"""What the three configurations share: free shape fields, strict keys, heads per layer, and counting by arithmetic.
-
-This file travels to the Hub beside every model. It holds no tensor code.
-"""
+"""What the three configurations share: free shape fields, strict keys, heads per layer, and counting by arithmetic."""
 
 import difflib
 from dataclasses import dataclass, fields
@@ -150,8 +147,7 @@ class LeanConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs):
         self._refuse(self._unknown_keys(kwargs))
         labels, layers = kwargs.get("num_labels"), kwargs.get("per_layer_config") or {}
-        counts = labels is None or (type(labels) is int and labels >= 0)
-        self._require(counts, f"num_labels must be a whole number from 0 on, got {labels!r}")
+        self._require(labels is None or (type(labels) is int and labels >= 0), f"num_labels is no count: {labels!r}")
         mapping = isinstance(layers, dict) and all(isinstance(layer, dict) for layer in layers.values())
         self._require(mapping, f"per_layer_config must map layers to fields, got {layers!r}")
         if self.head_dim is None and self.num_attention_heads > 0:
@@ -244,7 +240,7 @@ class LeanConfig(PreTrainedConfig):
             self._require(0 <= getattr(self, name) < float("inf"), f"{name} must be finite and not negative")
         self._require(self.hidden_act in ACT2FN, f"hidden_act {self.hidden_act!r} is not one of transformers' ACT2FN")
         for index, heads in enumerate(self.heads_per_layer if varied else ()):
-            self._require(type(heads) is int and heads > 0, f"per_layer_config[{index}]: num_attention_heads={heads!r}")
+            self._require(type(heads) is int and heads > 0, f"per_layer_config[{index}] num_attention_heads={heads!r}")
 
     @property
     def heads_per_layer(self) -> list[int]:

@@ -216,7 +216,7 @@ def to_lean_config(config: PreTrainedConfig) -> LeanConfig:
 def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
     """transformers' configuration for one of ours; ConversionError names a field that only ours has."""
     relative = _relative(config.model_type, source=False)
-    if config.is_heterogeneous:
+    if config.per_layer_attributes:
         raise ConversionError(f"per_layer_config: {relative.source} has the same heads in every layer")
     if config.head_dim * config.num_attention_heads != config.hidden_size:
         raise ConversionError(

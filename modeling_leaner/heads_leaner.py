@@ -34,6 +34,8 @@ def embed(
     if inputs_embeds is None:
         check_range("input_ids", input_ids, vocabulary, "vocab_size")
         inputs_embeds = model.embed_tokens(input_ids)
+    if inputs_embeds.ndim != 3:
+        raise ValueError(f"input_ids must be (B, T), inputs_embeds (B, T, D); embedded: {list(inputs_embeds.shape)}")
     length = inputs_embeds.shape[1]
     if position_ids is not None:  # a row of packed sequences may be longer than the positions
         check_range("position_ids", position_ids, longest, "max_position_embeddings")

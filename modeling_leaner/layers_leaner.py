@@ -1,7 +1,6 @@
 # Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
 """What all three families are made of: one attention, one MLP, one block in two norm orders, one base class, losses.
 
-This file travels to the Hub beside every model. A model file composes these; it holds no attention and no block.
 Shapes: B batch, T query tokens, S key tokens, D hidden_size, H query heads, K key-value heads, d head_dim.
 """
 
@@ -150,7 +149,7 @@ class LeanPreTrainedModel(PreTrainedModel):
 
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["LeanBlock", "LeanPostNormBlock"]
+    _no_split_modules = ["LeanBlock", "LeanPostNormBlock", "LeanViTEmbeddings", "LeanBERTEmbeddings"]
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_attention_backend = True
@@ -224,7 +223,9 @@ def class_loss(model: PreTrainedModel, logits: torch.Tensor, labels: torch.Tenso
     """
     if labels is None:
         return None
-    config = model.config
-    if config.problem_type in (None, "single_label_classification") and config.num_labels > 1:
-        check_range("labels", labels, config.num_labels, "num_labels", ignore_index=-100)
-    return model.loss_function(labels, logits, config, **kwargs)
+    if model.config.problem_type in (None, "single_label_classification") and model.config.num_labels > 1:
+        check_range("labels", labels, model.config.num_labels, "num_labels", ignore_index=-100)
+    loss, items = model.loss_function(labels, logits, model.config, **kwargs), kwargs.get("num_items_in_batch")
+    if items is not None and model.config.problem_type != "single_label_classification":
+        loss = loss * labels.numel() / items  # transformers' mean is of one batch, Trainer divides by all accumulated
+    return loss

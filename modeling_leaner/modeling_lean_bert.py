@@ -6,6 +6,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
+from transformers.loss.loss_utils import fixed_cross_entropy
 from transformers.masking_utils import (
     create_bidirectional_mask,
     find_packed_sequence_indices,
@@ -80,7 +81,7 @@ class LeanBERTModel(LeanBERTPreTrainedModel):
         inputs_embeds, positions = embed(self, input_ids, inputs_embeds, position_ids)
         packing = None
         if position_ids is not None and attention_mask is None:
-            packed = find_packed_sequence_indices(position_ids.expand(len(inputs_embeds), -1))
+            packed = find_packed_sequence_indices(position_ids.expand(inputs_embeds.shape[0], -1))
             packing = None if packed is None else packed_sequence_mask_function(packed)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(positions)
@@ -186,5 +187,5 @@ class LeanBERTForMultipleChoice(TextHead, LeanBERTPreTrainedModel):
         loss = None
         if labels is not None:
             check_range("labels", labels, choices, "choices", ignore_index=-100)
-            loss = nn.functional.cross_entropy(logits, labels.to(logits.device))
+            loss = fixed_cross_entropy(logits, labels.to(logits.device), **kwargs)
         return MultipleChoiceModelOutput(loss=loss, logits=logits, **recorded(outputs))

@@ -67,20 +67,20 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
             past_key_values: keys and values of the tokens before these.
         """
         past = past_key_values.get_seq_length() if past_key_values is not None else 0
-        inputs_embeds, position_ids = embed(self, input_ids, inputs_embeds, position_ids, past)
+        inputs_embeds, positions = embed(self, input_ids, inputs_embeds, position_ids, past)
         if token_type_ids is not None:
             check_range("token_type_ids", token_type_ids, self.config.vocab_size, "vocab_size")
             inputs_embeds = inputs_embeds + self.embed_tokens(token_type_ids)
-        hidden_states = self.embeddings(inputs_embeds, position_ids)
+        states = self.embeddings(inputs_embeds, positions)
         # Before a cache is made here: packed sequences are recognised only where there is none.
-        seen = {"past_key_values": past_key_values, "position_ids": position_ids}
-        mask = create_causal_mask(self.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask, **seen)
+        given = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask, "position_ids": position_ids}
+        mask = create_causal_mask(self.config, **given, past_key_values=past_key_values)
         if use_cache and past_key_values is None:
-            past_key_values = seen["past_key_values"] = DynamicCache(config=self.config)
+            past_key_values = DynamicCache(config=self.config)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, mask, use_cache=use_cache, **seen, **kwargs)
+            states = layer(states, mask, past_key_values=past_key_values, position_ids=positions, **kwargs)
         cache = past_key_values if use_cache else None
-        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), past_key_values=cache)
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(states), past_key_values=cache)
 
 
 class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
@@ -140,13 +140,13 @@ class LeanGPTForSequenceClassification(TextHead, LeanGPTPreTrainedModel):
     def last_token(self, states: torch.Tensor, input_ids: torch.LongTensor | None) -> torch.Tensor:
         """(B, T, D) → (B, D): the rightmost token that is not `pad_token_id`, or the last where ids are not given."""
         pad = self.config.pad_token_id
-        if pad is None and len(states) > 1:
+        if pad is None and states.shape[0] > 1:
             raise ValueError("pad_token_id is not set: a batch of more than one sequence needs it")
         if pad is None or input_ids is None:
             return states[:, -1]
         positions = torch.arange(states.shape[1], device=states.device)
         last = (positions * (input_ids != pad).to(states.device)).argmax(-1)
-        return states[torch.arange(len(states), device=states.device), last]
+        return states[torch.arange(states.shape[0], device=states.device), last]
 
     def predict(self, outputs: ModelOutput, labels: torch.Tensor | None, inputs: Inputs, **kwargs) -> ModelOutput:
         """Logits (B, num_labels); labels (B,) classes or numbers, (B, num_labels) for several labels at once.

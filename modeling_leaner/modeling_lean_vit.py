@@ -45,14 +45,14 @@ class LeanViTEmbeddings(nn.Module):
 
     def check_image(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None) -> None:
         """Raises ValueError where the image is not what the configuration states."""
-        (channels, *size), config = pixel_values.shape[1:], self.config
-        is_size = f"pixel_values are {size[0]}×{size[1]}"
-        if channels != config.num_channels:
-            raise ValueError(f"pixel_values have {channels} channels, expected num_channels={config.num_channels}")
+        shape, config = list(pixel_values.shape), self.config
+        if len(shape) != 4 or shape[1] != config.num_channels:
+            raise ValueError(f"pixel_values are {shape}, not (B, num_channels={config.num_channels}, height, width)")
+        size, is_size = tuple(shape[2:]), f"pixel_values are {shape[2]}×{shape[3]}"
         if interpolate_pos_encoding:
             if any(side % patch for side, patch in zip(size, config.patch_shape)):
                 raise ValueError(f"{is_size}, not a multiple of patch_size={config.patch_size}")
-        elif tuple(size) != config.image_shape:
+        elif size != config.image_shape:
             expected = "{}×{}".format(*config.image_shape)
             raise ValueError(f"{is_size}, expected image_size {expected}, or interpolate_pos_encoding=True")
 
@@ -61,7 +61,7 @@ class LeanViTEmbeddings(nn.Module):
         patches = self.projection(pixel_values.to(self.projection.weight.dtype))  # (B, D, rows, columns)
         # Left strided, the patch tokens slow every later layer down in eager mode.
         patches = patches.flatten(2).transpose(1, 2).contiguous()  # (B, P, D)
-        hidden_states = torch.cat((self.cls_token.expand(len(patches), -1, -1), patches), dim=1)  # (B, 1 + P, D)
+        hidden_states = torch.cat((self.cls_token.expand(patches.shape[0], -1, -1), patches), dim=1)  # (B, 1 + P, D)
         if not interpolate_pos_encoding:
             return self.dropout(hidden_states + self.position_embeddings)
         return self.dropout(hidden_states + self.interpolate_pos_encoding(*pixel_values.shape[2:]))
@@ -71,7 +71,6 @@ class LeanViTPreTrainedModel(LeanPreTrainedModel):
     config: LeanViTConfig
     main_input_name = "pixel_values"
     input_modalities = ("image",)
-    _no_split_modules = ["LeanViTEmbeddings", "LeanBlock"]
     _input_embed_layer = "embeddings"
 
     @torch.no_grad()

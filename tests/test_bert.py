@@ -1,5 +1,6 @@
 """LeanBERT."""
 
+import pytest
 import torch
 from common import TOLERANCE, WRONG, TextModelTests, distance
 
@@ -88,3 +89,23 @@ class TestLeanBERT(TextModelTests):
         zeros = torch.zeros_like(changed)
         explicit = model(input_ids=inputs["input_ids"], token_type_ids=zeros).logits
         assert distance(explicit, model(input_ids=inputs["input_ids"]).logits) < TOLERANCE
+
+    @pytest.mark.parametrize("kind", ["choices", "regression", "several labels", "one label"])
+    def test_losses_of_accumulated_batches(self, kind):
+        """The mean over accumulated batches is the mean over their items, for every kind of loss."""
+        head, options, labels = {
+            "choices": ("MultipleChoice", {}, torch.tensor([2, 0])),
+            "regression": ("SequenceClassification", {"num_labels": 1}, torch.tensor([0.5, -1.0])),
+            "several labels": ("SequenceClassification", {"num_labels": 3}, torch.tensor([[1.0, 0, 1], [0, 0, 1.0]])),
+            "one label": ("SequenceClassification", {"num_labels": 3}, torch.tensor([2, 0])),
+        }[kind]
+        model = self.build("base", self.heads[head], **options)
+        inputs = {**self.inputs(head), "labels": labels}
+        whole = model(**inputs).loss
+        assert torch.allclose(model(**inputs, num_items_in_batch=3 * labels.numel()).loss, whole / 3, rtol=1e-5)
+
+    def test_an_encoder_is_no_decoder(self):
+        with pytest.raises(ValueError, match="is_decoder"):
+            LeanBERTConfig(is_decoder=True)
+        with pytest.raises(ValueError, match=r"input_ids must be \(B, T\)"):
+            self.build("base")(self.ids(32))

@@ -67,7 +67,7 @@ class TestLeanViT(ModelTests):
 
     def test_refuses_other_images(self):
         model = self.build("base")
-        with pytest.raises(ValueError, match="1 channels, expected num_channels=3"):
+        with pytest.raises(ValueError, match=r"\[1, 1, 24, 24\], not \(B, num_channels=3"):
             model(torch.randn(1, 1, 24, 24))
         with pytest.raises(ValueError, match="32×24, expected image_size 24×24"):
             model(torch.randn(1, 3, 32, 24))
