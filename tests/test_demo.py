@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from modeling_leaner.training import demo
+from transformers import ProgressCallback
 from transformers.utils import is_torchvision_available
 
 
@@ -74,6 +75,12 @@ def test_the_readme_runs(block, demo_run, monkeypatch):
         pytest.skip("transformers 5.17 has AutoImageProcessor only with torchvision")
     monkeypatch.chdir(demo_run[0])
     exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
+
+
+def test_training_shows_a_progress_bar(tmp_path):
+    task = shortened(demo.digits_task)
+    _, trainer, _ = demo.train_one(task, "nano", tmp_path / "nano")
+    assert any(isinstance(callback, ProgressCallback) for callback in trainer.callback_handler.callbacks)
 
 
 def test_learned_needs_more_than_noise():

@@ -51,6 +51,14 @@ CAPTION = (
 SEED = 0
 
 
+def checked(rows: Dataset, labels: int, vocabulary: int | None = None) -> Dataset:
+    """The rows, once their labels and token ids fit the model (on a GPU the model itself cannot say so)."""
+    data.check_range(rows, "labels", labels, "num_labels" if vocabulary != labels else "vocab_size")
+    if vocabulary is not None:
+        data.check_range(rows, "input_ids", vocabulary, "vocab_size")
+    return rows
+
+
 @dataclass(frozen=True)
 class Task:
     """One family's half of the demo: its data, ready for the Trainer, and how quality is read from each held-out item.
@@ -115,8 +123,8 @@ def digits_task() -> Task:
         model_class=LeanViTForImageClassification,
         overrides={"num_labels": len(labels)},
         recipe={"learning_rate": 1e-3, "per_device_train_batch_size": 64, "num_train_epochs": 12},
-        train=train,
-        test=test,
+        train=checked(train, len(labels)),
+        test=checked(test, len(labels)),
         processing=processor,
         items=correct_items,
         chance=majority_items(splits["train"]["label"], splits["test"]["label"]),
@@ -154,8 +162,8 @@ def python_docs_task(length: int = 128) -> Task:
         model_class=LeanGPTForCausalLM,
         overrides={},
         recipe={"learning_rate": 2e-3, "per_device_train_batch_size": 8, "num_train_epochs": 1},
-        train=train,
-        test=test,
+        train=checked(train, config.vocab_size, config.vocab_size),
+        test=checked(test, config.vocab_size, config.vocab_size),
         processing=processing,
         items=loss_items,
         chance=unigram[np.array(test["input_ids"])[:, 1:]].mean(1),
@@ -188,8 +196,8 @@ def listops_task() -> Task:
         model_class=LeanBERTForSequenceClassification,
         overrides={"num_labels": 10, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         recipe={"learning_rate": 1e-3, "per_device_train_batch_size": 64, "num_train_epochs": 2},
-        train=train,
-        test=test,
+        train=checked(train, 10, load_shape("bert/nano").vocab_size),
+        test=checked(test, 10, load_shape("bert/nano").vocab_size),
         processing=processing,
         items=correct_items,
         chance=majority_items(splits["train"]["label"], splits["test"]["label"]),
@@ -360,11 +368,12 @@ def draw(rows: list[dict[str, object]], path: Path) -> None:
         for row, colour in zip(pair, ("tab:blue", "tab:orange")):
             shape = f"{row['shape']}: {row['layers']} layers × {row['heads']} heads"
             axis.plot(row["parameters"] / 1e6, row["quality"], "o", color=colour, markersize=9, label=shape)
-        axis.axhline(pair[0]["chance"], color="grey", linestyle=":", label="chance")
+        chance = "unigram" if family == "gpt" else "majority"
+        axis.axhline(pair[0]["chance"], color="grey", linestyle=":", label=chance)
         axis.set(title=f"{family}: {pair[0]['data']}", xlabel="parameters, millions", ylabel=pair[0]["metric"])
         axis.title.set_size(9)
-        axis.set_xlim(left=0)
-        axis.legend(fontsize=8)
+        axis.set_xlim(0, 1.1 * pair[0]["parameters"] / 1e6)
+        axis.legend(fontsize=8, loc="center")
     figure.suptitle("One seed: no conclusion", fontsize=10)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
