@@ -109,7 +109,7 @@ def convert(
     try:
         model = convert_checkpoint(source, output, ignore or [])
     except (ValueError, OSError) as error:
-        fail(str(error).splitlines()[0] if str(error) else repr(error))
+        fail(" ".join(str(error).split()))
     typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
 
 

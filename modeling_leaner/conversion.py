@@ -258,14 +258,15 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
     if name.endswith("Model") and not name.endswith("LMHeadModel") and hasattr(model, "pooler"):
         options["add_pooling_layer"] = model.pooler is not None
     target = target_class(config, **options).to(model.dtype)
-    rename = _to_lean if to_lean else _from_lean
-    _load_exactly(target, rename(relative, model.state_dict(), target.state_dict()))
+    source = model.state_dict()
+    _load_exactly(target, _to_lean(relative, source) if to_lean else _from_lean(relative, source, target.state_dict()))
     if target.can_generate():
         target.generation_config = copy.deepcopy(model.generation_config)
     return target.train(model.training)
 
 
-def _to_lean(relative: Relative, source: dict, target: dict) -> dict:
+def _to_lean(relative: Relative, source: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Our tensors by our names; of two that we hold once (an untied BERT's output biases), the one that is read."""
     tensors = {}
     for theirs, tensor in source.items():
         names = our_names(relative, theirs)
@@ -276,7 +277,8 @@ def _to_lean(relative: Relative, source: dict, target: dict) -> dict:
     return tensors
 
 
-def _from_lean(relative: Relative, source: dict, target: dict) -> dict:
+def _from_lean(relative: Relative, source: dict[str, torch.Tensor], target: Iterable[str]) -> dict[str, torch.Tensor]:
+    """transformers' tensors for the names that its model `target` has."""
     tensors = {}
     for theirs in target:
         names = our_names(relative, theirs)
