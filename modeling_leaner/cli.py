@@ -113,5 +113,40 @@ def convert(
     typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
 
 
+PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+
+
+@app.command(context_settings=PASSED_ON)
+def train(context: typer.Context) -> None:
+    """Train a shape by a recipe: leaner train RECIPE --shape NAME [--key value ...]."""
+    from .training.train import main as run
+
+    run(context.args)
+
+
+@app.command(context_settings=PASSED_ON)
+def evaluate(context: typer.Context) -> None:
+    """Evaluate a model: leaner evaluate MODEL [--key value ...]; the last line is one JSON document."""
+    from .training.evaluate import main as run
+
+    run(context.args)
+
+
+@app.command(context_settings=PASSED_ON)
+def tokenizer(context: typer.Context) -> None:
+    """Train a tokenizer: leaner tokenizer --kind byte-bpe --output_dir DIR --dataset NAME [--key value ...]."""
+    from .training.tokenizer import main as run
+
+    run(context.args)
+
+
+@app.command(context_settings=PASSED_ON)
+def sweep(context: typer.Context) -> None:
+    """Train a grid of shapes, seeds and learning rates by one recipe: leaner sweep GRID.yaml."""
+    from .training.sweep import main as run
+
+    run(context.args)
+
+
 if __name__ == "__main__":
     app()

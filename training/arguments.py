@@ -1,0 +1,268 @@
+"""The settings of a run: defaults < recipe < command line, every key known, every number a number.
+
+A recipe is a flat YAML file of `RecipeArguments` fields; it never names a shape, so that a baseline and its lean twin
+are trained by the very same file.
+"""
+
+import argparse
+import difflib
+import json
+import os
+import re
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
+from typing import Literal
+
+import torch
+import yaml
+from transformers import HfArgumentParser, TrainingArguments
+
+
+RECIPES = Path(__file__).parent / "recipes"
+TASKS = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
+NOT_IN_RECIPES = ("shape", "resume", "output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict")
+
+
+def option(default: object, help: str, **kwargs) -> typing.Any:
+    return field(default=default, metadata={"help": help}, **kwargs)
+
+
+@dataclass
+class RecipeArguments(TrainingArguments):
+    """transformers' TrainingArguments, with the task, its data and objective; defaults that a pair is trained with."""
+
+    # The run
+    shape: str | None = option(None, "named shape (vit/lean-tiny), folder, config file or Hub id")
+    resume: bool = option(False, "continue the run in output_dir from its last whole checkpoint")
+    hardware: Literal["auto", "cpu", "gpu"] = option("auto", "auto takes a GPU where there is one")
+    task: Literal[TASKS] | None = option(None, f"one of {', '.join(TASKS)}")
+
+    # Data
+    dataset: str | None = option(None, "Hub id, or a built-in set: digits, python-docs, listops, listops-short")
+    dataset_config: str | None = option(None, "configuration of the Hub dataset, such as GLUE's sst2")
+    data_files: list[str] = field(
+        default_factory=list,
+        metadata={"help": "local data in place of the Hub's: a folder, or split=FILE (parquet, json, csv, text)"},
+    )
+    streaming: bool = option(False, "read the Hub dataset as a stream; needs max_steps")
+    train_split: str = option("train", "split to train on; slices such as train[:90%%] are allowed")
+    eval_split: str = option("validation", "split to evaluate on")
+    holdout: int = option(0, "evaluate on this many rows taken out of the training split instead of eval_split")
+    max_train_rows: int | None = option(None, "use only the first rows of the training split")
+    max_eval_rows: int | None = option(None, "use only the first rows of the evaluation split")
+    preprocessing_workers: int | None = option(None, "processes that prepare data; left out, the cores, at most 8")
+    image_column: str | None = option(None, "left out, the only image column")
+    label_column: str | None = option(None, "left out, label, labels or fine_label")
+    text_column: str | None = option(None, "left out, the text columns in the dataset's order")
+    text_pair_column: str | None = option(None, "second text of a pair")
+
+    # Text
+    tokenizer: str | None = option(
+        None, "byte-bpe, wordpiece, bytes or words: trained here; or a folder or Hub id. A checkpoint keeps its own"
+    )
+    max_length: int | None = option(None, "tokens of a row; left out, the positions of the shape")
+    truncation: bool = option(False, "cut longer texts instead of refusing them")
+    mask_fraction: float = option(0.15, "masked-lm: share of the tokens to predict")
+    whole_word_masking: bool = option(False, "masked-lm: mask all pieces of a word together")
+    doc_stride: int = option(64, "question-answering: tokens that neighbouring windows share")
+    metric: str | None = option(None, "the metric that counts; left out, the task's")
+
+    # Images
+    train_resize: int | None = option(None, "resize to this before the random crop; left out, the image size")
+    crop_padding: int = option(0, "random crop from an image padded by so many pixels on each side")
+    horizontal_flip: bool = option(False, "mirror half of the training images")
+    mixup_alpha: float = option(0.0, "mixup (Zhang et al. 2018, arXiv 1710.09412); 0 is off")
+
+    # Optimisation
+    dropout: float | None = option(None, "replaces the shape's dropout, on states and on attention")
+    muon: bool = option(False, "Muon for the hidden matrices, AdamW for the rest")
+    lr_head_scaling: Literal["none", "sqrt"] = option("none", "sqrt: learning rate × sqrt(heads / 12), Heads-Opt")
+    ema_decay: float | None = option(None, "keep, evaluate and save an exponential average of the weights")
+    early_stopping_patience: int | None = option(None, "stop after so many evaluations without improvement")
+
+    # Other defaults than transformers'
+    learning_rate: float = option(5e-4, "highest learning rate")
+    weight_decay: float = option(0.05, "not on norms and biases")
+    warmup_steps: float = option(0.05, "steps, or their share below 1")
+    lr_scheduler_type: str = option("cosine", "schedule after the warm-up; warmup_stable_decay is WSD")
+    per_device_train_batch_size: int = option(32, "rows a device reads at once")
+    per_device_eval_batch_size: int = option(64, "rows a device reads at once")
+    eval_strategy: str = option("epoch", "no, steps or epoch")
+    save_strategy: str = option("epoch", "no, steps or epoch")
+    save_total_limit: int | None = option(2, "checkpoints kept")
+    logging_steps: float = option(25, "steps between two lines of metrics.jsonl")
+    logging_nan_inf_filter: bool = option(False, "a loss that is not finite stops the run")
+    report_to: str | None = option("none", "tensorboard, trackio, wandb ...")
+    disable_tqdm: bool | None = option(False, "no progress bars")
+    remove_unused_columns: bool = option(False, "the tasks hand on what the model reads")
+    dataloader_pin_memory: bool = option(torch.cuda.is_available(), "page-locked batches")
+    seed: int = option(1, "of weights, order, masks, crops and dropout")
+
+    def __post_init__(self) -> None:
+        if self.hardware == "gpu" and not torch.cuda.is_available():
+            raise ValueError("hardware: gpu was asked for, but torch sees none; use --hardware auto or cpu")
+        self.use_cpu = self.use_cpu or self.hardware == "cpu" or not torch.accelerator.is_available()
+        if self.early_stopping_patience is not None:
+            self.load_best_model_at_end = self.restore_callback_states_from_checkpoint = True
+        if self.torch_compile and self.torch_compile_backend is None:
+            self.torch_compile_backend = "inductor"
+        super().__post_init__()
+
+
+BOUNDS = {
+    "learning_rate": (0, float("inf")),
+    "holdout": (0, float("inf")),
+    "max_train_rows": (1, float("inf")),
+    "max_eval_rows": (1, float("inf")),
+    "max_length": (8, float("inf")),
+    "mask_fraction": (0.01, 0.99),
+    "doc_stride": (1, float("inf")),
+    "crop_padding": (0, float("inf")),
+    "mixup_alpha": (0, float("inf")),
+    "dropout": (0, 0.99),
+    "ema_decay": (0, 1),
+    "early_stopping_patience": (1, float("inf")),
+    "per_device_train_batch_size": (1, float("inf")),
+    "per_device_eval_batch_size": (1, float("inf")),
+    "gradient_accumulation_steps": (1, float("inf")),
+    "label_smoothing_factor": (0, 0.99),
+    "num_train_epochs": (0, float("inf")),
+    "preprocessing_workers": (1, float("inf")),
+    "train_resize": (1, float("inf")),
+}
+
+
+class SettingsParser(HfArgumentParser):
+    """HfArgumentParser that raises ValueError, one line, instead of leaving the process."""
+
+    def __init__(self):
+        super().__init__((RecipeArguments,), allow_abbrev=False, add_help=False)
+        for action in self._actions:
+            if typing.get_origin(action.type) is dict:
+                action.type = json.loads
+
+    def error(self, message: str) -> typing.NoReturn:
+        raise ValueError(re.sub(r"^argument --(\w+)(/\S+)?:", r"\1:", message))
+
+    def action(self, key: str) -> argparse.Action | None:
+        return self._option_string_actions.get(f"--{key}")
+
+    def parse_tokens(self, tokens: list[str]) -> argparse.Namespace:
+        """Raises ValueError for an unknown key, with the nearest one, and for a value of the wrong type."""
+        namespace, unknown = self.parse_known_args(tokens)
+        for token in unknown:
+            if token.startswith("--"):
+                raise ValueError(unknown_key(token.removeprefix("--").split("=")[0]))
+            raise ValueError(f"unexpected {token!r}: expected --key value")
+        for name, (low, high) in BOUNDS.items():
+            value = getattr(namespace, name)
+            if value is not None and not low <= value <= high:
+                raise ValueError(f"{name}: {value} is not in {low}..{high}")
+        return namespace
+
+
+def unknown_key(key: str) -> str:
+    """What is said of a key that no setting has."""
+    nearest = difflib.get_close_matches(key, [each.name for each in fields(RecipeArguments)], n=1)
+    return f"{key}: unknown key" + (f", did you mean {nearest[0]}?" if nearest else "")
+
+
+def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
+    """The settings as command-line words.
+
+    Raises:
+        ValueError: names a key that is unknown, and one whose value has the wrong structure.
+    """
+    tokens = []
+    for key, value in settings.items():
+        action = parser.action(str(key))
+        if action is None or key != action.dest:
+            raise ValueError(unknown_key(str(key)))
+        if value is None:
+            continue
+        if key == "data_files" and isinstance(value, dict):
+            value = [f"{split}={path}" for split, path in value.items()]
+        if isinstance(value, list):
+            if action.nargs not in ("+", "*"):
+                raise ValueError(f"{key}: expected one value, got a list")
+            tokens += [f"--{key}", *map(str, value)] if value else []
+        elif isinstance(value, dict):
+            tokens += [f"--{key}", json.dumps(value)]
+        else:
+            if isinstance(value, bool) and action.type in (int, float):
+                raise ValueError(f"{key}: expected a number, got {str(value).lower()}")
+            tokens += [f"--{key}={str(value).lower() if isinstance(value, bool) else value}"]
+    return tokens
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with the package."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
+    """File and settings of a recipe, by its name or path.
+
+    Raises:
+        ValueError: names the file, or lists the recipes where the name is none.
+    """
+    path = RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
+    if not path.is_file():
+        raise ValueError(f"{name}: no such recipe file, nor one of {', '.join(recipe_names())}")
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path}: expected keys and values, got {type(settings).__name__}")
+    return path, settings
+
+
+def parse(recipe: str | None, command_line: Iterable[str] = (), needed: tuple[str, ...] = ()) -> RecipeArguments:
+    """The resolved settings of a run.
+
+    `settings` of the result holds what differs from the defaults and is a recipe's business, as plain values.
+
+    Args:
+        recipe: name or path of a recipe; None for the defaults alone.
+        command_line: words such as `["--learning_rate", "1e-3"]`, which win over the recipe.
+        needed: keys that must have a value.
+
+    Raises:
+        ValueError: one line that names the file where it is the recipe's fault, and the key.
+    """
+    parser, tokens, words = SettingsParser(), [], list(command_line)
+    if recipe is not None:
+        path, settings = read_recipe(recipe)
+        try:
+            if path.name == "recipe.yaml":  # of a run folder, which also says what was trained
+                settings.pop("shape", None)
+            for key in NOT_IN_RECIPES:
+                if key in settings:
+                    raise ValueError(f"{key}: belongs on the command line, not in a recipe")
+            tokens = tokens_of(settings, parser)
+            parser.parse_tokens(tokens)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+    namespace = parser.parse_tokens([*tokens, *words])
+    for key in needed:
+        if getattr(namespace, key) in (None, []):
+            raise ValueError(f"{key}: missing; give it in the recipe or as --{key}")
+    if namespace.output_dir is None:
+        namespace.output_dir = default_output_dir(recipe, namespace)
+    arguments, defaults = RecipeArguments(**vars(namespace)), vars(parser.parse_tokens([]))
+    arguments.settings = {
+        key: value.value if isinstance(value, Enum) else value
+        for key, value in vars(namespace).items()
+        if value != defaults[key] and key not in (*NOT_IN_RECIPES, "hardware")
+    }
+    return arguments
+
+
+def default_output_dir(recipe: str | None, namespace: argparse.Namespace) -> str:
+    """`runs/<recipe>/<shape>-seed<seed>`."""
+    shape = str(namespace.shape).strip("/").replace("/", "-").removesuffix(".json").lstrip(".-")
+    return os.path.join("runs", Path(recipe or "run").stem, f"{shape}-seed{namespace.seed}")

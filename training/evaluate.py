@@ -1,0 +1,92 @@
+"""`leaner evaluate MODEL`: a task's metrics of a run folder, a published folder or a Hub id; one JSON line last."""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError
+from transformers.utils import logging
+
+from . import report
+from .arguments import parse
+from .loading import build_model, has_weights, load_config, load_processing, task_of, with_fields
+from .sources import describe, load_evaluation, load_training
+from .tasks import Classification
+from .trainer import LeanTrainer
+
+
+def saved_recipe(model: str) -> Path | None:
+    """`recipe.yaml` beside the weights, where the model was trained by this package."""
+    if Path(model).is_dir():
+        path = Path(model) / "recipe.yaml"
+        return path if path.is_file() else None
+    try:
+        return Path(hf_hub_download(model, "recipe.yaml"))
+    except (HfHubHTTPError, OSError, ValueError):
+        return None
+
+
+def evaluate(model: str, words: list[str]) -> dict[str, object]:
+    """Metrics of a model from its weights alone, on its own recipe's evaluation rows or those that `words` name.
+
+    Raises:
+        ValueError: no weights, no task, or the data do not fit; one line that names what is missing.
+    """
+    if Path(model).is_dir() and not has_weights(model):
+        raise ValueError(f"{model}: no model.safetensors in this folder")
+    recipe = saved_recipe(model)
+    with tempfile.TemporaryDirectory() as scratch:
+        # The last word wins: the model's folder and a scratch folder are not the user's to choose.
+        words = [*words, "--shape", model, "--output_dir", scratch, "--eval_strategy", "no", "--save_strategy", "no"]
+        arguments = parse(None if recipe is None else str(recipe), words, needed=("task",))
+        config = load_config(model)
+        processing = load_processing(arguments, config, None)
+        rows = load_training(arguments)[1] if arguments.holdout else load_evaluation(arguments)
+        task = task_of(arguments, config)(arguments, config, processing)
+        fields = task.configure(rows)
+        if isinstance(task, Classification) and not task.regression:  # the classes are the model's, not these rows'
+            task.classes = {name: index for index, name in config.id2label.items()}
+            if len(task.classes) < fields["num_labels"]:
+                raise ValueError(f"{model} knows {len(task.classes)} classes, the data have {fields['num_labels']}")
+        config = with_fields(config, arguments, {})
+        split = f"holdout of {arguments.train_split}" if arguments.holdout else arguments.eval_split
+        source = describe(arguments.dataset, split, arguments.data_files)
+        prepared = task.prepare(rows, source, training=False).with_format("numpy")
+        trainer = LeanTrainer(build_model(arguments, config, task), arguments, task, eval_dataset=prepared)
+        metrics = trainer.evaluate()
+    seconds, speed = metrics["eval_runtime"], ("_runtime", "_per_second")
+    return {
+        "model": model,
+        "task": task.name,
+        "data": source,
+        "split": split,
+        "rows": len(prepared),
+        "main_metric": task.metric,
+        "metrics": {key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speed)},
+        "rows_per_second": len(prepared) / seconds,
+        "environment": report.environment(),
+    }
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command; status 1 after one line on stderr where something is wrong."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    words = ["--data_files" if word == "--data" else word for word in words]
+    if not words or words[0] in ("-h", "--help") or words[0].startswith("--"):
+        print("usage: leaner evaluate MODEL [--data FOLDER|split=FILE ...] [--dataset ...] [--eval_split ...] [--task ...]")
+        raise SystemExit(0 if words and words[0] in ("-h", "--help") else 2)
+    logging.set_verbosity_error()
+    try:
+        results = evaluate(words[0], words[1:])
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"leaner evaluate: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(1) from None
+    for key, value in sorted(results["metrics"].items()):
+        print(f"{key}: {value:.4f}")
+    print(json.dumps(results, allow_nan=False))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""From a shape's name, a folder or a Hub id to a configuration, a tokenizer or image processor, and a model."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import datasets
+import transformers
+from datasets.fingerprint import Hasher
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ViTImageProcessorPil,
+    set_seed,
+)
+from transformers.models.auto.image_processing_auto import AutoImageProcessor  # top level: needs torchvision in 5.17
+
+from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.shapes import load_shape, shape_names
+
+from .arguments import RecipeArguments
+from .sources import Rows
+from .tasks import TASKS, Task
+from .tokenizer import KINDS, save_whole, train_tokenizer
+
+
+def family(config: LeanConfig) -> str:
+    """`vit`, `bert` or `gpt`."""
+    return config.model_type.removeprefix("lean_")
+
+
+def has_weights(source: str) -> bool:
+    """Whether `shape` is a checkpoint rather than a shape alone."""
+    path = Path(source)
+    if source in shape_names() or path.suffix == ".json":
+        return False
+    return not path.is_dir() or any(path.glob("*.safetensors"))
+
+
+def load_config(source: str) -> LeanConfig:
+    """The configuration of a named shape, a config file, a folder or a Hub id.
+
+    Raises:
+        ValueError: there is none, or it is not of this family; says what was expected.
+    """
+    if source in shape_names():
+        return load_shape(source)
+    path = Path(source)
+    if not path.exists() and (path.suffix == ".json" or source.split("/")[0] in ("vit", "bert", "gpt")):
+        load_shape(source)  # says which names there are
+    try:
+        config = AutoConfig.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"shape {source}: no named shape, config file, folder or Hub id: {reason:.300}") from error
+    if not getattr(config, "model_type", "").startswith("lean_"):
+        raise ValueError(f"shape {source}: a {config.model_type} model; turn it into a Lean one by leaner convert")
+    return config
+
+
+def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows | None) -> object:
+    """The image processor or tokenizer: a checkpoint's own; else the recipe's, trained on the training rows.
+
+    Raises:
+        ValueError: there is none, or `tokenizer` is given for a checkpoint that has one.
+    """
+    source = str(arguments.shape)
+    if family(config) == "vit":
+        if has_weights(source) and (not Path(source).is_dir() or (Path(source) / "preprocessor_config.json").is_file()):
+            return AutoImageProcessor.from_pretrained(source)
+        height, width = config.image_shape
+        mean = [0.5] * config.num_channels
+        return ViTImageProcessorPil(size={"height": height, "width": width}, image_mean=mean, image_std=mean)
+    name, own = arguments.tokenizer, has_weights(source)
+    if own and Path(source).is_dir():
+        own = (Path(source) / "tokenizer.json").is_file()
+    if own:
+        return AutoTokenizer.from_pretrained(source)
+    if name is None:
+        raise ValueError(f"tokenizer: missing; one of {', '.join(KINDS)} to train one, or a folder or Hub id")
+    if name in KINDS:
+        if train is None:
+            raise ValueError(f"tokenizer: {name} would have to be trained; {source} has no tokenizer of its own")
+        return trained_tokenizer(arguments, config, train)
+    if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
+        raise ValueError(f"tokenizer: {name}: no tokenizer.json in this folder")
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"tokenizer: {name}: none of {', '.join(KINDS)}, nor a folder or Hub id with one") from error
+
+
+def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows) -> PreTrainedTokenizerBase:
+    """The tokenizer of the recipe's kind on the training rows (at most 200,000); kept in the datasets' cache."""
+    probe = TASKS[arguments.task].text_columns_of(arguments, train)
+    length = arguments.max_length or config.max_position_embeddings
+    settings = (arguments.tokenizer, config.vocab_size, length, family(config), probe)
+    key = Hasher.hash((getattr(train, "_fingerprint", str(train)), settings))
+    folder = Path(datasets.config.HF_CACHE_HOME) / "modeling_leaner" / "tokenizers" / key
+    if not (folder / "tokenizer.json").is_file():
+        rows = train.take(200_000) if isinstance(train, datasets.IterableDataset) else train
+        texts = (row[column] for row in rows for column in probe)
+        tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family(config))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError, OSError):  # another process was quicker
+            save_whole(tokenizer, folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
+    """Raises ValueError where the shape's family has no head for the task."""
+    task = TASKS[arguments.task]
+    if task.head not in config.task_heads:
+        able = [name for name, each in TASKS.items() if each.head in config.task_heads]
+        raise ValueError(
+            f"task: {arguments.task} is not for {config.model_type} ({arguments.shape}), which has {', '.join(able)}"
+        )
+    return task
+
+
+def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str, object]) -> LeanConfig:
+    """The configuration with what data and recipe decide: labels, dropout, and the positions of a new model.
+
+    Raises:
+        ValueError: a checkpoint has fewer positions than `max_length`.
+    """
+    values = {**config.to_dict(), **fields}
+    positions, length = values.get("max_position_embeddings"), arguments.max_length
+    if positions is not None and length is not None and length > positions:
+        if has_weights(str(arguments.shape)):
+            raise ValueError(f"max_length: {length}, but {arguments.shape} has max_position_embeddings {positions}")
+        values["max_position_embeddings"] = length
+    if "num_labels" in fields and "id2label" not in fields:
+        values.pop("id2label", None), values.pop("label2id", None)
+    if arguments.dropout is not None:
+        values["hidden_dropout_prob"] = values["attention_probs_dropout_prob"] = arguments.dropout
+        if "classifier_dropout" in values:
+            values["classifier_dropout"] = None
+    for key in ("model_type", "transformers_version", "auto_map", "architectures", "dtype"):
+        values.pop(key, None)
+    return type(config)(**values)
+
+
+def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task) -> PreTrainedModel:
+    """The model with the task's head: from the seed, or a checkpoint's weights with a new head where it has none."""
+    set_seed(arguments.seed)
+    auto_class, source = getattr(transformers, f"AutoModel{task.head}"), str(arguments.shape)
+    if not has_weights(source):
+        return auto_class.from_config(config)
+    options = {"config": config, "dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
+    model, info = auto_class.from_pretrained(source, **options)
+    wrong = [name for name, *_ in info["mismatched_keys"] if not name.startswith("classifier")]
+    if wrong:
+        raise ValueError(f"shape {source}: tensors do not fit its config.json: {', '.join(sorted(wrong))}")
+    return model
+
+
+def read_results(folder: Path) -> dict[str, object]:
+    """results.json of a finished run.
+
+    Raises:
+        ValueError: names the file that is missing or damaged.
+    """
+    path = folder / "results.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: missing; the run has not finished") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error

@@ -1,0 +1,177 @@
+"""Where rows come from: a Hub dataset, local files, or a built-in set; every failure names file, split and column."""
+
+import difflib
+from pathlib import Path
+
+import pyarrow.parquet
+from datasets import (
+    Dataset,
+    DatasetDict,
+    IterableDataset,
+    VerificationMode,
+    get_dataset_split_names,
+    load_dataset,
+)
+from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
+
+from . import data
+from .arguments import RecipeArguments
+
+
+Rows = Dataset | IterableDataset
+
+BUILT_IN = {
+    "digits": data.digits,
+    "python-docs": data.python_docs,
+    "listops": data.listops,
+    "listops-short": lambda: data.listops(data.SHORT_LISTOPS, train=16_000, test=1_000),
+}
+FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
+
+
+def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
+    """`["train=a.parquet", "train=b.parquet", "folder"]` → files of each split; None for what names no split."""
+    files: dict[str | None, list[str]] = {}
+    for entry in data_files:
+        split, separator, path = entry.partition("=")
+        named = bool(separator) and not Path(entry).exists() and split.isidentifier()
+        files.setdefault(split if named else None, []).append(path if named else entry)
+    return files
+
+
+def describe(dataset: str | None, split: str, data_files: list[str]) -> str:
+    """The split as messages name it."""
+    files = split_files(data_files)
+    chosen = files.get(split.split("[")[0], files.get(None, []))
+    return f"{', '.join(chosen)} ({split})" if data_files else f"{dataset} ({split})"
+
+
+def _read_files(files: list[str], split: str, whole: str) -> Rows:
+    """Local files of one format, or one folder, by the builder that `datasets` has for it."""
+    paths = [Path(name) for name in files]
+    if len(paths) == 1 and paths[0].is_dir():
+        try:
+            return load_dataset(str(paths[0]), split=split, verification_mode=VerificationMode.NO_CHECKS)
+        except (DatasetNotFoundError, FileNotFoundError) as error:
+            raise ValueError(f"{paths[0]}: no data files of a known format in this folder") from error
+    suffixes = {path.suffix.lower() for path in paths}
+    if len(suffixes) != 1 or not suffixes <= set(FORMATS):
+        raise ValueError(f"data_files: {', '.join(files)}: expected one folder, or files of one of {', '.join(FORMATS)}")
+    for path in paths:
+        if not path.is_file() and not any(character in str(path) for character in "*?[") and "://" not in str(path):
+            raise ValueError(f"data_files: {path}: no such file")
+    (suffix,) = suffixes
+    options = {"delimiter": "\t"} if suffix == ".tsv" else {"sample_by": "paragraph"} if suffix == ".txt" else {}
+    return load_dataset(FORMATS[suffix], data_files={whole: files}, split=split, **options)
+
+
+def _unreadable(files: list[str], error: Exception) -> str:
+    """Which of the files cannot be read, and why."""
+    for name in files:
+        if name.endswith(".parquet") and Path(name).is_file():
+            try:
+                pyarrow.parquet.ParquetFile(name).read()
+            except Exception as cause:  # whatever the reader says of a broken file
+                return f"{name}: unreadable parquet: {' '.join(str(cause).split())[:300]}"
+    cause = error.__cause__ or error
+    return f"{', '.join(files)}: unreadable: {' '.join(str(cause).split())[:300]}"
+
+
+def load_split(
+    dataset: str | None,
+    split: str,
+    *,
+    dataset_config: str | None = None,
+    data_files: list[str] | None = None,
+    streaming: bool = False,
+) -> Rows:
+    """One split of a Hub dataset, of local `data_files` (`split=FILE` or a folder), or of a built-in set.
+
+    Raises:
+        ValueError: names the file, the dataset or the split, and what there is in its place.
+    """
+    whole, name = split.split("[")[0], describe(dataset, split, data_files or [])
+    if data_files:
+        files = split_files(data_files)
+        chosen = files.get(whole) or files.get(None)
+        if chosen is None:
+            raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder")
+        try:
+            rows = _read_files(chosen, split, whole)
+        except (DatasetGenerationError, OSError) as error:
+            raise ValueError(_unreadable(chosen, error)) from error
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}" if "data_files" not in str(error) else str(error)) from error
+    elif dataset in BUILT_IN:
+        splits: DatasetDict = BUILT_IN[dataset]()
+        if split not in splits:
+            raise ValueError(f"{dataset}: no split {split!r}, expected one of {', '.join(splits)}")
+        rows = splits[split]
+    else:
+        rows = _read_hub(dataset, dataset_config, split, streaming)
+    if isinstance(rows, Dataset) and len(rows) == 0:
+        raise ValueError(f"{name}: the split is empty")
+    return rows
+
+
+def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bool) -> Rows:
+    if dataset is None:
+        raise ValueError("dataset: missing; give a Hub id, a built-in set, or data_files")
+    try:
+        return load_dataset(dataset, config, split=split, streaming=streaming)
+    except (DatasetNotFoundError, FileNotFoundError, ConnectionError) as error:
+        near = difflib.get_close_matches(dataset, list(BUILT_IN), n=1)
+        hint = f"; did you mean {near[0]}?" if near else "; a local copy can be given as --data_files"
+        raise ValueError(f"dataset {dataset}: not found on the Hub or in its cache{hint}") from error
+    except ValueError as error:
+        if "split" in str(error).lower():
+            there = ", ".join(get_dataset_split_names(dataset, config))
+            raise ValueError(f"dataset {dataset}: no split {split!r}, expected one of {there}") from error
+        raise ValueError(f"dataset {dataset}: {' '.join(str(error).split())}") from error
+
+
+def _first(rows: Rows, count: int | None) -> Rows:
+    if count is None:
+        return rows
+    return rows.take(count) if isinstance(rows, IterableDataset) else rows.select(range(min(count, len(rows))))
+
+
+def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
+    """Training and evaluation rows; with `holdout` the latter are drawn from the former, always the same ones.
+
+    Raises:
+        ValueError: as `load_split`; or one file would be both.
+    """
+    train = _load(arguments, arguments.train_split)
+    if arguments.holdout:
+        if isinstance(train, IterableDataset):
+            return train.skip(arguments.holdout), train.take(arguments.holdout)
+        if arguments.holdout >= len(train):
+            raise ValueError(f"holdout: {arguments.holdout} rows of a training split of {len(train)}")
+        parts = train.train_test_split(test_size=arguments.holdout, seed=0)
+        return _first(parts["train"], arguments.max_train_rows), _first(parts["test"], arguments.max_eval_rows)
+    train = _first(train, arguments.max_train_rows)
+    if arguments.eval_strategy == "no" and arguments.eval_split == "none":
+        return train, None
+    return train, load_evaluation(arguments)
+
+
+def load_evaluation(arguments: RecipeArguments) -> Rows:
+    """The rows to evaluate on."""
+    plain = split_files(arguments.data_files).get(None, [])
+    if arguments.eval_split == arguments.train_split or (any(Path(name).is_file() for name in plain)):
+        raise ValueError(
+            f"data_files: the split {arguments.eval_split!r} would be the training rows; say train=FILE and "
+            f"{arguments.eval_split}=FILE, or set holdout"
+        )
+    return _first(_load(arguments, arguments.eval_split), arguments.max_eval_rows)
+
+
+def _load(arguments: RecipeArguments, split: str) -> Rows:
+    return load_split(
+        arguments.dataset,
+        split,
+        dataset_config=arguments.dataset_config,
+        data_files=arguments.data_files,
+        streaming=arguments.streaming,
+    )

@@ -1,0 +1,631 @@
+"""The five tasks: which columns they read, how rows become tensors, what is masked or cropped, and how quality is read.
+
+Rows are prepared once, in parallel, and cached. What is random (masks, crops, mixup) happens on the device, drawn by a
+generator of each row's place in the run: a baseline and its twin, one process or eight, a run and its continuation all
+see the same masks. Shapes: B rows, T tokens.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from datasets import ClassLabel, Dataset, Image, IterableDataset, Value
+from datasets.fingerprint import Hasher
+from PIL import Image as PILImage
+from scipy import stats
+from sklearn import metrics as sklearn_metrics
+from torch.nn import functional as F
+from transformers import EvalPrediction, PreTrainedTokenizerBase
+
+from modeling_leaner.configuration_leaner import LeanConfig
+
+from . import question_answering
+from .arguments import RecipeArguments
+from .sources import Rows
+
+
+Batch = dict[str, torch.Tensor]
+Generators = Sequence[np.random.Generator]
+LABEL_COLUMNS = ("label", "labels", "fine_label")
+
+
+def column_names(rows: Rows) -> list[str]:
+    return list(rows.features or next(iter(rows)))
+
+
+def find_column(rows: Rows, named: str | None, key: str, found: list[str]) -> str:
+    """The column that the recipe names, or the only one found.
+
+    Raises:
+        ValueError: names the key, the column and the columns that there are.
+    """
+    there = column_names(rows)
+    if named is not None:
+        if named not in there:
+            raise ValueError(f"{key}: no column {named!r} in the data, which has {', '.join(there)}")
+        return named
+    if len(found) != 1:
+        what = "no column fits" if not found else f"{', '.join(found)} would all fit"
+        raise ValueError(f"{key}: {what}; name one of {', '.join(there)}")
+    return found[0]
+
+
+def text_columns(rows: Rows) -> list[str]:
+    features = rows.features or {}
+    return [name for name, kind in features.items() if isinstance(kind, Value) and kind.dtype.endswith("string")]
+
+
+def check_text(batch: dict[str, list], column: str, indices: list[int], source: str) -> None:
+    """Raises ValueError for the first value of `column` that is not text."""
+    for index, text in zip(indices, batch[column]):
+        if not isinstance(text, str):
+            raise ValueError(f"{source}: {column}, row {index}: expected text, got {type(text).__name__} {text!r:.40}")
+
+
+@dataclass
+class Prepare:
+    """A batched `map` function; equal settings give equal results, so `key` can name the cached result."""
+
+    function: Callable[..., dict]
+    key: object
+
+    def __call__(self, rows: Rows, workers: int | None, description: str) -> Rows:
+        """The prepared rows alone; from the cache where they were prepared before."""
+        names = column_names(rows)
+        if isinstance(rows, IterableDataset):
+            return rows.map(self.function, batched=True, with_indices=True, remove_columns=names)
+        workers = min(workers or min(os.cpu_count() or 1, 8), max(1, len(rows) // 1000))
+        return rows.map(
+            self.function,
+            batched=True,
+            with_indices=True,
+            remove_columns=names,
+            num_proc=workers if workers > 1 else None,
+            new_fingerprint=Hasher.hash((rows._fingerprint, self.key)),
+            desc=description,
+        )
+
+
+class Task:
+    """What every task states; see the module's docstring.
+
+    Args:
+        arguments: the settings of the run.
+        config: the shape; `configure` has the last word on it.
+        processing: tokenizer or image processor.
+    """
+
+    name: str
+    head: str
+    metrics: tuple[str, ...] = ("loss",)  # the first is the one that counts where the recipe names none
+    lower_is_better = ("loss", "perplexity", "bits_per_byte")
+
+    def __init__(self, arguments: RecipeArguments, config: LeanConfig, processing: object):
+        self.arguments, self.config, self.processing = arguments, config, processing
+        self.metric = arguments.metric or self.metrics[0]
+        if self.metric not in self.metrics:
+            raise ValueError(f"metric: {self.metric}: the task {self.name} has {', '.join(self.metrics)}")
+
+    @classmethod
+    def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
+        """The columns whose text the task reads, for a tokenizer to be trained on."""
+        return []
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.metric not in self.lower_is_better
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        """Columns are found; returns the fields of the configuration that the data decide, such as the labels."""
+        return {}
+
+    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        """Rows of numbers, ready for `collate`. Raises ValueError that names source, column and row."""
+        raise NotImplementedError
+
+    def collate(self, rows: list[dict]) -> Batch:
+        """One batch on the host."""
+        raise NotImplementedError
+
+    def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
+        """What the model reads, on the device; `generators` has one per row."""
+        return batch
+
+    def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
+        """What is kept of the model's outputs on a batch, small enough for all batches to stay in memory."""
+        return outputs[0] if isinstance(outputs, tuple) else outputs
+
+    def score(self, prediction: EvalPrediction) -> dict[str, float]:
+        """The metrics over all rows, from what `reduce` kept."""
+        raise NotImplementedError
+
+    def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
+        """Name and value of a guess that reads no input, from the prepared rows; None where there is none."""
+        return None
+
+    def _random(self, generators: Generators, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """Uniform numbers in [0, 1): (B, *shape)."""
+        drawn = np.stack([generator.random(shape, dtype=np.float32) for generator in generators])
+        return torch.from_numpy(drawn).to(like.device)
+
+
+class Classification(Task):
+    """Labels of either classification task: found, encoded, checked."""
+
+    regression = False
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        there = column_names(train)
+        self.label_column = find_column(
+            train, self.arguments.label_column, "label_column", [name for name in LABEL_COLUMNS if name in there][:1]
+        )
+        feature = (train.features or {}).get(self.label_column)
+        if isinstance(feature, ClassLabel):
+            names = list(feature.names)
+        elif isinstance(feature, Value) and feature.dtype.startswith("float"):
+            self.regression = True
+            self.classes = {}
+            return {"num_labels": 1, "problem_type": "regression"}
+        elif isinstance(train, IterableDataset):
+            raise ValueError(f"label_column: {self.label_column}: a streamed column must state its classes")
+        else:
+            values = sorted(set(train[self.label_column]), key=lambda value: (value is None, value))
+            if values[-1] is None:
+                raise ValueError(f"{self.label_column}: some rows have no label")
+            names = [str(value) for value in (range(values[-1] + 1) if type(values[0]) is int else values)]
+        self.classes = {name: index for index, name in enumerate(names)}
+        labels = {"id2label": dict(enumerate(names)), "label2id": self.classes}
+        return {"num_labels": len(names), "problem_type": "single_label_classification", **labels}
+
+    def labels(self, batch: dict[str, list], indices: list[int], source: str) -> list[float] | list[int]:
+        """Raises ValueError for a label that is missing, infinite, or outside the classes of the training split."""
+        if self.label_column not in batch:
+            raise ValueError(f"{source}: no column {self.label_column!r}, only {', '.join(batch)}")
+        labels = []
+        for index, value in zip(indices, batch[self.label_column]):
+            where = f"{source}: {self.label_column}, row {index}: {value!r}"
+            if self.regression:
+                if value is None or not np.isfinite(value):
+                    raise ValueError(f"{where} is no number")
+                labels.append(float(value))
+                continue
+            label = self.classes.get(value, -1) if isinstance(value, str) else value
+            if type(label) is not int or not 0 <= label < len(self.classes):
+                raise ValueError(f"{where} is not one of the {len(self.classes)} classes {list(self.classes)[:10]}")
+            labels.append(label)
+        return labels
+
+    def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
+        """Accuracy of the most frequent class of the training rows."""
+        if self.regression or isinstance(train, IterableDataset):
+            return None
+        majority = np.bincount(np.asarray(train["labels"])).argmax()
+        return "majority accuracy", float((np.asarray(held_out["labels"]) == majority).mean())
+
+    def score(self, prediction: EvalPrediction) -> dict[str, float]:
+        """Accuracy, F1 (of class 1 where there are two, else macro), Matthews; or Pearson, Spearman, squared error."""
+        labels, outputs = prediction.label_ids, prediction.predictions
+        if self.regression:
+            outputs = outputs[:, 0]
+            constant = np.ptp(outputs) == 0 or np.ptp(labels) == 0  # no correlation is defined
+            return {
+                "pearson": 0.0 if constant else float(stats.pearsonr(outputs, labels).statistic),
+                "spearman": 0.0 if constant else float(stats.spearmanr(outputs, labels).statistic),
+                "squared_error": float(((outputs - labels) ** 2).mean()),
+            }
+        guesses = outputs.argmax(-1)
+        average = "binary" if len(self.classes) == 2 else "macro"
+        return {
+            "accuracy": float((guesses == labels).mean()),
+            "f1": float(sklearn_metrics.f1_score(labels, guesses, average=average, zero_division=0.0)),
+            "matthews_correlation": float(sklearn_metrics.matthews_corrcoef(labels, guesses)),
+        }
+
+
+class ImageClassification(Classification):
+    """Images as bytes on the disk and the host; scaled, cropped, mirrored and mixed on the device."""
+
+    name, head = "image-classification", "ForImageClassification"
+    metrics = ("accuracy", "f1", "matthews_correlation", "loss")
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        features = train.features or {}
+        images = [name for name, kind in features.items() if isinstance(kind, Image)]
+        self.image_column = find_column(train, self.arguments.image_column, "image_column", images)
+        return super().configure(train)
+
+    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        height, width = self.config.image_shape
+        if training and self.arguments.train_resize:
+            height = width = self.arguments.train_resize
+        function = partial(self._read, source=source, size=(height, width))
+        settings = (self.image_column, self.label_column, self.classes, height, width, self.config.num_channels)
+        return Prepare(function, (settings, self.processing.to_json_string()))(
+            rows, self.arguments.preprocessing_workers, f"images of {source}"
+        )
+
+    def _read(self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int]) -> dict:
+        if self.image_column not in batch:
+            raise ValueError(f"{source}: no column {self.image_column!r}, only {', '.join(batch)}")
+        mode, pixels = {1: "L", 3: "RGB"}.get(self.config.num_channels), []
+        for index, image in zip(indices, batch[self.image_column]):
+            where = f"{source}: {self.image_column}, row {index}"
+            if not isinstance(image, PILImage.Image):
+                image = self._from_numbers(image, where)
+            elif image.mode in ("F", "I", "I;16") and not np.isfinite(np.asarray(image, dtype=np.float64)).all():
+                raise ValueError(f"{where}: NaN or infinite pixels")
+            image = image if mode is None or image.mode == mode else image.convert(mode)
+            if image.size != size[::-1]:
+                image = image.resize(size[::-1], self.processing.resample or PILImage.Resampling.BILINEAR)
+            pixels.append(np.asarray(image, dtype=np.uint8).reshape(*size, -1).transpose(2, 0, 1).ravel())
+        return {"pixels": pixels, "labels": self.labels(batch, indices, source)}
+
+    def _from_numbers(self, values: object, where: str) -> PILImage.Image:
+        """An image from nested lists of 0..255 or, as fractions, 0..1: (height, width[, channels])."""
+        try:
+            array = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where}: expected an image, got {type(values).__name__}") from error
+        if array.ndim not in (2, 3):
+            raise ValueError(f"{where}: expected an image, got numbers of shape {array.shape}")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{where}: NaN or infinite pixels")
+        if array.min() < 0 or array.max() > 255:
+            raise ValueError(f"{where}: pixels {array.min():g}..{array.max():g} are outside 0..255")
+        scale = 255 if array.max() <= 1 and (array % 1).any() else 1
+        return PILImage.fromarray(np.uint8(np.round(array * scale)).squeeze())
+
+    def collate(self, rows: list[dict]) -> Batch:
+        channels = self.config.num_channels
+        pixels = torch.from_numpy(np.stack([np.asarray(row["pixels"], dtype=np.uint8) for row in rows]))
+        side = self.config.image_shape
+        if pixels.shape[1] != channels * side[0] * side[1]:
+            side = (self.arguments.train_resize,) * 2
+        dtype = torch.float32 if self.regression else torch.long
+        return {
+            "pixel_values": pixels.view(-1, channels, *side),  # (B, C, height, width), uint8
+            "labels": torch.tensor([row["labels"] for row in rows], dtype=dtype),
+        }
+
+    def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
+        """Crop, mirror and mixup while training; always the processor's scale, mean and deviation."""
+        pixels, labels = batch["pixel_values"], batch["labels"]
+        if training:
+            draws = self._random(generators, (4,), pixels)  # (B, 4): row, column, mirror, mixup
+            pixels = self._crop(pixels, draws[:, :2])
+            if self.arguments.horizontal_flip:
+                pixels = torch.where((draws[:, 2] < 0.5)[:, None, None, None], pixels.flip(-1), pixels)
+        pixels = pixels.float() * self.processing.rescale_factor
+        if self.processing.do_normalize:
+            mean, deviation = (
+                torch.tensor(values, device=pixels.device)[:, None, None]
+                for values in (self.processing.image_mean, self.processing.image_std)
+            )
+            pixels = (pixels - mean) / deviation
+        if training and self.arguments.mixup_alpha:
+            pixels, labels = self._mix(pixels, labels, generators[0])
+        return {"pixel_values": pixels, "labels": labels}
+
+    def _crop(self, pixels: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+        """A random window of the model's size from every (padded) image: (B, C, H, W) → (B, C, height, width)."""
+        height, width = self.config.image_shape
+        pixels = F.pad(pixels, [self.arguments.crop_padding] * 4)
+        room = torch.tensor([pixels.shape[2] - height + 1, pixels.shape[3] - width + 1], device=pixels.device)
+        if int(room.max()) == 1:
+            return pixels
+        top, left = (draws * room).long().unbind(1)
+        rows = top[:, None] + torch.arange(height, device=pixels.device)  # (B, height)
+        columns = left[:, None] + torch.arange(width, device=pixels.device)  # (B, width)
+        items = torch.arange(len(pixels), device=pixels.device)[:, None, None]
+        return pixels.permute(0, 2, 3, 1)[items, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+
+    def _mix(self, pixels: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator):
+        """Mixup of each image with another of the batch; labels become (B, classes)."""
+        share = float(generator.beta(self.arguments.mixup_alpha, self.arguments.mixup_alpha))
+        soft = F.one_hot(labels, len(self.classes)).float()
+        return share * pixels + (1 - share) * pixels.roll(1, 0), share * soft + (1 - share) * soft.roll(1, 0)
+
+
+class TextTask(Task):
+    """What the tasks on text share: the tokenizer's fit, the length, the text column, padding."""
+
+    processing: PreTrainedTokenizerBase
+
+    def __init__(self, arguments: RecipeArguments, config: LeanConfig, processing: PreTrainedTokenizerBase):
+        super().__init__(arguments, config, processing)
+        size, vocabulary = len(processing), config.vocab_size
+        if size > vocabulary:
+            raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {vocabulary}")
+        self.length = arguments.max_length or config.max_position_embeddings
+
+    @classmethod
+    def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
+        columns = [cls.find_text(rows, arguments.text_column, "text_column")]
+        if arguments.text_pair_column is not None:
+            columns.append(cls.find_text(rows, arguments.text_pair_column, "text_pair_column"))
+        return columns
+
+    @staticmethod
+    def find_text(rows: Rows, named: str | None, key: str) -> str:
+        texts = text_columns(rows)
+        preferred = [name for name in ("text", "sentence", "sentence1", "question", "premise") if name in texts][:1]
+        column = find_column(rows, named, key, preferred or texts)
+        feature = (rows.features or {}).get(column)
+        if feature is not None and column not in texts:
+            raise ValueError(f"{key}: column {column!r} is {getattr(feature, 'dtype', feature)}, expected text")
+        return column
+
+    def tokenizer_key(self) -> str:
+        return Hasher.hash(self.processing.backend_tokenizer.to_str())
+
+    def pad(self, rows: list[dict], key: str, value: int) -> torch.Tensor:
+        """(B, longest) from lists of numbers."""
+        longest = max(len(row[key]) for row in rows)
+        out = np.full((len(rows), longest), value, dtype=np.int64)
+        for index, row in enumerate(rows):
+            out[index, : len(row[key])] = row[key]
+        return torch.from_numpy(out)
+
+    @property
+    def pad_id(self) -> int:
+        return self.processing.pad_token_id if self.processing.pad_token_id is not None else 0
+
+
+class LanguageModelling(TextTask):
+    """Documents joined with a separator between them and cut into rows; nothing is dropped, the last row is short."""
+
+    metrics = ("loss", "perplexity")
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        self.text_column = self.find_text(train, self.arguments.text_column, "text_column")
+        return {}
+
+    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        if self.text_column not in column_names(rows):
+            raise ValueError(f"{source}: no column {self.text_column!r}, only {', '.join(column_names(rows))}")
+        if not training:  # UTF-8 bytes of all documents
+            self.text_bytes = sum(len(str(row[self.text_column]).encode()) for row in rows)
+        key = (self.name, self.text_column, self.length, self.arguments.whole_word_masking, self.tokenizer_key())
+        packed = Prepare(partial(self._pack, source=source), key)
+        return packed(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
+
+    def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
+        """Loss, in nats per token, of guessing each token by its frequency in the training rows (plus one)."""
+        if isinstance(train, IterableDataset):
+            return None
+        counts, seen = (self._counts(rows.select(range(min(len(rows), 20_000)))) for rows in (train, held_out))
+        return "unigram loss", float(-(seen * np.log((counts + 1) / (counts + 1).sum())).sum() / seen.sum())
+
+    def _counts(self, rows: Dataset) -> np.ndarray:
+        """How often each token is a target."""
+        counts = np.zeros(self.config.vocab_size, dtype=np.int64)
+        for batch in rows.with_format("numpy").iter(1000):
+            counts += np.bincount(np.concatenate(list(batch["input_ids"])), minlength=len(counts))
+        counts[[token for token in self.processing.all_special_ids if self.name == "masked-lm"]] = 0
+        return counts
+
+    def _tokens(self, texts: list[str]) -> tuple[list[int], list[int]]:
+        """All documents as one stream, with the number of each token's word."""
+        separator = self.processing.eos_token_id
+        separator = self.processing.sep_token_id if separator is None else separator
+        stream, words = [], []
+        for encoding in self.processing(texts, add_special_tokens=False, verbose=False).encodings:
+            stream += [*encoding.ids, separator]
+            if self.arguments.whole_word_masking:
+                words += [*encoding.word_ids, -1]
+        return stream, words
+
+    def score(self, prediction: EvalPrediction) -> dict[str, float]:
+        """From sums per row (loss, tokens, hits): the loss per token in nats, its exponential, the share of hits."""
+        loss, tokens, hits = np.asarray(prediction.predictions, dtype=np.float64).sum(0)
+        return {"loss": loss / tokens, "perplexity": float(np.exp(loss / tokens)), "accuracy": hits / tokens}
+
+    def _sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """(B, 3): loss in nats, tokens and hits of each row; logits (B, T, V), labels (B, T), -100 ignored."""
+        losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")  # (B, T)
+        counted = labels != -100
+        hits = (logits.argmax(-1) == labels) & counted
+        return torch.stack([losses.double().sum(1), counted.sum(1).double(), hits.sum(1).double()], dim=1)
+
+
+class CausalLM(LanguageModelling):
+    """Next-token prediction on packed rows, end-of-text between documents."""
+
+    name, head = "causal-lm", "ForCausalLM"
+    metrics = ("loss", "perplexity", "bits_per_byte", "accuracy")
+
+    def _pack(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
+        """Rows that share one token with the row before, so that every token is predicted exactly once."""
+        check_text(batch, self.text_column, indices, source)
+        stream, _ = self._tokens(batch[self.text_column])
+        stream = [stream[-1], *stream]  # the end of the text before
+        rows = [stream[start : start + self.length] for start in range(0, len(stream) - 1, self.length - 1)]
+        return {"input_ids": [np.array(row, dtype=np.int32) for row in rows]}
+
+    def score(self, prediction: EvalPrediction) -> dict[str, float]:
+        """Bits per byte of text beside the rest: all nats over all bytes. Contexts do not reach beyond a row."""
+        nats = np.asarray(prediction.predictions, dtype=np.float64)[:, 0].sum()
+        return {**super().score(prediction), "bits_per_byte": float(nats / np.log(2) / self.text_bytes)}
+
+    def collate(self, rows: list[dict]) -> Batch:
+        ids = self.pad(rows, "input_ids", -100)
+        return {"input_ids": ids.masked_fill(ids == -100, self.pad_id), "labels": ids}
+
+    def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
+        return self._sums(super().reduce(outputs, labels)[:, :-1], labels[:, 1:])
+
+
+class MaskedLM(LanguageModelling):
+    """BERT's objective (Devlin et al. 2018): 80 % of the chosen tokens masked, 10 % replaced, 10 % left."""
+
+    name, head = "masked-lm", "ForMaskedLM"
+    metrics = ("loss", "perplexity", "accuracy")
+
+    def _pack(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
+        check_text(batch, self.text_column, indices, source)
+        stream, words = self._tokens(batch[self.text_column])
+        size, start, end = self.length - 2, self.processing.cls_token_id, self.processing.sep_token_id
+        cuts = range(0, len(stream), size)
+        rows = {"input_ids": [np.array([start, *stream[cut : cut + size], end], dtype=np.int32) for cut in cuts]}
+        if words:
+            rows["words"] = [self._number([-1, *words[cut : cut + size], -1]) for cut in cuts]
+        return rows
+
+    @staticmethod
+    def _number(words: list[int]) -> np.ndarray:
+        """Numbers from 0 that rise wherever another word, or another document, begins."""
+        words = np.array(words)
+        return np.cumsum(np.diff(words, prepend=words[0]) != 0).astype(np.int32)
+
+    def collate(self, rows: list[dict]) -> Batch:
+        ids = self.pad(rows, "input_ids", self.pad_id)
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+        batch = {"input_ids": ids, "attention_mask": mask, "labels": ids}
+        if self.arguments.whole_word_masking:
+            batch["words"] = self.pad(rows, "words", 0)
+        return batch
+
+    def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
+        """Chooses and masks tokens; the same choice for a row at every evaluation."""
+        ids, words = batch["input_ids"], batch.pop("words", None)
+        chosen, fate, other = self._random(generators, (3, ids.shape[1]), ids).unbind(1)  # each (B, T)
+        if words is not None:
+            chosen = chosen.gather(1, words)  # one draw per word
+        special = torch.tensor(self.processing.all_special_ids, device=ids.device)
+        masked = (chosen < self.arguments.mask_fraction) & ~torch.isin(ids, special)
+        # A row without any chosen token would have no loss: its least likely survivor is chosen.
+        empty = ~masked.any(1) & (~torch.isin(ids, special)).any(1)
+        first = chosen.masked_fill(torch.isin(ids, special), 2.0).argmin(1)
+        masked |= empty[:, None] & (torch.arange(ids.shape[1], device=ids.device) == first[:, None])
+        replaced = (other * len(self.processing)).long()
+        inputs = torch.where(masked & (fate < 0.8), self.processing.mask_token_id, ids)
+        inputs = torch.where(masked & (fate >= 0.9), replaced, inputs)
+        return {**batch, "input_ids": inputs, "labels": ids.masked_fill(~masked, -100)}
+
+    def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
+        return self._sums(super().reduce(outputs, labels), labels)
+
+
+class SequenceClassification(Classification, TextTask):
+    """One label, or one number, for a text or a pair of texts."""
+
+    name, head = "sequence-classification", "ForSequenceClassification"
+    metrics = ("accuracy", "f1", "matthews_correlation", "pearson", "spearman", "squared_error", "loss")
+    lower_is_better = ("loss", "squared_error")
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        self.text_column = self.find_text(train, self.arguments.text_column, "text_column")
+        self.pair_column = None
+        if self.arguments.text_pair_column is not None:
+            self.pair_column = self.find_text(train, self.arguments.text_pair_column, "text_pair_column")
+        fields = super().configure(train)
+        if self.regression and self.arguments.metric is None:
+            self.metric = "pearson"
+        if self.regression != (self.metric in ("pearson", "spearman", "squared_error")) and self.metric != "loss":
+            kind = "numbers" if self.regression else "classes"
+            raise ValueError(f"metric: {self.metric} does not fit labels that are {kind} ({self.label_column})")
+        if self.config.pad_token_id is None:
+            fields["pad_token_id"] = self.pad_id  # LeanGPT reads its last token that is not padding
+        return fields
+
+    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        for column in (self.text_column, self.pair_column):
+            if column is not None and column not in column_names(rows):
+                raise ValueError(f"{source}: no column {column!r}, only {', '.join(column_names(rows))}")
+        columns = (self.text_column, self.pair_column, self.label_column, self.classes)
+        key = (self.name, columns, self.length, self.arguments.truncation, self.tokenizer_key())
+        read = Prepare(partial(self._read, source=source), key)
+        return read(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
+
+    def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
+        texts = [name for name in (self.text_column, self.pair_column) if name is not None]
+        for name in texts:
+            check_text(batch, name, indices, source)
+        cut = {"truncation": True, "max_length": self.length} if self.arguments.truncation else {"verbose": False}
+        tokens = self.processing(*(batch[name] for name in texts), return_attention_mask=False, **cut)
+        for index, ids in zip(indices, tokens["input_ids"]):
+            where = f"{source}: {self.text_column}, row {index}"
+            if len(ids) > self.length:
+                raise ValueError(f"{where}: {len(ids)} tokens, but {self.length} are read; set truncation: true")
+            if not ids:
+                raise ValueError(f"{where}: the text is empty")
+        prepared = {"input_ids": tokens["input_ids"], "length": [len(ids) for ids in tokens["input_ids"]]}
+        if self.pair_column is not None and "token_type_ids" in tokens and hasattr(self.config, "type_vocab_size"):
+            prepared["token_type_ids"] = tokens["token_type_ids"]
+        return {**prepared, "labels": self.labels(batch, indices, source)}
+
+    def collate(self, rows: list[dict]) -> Batch:
+        ids = self.pad(rows, "input_ids", self.pad_id)
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        batch = {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
+        if "token_type_ids" in rows[0]:
+            batch["token_type_ids"] = self.pad(rows, "token_type_ids", 0)
+        dtype = torch.float32 if self.regression else torch.long
+        return {**batch, "labels": torch.tensor([row["labels"] for row in rows], dtype=dtype)}
+
+
+class QuestionAnswering(TextTask):
+    """The answer's span in a context, as in SQuAD (Rajpurkar et al. 2016): columns id, question, context, answers."""
+
+    name, head = "question-answering", "ForQuestionAnswering"
+    metrics = ("f1", "exact_match", "loss")
+
+    @classmethod
+    def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
+        return [cls.find_text(rows, column, "question-answering") for column in ("question", "context")]
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        for column in ("id", "question", "context", "answers"):
+            find_column(train, column, "question-answering", [])
+        return {}
+
+    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        if isinstance(rows, IterableDataset):
+            raise ValueError("streaming: question-answering needs the whole split")
+        key = (self.name, self.length, self.arguments.doc_stride, training, self.tokenizer_key())
+        cut = Prepare(partial(self._read, training=training, source=source), key)
+        features = cut(rows, self.arguments.preprocessing_workers, f"windows of {source}")
+        if not training:
+            self.examples, self.features = rows, features
+        return features
+
+    def _read(self, batch: dict[str, list], indices: list[int], training: bool, source: str) -> dict:
+        for column in ("question", "context"):
+            check_text(batch, column, indices, source)
+        try:
+            return question_answering.windows(
+                batch, self.processing, self.length, self.arguments.doc_stride, training
+            )
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from error
+
+    def collate(self, rows: list[dict]) -> Batch:
+        ids = self.pad(rows, "input_ids", self.pad_id)
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        batch = {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
+        if "token_type_ids" in rows[0] and hasattr(self.config, "type_vocab_size"):
+            batch["token_type_ids"] = self.pad(rows, "token_type_ids", 0)
+        for name in ("start_positions", "end_positions"):
+            batch[name] = torch.tensor([row[name] for row in rows])
+        return batch
+
+    def reduce(self, outputs: object, labels: object) -> torch.Tensor:
+        """(B, 2, length): start and end logits, padded to one length for all batches."""
+        start, end = outputs[:2]
+        logits = torch.stack([start, end], dim=1).float()
+        return F.pad(logits, (0, self.length - logits.shape[-1]), value=-1e4)
+
+    def score(self, prediction: EvalPrediction) -> dict[str, float]:
+        start, end = prediction.predictions[:, 0], prediction.predictions[:, 1]
+        answers = question_answering.best_spans(start, end, self.features, self.examples)
+        references = dict(zip(self.examples["id"], (answer["text"] for answer in self.examples["answers"])))
+        return question_answering.exact_match_and_f1(answers, references)
+
+
+TASKS: dict[str, type[Task]] = {
+    each.name: each for each in (ImageClassification, MaskedLM, CausalLM, SequenceClassification, QuestionAnswering)
+}

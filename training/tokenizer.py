@@ -1,0 +1,301 @@
+"""Tokenizers trained on one's own text, which AutoTokenizer loads back without any code: `leaner tokenizer`.
+
+Kinds: `byte-bpe` (GPT-2's byte-level BPE, lossless on any text), `wordpiece` (BERT's, uncased), `bytes` (the 256 byte
+values, as in Long Range Arena's text task), `words` (whole words between spaces, for ListOps).
+The same texts give the same tokenizer, byte for byte, on any number of threads.
+"""
+
+import argparse
+import difflib
+import itertools
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sized
+from dataclasses import dataclass
+from pathlib import Path
+
+from datasets import Dataset, IterableDataset
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import TokenizersBackend
+
+
+KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
+SPECIAL_TOKENS = {"gpt": ["<|endoftext|>"], "bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]}
+MAX_ALPHABET = 1000  # characters that WordPiece keeps, the most frequent ones, as BERT's training in tokenizers does
+BATCH = 1000  # texts handed to the trainer at once
+
+
+def train_tokenizer(
+    texts: Iterable[str], kind: str, vocab_size: int, max_length: int, family: str
+) -> TokenizersBackend:
+    """A tokenizer of one of `KINDS` with the special tokens of a family, `gpt` or `bert`, which come first.
+
+    gpt: `<|endoftext|>` is beginning, end and padding (and the unknown word, where there can be one), and nothing is
+    inserted. bert: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. `max_length` in tokens. Little text gives a smaller
+    vocabulary than `vocab_size`. `bytes` reads no text; `wordpiece` reads the texts twice, and keeps those of an
+    iterator that can be read once in memory.
+
+    Raises:
+        ValueError: unknown kind or family, too small a `vocab_size`, no text at all, or a row that is not a string.
+    """
+    check_choice("kind", kind, KINDS)
+    check_choice("family", family, tuple(SPECIAL_TOKENS))
+    special = SPECIAL_TOKENS[family]
+    if kind in ("byte-bpe", "bytes"):
+        check_size(vocab_size, 256 + len(special), f"256 bytes and {len(special)} special tokens")
+    if kind == "byte-bpe":
+        tokenizer = _byte_bpe(texts, vocab_size, special)
+    elif kind == "wordpiece":
+        tokenizer = _wordpiece(texts, vocab_size, special)
+    elif kind == "bytes":
+        tokenizer = _bytes(special)
+    else:
+        tokenizer = _words(texts, vocab_size, special)
+    after = []
+    if kind == "byte-bpe":  # offsets leave out the space that begins a token
+        after.append(processors.ByteLevel(add_prefix_space=False, trim_offsets=True))
+    if family == "bert":
+        after.append(
+            processors.TemplateProcessing(
+                single="[CLS] $A [SEP]",
+                pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+                special_tokens=[(token, special.index(token)) for token in ("[CLS]", "[SEP]")],
+            )
+        )
+        names = {f"{token[1:-1].lower()}_token": token for token in special}
+    else:
+        names = dict.fromkeys(("bos_token", "eos_token", "pad_token"), special[0])
+        if kind in ("wordpiece", "words"):
+            names["unk_token"] = special[0]
+    if after:
+        tokenizer.post_processor = processors.Sequence(after)
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return TokenizersBackend(
+        tokenizer_object=tokenizer,
+        model_max_length=max_length,
+        model_input_names=inputs if family == "bert" else [inputs[0], inputs[2]],
+        clean_up_tokenization_spaces=False,
+        **names,
+    )
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises a ValueError that lists the choices and the nearest one unless `value` is among them."""
+    if value not in choices:
+        nearest = difflib.get_close_matches(value, choices, 1, cutoff=0.4)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise ValueError(f"unknown {name} {value!r}, expected one of {', '.join(choices)}{hint}")
+
+
+def check_size(vocab_size: int, smallest: int, contents: str) -> None:
+    """Raises a ValueError unless `vocab_size` holds what every tokenizer of the kind has."""
+    if vocab_size < smallest:
+        raise ValueError(f"vocab_size={vocab_size} is too small: {contents} need {smallest}")
+
+
+def _checked(texts: Iterable[str]) -> Iterator[str]:
+    """The texts.
+
+    Raises:
+        ValueError: a row is not a string, or no row has more than spaces.
+    """
+    empty = True
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"row {row} of the texts is of type {type(text).__name__}, not a string")
+        empty = empty and not text.strip()
+        yield text
+    if empty:
+        raise ValueError("no text to train a tokenizer on: no rows, or only empty ones")
+
+
+def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]) -> None:
+    """Feeds the texts in batches, so that only one batch is in memory."""
+    rows = _checked(texts)
+    batches = iter(lambda: list(itertools.islice(rows, BATCH)), [])
+    tokenizer.train_from_iterator(batches, trainer, length=len(texts) if isinstance(texts, Sized) else None)
+
+
+def _byte_level(model: models.Model, use_regex: bool) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _byte_bpe(texts: Iterable[str], vocab_size: int, special: list[str]) -> Tokenizer:
+    """Byte-level BPE over all 256 bytes (Radford et al. 2019)."""
+    tokenizer = _byte_level(models.BPE(), use_regex=True)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=sys.stderr.isatty(),
+    )
+    _train(tokenizer, trainer, texts)
+    return tokenizer
+
+
+def _bytes(special: list[str]) -> Tokenizer:
+    """One token per byte of UTF-8: the id of byte b is b plus the number of special tokens."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}  # these stand for themselves
+    hidden = itertools.count(256)
+    alphabet = [chr(byte if byte in visible else next(hidden)) for byte in range(256)]
+    vocabulary = {token: index for index, token in enumerate([*special, *alphabet])}
+    tokenizer = _byte_level(models.BPE(vocabulary, []), use_regex=False)
+    tokenizer.add_special_tokens(special)
+    return tokenizer
+
+
+def _words(texts: Iterable[str], vocab_size: int, special: list[str]) -> Tokenizer:
+    """Every word between spaces of the texts, in sorted order."""
+    words = set()
+    for text in _checked(texts):
+        words.update(text.split())
+    words = sorted(words - set(special))
+    check_size(vocab_size, len(special) + len(words), f"{len(words)} words and {len(special)} special tokens")
+    vocabulary = {word: index for index, word in enumerate([*special, *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_unknown(special)))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(special)
+    return tokenizer
+
+
+def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str]) -> Tokenizer:
+    """Uncased WordPiece (Devlin et al. 2019); a word of a character outside the alphabet is unknown."""
+    if iter(texts) is texts:
+        texts = list(texts)
+    tokenizer = Tokenizer(models.WordPiece(unk_token=_unknown(special)))
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=True, lowercase=True
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    first, inner = _characters(texts, tokenizer)
+    characters = f"{len(first)} characters, {len(inner)} of them also inside words, and {len(special)} special tokens"
+    check_size(vocab_size, len(special) + len(first) + len(inner), characters)
+    # The trainer numbers ##characters in the random order of a hash map and breaks ties between merges by number.
+    # As special tokens they are numbered beforehand; the model below has the right special tokens again.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*special, *first, *inner],
+        initial_alphabet=first,
+        limit_alphabet=len(first),
+        show_progress=sys.stderr.isatty(),
+    )
+    _train(tokenizer, trainer, texts)
+    trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=_unknown(special)))
+    trained.normalizer, trained.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    trained.decoder = decoders.WordPiece(cleanup=False)
+    trained.add_special_tokens(special)
+    return trained
+
+
+def _characters(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
+    """The `MAX_ALPHABET` most frequent normalised characters, and `##c` for those that may continue a word."""
+    raw, counts = Counter(), Counter()
+    for text in _checked(texts):
+        raw.update(text)
+    for character, count in raw.items():
+        for normal in tokenizer.normalizer.normalize_str(character):
+            counts[normal] += count
+    after_a = {
+        character: tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(f"a{character}"))
+        for character in counts
+    }
+    visible = [character for character in counts if after_a[character] != [("a", (0, 1))]]  # no spaces
+    first = sorted(sorted(visible, key=lambda character: (-counts[character], character))[:MAX_ALPHABET])
+    return first, [f"##{character}" for character in first if len(after_a[character]) == 1]
+
+
+def _unknown(special: list[str]) -> str:
+    return "[UNK]" if "[UNK]" in special else special[0]
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """The texts of one column, read in batches, as often as wanted; `limit` rows at most."""
+
+    rows: Dataset | IterableDataset
+    column: str
+    limit: int | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        batches = self.rows.select_columns([self.column]).iter(batch_size=BATCH)
+        return itertools.islice((text for batch in batches for text in batch[self.column]), self.limit)
+
+
+def read_texts(options: argparse.Namespace) -> TextColumn:
+    """The texts that the data options name.
+
+    Raises:
+        ValueError: the data has no such column; the message lists those that exist.
+    """
+    from .sources import load_split
+
+    rows = load_split(
+        options.dataset,
+        options.split,
+        dataset_config=options.dataset_config,
+        data_files=options.data_files,
+        streaming=options.streaming,
+    )
+    names = rows.column_names or list(next(iter(rows), {}))  # a stream may not know its columns
+    if options.text_column not in names:
+        raise ValueError(f"no column {options.text_column!r}, the data has {', '.join(names) or 'no columns'}")
+    return TextColumn(rows, options.text_column, options.max_rows)
+
+
+def save_whole(tokenizer: TokenizersBackend, output: Path) -> None:
+    """Writes the folder, which appears whole or not at all."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        work = Path(folder) / output.name
+        tokenizer.save_pretrained(work)
+        shutil.move(work, output)
+
+
+def tokens_per_byte(tokenizer: TokenizersBackend, texts: Iterable[str]) -> float:
+    """Tokens over bytes of UTF-8, special tokens left out."""
+    texts = list(_checked(texts))
+    encodings = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
+    return sum(map(len, encodings)) / sum(len(text.encode()) for text in texts)
+
+
+def main(argv: list[str]) -> None:
+    """`leaner tokenizer`: trains a tokenizer on a column of a data set and saves it.
+
+    Raises:
+        ValueError: what `train_tokenizer` or `read_texts` refuses.
+        FileExistsError: the output folder exists.
+    """
+    parser = argparse.ArgumentParser("leaner tokenizer", description="Train a tokenizer on a column of text.")
+    parser.add_argument("--kind", required=True, help=" | ".join(KINDS))
+    parser.add_argument("--family", default="bert", help=f"{' | '.join(SPECIAL_TOKENS)}: the special tokens")
+    parser.add_argument("--vocab_size", type=int, default=8192, help="tokens at most, special tokens included")
+    parser.add_argument("--max_length", type=int, default=512, help="tokens of the longest input")
+    parser.add_argument("--output_dir", type=Path, required=True, help="folder to write; it must not exist")
+    parser.add_argument("--dataset", help="name of built-in data, or a Hub id")
+    parser.add_argument("--dataset_config", help="configuration of a Hub data set")
+    parser.add_argument(
+        "--data_files", nargs="+", help="local data: a folder, or files, also split=FILE (parquet, json, csv, text)"
+    )
+    parser.add_argument("--split", default="train")
+    parser.add_argument("--text_column", default="text")
+    parser.add_argument("--max_rows", type=int, help="read only the first rows")
+    parser.add_argument("--streaming", action="store_true", help="read as a stream, without preparing a copy on disk")
+    options = parser.parse_args(argv)
+    check_choice("kind", options.kind, KINDS)  # before anything is downloaded
+    check_choice("family", options.family, tuple(SPECIAL_TOKENS))
+    if options.output_dir.exists():
+        raise FileExistsError(f"{options.output_dir} exists already")
+    texts = read_texts(options)
+    tokenizer = train_tokenizer(texts, options.kind, options.vocab_size, options.max_length, options.family)
+    sample = list(itertools.islice(texts, 1000))
+    save_whole(tokenizer, options.output_dir)
+    rate = tokens_per_byte(tokenizer, sample)
+    print(
+        f"{options.output_dir}: {options.kind}, {len(tokenizer):,} tokens, "
+        f"{rate:.3f} tokens per byte on the first {len(sample):,} texts"
+    )

@@ -1,0 +1,239 @@
+"""`leaner train RECIPE --shape NAME`: one run of one recipe, from data to a folder that loads on the Hub.
+
+In a clone also `python -m training.train` and `torchrun -m training.train`; installed,
+`torchrun -m modeling_leaner.training.train`.
+"""
+
+import errno
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+import transformers
+import yaml
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+from modeling_leaner.configuration_leaner import LeanConfig
+
+from . import report
+from .arguments import RecipeArguments, parse, recipe_names
+from .loading import build_model, load_config, load_processing, task_of, with_fields
+from .sources import Rows, describe, load_training
+from .tasks import Task
+from .trainer import LeanTrainer, remove_partial_checkpoints, whole_checkpoints
+
+
+NEEDED = ("task", "shape")
+
+
+def open_run(arguments: RecipeArguments, recipe: str | None) -> Path | None:
+    """Makes the run folder, or finds the checkpoint to continue from.
+
+    Raises:
+        ValueError: the folder holds a run and `resume` is not set, or a run with other settings.
+    """
+    folder = Path(arguments.output_dir)
+    saved, settings = folder / "recipe.yaml", {**arguments.settings, "shape": arguments.shape}
+    if saved.is_file():
+        if not arguments.resume:
+            raise ValueError(f"{folder} holds a run already: --resume continues it, --output_dir takes another folder")
+        before = yaml.safe_load(saved.read_text(encoding="utf-8"))
+        free = ("report_to", "disable_tqdm", "preprocessing_workers", "logging_steps", "data_files", "save_total_limit")
+        for key in sorted({*before, *settings} - set(free) - {"shape"}):
+            if before.get(key) != settings.get(key):
+                raise ValueError(
+                    f"{saved}: {key} is {before.get(key)!r}, but {settings.get(key)!r} was asked for: a run is "
+                    "continued with its own settings"
+                )
+    elif folder.is_dir() and any(folder.iterdir()) and not arguments.resume:
+        raise ValueError(f"{folder} is not empty; --output_dir takes another folder")
+    if arguments.process_index == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in remove_partial_checkpoints(folder):
+            print(f"{path} was not written to its end and is not used")
+        name = recipe or "no recipe"
+        text = f"# Every setting of this run that is not a default; from {Path(name).name}.\n" + yaml.safe_dump(settings)
+        pending = folder / "recipe.yaml.tmp"
+        pending.write_text(text, encoding="utf-8")
+        os.replace(pending, saved)
+    whole = whole_checkpoints(folder)
+    return whole[-1] if whole and arguments.resume else None
+
+
+def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | None]:
+    """The task with its data, ready for the model: prepared training and evaluation rows."""
+    config = load_config(str(arguments.shape))
+    task_class = task_of(arguments, config)
+    with arguments.main_process_first(local=True, desc="data"):
+        train, held_out = load_training(arguments)
+        task = task_class(arguments, config, load_processing(arguments, config, train))
+        config = with_fields(config, arguments, task.configure(train))
+        task.config = config
+        names = [
+            describe(arguments.dataset, split, arguments.data_files)
+            for split in (arguments.train_split, arguments.train_split if arguments.holdout else arguments.eval_split)
+        ]
+        train = task.prepare(train, names[0], training=True)
+        held_out = None if held_out is None else task.prepare(held_out, names[1], training=False)
+    return task, config, train.with_format("numpy"), None if held_out is None else held_out.with_format("numpy")
+
+
+def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[str, float], rows: Rows | None) -> dict:
+    """results.json: the numbers of a finished run, and what is needed to get them again."""
+    task, config, state = trainer.task, trainer.model.config, trainer.state
+    losses = [entry.get("loss", entry.get("train_loss")) for entry in state.log_history]
+    losses = [loss for loss in losses if loss is not None]
+    seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_loss" in entry]
+    memory, kind = report.peak_memory_bytes()
+    speed = ("_runtime", "_per_second")
+    chance = task.chance(trainer.train_dataset, rows) if rows is not None else None
+    return {
+        "task": task.name,
+        "dataset": arguments.dataset or "local files",
+        "dataset_config": arguments.dataset_config,
+        "split": f"holdout of {arguments.train_split}" if arguments.holdout else arguments.eval_split,
+        "rows": 0 if rows is None else len(rows),
+        "shape": arguments.shape,
+        "architecture": type(trainer.model).__name__,
+        "seed": arguments.seed,
+        "learning_rate": arguments.learning_rate,
+        "main_metric": task.metric,
+        "higher_is_better": task.higher_is_better,
+        "metrics": {key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speed)},
+        "chance": None if chance is None else {"name": chance[0], "value": chance[1]},
+        "parameters": config.count_parameters(type(trainer.model).__name__).total,
+        "recipe": arguments.settings,
+        "train": {
+            "steps": state.global_step,
+            "epochs": state.epoch,
+            "seconds": max(seconds, default=0.0),
+            "loss": losses[0] if len(losses) == 1 else losses[-2],
+            "peak_memory_bytes": memory,
+            "peak_memory_kind": kind,
+            "processes": arguments.world_size,
+            **trainer.throughput(),
+        },
+        "environment": report.environment(),
+    }
+
+
+def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
+    """Evaluates the final weights, then writes weights, figure, results and card; the results on the main process."""
+    folder, task = Path(arguments.output_dir), trainer.task
+    trainer.save_average()
+    if not all(torch.isfinite(parameter).all() for parameter in trainer.model.parameters()):
+        raise ValueError(f"the weights are not finite after step {trainer.state.global_step}; nothing was saved")
+    rows = trainer.eval_dataset
+    metrics = trainer.evaluate() if rows is not None else {}
+    trainer.save_model()
+    if not trainer.is_world_process_zero():
+        return None
+    (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
+    results = summarise(trainer, arguments, metrics, rows)
+    report.plot(trainer.metrics_file, folder / "training.png", task.metric)
+    report.write_json(folder / "results.json", results)
+    report.write_card(folder)
+    return results
+
+
+def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | None:
+    """One run to its end, or to where it was interrupted (None).
+
+    Raises:
+        ValueError, OSError: one line that names file, column and row, or key.
+    """
+    logging.set_verbosity_error()
+    _ = arguments.device  # sets up the processes, if there are several
+    checkpoint = open_run(arguments, recipe)
+    task, config, train, held_out = prepare(arguments)
+    model: PreTrainedModel = build_model(arguments, config, task)
+    if held_out is None:
+        arguments.eval_strategy = transformers.trainer_utils.IntervalStrategy.NO
+    if arguments.metric_for_best_model in (None, "loss"):
+        arguments.metric_for_best_model, arguments.greater_is_better = task.metric, task.higher_is_better
+    trainer = LeanTrainer(model, arguments, task, train_dataset=train, eval_dataset=held_out)
+    if trainer.is_world_process_zero():
+        count = model.num_parameters()
+        print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {len_of(train)} rows to train on")
+        if arguments.resume:
+            print(f"continuing from {checkpoint}" if checkpoint else "no whole checkpoint yet: from the beginning")
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if trainer.interrupted and trainer.state.global_step < trainer.state.max_steps:
+        if trainer.is_world_process_zero():
+            print(f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; continue with: {command}")
+        return None
+    return finish(trainer, arguments)
+
+
+def len_of(rows: Rows) -> str:
+    return f"{len(rows):,}" if hasattr(rows, "__len__") else "streamed"
+
+
+def say(results: dict, folder: str) -> None:
+    """The end of a run, for people."""
+    train, key = results["train"], f"eval_{results['main_metric']}"
+    quality = f"{key} {results['metrics'][key]:.4f}" if key in results["metrics"] else "not evaluated"
+    if results["chance"]:
+        quality += f" ({results['chance']['name']} {results['chance']['value']:.4f})"
+    print(f"{folder}: {quality}; {train['steps']} steps in {train['seconds']:.0f} s", end="")
+    if train["items_per_second"]:
+        share = 100 * train["input_pipeline_share"]
+        print(f", {train['items_per_second']:.1f} rows/s, input pipeline {share:.1f} % of a step", end="")
+    print(f"; peak memory {train['peak_memory_bytes'] / 2**30:.2f} GiB")
+
+
+def help_text() -> str:
+    """Our own settings; TrainingArguments' are documented by transformers."""
+    ours = [each for each in fields(RecipeArguments) if each.name in RecipeArguments.__annotations__]
+    lines = [
+        "usage: leaner train RECIPE --shape NAME|FOLDER|HUB_ID [--key value ...]",
+        f"recipes: {', '.join(recipe_names())}; or a file of your own",
+        "Every field of transformers.TrainingArguments is a key; beside them, or with another default:",
+        *(f"  --{each.name} ({each.default if isinstance(each.default, bool | int | float | str) else 'none'}): "
+          f"{each.metadata['help'].replace('%%', '%')}" for each in ours),
+    ]
+    return "\n".join(lines)
+
+
+def explain(error: Exception, folder: str | None) -> str:
+    """One line for what went wrong."""
+    text = " ".join(str(error).split())
+    if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in text or "os error 28" in text:
+        whole = whole_checkpoints(Path(folder)) if folder else []
+        kept = f"; the last whole checkpoint is {whole[-1]}, --resume continues from it" if whole else ""
+        free = shutil.disk_usage(folder if folder and Path(folder).exists() else ".").free
+        return f"{folder}: no space left on the disk ({free / 2**20:.0f} MiB free){kept}"
+    return text
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command; leaves the process with status 1 after one line on stderr where something is wrong."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(help_text())
+        return
+    recipe = None if words[0].startswith("--") else words.pop(0)
+    command = shlex.join(["leaner", "train", *([recipe] if recipe else []), *(w for w in words if w != "--resume")])
+    folder = None
+    try:
+        arguments = parse(recipe, words, needed=NEEDED)
+        folder = arguments.output_dir
+        results = run(arguments, recipe, f"{command} --resume")
+    except (ValueError, OSError, RuntimeError) as error:
+        if os.environ.get("LEANER_TRACEBACK"):
+            raise
+        print(f"leaner train: {explain(error, folder)}", file=sys.stderr)
+        raise SystemExit(1) from None
+    if results is None and arguments.process_index == 0:
+        raise SystemExit(130)
+    if results is not None:
+        say(results, arguments.output_dir)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,353 @@
+"""transformers' Trainer with what a pair needs: one stream of random numbers per row, whole checkpoints, an honest end.
+
+A checkpoint counts only once its `complete.json` lists every file with its size, so that a half-written one is never
+continued from. Everything random in the data is drawn from the row's place in the run; dropout follows torch's own
+generator, which the checkpoint holds.
+"""
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
+from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, TrainerCallback
+from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from .arguments import RecipeArguments
+from .optimizers import build_muon, head_scaled
+from .tasks import Batch, Task
+
+
+COMPLETE, EMA = "complete.json", "ema.safetensors"
+
+
+class NotFinite(ValueError):
+    """The loss, or the weights, became NaN or infinite."""
+
+
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints whose every file is there in full, the oldest first."""
+    found = []
+    for path in folder.glob("checkpoint-*"):
+        try:
+            listed = json.loads((path / COMPLETE).read_text())
+            if all((path / name).stat().st_size == size for name, size in listed.items()):
+                found.append((int(path.name.split("-")[1]), path))
+        except (OSError, ValueError):
+            continue
+    return [path for _, path in sorted(found)]
+
+
+def remove_partial_checkpoints(folder: Path) -> list[Path]:
+    """Deletes checkpoints that are not whole, so that nothing mistakes them for one; returns them."""
+    partial = sorted(set(folder.glob("checkpoint-*")) - set(whole_checkpoints(folder)))
+    for path in partial:
+        shutil.rmtree(path)
+    return partial
+
+
+class EpochLengthSampler(LengthGroupedSampler):
+    """Rows of like length together, in an order that follows from the seed and the epoch alone."""
+
+    def __init__(self, trainer: Trainer, **kwargs):
+        super().__init__(**kwargs)
+        self.trainer = trainer
+
+    def __iter__(self) -> Iterator[int]:
+        seed = self.trainer.args.data_seed or self.trainer.args.seed
+        self.generator = torch.Generator().manual_seed(seed * 1_000_003 + int(self.trainer.state.epoch or 0))
+        return super().__iter__()
+
+
+class RunCallback(TrainerCallback):
+    """metrics.jsonl, the exponential average, Ctrl-C, and the clock of the steps."""
+
+    def __init__(self, trainer: "LeanTrainer"):
+        self.trainer = trainer
+        self.previous_handler = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        trainer = self.trainer
+        trainer.started = time.perf_counter()
+        trainer.seconds_before = max((entry.get("seconds", 0.0) for entry in state.log_history), default=0.0)
+        if state.is_world_process_zero:  # a continued run repeats no line
+            lines = [json.dumps(entry) + "\n" for entry in state.log_history]
+            self.trainer.metrics_file.write_text("".join(lines))
+        if threading.current_thread() is threading.main_thread():
+            self.previous_handler = signal.signal(signal.SIGINT, self._interrupt)
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        if self.trainer.interrupted:
+            raise KeyboardInterrupt
+        self.trainer.interrupted = True
+        print("\nSaving after this step; Ctrl-C again stops at once.", flush=True)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.trainer.step_started = time.perf_counter()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.trainer.after_step()
+        if self.trainer.anyone_interrupted():
+            control.should_save = control.should_training_stop = True
+            control.should_evaluate = False
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if state.is_world_process_zero:
+            with self.trainer.metrics_file.open("a") as file:
+                file.write(json.dumps(state.log_history[-1]) + "\n")
+
+    def on_train_end(self, args, state, control, **kwargs):
+        if self.previous_handler is not None:
+            signal.signal(signal.SIGINT, self.previous_handler)
+
+
+class LeanTrainer(Trainer):
+    """See the module's docstring.
+
+    Args:
+        task: what is learned; it collates, transforms and scores.
+    """
+
+    args: RecipeArguments
+
+    def __init__(self, model: PreTrainedModel, args: RecipeArguments, task: Task, **kwargs):
+        self.task = task
+        self.metrics_file = Path(args.output_dir) / "metrics.jsonl"
+        self.interrupted, self.eval_rows_seen = False, 0
+        self.started, self.seconds_before = time.perf_counter(), 0.0
+        self.step_started = self.step_seconds = self.data_seconds = 0.0
+        self.steps_timed = self.items_timed = self.items_now = 0
+        self.first_bad_step = torch.tensor(-1, device=args.device)
+        self.average: list[torch.Tensor] | None = None
+        super().__init__(
+            model,
+            args,
+            data_collator=task.collate,
+            compute_metrics=task.score,
+            preprocess_logits_for_metrics=task.reduce,
+            processing_class=task.processing,
+            **kwargs,
+        )
+        self.add_callback(RunCallback(self))
+        if args.early_stopping_patience is not None:
+            self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
+
+    # Data
+
+    def _get_train_sampler(self, train_dataset=None):
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy == "group_by_length" and "length" in (dataset.column_names or []):
+            batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
+            return EpochLengthSampler(self, batch_size=batch, lengths=list(dataset["length"]))
+        return super()._get_train_sampler(train_dataset)
+
+    def _generators(self, first: int, rows: int, stream: int) -> list[np.random.Generator]:
+        """One generator per row from its place in the run; `stream` keeps training and evaluation apart."""
+        return [np.random.default_rng((self.args.seed if stream else 0, stream, first + row)) for row in range(rows)]
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        """Batches of one step, masked and cropped; the time they take is the input pipeline's."""
+        start = time.perf_counter()
+        processes, micro = self.args.world_size, 0
+        size, steps = self.args.train_batch_size, self.state.global_step
+
+        def transformed(batches: Iterator[Batch]) -> Iterator[Batch]:
+            nonlocal micro
+            for batch in batches:
+                place = (steps * self.args.gradient_accumulation_steps + micro) * processes + self.args.process_index
+                rows = len(next(iter(batch.values())))
+                micro += 1
+                yield self.task.transform(batch, self._generators(place * size, rows, stream=1), training=True)
+
+        samples, items = super().get_batch_samples(transformed(epoch_iterator), num_batches, device)
+        self.data_now = time.perf_counter() - start
+        self.items_now = sum(len(next(iter(batch.values()))) for batch in samples) * processes
+        return samples, items
+
+    def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+        rows = len(next(iter(inputs.values())))
+        size = self.args.eval_batch_size
+        place = (self.eval_rows_seen * self.args.world_size + self.args.process_index) * size
+        self.eval_rows_seen += 1
+        batch = self.task.transform(self._prepare_inputs(inputs), self._generators(place, rows, stream=0), False)
+        return super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
+
+    def evaluation_loop(self, *args, **kwargs):
+        """As Trainer's, on the averaged weights where there are any; the task's own loss where it has one."""
+        self.eval_rows_seen = 0
+        self._swap_average()
+        try:
+            output = super().evaluation_loop(*args, **kwargs)
+        finally:
+            self._swap_average()
+        output.metrics.pop("eval_model_preparation_time", None)
+        return output
+
+    # Loss
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """The model's own; label smoothing and mixup here, since they need every logit."""
+        labels = inputs.get("labels")
+        smoothing = self.args.label_smoothing_factor if model.training else 0.0
+        soft = labels is not None and labels.is_floating_point() and labels.ndim == 2
+        if not (smoothing or soft) or getattr(self.task, "regression", False) or labels is None:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
+        logits = outputs.logits
+        if self.task.name == "causal-lm":
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        logits, labels = (logits, labels) if soft else (logits.flatten(0, -2), labels.flatten())
+        loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
+        counted = len(labels) if soft else int((labels != -100).sum())
+        if num_items_in_batch is None:
+            loss = loss / max(counted, 1)
+        else:
+            loss = loss / num_items_in_batch * (self.accelerator.num_processes if self.args.world_size > 1 else 1)
+        return (loss, outputs) if return_outputs else loss
+
+    def _get_num_items_in_batch(self, batch_samples, device):
+        if batch_samples and "labels" in batch_samples[0] and batch_samples[0]["labels"].is_floating_point():
+            rows = torch.tensor(sum(len(batch["labels"]) for batch in batch_samples), device=device)
+            return self.accelerator.gather(rows).sum() if self.args.world_size > 1 else rows
+        return super()._get_num_items_in_batch(batch_samples, device)
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        bad = ~torch.isfinite(loss) & (self.first_bad_step < 0)
+        self.first_bad_step = torch.where(bad, self.state.global_step + 1, self.first_bad_step)
+        if loss.device.type == "cpu":
+            self.check_finite()
+        return loss
+
+    def check_finite(self) -> None:
+        """Raises NotFinite, with the step, once a loss was not; on a GPU this waits for the device."""
+        step = int(self.first_bad_step)
+        if step >= 0:
+            whole = whole_checkpoints(Path(self.args.output_dir))
+            kept = f"the last good checkpoint is {whole[-1]}" if whole else "no checkpoint had been written"
+            raise NotFinite(f"the loss is not finite at step {step}; {kept}; try a lower learning_rate")
+
+    def log(self, logs, start_time=None):
+        if "loss" in logs:
+            self.check_finite()
+        logs["seconds"] = self.seconds_before + time.perf_counter() - self.started
+        super().log(logs, start_time)
+
+    # Steps
+
+    def create_optimizer(self, model=None):
+        """AdamW or Muon; with `lr_head_scaling` the step size follows the heads (for both halves of a pair)."""
+        if self.args.lr_head_scaling == "sqrt" and not getattr(self, "scaled", False):
+            self.scaled = True
+            self.args.learning_rate = head_scaled(self.args.learning_rate, self.model.config)
+        if self.args.muon and self.optimizer is None:
+            model = self.model if model is None else model
+            decayed = set(self.get_decay_parameter_names(model))
+            betas = (self.args.adam_beta1, self.args.adam_beta2)
+            settings = (self.args.learning_rate, self.args.weight_decay, decayed, betas, self.args.adam_epsilon)
+            self.optimizer = build_muon(model, *settings)
+        return super().create_optimizer(model)
+
+    def after_step(self) -> None:
+        """Counts the step's time, first steps apart, and follows the weights with their average."""
+        if self.state.global_step - self._initial_global_step > 2:
+            self.step_seconds += time.perf_counter() - self.step_started + self.data_now
+            self.data_seconds += self.data_now
+            self.steps_timed += 1
+            self.items_timed += self.items_now
+        if self.args.ema_decay is not None:
+            weights = [parameter.detach() for parameter in self.model.parameters()]
+            if self.average is None:
+                self.average = [weight.clone() for weight in weights]
+            # Early on, the average forgets faster: the first weights are no one's goal.
+            decay = min(self.args.ema_decay, (1 + self.state.global_step) / (10 + self.state.global_step))
+            torch._foreach_lerp_(self.average, weights, 1 - decay)
+
+    @torch.no_grad()
+    def _swap_average(self) -> None:
+        if self.average is not None:
+            for parameter, average in zip(self.model.parameters(), self.average):
+                kept = parameter.detach().clone()
+                parameter.copy_(average)
+                average.copy_(kept)
+
+    def anyone_interrupted(self) -> bool:
+        """Whether Ctrl-C was pressed; all processes agree, or one would wait for the others for ever."""
+        if self.args.world_size == 1:
+            return self.interrupted
+        flag = torch.tensor(float(self.interrupted), device=self.args.device)
+        self.interrupted = bool(self.accelerator.reduce(flag, reduction="sum") > 0)
+        return self.interrupted
+
+    def throughput(self) -> dict[str, float | None]:
+        """Rows per second over the steps of this process, and the input pipeline's share of their time."""
+        if not self.steps_timed:
+            return {"items_per_second": None, "seconds_per_step": None, "input_pipeline_share": None}
+        return {
+            "items_per_second": self.items_timed / self.step_seconds,
+            "seconds_per_step": self.step_seconds / self.steps_timed,
+            "input_pipeline_share": self.data_seconds / self.step_seconds,
+        }
+
+    # Checkpoints
+
+    def _save_checkpoint(self, model, trial):
+        """As Trainer's, then the average, then the list that makes the checkpoint count."""
+        self.check_finite()
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        limit, self.args.save_total_limit = self.args.save_total_limit, None  # rotate once the new one counts
+        try:
+            if folder.exists() and self.args.should_save:
+                (folder / COMPLETE).unlink(missing_ok=True)
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        if self.args.world_size > 1:
+            self.accelerator.wait_for_everyone()
+        if not self.args.should_save:
+            return
+        (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
+        if self.average is not None:
+            names = [name for name, _ in self.model.named_parameters()]
+            save_file(dict(zip(names, self.average)), folder / EMA)
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+        pending = folder / (COMPLETE + ".tmp")
+        pending.write_text(json.dumps(sizes))
+        os.replace(pending, folder / COMPLETE)
+        self._rotate(limit)
+
+    def _rotate(self, limit: int | None) -> None:
+        """Deletes the oldest checkpoints but `limit`; the best one stays."""
+        whole = whole_checkpoints(Path(self.args.output_dir))
+        best = self.state.best_model_checkpoint
+        for path in whole[:-limit] if limit else []:
+            if best is None or Path(best).resolve() != path.resolve():
+                (path / COMPLETE).unlink()
+                shutil.rmtree(path)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self._load_average(Path(resume_from_checkpoint))
+
+    def _load_best_model(self):
+        super()._load_best_model()
+        self._load_average(Path(self.state.best_model_checkpoint))
+
+    def _load_average(self, checkpoint: Path) -> None:
+        if self.args.ema_decay is not None and (checkpoint / EMA).is_file():
+            tensors = load_file(checkpoint / EMA)
+            self.average = [tensors[name].to(self.args.device) for name, _ in self.model.named_parameters()]
+
+    def save_average(self) -> None:
+        """The averaged weights become the model's, for good."""
+        if self.average is not None:
+            self._swap_average()
+            self.average = None
