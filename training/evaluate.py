@@ -62,10 +62,10 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
         "task": task.name,
         "data": source,
         "split": split,
-        "rows": len(prepared),
+        "rows": trainer.rows_evaluated,
         "main_metric": task.metric,
         "metrics": {key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speed)},
-        "rows_per_second": len(prepared) / seconds,
+        "rows_per_second": trainer.rows_evaluated / seconds,
         "environment": report.environment(),
     }
 

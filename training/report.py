@@ -7,9 +7,9 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 from importlib.metadata import version
 from pathlib import Path
+from subprocess import DEVNULL, CalledProcessError, check_output
 from typing import Any
 
 import torch
@@ -24,7 +24,6 @@ from .arguments import TASKS, SettingsParser, tokens_of
 
 PACKAGES = "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split()
 CPU_INFO, PROCESS_STATUS = Path("/proc/cpuinfo"), Path("/proc/self/status")
-UNITS = {"loss": "loss, nats", "perplexity": "perplexity per token"}
 HUB_TASK = {"masked-lm": "fill-mask", "causal-lm": "text-generation", "sequence-classification": "text-classification"}
 SIZES = "hidden_size num_hidden_layers num_attention_heads head_dim intermediate_size".split()
 FIELDS = {  # of results.json; what ends in ? may be missing or null
@@ -43,12 +42,11 @@ def found(pattern: str, path: Path) -> str | None:
     return match[1].strip() if match else None
 
 
-def git(folder: Path, *arguments: str) -> str | None:
+def git(folder: Path, *words: str) -> str | None:
     """What a git command prints; None where git is missing or fails."""
-    command = ("git", "--no-optional-locks", "-C", folder, *arguments)
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
+        return check_output(("git", "--no-optional-locks", "-C", folder, *words), stderr=DEVNULL, text=True).strip()
+    except (OSError, CalledProcessError):
         return None
 
 
@@ -130,11 +128,13 @@ def plot(metrics_file: Path, output: Path, metric: str) -> None:
     """PNG of two panels against steps: the training and the held-out loss, and the held-out `metric`."""
     figure, content, metric = Figure((10, 3.8), layout="constrained"), io.BytesIO(), metric.removeprefix("eval_")
     rows = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
-    labels = (UNITS["loss"], UNITS.get(metric, metric.replace("_", " ")))
+    unit = "squared error" if metric in ("pearson", "spearman", "squared_error") else "nats"
+    labels = (f"loss, {unit}", {"loss": f"loss, {unit}"}.get(metric, metric.replace("_", " ")))
     for axis, label, names in zip(figure.subplots(1, 2), labels, (("loss", "eval_loss"), (f"eval_{metric}",))):
         for name in names:
-            line, colour = ("held-out", "tab:orange") if name.startswith("eval_") else ("training", "tab:blue")
             points = {row["step"]: row[name] for row in rows if row.get(name) is not None}  # the last, where repeated
+            line, colour = ("held-out", "tab:orange") if name.startswith("eval_") else ("training", "tab:blue")
+            line += "" if points else ": none"
             axis.plot(sorted(points), [points[step] for step in sorted(points)], ".-", color=colour, label=line)
         axis.set(xlabel="training step (updates of the weights)", ylabel=label)
         axis.locator_params(axis="x", integer=True)
@@ -149,8 +149,8 @@ def read_run(folder: Path) -> tuple[PreTrainedConfig, dict[str, Any], dict[str, 
     path, file = folder / "config.json", folder / "results.json"
     try:
         fields = flat(path, json.loads(path.read_text(encoding="utf-8")))
-        for name in SIZES:
-            require(type(fields.get(name)) is int, path, name, fields.get(name), "int")
+        for name, kind in {"model_type": str, **dict.fromkeys(SIZES, int)}.items():
+            require(type(fields.get(name)) is kind, path, name, fields.get(name), kind.__name__)
         config, path = AutoConfig.from_pretrained(folder, trust_remote_code=False), file
         results = flat(path, json.loads(path.read_text(encoding="utf-8")))
         for kind, names in FIELDS.items():
@@ -234,11 +234,10 @@ processing = {processing}.from_pretrained("{where}", trust_remote_code=True)
 ## Training
 
 {train["steps"]:,} steps in {train["seconds"]:,.0f} s{speed}{ended}; peak memory
-{train["peak_memory_bytes"] / 2**30:.2f} GiB ({train["peak_memory_kind"]}). Optimiser
-{"Muon and AdamW" if settings["muon"] else settings["optim"]}, highest learning rate {results["learning_rate"]}, schedule
-{settings["lr_scheduler_type"]}, warm-up {settings["warmup_steps"]}, weight decay {settings["weight_decay"]}, batches of
-{settings["per_device_train_batch_size"]} rows × {settings["gradient_accumulation_steps"]}, seed {results["seed"]}; the
-command names all that is no default. The same training and evaluation again:
+{train["peak_memory_bytes"] / 2**30:.2f} GiB ({train["peak_memory_kind"]}). Seed {results["seed"]}, optimiser
+{"Muon and AdamW" if settings["muon"] else settings["optim"]}, highest learning rate {results["learning_rate"]:.4g},
+schedule {settings["lr_scheduler_type"]}, warm-up {settings["warmup_steps"]}, weight decay {settings["weight_decay"]},
+{settings["per_device_train_batch_size"]} rows × {settings["gradient_accumulation_steps"]} a step. Once more, the same:
 
 ```bash
 {command}

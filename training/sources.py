@@ -46,12 +46,13 @@ def describe(dataset: str | None, split: str, data_files: list[str]) -> str:
     return f"{', '.join(chosen)} ({split})" if data_files else f"{dataset} ({split})"
 
 
-def _read_files(files: list[str], split: str, whole: str) -> Rows:
+def _read_files(files: list[str], split: str, whole: str, streaming: bool) -> Rows:
     """Local files of one format, or one folder, by the builder that `datasets` has for it."""
     paths = [Path(name) for name in files]
     if len(paths) == 1 and paths[0].is_dir():
         try:
-            return load_dataset(str(paths[0]), split=split, verification_mode=VerificationMode.NO_CHECKS)
+            checks = VerificationMode.NO_CHECKS
+            return load_dataset(str(paths[0]), split=split, verification_mode=checks, streaming=streaming)
         except (DatasetNotFoundError, FileNotFoundError) as error:
             raise ValueError(f"{paths[0]}: no data files of a known format in this folder") from error
     suffixes = {path.suffix.lower() for path in paths}
@@ -62,7 +63,7 @@ def _read_files(files: list[str], split: str, whole: str) -> Rows:
             raise ValueError(f"data_files: {path}: no such file")
     (suffix,) = suffixes
     options = {"delimiter": "\t"} if suffix == ".tsv" else {"sample_by": "paragraph"} if suffix == ".txt" else {}
-    return load_dataset(FORMATS[suffix], data_files={whole: files}, split=split, **options)
+    return load_dataset(FORMATS[suffix], data_files={whole: files}, split=split, streaming=streaming, **options)
 
 
 def _unreadable(files: list[str], error: Exception) -> str:
@@ -97,7 +98,7 @@ def load_split(
         if chosen is None:
             raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder")
         try:
-            rows = _read_files(chosen, split, whole)
+            rows = _read_files(chosen, split, whole, streaming)
         except (DatasetGenerationError, OSError) as error:
             raise ValueError(_unreadable(chosen, error)) from error
         except ValueError as error:

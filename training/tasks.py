@@ -200,7 +200,7 @@ class Classification(Task):
 
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
         """Accuracy of the most frequent class of the training rows."""
-        if self.regression or isinstance(train, IterableDataset):
+        if self.regression:
             return None
         majority = np.bincount(np.asarray(train["labels"])).argmax()
         return "majority accuracy", float((np.asarray(held_out["labels"]) == majority).mean())
@@ -287,7 +287,7 @@ class ImageClassification(Classification):
         dtype = torch.float32 if self.regression else torch.long
         return {
             "pixel_values": pixels.view(-1, channels, *side),  # (B, C, height, width), uint8
-            "labels": torch.tensor([row["labels"] for row in rows], dtype=dtype),
+            "labels": torch.tensor(np.array([row["labels"] for row in rows]), dtype=dtype),
         }
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
@@ -394,8 +394,6 @@ class LanguageModelling(TextTask):
 
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
         """Loss, in nats per token, of guessing each token by its frequency in the training rows (plus one)."""
-        if isinstance(train, IterableDataset):
-            return None
         counts, seen = (self._counts(rows.select(range(min(len(rows), 20_000)))) for rows in (train, held_out))
         return "unigram loss", float(-(seen * np.log((counts + 1) / (counts + 1).sum())).sum() / seen.sum())
 
@@ -565,7 +563,7 @@ class SequenceClassification(Classification, TextTask):
         if "token_type_ids" in rows[0]:
             batch["token_type_ids"] = self.pad(rows, "token_type_ids", 0)
         dtype = torch.float32 if self.regression else torch.long
-        return {**batch, "labels": torch.tensor([row["labels"] for row in rows], dtype=dtype)}
+        return {**batch, "labels": torch.tensor(np.array([row["labels"] for row in rows]), dtype=dtype)}
 
 
 class QuestionAnswering(TextTask):
@@ -610,7 +608,7 @@ class QuestionAnswering(TextTask):
         if "token_type_ids" in rows[0] and hasattr(self.config, "type_vocab_size"):
             batch["token_type_ids"] = self.pad(rows, "token_type_ids", 0)
         for name in ("start_positions", "end_positions"):
-            batch[name] = torch.tensor([row[name] for row in rows])
+            batch[name] = torch.tensor(np.array([row[name] for row in rows]))
         return batch
 
     def reduce(self, outputs: object, labels: object) -> torch.Tensor:

@@ -91,13 +91,13 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_loss" in entry]
     memory, kind = report.peak_memory_bytes()
     speed = ("_runtime", "_per_second")
-    chance = task.chance(trainer.train_dataset, rows) if rows is not None else None
+    chance = None if rows is None or arguments.streaming else task.chance(trainer.train_dataset, rows)
     return {
         "task": task.name,
         "dataset": arguments.dataset or "local files",
         "dataset_config": arguments.dataset_config,
         "split": f"holdout of {arguments.train_split}" if arguments.holdout else arguments.eval_split,
-        "rows": 0 if rows is None else len(rows),
+        "rows": 0 if rows is None else trainer.rows_evaluated,
         "shape": arguments.shape,
         "architecture": type(trainer.model).__name__,
         "seed": arguments.seed,

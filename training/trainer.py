@@ -189,6 +189,7 @@ class LeanTrainer(Trainer):
         finally:
             self._swap_average()
         output.metrics.pop("eval_model_preparation_time", None)
+        self.rows_evaluated = output.num_samples
         return output
 
     # Loss

@@ -1,0 +1,82 @@
+"""Every recipe, run for a few steps on small rows in its dataset's columns, and evaluated again from its folder."""
+
+import json
+import math
+import re
+
+import pytest
+import yaml
+from modeling_leaner.training import data, evaluate, sources, train
+from modeling_leaner.training.arguments import RECIPES, recipe_names
+from training_data import read_lines, write_rows, write_shape
+
+
+FAMILIES = {
+    "image-classification": ("vit",),
+    "masked-lm": ("bert",),
+    "causal-lm": ("gpt",),
+    "sequence-classification": ("bert",),
+    "question-answering": ("bert",),
+}
+FEW = "--max_steps 4 --per_device_train_batch_size 8 --per_device_eval_batch_size 16 --eval_strategy steps --eval_steps 2"
+FEW += " --save_strategy no --logging_steps 2 --warmup_steps 1 --disable_tqdm true --dataloader_num_workers 0 --hardware cpu"
+SMALLER = {"imagenet-1k": "--train_resize 20 --bf16 false", "squad": "--max_length 48 --doc_stride 16"}
+FILES = {"config.json", "model.safetensors", "recipe.yaml", "results.json", "metrics.jsonl", "training.png", "README.md"}
+
+
+@pytest.fixture(autouse=True)
+def small_sets(monkeypatch):
+    rules = data.ListOpsRules(max_depth=3, max_args=4, min_length=4, max_length=40)
+    small = {
+        "digits": data.digits,
+        "python-docs": lambda: data.python_docs(max_bytes=60_000, holdout=4),
+        "listops": lambda: data.listops(rules, train=80, test=40),
+        "listops-short": lambda: data.listops(rules, train=80, test=40),
+    }
+    monkeypatch.setattr(sources, "BUILT_IN", small)
+
+
+def run(recipe, family, folder, *words):
+    settings = yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())
+    image = {"image_size": 8, "patch_size": 4} if settings["dataset"] == "digits" else {}
+    arguments = [recipe, "--shape", write_shape(family, folder, **image), "--output_dir", str(folder / "run")]
+    if settings["dataset"] not in sources.BUILT_IN:
+        name = settings.get("dataset_config", settings["dataset"])
+        split = settings.get("eval_split", "validation")
+        arguments += ["--holdout", "0", "--data_files", *write_rows(folder, name, split)]
+    train.main([*arguments, *FEW.split(), *SMALLER.get(recipe, "").split(), *words])
+    return folder / "run"
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_recipe(recipe, tmp_path, capsys):
+    task = yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())["task"]
+    folder = run(recipe, FAMILIES[task][0], tmp_path)
+    assert {path.name for path in folder.iterdir()} >= FILES
+    assert not list(folder.glob("*.bin"))
+    results = json.loads((folder / "results.json").read_text())
+    assert results["train"]["steps"] == 4 and 0 <= results["train"]["input_pipeline_share"] < 1
+    assert all(math.isfinite(value) for value in results["metrics"].values())
+    assert f"eval_{results['main_metric']}" in results["metrics"]
+    assert sum("eval_loss" in line for line in read_lines(folder)) == 3
+    capsys.readouterr()
+    evaluate.main([str(folder)])
+    again = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert again["rows"] == results["rows"]
+    assert again["metrics"] == pytest.approx(results["metrics"], abs=1e-6)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_header(recipe):
+    """Three lines: what, hardware and time, result; never a shape."""
+    text = (RECIPES / f"{recipe}.yaml").read_text()
+    first, second, third = text.splitlines()[:3]
+    assert re.match(r"# What: \S", first) and re.match(r"# Hardware and time: \S", second)
+    assert re.match(r"# Result: \S", third)
+    assert "TIME" not in second and "RESULT" not in third
+    assert "shape" not in yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("recipe", ["sst2", "squad", "rte"])
+def test_leangpt_has_the_heads_too(recipe, tmp_path):
+    run(recipe, "gpt", tmp_path)
