@@ -18,7 +18,7 @@ TEXT = Value("string")
 
 def write_shape(family: str, folder: Path, **overrides) -> str:
     """A config file of a small shape."""
-    sizes = {**SIZES, "image_size": 16, "patch_size": 8} if family == "vit" else {**SIZES, "vocab_size": 400}
+    sizes = {**SIZES, "image_size": 16, "patch_size": 8, "num_channels": 3} if family == "vit" else {**SIZES, "vocab_size": 400}
     sizes |= {"num_key_value_heads": 4} if family == "gpt" else {}
     path = folder / f"{family}.json"
     load_shape(f"{family}/nano", **{**sizes, **overrides}).to_json_file(path)

@@ -196,7 +196,7 @@ def write_card(folder: Path) -> None:
     way, about = "higher" if results["higher_is_better"] else "lower", f"{results['rows']:,} | {results['split']}"
     scores = {f"**{name}** ({way} is better)" if name == main else name: metrics[name] for name in metrics}
     if chance := results.get("chance"):
-        scores[f"{main} of guessing ({chance['name']})"] = chance["value"]
+        scores[f"{chance['name']}, for comparison"] = chance["value"]
     table = "\n".join(f"| {name} | {value:.4f} | {about} |" for name, value in scores.items())
     software = ", ".join(f"{name} {machine[name]}" for name in ("modeling_leaner", *PACKAGES) if name in machine)
     rate, share = train.get("items_per_second"), train.get("input_pipeline_share")
@@ -226,7 +226,7 @@ One seed, evaluated on one split: a difference from another model may be chance,
 {"The split also chose the checkpoint, so its numbers flatter the model." if flatters else ""}
 
 ```python
-from transformers import {auto}, {processing}
+from transformers import {", ".join(sorted((auto, processing)))}
 model = {auto}.from_pretrained("{where}", trust_remote_code=True)
 processing = {processing}.from_pretrained("{where}", trust_remote_code=True)
 ```

@@ -203,13 +203,13 @@ def _checked(grid: Grid) -> Grid:
     return grid
 
 
-def check_unchanged(grid: Grid) -> None:
+def check_unchanged(grid: Grid, rows: Iterable[Row]) -> None:
     """Raises GridError where output_dir holds runs of another grid; shapes, seeds, learning rates may be added."""
     saved = grid.path("grid.yaml")
+    if not any(row["status"] == "finished" for row in rows) and not any(grid.path("runs").glob("*/*")):
+        return  # whatever failed wrote nothing yet, such as a misspelt setting
     if not saved.exists():
-        if grid.path("results.csv").exists():
-            raise GridError(f"output_dir: expected {saved} beside results.csv, name another output_dir")
-        return
+        raise GridError(f"output_dir: expected {saved} beside its runs, name another output_dir")
     before, now = yaml.safe_load(saved.read_text(encoding="utf-8")), asdict(grid)
     before["tuning"] = before["tuning"] or now["tuning"]  # nothing was tuned over a single learning rate
     for key, value in before.items():
@@ -377,39 +377,51 @@ class Sweep:
     """
 
     def __init__(self, grid: Grid, jobs: int, lock: int):
-        self.grid, self.jobs, self.lock = grid, jobs, lock
+        self.grid, self.jobs, self.lock, self.interrupts = grid, jobs, lock, 0
         self.rows = read_rows(grid.path("results.csv"))
         self.again = {run for run, row in self.rows.items() if row["status"] == "failed"}
         devices = cuda_devices() or [None]
         self.devices = deque(devices[index % len(devices)] for index in range(max(jobs, len(devices))))
 
     def run(self) -> None:
-        """Runs until nothing is due; what failed in an earlier sweep is tried once more."""
-        while due := due_runs(self.grid, {run: row for run, row in self.rows.items() if run not in self.again}):
-            self._run_all(due)
+        """Runs until nothing is due; what failed in an earlier sweep is tried once more.
+
+        Raises:
+            KeyboardInterrupt: after SIGINT or SIGTERM, once the processes under way have ended.
+        """
+        # Handlers that raise would lose the process that is being started.
+        handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            while due := due_runs(self.grid, {run: row for run, row in self.rows.items() if run not in self.again}):
+                self._run_all(due)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _interrupt(self, *_: object) -> None:
+        self.interrupts += 1
 
     def _run_all(self, due: list[Run]) -> None:
-        waiting, running, ended = deque(due), {}, 0
-        try:
-            while waiting or running:
-                while waiting and len(running) < self.jobs:
-                    run = waiting.popleft()
-                    running[run] = self._start(run)
-                for run, (process, device) in list(running.items()):
-                    status = process.poll() if process else 0
-                    if status is not None:
-                        del running[run]
-                        self.devices.append(device)
-                        ended += 1
+        waiting, running, ended, forwarded = deque(due), {}, 0, 0
+        while running or (waiting and not self.interrupts):
+            while waiting and len(running) < self.jobs and not self.interrupts:
+                run = waiting.popleft()
+                running[run] = self._start(run)
+            interrupts = self.interrupts
+            for run, (process, device) in list(running.items()):
+                if process and forwarded < interrupts:
+                    process.send_signal(signal.SIGINT)
+                status = process.poll() if process else 0
+                if status is not None:
+                    del running[run]
+                    self.devices.append(device)
+                    ended += 1
+                    if status == 0 or not self.interrupts:
                         self._keep(run, status, f"{run.phase} {ended}/{len(due)}")
-                time.sleep(POLL_SECONDS if running else 0)
-        except BaseException:  # most often Ctrl-C
-            processes = [process for process, _ in running.values() if process]
-            for process in processes:
-                process.send_signal(signal.SIGINT)
-            for process in processes:
-                process.wait()
-            raise
+            forwarded = interrupts
+            time.sleep(POLL_SECONDS if running else 0)
+        if self.interrupts:
+            raise KeyboardInterrupt
 
     def _start(self, run: Run) -> tuple[subprocess.Popen | None, str | None]:
         """The process of one run and its device; no process where the run had finished and only its row was lost."""
@@ -430,8 +442,8 @@ class Sweep:
         log = Path(f"{run.folder(self.grid)}.log")
         try:
             if status != 0:
-                lines = re.split(r"\s*[\r\n]+", log.read_text(encoding="utf-8", errors="replace").strip())
-                raise ValueError(lines[-1][:300] if status > 0 and lines[-1] else f"exit status {status}")
+                last_line = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
+                raise ValueError(last_line[:300] if status > 0 and last_line else f"exit status {status}")
             row = result_row(self.grid, run)
             said = f"{row['metric']} {row['value']:.4f}, {row['seconds'] or 0:.0f} s"
         except ValueError as error:
@@ -549,7 +561,9 @@ def show(summary: dict[str, object]) -> None:
         return "–" if value is None else " ".join(format(number, form) for number in numbers)
 
     direction = {True: ", higher is better", False: ", lower is better", None: ""}[summary["higher_is_better"]]
-    caption = f"{summary['metric']}{direction}; difference from {summary['baseline']} over the same seeds"
+    caption = (
+        f"{summary['metric'] or 'no metric yet'}{direction}; difference from {summary['baseline']} over the same seeds"
+    )
     table = Table(caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("shape")
     for heading, _ in SHOWN.values():
@@ -581,8 +595,8 @@ def run_sweep(grid: Grid, jobs: int) -> dict[Run, Row]:
         except BlockingIOError:
             used = "in use by another sweep, or by a run that outlived a killed one; wait until it ends"
             raise GridError(f"output_dir: {grid.output_dir} is {used}") from None
-        check_unchanged(grid)
         sweep = Sweep(grid, jobs, lock.fileno())
+        check_unchanged(grid, sweep.rows.values())
         _replace(grid.path("grid.yaml"), lambda file: yaml.safe_dump(asdict(grid), file, sort_keys=False))
         sweep.run()
     return sweep.rows
@@ -599,14 +613,13 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; they share the machine's cores")
     parser.add_argument("--summary", action="store_true", help="only summarise the runs that are there")
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a batch system's stop is a Ctrl-C
     try:
         if options.jobs < 1:
             raise GridError(f"--jobs: expected a number from 1, got {options.jobs}")
         grid = load_grid(options.grid)
         if options.summary:
-            check_unchanged(grid)
             rows = read_rows(grid.path("results.csv"))
+            check_unchanged(grid, rows.values())
             if not rows:
                 raise GridError(f"{grid.path('results.csv')}: no run has ended yet")
         else:

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import has_length
 
 from .arguments import RecipeArguments
 from .optimizers import build_muon, head_scaled
@@ -95,9 +96,12 @@ class RunCallback(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         self.trainer.after_step()
-        if self.trainer.anyone_interrupted():
+        if self.trainer.anyone_interrupted():  # an evaluation that is due still comes first, as if nothing had been
             control.should_save = control.should_training_stop = True
-            control.should_evaluate = False
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        if self.trainer.interrupted and state.epoch % 1:  # no epoch has ended
+            control.should_log = control.should_evaluate = control.should_save = False
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if state.is_world_process_zero:
@@ -149,6 +153,20 @@ class LeanTrainer(Trainer):
             return EpochLengthSampler(self, batch_size=batch, lengths=list(dataset["length"]))
         return super()._get_train_sampler(train_dataset)
 
+    def get_train_dataloader(self):
+        """As Trainer's, without the last batch of an epoch where it is not full.
+
+        Several processes would fill it up with repeated rows, one would take a step of fewer rows: neither is the same
+        run. Every epoch leaves out other rows.
+        """
+        kept = self.args.dataloader_drop_last
+        batch = self.args.train_batch_size * self.args.world_size
+        self.args.dataloader_drop_last = has_length(self.train_dataset) and len(self.train_dataset) >= batch
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.args.dataloader_drop_last = kept
+
     def _generators(self, first: int, rows: int, stream: int) -> list[np.random.Generator]:
         """One generator per row from its place in the run; `stream` keeps training and evaluation apart."""
         return [np.random.default_rng((self.args.seed if stream else 0, stream, first + row)) for row in range(rows)]
@@ -181,11 +199,12 @@ class LeanTrainer(Trainer):
         return super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
 
     def evaluation_loop(self, *args, **kwargs):
-        """As Trainer's, on the averaged weights where there are any; the task's own loss where it has one."""
+        """As Trainer's, on the averaged weights where there are any; training's random numbers are left alone."""
         self.eval_rows_seen = 0
         self._swap_average()
         try:
-            output = super().evaluation_loop(*args, **kwargs)
+            with torch.random.fork_rng():
+                output = super().evaluation_loop(*args, **kwargs)
         finally:
             self._swap_average()
         output.metrics.pop("eval_model_preparation_time", None)

@@ -1,0 +1,283 @@
+"""Extractive question answering: windows, spans back to text, SQuAD's exact match and F1."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from modeling_leaner.training.question_answering import best_spans, exact_match_and_f1, normalise, windows
+from modeling_leaner.training.tokenizer import train_tokenizer
+
+
+WORDS = [f"{first}{second}" for first in ("ka", "lo", "mi", "nu", "re") for second in ("ba", "de", "fo", "gul", "hi")]
+
+
+def random_rows(count, words, seed=0):
+    """Rows with 1..4 words of the context as the answer, of at most 26 bytes, so that some window has all of it."""
+    rng, rows = random.Random(seed), []
+    for index in range(count):
+        context = [rng.choice(WORDS) + rng.choice(["", "", ",", "."]) for _ in range(words)]
+        first = rng.randrange(words - 4)
+        answer = " ".join(context[first : first + rng.randint(1, 4)]).rstrip(",.")
+        start = len(" ".join([*context[:first], ""]))
+        rows.append(
+            {
+                "id": f"row-{index}",
+                "question": f"  Where is {rng.choice(WORDS)}?",
+                "context": "  " + " ".join(context),
+                "answers": {"text": [answer], "answer_start": [start + 2]},
+            }
+        )
+    return Dataset.from_list(rows)
+
+
+def row(context, answer=None, start=None, row_id="q1", question="Where?"):
+    """A batch of one row; without an answer, an unanswerable one."""
+    texts = [] if answer is None else [answer]
+    starts = [] if answer is None else [context.index(answer) if start is None else start]
+    answers = {"text": texts, "answer_start": starts}
+    return {"id": [row_id], "question": [question], "context": [context], "answers": [answers]}
+
+
+@pytest.fixture(scope="module", params=["byte-bpe", "wordpiece", "bytes"])
+def tokenizer(request):
+    texts = [*random_rows(50, 40)["context"], "Where is it?"]
+    return train_tokenizer(texts, request.param, 400, 512, "bert")
+
+
+@pytest.fixture(scope="module")
+def words():
+    """A tokenizer whose tokens are words, so that positions can be counted by hand."""
+    return train_tokenizer(["Where? a b c d e f g h i j"], "words", 50, 512, "bert")
+
+
+def prepare(rows, tokenizer, max_length=64, doc_stride=26, training=False):
+    arguments = {"tokenizer": tokenizer, "max_length": max_length, "doc_stride": doc_stride, "training": training}
+    return rows.map(windows, batched=True, fn_kwargs=arguments, remove_columns=rows.column_names)
+
+
+def perfect_logits(features, shift=0):
+    """Ten at each window's labelled positions moved by `shift` tokens, zero elsewhere, -100 for padding."""
+    length = max(map(len, features["input_ids"]))
+    starts, ends = np.zeros((2, len(features), length + 3), np.float32)
+    for window, feature in enumerate(features):
+        if feature["start_positions"]:
+            starts[window, feature["start_positions"] + shift] = 10
+            ends[window, feature["end_positions"] + shift] = 10
+        starts[window, len(feature["input_ids"]) :] = ends[window, len(feature["input_ids"]) :] = -100
+    return starts, ends
+
+
+def test_windows_by_hand(words):
+    batch = row("a b c d e f g h i j", "f g")
+    made = windows(batch, words, max_length=8, doc_stride=2, training=False)  # 8 - 3 special - 1 question: 4 words
+    tokens = [words.convert_ids_to_tokens(ids) for ids in made["input_ids"]]
+    parts = ["a b c d", "c d e f", "e f g h", "g h i j"]
+    assert tokens == [["[CLS]", "Where?", "[SEP]", *part.split(), "[SEP]"] for part in parts]
+    assert made["token_type_ids"] == [[0, 0, 0, 1, 1, 1, 1, 1]] * 4 and made["attention_mask"] == [[1] * 8] * 4
+    assert made["start_positions"] == [0, 0, 4, 0] and made["end_positions"] == [0, 0, 5, 0]
+    assert made["example_id"] == ["q1"] * 4
+    outside = [-1, -1]
+    assert made["offset_mapping"][2] == [*[outside] * 3, [8, 9], [10, 11], [12, 13], [14, 15], outside]
+    training = windows(batch, words, max_length=8, doc_stride=2, training=True)
+    assert set(training) == {"input_ids", "token_type_ids", "attention_mask", "start_positions", "end_positions"}
+    assert all(training[column] == made[column] for column in training)
+
+
+@pytest.mark.parametrize(("answer", "position"), [("a b c d", (3, 6)), ("a", (3, 3)), ("d", (6, 6)), ("d e", (0, 0))])
+def test_an_answer_belongs_to_a_window_only_whole(words, answer, position):
+    made = windows(row("a b c d e f", answer), words, max_length=8, doc_stride=2, training=True)
+    assert (made["start_positions"][0], made["end_positions"][0]) == position
+
+
+def test_no_answer_is_the_first_position(words):
+    for batch in (row("a b c"), row("a b c", "", 0), row("a b c", " ", 1), row("")):
+        made = windows(batch, words, 16, 2, training=True)
+        assert made["start_positions"] == made["end_positions"] == [0] and made["input_ids"][0][0] == 2
+    first = {"text": ["b", "c"], "answer_start": [2, 4]}  # of several answers the first is the label
+    made = windows({**row("a b c"), "answers": [first]}, words, 16, 2, training=True)
+    assert (made["start_positions"], made["end_positions"]) == ([4], [4])
+
+
+def test_spaces_around_an_answer_do_not_count(words):
+    made = windows(row("a b c", " b ", 1), words, 16, 2, training=True)
+    assert (made["start_positions"], made["end_positions"]) == ([4], [4])
+
+
+def test_no_token_types_where_the_tokenizer_gives_none():
+    tokenizer = train_tokenizer(["a b"], "words", 50, 512, "gpt")
+    assert "token_type_ids" not in windows(row("a b", "b"), tokenizer, 16, 2, training=True)
+
+
+@pytest.mark.parametrize(
+    ("context", "answer"),
+    [("where? cafe\u0301", "cafe\u0301"), ("\x07cafe? where", "\x07cafe")],  # an accent, a bell: no tokens
+)
+def test_what_the_tokenizer_drops_may_be_in_an_answer(context, answer):
+    tokenizer = train_tokenizer(["where? cafe"], "wordpiece", 400, 512, "bert")
+    made = windows(row(context, answer), tokenizer, 64, 8, training=True)
+    assert tokenizer.decode(made["input_ids"][0][made["start_positions"][0] : made["end_positions"][0] + 1]) == "cafe"
+
+
+def test_spaces_around_a_question_take_no_room():
+    tokenizer = train_tokenizer([], "bytes", 300, 512, "bert")
+    padded = windows(row("a b", "b", question=" " * 99 + "Where? "), tokenizer, 32, 8, training=True)
+    assert padded == windows(row("a b", "b", question="Where?"), tokenizer, 32, 8, training=True)
+
+
+def test_windows_lead_back_to_the_answer(tokenizer):
+    rows = random_rows(50, words=120, seed=1)
+    features = prepare(rows, tokenizer)
+    contexts, answers = dict(zip(rows["id"], rows["context"])), dict(zip(rows["id"], rows["answers"]))
+    found, late, covered = set(), 0, {}
+    for feature in features:
+        row_id, offsets = feature["example_id"], feature["offset_mapping"]
+        assert len(offsets) == len(feature["input_ids"]) <= 64
+        start, end = feature["start_positions"], feature["end_positions"]
+        assert (start == 0) == (end == 0)
+        if start:
+            assert contexts[row_id][offsets[start][0] : offsets[end][1]] == answers[row_id]["text"][0]
+            assert offsets[start][0] == answers[row_id]["answer_start"][0]
+            late += row_id not in found and row_id in covered
+            found.add(row_id)
+        spans = [range(first, last) for first, last in offsets if first >= 0]
+        covered.setdefault(row_id, set()).update(itertools.chain.from_iterable(spans))
+    assert len(found) == 50 and late > 20
+    for row_id, context in contexts.items():  # all of the context is in some window
+        assert {place for place, letter in enumerate(context) if letter != " "} <= covered[row_id]
+
+
+def test_perfect_logits_are_perfect_answers(tokenizer):
+    rows = random_rows(50, words=120, seed=2)
+    features, references = prepare(rows, tokenizer), {row["id"]: row["answers"]["text"] for row in rows}
+    predictions = best_spans(*perfect_logits(features), features, rows, max_answer_tokens=40)
+    assert list(predictions) == rows["id"][:] and predictions == {key: texts[0] for key, texts in references.items()}
+    assert exact_match_and_f1(predictions, references) == {"exact_match": 1.0, "f1": 1.0}
+    shifted = best_spans(*perfect_logits(features, shift=-1), features, rows, max_answer_tokens=40)
+    assert exact_match_and_f1(shifted, references)["exact_match"] < 0.2
+
+
+@pytest.fixture
+def two_windows():
+    """Tokens: [CLS] q [SEP] and two words of the context `one two three` each."""
+    none = [-1, -1]
+    example = {"id": "x", "context": "one two three"}
+    features = [
+        {"example_id": "x", "offset_mapping": [none, none, none, [0, 3], [4, 7], none]},
+        {"example_id": "x", "offset_mapping": [none, none, none, [4, 7], [8, 13], none]},
+    ]
+    return example, features
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "longest", "answer"),
+    [
+        ([[0, 0, 0, 5, 0, 0], [0, 0, 0, 0, 0, 0]], [[0, 0, 0, 0, 5, 0], [0, 0, 0, 0, 0, 0]], 30, "one two"),
+        ([[0, 0, 0, 5, 0, 0], [0, 0, 0, 6, 0, 0]], [[0, 0, 0, 0, 5, 0], [0, 0, 0, 0, 5, 0]], 30, "two three"),
+        ([[9, 9, 9, 1, 0, 9], [9, 9, 9, 0, 0, 9]], [[9, 9, 9, 1, 0, 9], [9, 9, 9, 0, 0, 9]], 30, "one"),  # question
+        ([[0, 0, 0, 0, 5, 0], [0, 0, 0, 0, 0, 0]], [[0, 0, 0, 5, 0.5, 0], [0, 0, 0, 0, 0, 0]], 30, "two"),  # backwards
+        ([[0, 0, 0, 5, 1, 0], [0, 0, 0, 0, 0, 0]], [[0, 0, 0, 0, 5, 0], [0, 0, 0, 0, 0, 0]], 1, "two"),  # too long
+        ([[0, 0, 0, -9, -9, 9, 9], [0, 0, 0, -5, -9, 9, 9]], [[-9] * 7, [-9] * 7], 30, "two"),  # negative, padded
+    ],
+)
+def test_best_spans_by_hand(two_windows, starts, ends, longest, answer):
+    example, features = two_windows
+    assert best_spans(np.array(starts), np.array(ends), features, [example], longest) == {"x": answer}
+
+
+def test_best_spans_tries_every_span():
+    rng = np.random.default_rng(0)
+    offsets = [[-1, -1]] * 2 + [[place, place + 1] for place in range(25)] + [[-1, -1]]
+    context = "abcdefghijklmnopqrstuvwxy"
+    for longest in (1, 3, 30):
+        for _ in range(20):
+            starts, ends = rng.normal(size=(2, 1, 28))
+            spans = [(i, j) for i in range(25) for j in range(i, min(25, i + longest))]
+            first, last = max(spans, key=lambda span: starts[0, span[0] + 2] + ends[0, span[1] + 2])
+            features, examples = [{"example_id": 7, "offset_mapping": offsets}], [{"id": 7, "context": context}]
+            assert best_spans(starts, ends, features, examples, longest) == {7: context[first : last + 1]}
+
+
+def test_best_spans_without_any(two_windows):
+    example, features = two_windows
+    empty = {"example_id": "y", "offset_mapping": [[-1, -1]] * 6}
+    logits = np.zeros((3, 6))
+    examples = [{"id": "z", "context": "no window"}, {"id": "y", "context": ""}, example]
+    assert best_spans(logits, logits, [*features, empty], examples) == {"z": "", "y": "", "x": "one"}
+    with pytest.raises(ValueError, match="3 start and 2 end logits for 2 windows"):
+        best_spans(logits, logits[:2], features, [example])
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (row("a b c", "b", 3, "q7"), "row q7: the answer 'b' is not at character 3, where ' ' is"),
+        (row("a b c", "B", 2, "q8"), "row q8: the answer 'B' is not at character 2, where 'b' is"),
+        (row("a cc", "c", -2, "q9"), "row q9: the answer 'c' is not at character -2, where '' is"),
+        (row("a b c", "c d", 4, "q9"), "row q9: the answer 'c d' is not at character 4, where 'c' is"),
+        ({**row("a b c"), "answers": [{"text": ["a", "c"], "answer_start": [0, 2]}]}, "row q1: the answer 'c'"),
+        (row("a b c", "c", question="a " * 11), "row q1: a question of 11 tokens leaves room for 2 .* share 2 need 3"),
+        (row("a b c", "c", question="a " * 40), "row q1: a question of 40 tokens leaves room for 0 tokens"),
+    ],
+)
+def test_errors_name_the_row(words, batch, message):
+    with pytest.raises(ValueError, match=message):
+        windows(batch, words, max_length=16, doc_stride=2, training=True)
+
+
+def test_the_longest_question_that_fits(words):
+    made = windows(row("a b c d", "c", question="a " * 10), words, max_length=16, doc_stride=2, training=True)
+    assert [len(ids) for ids in made["input_ids"]] == [16, 16]
+
+
+@pytest.mark.parametrize(
+    ("answer", "normal"),
+    [
+        ("The Cat,  the DOG!", "cat dog"),
+        ("an apple a day", "apple day"),
+        ("theatre another", "theatre another"),
+        ("U.S.A.", "usa"),
+        ("state-of-the-art", "stateoftheart"),
+        ("the", ""),
+        ("\tone\n two ", "one two"),
+    ],
+)
+def test_normalise(answer, normal):
+    assert normalise(answer) == normal
+
+
+@pytest.mark.parametrize(
+    ("prediction", "references", "exact", "f1"),
+    [
+        ("The Eiffel Tower.", ["eiffel tower"], 1, 1),
+        ("Eiffel Tower in Paris", ["the Eiffel Tower"], 0, 2 * (2 / 4) * 1 / (2 / 4 + 1)),
+        ("Paris", ["London", "in Paris"], 0, 2 * 1 * (1 / 2) / (1 + 1 / 2)),
+        ("Paris", ["London", "Paris", "in Paris"], 1, 1),
+        ("no no no", ["no"], 0, 2 * (1 / 3) * 1 / (1 / 3 + 1)),  # a word counts as often as both have it
+        ("b a b", ["b b c"], 0, 2 * 1 * (2 / 3) / (1 + 2 / 3)),
+        ("Tower Eiffel", ["Eiffel Tower"], 0, 1),
+        ("Rome", ["Paris"], 0, 0),
+        ("", ["Paris"], 0, 0),
+        ("", [], 1, 1),
+        ("the", [], 1, 1),
+        ("Paris", [], 0, 0),
+        ("", ["the", "Paris"], 0, 0),  # a reference without words is none, where there are others
+    ],
+)
+def test_exact_match_and_f1(prediction, references, exact, f1):
+    measures = exact_match_and_f1({"x": prediction}, {"x": references})
+    assert measures == {"exact_match": exact, "f1": pytest.approx(f1)}
+
+
+def test_measures_are_means_over_the_references():
+    predictions = {"1": "Paris", "2": "Rome", "3": "in Paris", "unasked": "Paris"}
+    measures = exact_match_and_f1(predictions, {"1": ["Paris"], "2": ["Oslo"], "3": ["Paris"]})
+    assert measures == {"exact_match": pytest.approx(1 / 3), "f1": pytest.approx((1 + 0 + 2 / 3) / 3)}
+
+
+def test_measures_refuse():
+    with pytest.raises(ValueError, match="no questions to score"):
+        exact_match_and_f1({}, {})
+    with pytest.raises(ValueError, match="no prediction for the question q2"):
+        exact_match_and_f1({"q1": "a"}, {"q1": ["a"], "q2": ["a"]})

@@ -1,0 +1,418 @@
+"""What a run folder says of itself, from made-up results of every task."""
+
+import copy
+import json
+import math
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from huggingface_hub.utils import validate_repo_id
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from modeling_leaner.training import report
+from modeling_leaner.training.arguments import TASKS, parse
+from tokenizers import Tokenizer, models
+from transformers import TokenizersBackend, ViTImageProcessorPil
+from transformers.utils import is_torchvision_available
+
+import modeling_leaner
+from modeling_leaner.shapes import load_shape
+
+
+# task → shape, architecture, dataset, the metrics with the main one first, and what the Hub calls the task
+RUNS = {
+    "image-classification": ("vit/lean-nano", "LeanViTForImageClassification", "digits", {"accuracy": 0.95}),
+    "masked-lm": ("bert/nano", "LeanBERTForMaskedLM", "listops", {"loss": 1.5, "perplexity": 4.4817}),
+    "causal-lm": ("gpt/lean-nano", "LeanGPTForCausalLM", "python-docs", {"perplexity": 4.4817, "loss": 1.5}),
+    "sequence-classification": ("bert/lean-nano", "LeanBERTForSequenceClassification", "nyu-mll/glue", {"f1": 0.5}),
+    "question-answering": ("bert/nano", "LeanBERTForQuestionAnswering", "rajpurkar/squad", {"exact_match": 0.25}),
+}
+HUB_TASKS = {
+    "image-classification": "image-classification",
+    "masked-lm": "fill-mask",
+    "causal-lm": "text-generation",
+    "sequence-classification": "text-classification",
+    "question-answering": "question-answering",
+}
+
+
+def make_results(task):
+    shape, architecture, dataset, metrics = RUNS[task]
+    recipe = {"task": task, "dataset": dataset, "learning_rate": 3e-4, "seed": 7, "lr_head_scaling": "sqrt"}
+    return {
+        "task": task,
+        "dataset": dataset,
+        "dataset_config": "sst2" if task == "sequence-classification" else None,
+        "split": "validation",
+        "rows": 1234,
+        "shape": shape,
+        "architecture": architecture,
+        "seed": 7,
+        "learning_rate": 2.5e-4,
+        "main_metric": next(iter(metrics)),
+        "higher_is_better": next(iter(metrics)) not in ("loss", "perplexity"),
+        # the main one last: the card must put it first
+        "metrics": {f"eval_{name}": value for name, value in reversed(metrics.items())},
+        "parameters": load_shape(shape).count_parameters(architecture).total,
+        "recipe": recipe,
+        "train": {
+            "steps": 4321,
+            "seconds": 65.4,
+            "items_per_second": 1098.7,
+            "input_pipeline_share": 0.0123,
+            "peak_memory_bytes": 3 * 2**28,
+            "peak_memory_kind": "resident memory of the process",
+            "loss": 0.4567,
+        },
+        "environment": report.environment(),
+    }
+
+
+def make_run(folder, task="masked-lm", weights=False):
+    """A run folder, with or without the weights."""
+    results = make_results(task)
+    model_class, config = getattr(modeling_leaner, results["architecture"]), load_shape(results["shape"])
+    config.architectures = [results["architecture"]]
+    folder.mkdir(parents=True, exist_ok=True)
+    if weights:
+        model_class(config).save_pretrained(folder)
+    else:
+        config.save_pretrained(folder)
+    report.write_json(folder / "results.json", results)
+    return results
+
+
+def change(folder, file, name, value):
+    """Sets `train.loss` and the like in a JSON file of a folder; a value of ... removes it."""
+    document = json.loads((folder / file).read_text())
+    *parents, last = name.split(".")
+    place = document
+    for key in parents:
+        place = place[key]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    (folder / file).write_text(json.dumps(document))
+
+
+def test_environment_names_hardware_and_versions(monkeypatch):
+    said = report.environment()
+    assert said["python"] == platform.python_version() and said["threads"] == torch.get_num_threads()
+    assert said["device"] == "cpu" or torch.cuda.is_available()
+    assert said["processor"] and said["platform"] and said["modeling_leaner"] == modeling_leaner.__version__
+    for name in "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split():
+        assert said[name] == version(name)
+    monkeypatch.setattr(report, "CPU_INFO", Path("missing"))
+    assert report.environment()["processor"]
+    json.dumps(said)
+
+
+def make_clone(folder):
+    """A git repository that looks like ours."""
+    (folder / "modeling_leaner").mkdir(parents=True)
+    (folder / "modeling_leaner" / "__init__.py").write_text("")
+    (folder / "setup.cfg").write_text("[metadata]\nname = modeling_leaner\n")
+    (folder / ".gitignore").write_text("runs/\n")
+    author = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    for arguments in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", folder, *arguments], check=True)
+    return folder / "modeling_leaner"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_commit_is_that_of_our_own_clone(tmp_path, monkeypatch):
+    package = make_clone(tmp_path / "clone")
+    commit = report.git_commit(package)
+    assert re.fullmatch("[0-9a-f]{40}", commit)
+    (tmp_path / "clone" / "runs").mkdir()
+    (tmp_path / "clone" / "runs" / "ignored").write_text("")
+    assert report.git_commit(package) == commit
+    (package / "new.py").write_text("")
+    assert report.git_commit(package) == commit + "-dirty"
+    (package / "new.py").unlink()
+    (package / "__init__.py").write_text("changed = True\n")
+    assert report.git_commit(package) == commit + "-dirty"
+    installed = tmp_path / "clone" / ".venv" / "site-packages" / "modeling_leaner"
+    installed.mkdir(parents=True)
+    assert report.git_commit(installed) is None  # a copy in an environment that lies in the clone
+    shutil.copy(tmp_path / "clone" / "setup.cfg", installed.parent)
+    assert report.git_commit(installed) is None  # or unpacked sources
+    (tmp_path / "clone" / "setup.cfg").write_text("[metadata]\nname = other\n")
+    assert report.git_commit(package) is None
+    assert report.git_commit(make_clone(tmp_path / "second")) is not None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert report.git_commit(tmp_path / "second" / "modeling_leaner") is None  # no git
+
+
+def test_peak_memory_of_the_process(tmp_path, monkeypatch):
+    """The kernel's mark for this program where there is one: getrusage starts at what the parent process held."""
+    held = bytearray(100 << 20)
+    held[::4096] = b"x" * len(held[::4096])  # touched
+    peak, kind = report.peak_memory_bytes()
+    assert len(held) < peak < 64 << 30 and kind == "resident memory of the process"
+    (tmp_path / "status").write_text("Name:\tpython\nVmHWM:\t    1500 kB\nVmRSS:\t    1200 kB\n")
+    monkeypatch.setattr(report, "PROCESS_STATUS", tmp_path / "status")
+    assert report.peak_memory_bytes() == (1500 * 1024, kind)
+    monkeypatch.setattr(report, "PROCESS_STATUS", Path("missing"))
+    assert report.peak_memory_bytes()[0] > 0.99 * peak  # getrusage, in bytes too
+    with monkeypatch.context() as patch:
+        patch.setattr(platform, "system", lambda: "Darwin")  # where it counts bytes, not KiB
+        assert report.peak_memory_bytes()[0] < 0.01 * peak
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert report.peak_memory_bytes() == (0, "not measured on this platform")
+
+
+def test_peak_memory_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda index: (0, 77)[index])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    assert report.peak_memory_bytes() == (77, "allocated by tensors, on the fullest GPU")
+    assert report.environment()["device"] == "GPU 1"
+
+
+def test_json_is_whole_and_finite(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    report.write_json(path, {"é": [1, 2.5, None, True], "inner": {"text": "x"}})
+    before = path.read_text(encoding="utf-8")
+    assert json.loads(before) == {"é": [1, 2.5, None, True], "inner": {"text": "x"}} and before.endswith("\n")
+    os.umask(mask := os.umask(0))
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask  # as of any other file
+    for document, name in (
+        ({"metrics": {"eval_loss": math.nan}}, "metrics.eval_loss is nan"),
+        ({"train": [1.0, {"loss": math.inf}]}, "train.1.loss is inf"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"results.json: {name}")):
+            report.write_json(path, document)
+    with pytest.raises(TypeError):
+        report.write_json(path, {"path": tmp_path})
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+    with pytest.raises(OSError, match="no space left"):
+        report.write_json(path, {})
+    assert path.read_text(encoding="utf-8") == before and list(tmp_path.iterdir()) == [path]
+
+
+LINES = [
+    {"step": 20, "loss": 2.0, "learning_rate": 1e-3},
+    {"step": 10, "loss": 3.0, "grad_norm": 1.0},
+    {"step": 20, "eval_loss": 2.5, "eval_accuracy": 0.5},
+    {"step": 20, "loss": 1.9},  # a continued run logs the step again
+    {"step": 30, "loss": math.nan, "eval_loss": 2.25, "eval_accuracy": None},
+    {"step": 30, "train_runtime": 3.0},
+]
+EXPECTED = {
+    "training": ([10, 20, 30], [3.0, 1.9, math.nan]),
+    "held-out": ([20, 30], [2.5, 2.25]),
+    "metric": ([20], [0.5]),
+}
+
+
+@pytest.mark.parametrize(
+    "lines", [LINES, LINES[:2], LINES[2:3], []], ids=["all", "no evaluation", "one point", "none"]
+)
+def test_the_figure_shows_every_point(lines, tmp_path, monkeypatch):
+    figures, savefig = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), savefig(self, *a, **k))[1])
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report.plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", "accuracy")
+    pixels = imread(tmp_path / "training.png")
+    assert pixels.shape[1] > 1000 and pixels.std() > 0.05 and not list(tmp_path.glob(".*"))
+    left, right = figures[0].axes
+    drawn = {line.get_label(): line for line in left.lines} | {"metric": right.lines[0]}
+    assert all(line.get_marker() == "." for line in drawn.values())  # a single point has no line
+    assert (lines == LINES) == (not any(": none" in name for name in drawn))
+    for name, (steps, values) in EXPECTED.items():
+        if lines == LINES:
+            assert list(drawn[name].get_xdata()) == steps
+            assert list(drawn[name].get_ydata()) == pytest.approx(values, nan_ok=True)
+    assert left.get_ylabel() == "loss, nats" and right.get_ylabel() == "accuracy" and "step" in left.get_xlabel()
+    if lines == LINES[2:3]:
+        assert [len(line.get_xdata()) for line in (*left.lines, *right.lines)] == [0, 1, 1]
+    for axis in (left, right):
+        assert axis.get_legend().get_window_extent().y0 >= axis.get_window_extent().y1 - 1  # above the data
+
+
+@pytest.mark.parametrize(
+    "metric, labels",
+    [
+        ("loss", ["loss, nats", "loss, nats"]),
+        ("eval_perplexity", ["loss, nats", "perplexity"]),
+        ("pearson", ["loss, squared error", "pearson"]),
+    ],
+)
+def test_the_figure_names_units(metric, labels, tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: figures.append(self))
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "eval_loss": 1.0, "eval_perplexity": 2.7}))
+    report.plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", metric)
+    assert [axis.get_ylabel() for axis in figures[0].axes] == labels
+    assert len(figures[0].axes[1].lines[0].get_xdata()) == (metric != "pearson")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_card_of_every_task(task, tmp_path, monkeypatch):
+    """Its metadata is what the Hub reads, its numbers are those of results.json, and its commands parse."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs") / "made up"
+    results = make_run(folder, task)
+    report.write_card(folder)
+    card = ModelCard((folder / "README.md").read_text(encoding="utf-8"))
+    data, config = card.data, load_shape(results["shape"])
+    assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", HUB_TASKS[task], None)
+    assert data.model_name == results["shape"].replace("/", "-") and data.tags == ["modeling_leaner"]
+    assert {each.metric_type: each.metric_value for each in data.eval_results} == RUNS[task][3]
+    for each in data.eval_results:
+        validate_repo_id(each.dataset_type)
+        assert (each.task_type, each.dataset_type, each.dataset_name) == (HUB_TASKS[task], *[results["dataset"]] * 2)
+        assert (each.dataset_config, each.dataset_split) == (results["dataset_config"], "validation")
+    assert data.eval_results[0].metric_type == results["main_metric"]
+    way = "higher" if results["higher_is_better"] else "lower"
+    for name, value in RUNS[task][3].items():
+        label = f"**{name}** ({way} is better)" if name == results["main_metric"] else name
+        assert f"\n| {label} | {value:.4f} | 1,234 | validation |\n" in card.text
+    text = " ".join(card.text.split())
+    shape = f"{results['parameters']:,} parameters: {config.num_hidden_layers} layers of width {config.hidden_size}, "
+    shape += f"{config.heads_per_layer[0]} heads of size {config.head_dim}, MLPs of width {config.intermediate_size}."
+    assert shape in text and "One seed, evaluated on one split" in text and "flatter" not in text
+    assert "4,321 steps in 65 s, 1,098.7 rows a second, 1.2% of the time waiting for data" in text
+    assert "peak memory 0.75 GiB (resident memory of the process)" in text and "last training loss 0.4567" in text
+    assert "highest learning rate 0.00025, schedule cosine, warm-up 0.05, weight decay 0.05, 32 rows × 1" in text
+    machine = results["environment"]
+    assert machine["processor"] in text and f"torch {machine['torch']}" in text and "training.png" not in text
+    train, evaluate = re.search(r"```bash\n(.*?)\n(.*?)\n```", card.text, re.DOTALL).groups()
+    assert shlex.split(train)[:2] == ["leaner", "train"] and shlex.split(evaluate)[:2] == ["leaner", "evaluate"]
+    assert shlex.split(evaluate)[2:] == [str(folder)]
+    again = parse(None, shlex.split(train)[2:], needed=("task", "shape"))
+    assert again.shape == results["shape"] and again.settings == results["recipe"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_card_loads_its_folder(task, tmp_path, monkeypatch):
+    if "image" in task and not (is_torchvision_available() or version("transformers") >= "5.18"):
+        pytest.skip("transformers 5.17 has AutoImageProcessor only with torchvision")
+    monkeypatch.chdir(tmp_path)
+    results = make_run(Path("runs/it"), task, weights=True)
+    tokenizer = TokenizersBackend(tokenizer_object=Tokenizer(models.WordLevel({"x": 0}, unk_token="x")))
+    (ViTImageProcessorPil() if "image" in task else tokenizer).save_pretrained("runs/it")
+    report.write_card(Path("runs/it"))
+    block, names = re.search(r"```python\n(.*?)```", Path("runs/it/README.md").read_text(), re.DOTALL)[1], {}
+    assert len(block.splitlines()) == 3
+    exec(compile(block, "README.md", "exec"), names)
+    assert type(names["model"]).__name__ == results["architecture"]
+    assert names["model"].num_parameters() == results["parameters"] and callable(names["processing"])
+
+
+def test_what_else_a_card_says(tmp_path, monkeypatch):
+    folder = tmp_path / "it"
+    make_run(folder, "sequence-classification")
+
+    def card(**changes):
+        for name, value in changes.items():
+            change(folder, "results.json", name.replace("__", "."), value)
+        report.write_card(folder)
+        return ModelCard((folder / "README.md").read_text(encoding="utf-8"))
+
+    assert str(tmp_path) not in card().content and "leaner evaluate it\n" in card().text
+    assert "so its numbers flatter the model" in card(recipe__load_best_model_at_end=True).text
+    patient = card(recipe__load_best_model_at_end=..., recipe__early_stopping_patience=3).text
+    assert "so its numbers flatter the model" in patient and "--early_stopping_patience=3" in patient
+    assert "Muon and AdamW, highest" in " ".join(card(recipe__muon=True).text.split())
+    assert card(license="apache-2.0").data.license == "apache-2.0"
+    assert "| majority f1, for comparison | 0.3300 |" in card(chance={"name": "majority f1", "value": 0.33}).text
+    assert "rows a second" not in card(train__items_per_second=None, train__input_pipeline_share=None).text
+    assert "last training loss" not in card(train__loss=None).text
+    (folder / "training.png").write_bytes(b"")
+    assert "](training.png)" in card().text
+    assert card(shape="./shapes/mine.json").data.model_name == "shapes-mine"
+    local = card(dataset="/home/somebody/my data", shape="bert/lean-nano").data.eval_results[0]
+    assert (local.dataset_type, local.dataset_name) == ("my-data", "my-data")
+    assert card(dataset="local files").data.eval_results[0].dataset_type == "local-files"
+    before = card().content
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+    with pytest.raises(OSError, match="killed"):
+        card(seed=8)
+    assert (folder / "README.md").read_text() == before
+
+
+def test_a_run_without_evaluation_has_a_card(tmp_path):
+    make_run(tmp_path)
+    change(tmp_path, "results.json", "metrics", {})
+    with pytest.raises(ValueError, match="main_metric"):
+        report.write_card(tmp_path)
+    change(tmp_path, "results.json", "rows", 0)
+    report.write_card(tmp_path)
+    card = ModelCard((tmp_path / "README.md").read_text())
+    assert not card.data.eval_results and "| not evaluated |" in card.text
+
+
+def test_heads_that_differ_from_layer_to_layer(tmp_path):
+    results = make_run(tmp_path)
+    config = load_shape("bert/nano", per_layer_config={1: {"num_attention_heads": 2}})
+    config.save_pretrained(tmp_path)
+    parameters = config.count_parameters("ForMaskedLM").total
+    assert parameters < results["parameters"]
+    change(tmp_path, "results.json", "parameters", parameters)
+    report.write_card(tmp_path)
+    assert "4/2 heads of size 32" in " ".join((tmp_path / "README.md").read_text().split())
+
+
+WRONG = [
+    ("config.json", "hidden_size", ..., "hidden_size is None, expected int"),
+    ("config.json", "head_dim", "64", "head_dim is '64', expected int"),
+    ("config.json", "hidden_act", "gelo", "hidden_act 'gelo' is not one of"),
+    ("config.json", "model_type", ..., "model_type is None, expected str"),
+    ("results.json", "task", ..., "task is None, expected str"),
+    ("results.json", "task", "poetry", "task is 'poetry', expected one of"),
+    ("results.json", "rows", 12.0, "rows is 12.0, expected int"),
+    ("results.json", "rows", True, "rows is True, expected int"),
+    ("results.json", "higher_is_better", 1, "higher_is_better is 1, expected bool"),
+    ("results.json", "train", ..., "train is None, expected dict"),
+    ("results.json", "train.seconds", ..., "train.seconds is None, expected float"),
+    ("results.json", "train.seconds", "65 s", "train.seconds is '65 s', expected float"),
+    ("results.json", "metrics.eval_loss", "low", "metrics.eval_loss is 'low', expected float"),
+    ("results.json", "metrics.eval_loss", math.nan, "metrics.eval_loss is nan, expected a finite number"),
+    ("results.json", "main_metric", "accuracy", "main_metric is 'eval_accuracy', expected one of"),
+    ("results.json", "architecture", "LeanGPTForCausalLM", "architecture is 'LeanGPTForCausalLM', expected one of"),
+    ("results.json", "architecture", "LeanBERTModel", "architecture is 'LeanBERTModel', expected one of"),
+    ("results.json", "parameters", 1000, "parameters is 1000, expected "),
+    ("results.json", "environment.device", ..., "environment.device is None, expected str"),
+    ("results.json", "recipe.learning_rat", 1e-3, "learning_rat: unknown key, did you mean learning_rate"),
+]
+
+
+@pytest.mark.parametrize("file, name, value, message", WRONG, ids=[f"{each[1]}={each[2]}" for each in WRONG])
+def test_a_wrong_field_is_named_with_its_file(file, name, value, message, tmp_path):
+    make_run(tmp_path)
+    change(tmp_path, file, name, value)
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / file))) as error:
+        report.write_card(tmp_path)
+    assert message in str(error.value) and str(error.value).count(str(tmp_path)) == 1
+    assert not (tmp_path / "README.md").exists()
+
+
+@pytest.mark.parametrize("file", ["config.json", "results.json"])
+def test_a_missing_or_damaged_file_is_named(file, tmp_path):
+    make_run(tmp_path)
+    whole = (tmp_path / file).read_text()
+    for damage in (lambda path: path.write_text(whole[:50]), lambda path: path.write_text("[]"), Path.unlink):
+        damage(tmp_path / file)
+        with pytest.raises(ValueError, match=re.escape(str(tmp_path / file))):
+            report.write_card(tmp_path)
+
+
+def test_a_run_writes_what_a_card_reads(tmp_path):
+    """The fields of results.json survive writing and reading, and reading changes nothing."""
+    results = make_run(tmp_path)
+    before = copy.deepcopy(json.loads((tmp_path / "results.json").read_text()))
+    report.write_card(tmp_path)
+    assert before == results == json.loads((tmp_path / "results.json").read_text())

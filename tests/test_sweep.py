@@ -1,0 +1,679 @@
+"""`leaner sweep`, with a script of a few milliseconds in the place of the training."""
+
+import csv
+import fcntl
+import json
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from modeling_leaner.training import sweep
+from scipy import stats
+
+
+# Accuracy falls with the distance from the shape's best rate, and differs by seed; STUB holds what a test wants.
+STUB = """
+import json, math, os, sys, time
+words, options = sys.argv[1:], {}
+for word in words[1:]:
+    if word.startswith("--"):
+        options[word[2:]] = values = []
+    else:
+        values.append(word)
+shape, seed, rate, folder = (options[key][0] for key in ("shape", "seed", "learning_rate", "output_dir"))
+wanted, name = json.loads(os.environ["STUB"]), os.path.basename(folder)
+with open(os.environ["CALLS"], "a") as calls:
+    device = os.environ.get("CUDA_VISIBLE_DEVICES")
+    calls.write(json.dumps({"words": words, "name": name, "device": device, "start": time.time()}) + chr(10))
+os.makedirs(folder, exist_ok=True)
+open(os.path.join(folder, "checkpoint"), "a").close()
+try:
+    print("hello from", name)
+    time.sleep(wanted.get("sleep", {}).get(name, 0))
+except KeyboardInterrupt:
+    time.sleep(0.2)  # in which a second interrupt would be fatal
+    open(os.path.join(folder, "interrupted"), "a").write("x")
+    sys.exit(130)
+if name in wanted.get("fail", []):
+    print("10%\\r20%\\rValueError: the loss is not finite", file=sys.stderr)
+    sys.exit(1)
+best = wanted.get("best", {}).get(shape, 1e-3)
+accuracy = 0.9 - 0.1 * abs(math.log10(float(rate) / best)) - 0.001 * int(seed) ** 1.5 * len(shape)
+loss = 1 - accuracy if name not in wanted.get("nan", []) else math.nan
+results = {"task": "x", "shape": shape, "seed": int(seed), "learning_rate": float(rate), "main_metric": "accuracy"}
+results |= {"higher_is_better": True, "metrics": {"eval_accuracy": accuracy, "eval_loss": loss}}
+results |= {"parameters": 1000 if "lean" not in shape else 600}
+results["train"] = {"steps": 3, "seconds": 2.5, "items_per_second": 9.0, "peak_memory_bytes": 7, "loss": 1.0}
+results["environment"] = {"git_commit": "1e10", "torch": "2.13.0", "python": "3.11.7"}
+with open(os.path.join(folder, "results.json"), "w") as file:
+    json.dump(results | wanted.get("results", {}), file)
+"""
+BASE, LEAN = "vit/tiny", "vit/lean-tiny"
+
+
+class Bench:
+    """A grid file in a folder of its own, and what the script was called with."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch):
+        self.patch, self.calls_file, self.processes = patch, folder / "calls.jsonl", []
+        self.grid = {
+            "recipe": "digits",
+            "shapes": [BASE, LEAN],
+            "baseline": BASE,
+            "seeds": [1, 2],
+            "learning_rates": [3e-4, 1e-3, 3e-3],
+            "tuning": {"seed": 0, "holdout": 50, "overrides": {"max_steps": 30}},
+            "overrides": {"max_steps": 60, "muon": True, "names": ["a", "b"], "data_files": {"train": "x.csv"}},
+            "output_dir": "out",
+        }
+        self.output = folder / "out"
+        (folder / "stub.py").write_text(STUB)
+        patch.chdir(folder)
+        patch.setattr(sweep, "TRAIN_COMMAND", [sys.executable, "-S", str(folder / "stub.py")])
+        patch.setattr(sweep, "POLL_SECONDS", 0.005)
+        patch.setenv("CALLS", str(self.calls_file))
+        for name in ("CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"):
+            patch.delenv(name, raising=False)
+        self.want()
+
+    def want(self, **behaviour) -> None:
+        self.patch.setenv("STUB", json.dumps(behaviour))
+
+    def run(self, *words: str, **changes) -> None:
+        """Runs the grid with some keys replaced; None takes a key out."""
+        self.grid = {key: value for key, value in {**self.grid, **changes}.items() if value is not None}
+        Path("grid.yaml").write_text(yaml.safe_dump(self.grid))
+        sweep.main(["grid.yaml", *words])
+
+    def calls(self) -> list[dict]:
+        """What the script was called with since the last time this was asked."""
+        lines = self.calls_file.read_text().splitlines() if self.calls_file.exists() else []
+        self.calls_file.unlink(missing_ok=True)
+        return [json.loads(line) for line in lines]
+
+    def rows(self) -> list[dict[str, str]]:
+        with (self.output / "results.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def summary(self) -> dict[str, dict]:
+        return {row["shape"]: row for row in json.loads((self.output / "summary.json").read_text())["shapes"]}
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    bench = Bench(tmp_path, monkeypatch)
+    yield bench
+    for process in bench.processes:
+        process.kill()
+
+
+def names(calls):
+    return [call["name"] for call in calls]
+
+
+def options(call):
+    """`--key a b` of one call as {key: [a, b]}."""
+    found: dict[str, list[str]] = {}
+    for word in call["words"][1:]:
+        if word.startswith("--"):
+            values = found[word[2:]] = []
+        else:
+            values.append(word)
+    return found
+
+
+# The phases
+
+
+def test_each_shape_is_reported_at_its_own_best_rate(bench, capsys):
+    bench.want(best={BASE: 1e-3, LEAN: 2.5e-3})
+    bench.run(tuning={"seed": 0, "holdout": 50, "extend": 0})
+    report = [row for row in bench.rows() if row["phase"] == "report"]
+    assert {(row["shape"], row["seed"], row["learning_rate"]) for row in report} == {
+        *((BASE, seed, "0.001") for seed in "12"),
+        *((LEAN, seed, "0.003") for seed in "12"),
+    }
+    assert bench.summary()[LEAN]["notes"] == ["the best learning rate is at the edge of the grid"]
+    assert bench.summary()[BASE]["notes"] == []
+    printed = capsys.readouterr()
+    assert f"{LEAN}: the best learning rate is at the edge of the grid" in printed.out
+    assert json.loads(printed.out.splitlines()[-1]) == json.loads((bench.output / "summary.json").read_text())
+    assert "[tune 6/6]" in printed.err and "[report 4/4]" in printed.err and "accuracy 0." in printed.err
+    assert all(len(line) <= 160 for line in printed.out.splitlines()[:-1])
+    assert "60%" in printed.out and "undecided" in printed.out and "0.001" in printed.out
+
+
+def test_a_loss_is_minimised(bench):
+    bench.want(best={BASE: 1e-3, LEAN: 1e-3}, results={"main_metric": "eval_loss", "higher_is_better": False})
+    bench.run()
+    assert {row["learning_rate"] for row in bench.rows() if row["phase"] == "report"} == {"0.001"}
+    assert all(float(row["value"]) == float(row["eval_loss"]) for row in bench.rows())
+
+
+def test_loss_as_the_metric_of_an_accuracy_task(bench):
+    bench.run(metric="loss")
+    assert {row["learning_rate"] for row in bench.rows() if row["phase"] == "report"} == {"0.001"}
+    assert {(row["metric"], row["higher_is_better"]) for row in bench.rows()} == {("loss", "0")}
+
+
+def test_the_grid_grows_at_its_edges_for_all_shapes(bench):
+    """The baseline's best is far below, the twin's far above; 3 values below are allowed, one is needed above."""
+    bench.want(best={BASE: 1e-5, LEAN: 8e-3})
+    bench.run(learning_rates=[1e-3, 2e-3, 5e-3], seeds=[1])
+    tuned = {shape: [row for row in bench.rows() if row["phase"] == "tune" and row["shape"] == shape] for shape in
+             (BASE, LEAN)}  # fmt: skip
+    expected = [0.000125, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.0125, 0.03125]
+    for rows in tuned.values():
+        assert [float(row["learning_rate"]) for row in rows] == expected
+    summary = json.loads((bench.output / "summary.json").read_text())
+    assert summary["learning_rates"] == expected
+    assert [row["learning_rate"] for row in summary["shapes"]] == [0.000125, 0.0125]
+    assert [bool(row["notes"]) for row in summary["shapes"]] == [True, False]
+
+
+def test_extend_limits_each_edge(bench):
+    bench.want(best={BASE: 1e3, LEAN: 1e-9})
+    bench.run(seeds=[1], learning_rates=[1e-3, 1e-2], tuning={"seed": 0, "holdout": 5, "extend": 2})
+    summary = json.loads((bench.output / "summary.json").read_text())
+    assert summary["learning_rates"] == [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0]
+    assert all("edge" in row["notes"][0] for row in summary["shapes"])
+
+
+def test_tuning_never_sees_what_is_reported(bench):
+    bench.run()
+    for call in bench.calls():
+        given, tunes = options(call), call["name"].startswith("tune-")
+        assert call["words"][0] == "digits"
+        assert given.get("holdout") == (["50"] if tunes else None)
+        assert given["seed"] in ([["0"]] if tunes else [["1"], ["2"]])
+        assert given["max_steps"] == ["30" if tunes else "60"]
+        assert (given["muon"], given["names"], given["data_files"]) == (["true"], ["a", "b"], ["train=x.csv"])
+        assert "resume" not in given and Path(given["output_dir"][0]) == Path("out/runs") / call["name"]
+
+
+def test_one_learning_rate_needs_no_tuning(bench):
+    bench.run(learning_rates=["1e-3"], tuning=None)
+    assert [call["name"].split("-")[0] for call in bench.calls()] == ["report"] * 4
+    assert {row["learning_rate"] for row in bench.rows()} == {"0.001"}
+    bench.run(learning_rates=[1e-3, 2e-3], tuning={"seed": 0, "holdout": 5})  # more of them may be added
+    assert len(bench.rows()) == 4 + 2 * 3
+
+
+# Rows, restarts, failures
+
+
+def test_columns(bench):
+    bench.run(learning_rates=[1e-3], tuning=None)
+    assert list(bench.rows()[0]) == sweep.COLUMNS
+    row = bench.rows()[0]
+    assert row["shape"] == LEAN and row["status"] == "finished" and row["git_commit"] == "1e10"
+    assert (row["steps"], row["seconds"], row["peak_memory_bytes"], row["jobs"]) == ("3", "2.5", "7", "1")
+    assert row["input_pipeline_share"] == row["device"] == row["error"] == ""
+    expected = json.loads((bench.output / "runs/report-vit-lean-tiny-seed1-lr0.001/results.json").read_text())
+    assert float(row["value"]) == expected["metrics"]["eval_accuracy"]
+    log = bench.output / "runs/report-vit-lean-tiny-seed1-lr0.001.log"
+    assert log.read_text() == "hello from report-vit-lean-tiny-seed1-lr0.001\n"
+
+
+def test_a_finished_sweep_is_not_run_again(bench, capsys):
+    bench.run()
+    rows, first = bench.rows(), capsys.readouterr().out.splitlines()[-1]
+    assert len(bench.calls()) == len(rows) == 10
+    bench.run()
+    assert bench.calls() == [] and bench.rows() == rows
+    bench.run("--summary")
+    assert bench.calls() == [] and capsys.readouterr().out.splitlines()[-1] == first
+
+
+def test_seeds_shapes_and_rates_may_be_added(bench):
+    bench.want(best={BASE: 1e-3, LEAN: 1e-3})
+    bench.run(shapes=[BASE], seeds=[1])
+    bench.calls()
+    bench.run(shapes=[LEAN, BASE], seeds=[1, 2], learning_rates=["3e-4", 1e-3, 2e-3, 3e-3])
+    assert sorted(names(bench.calls())) == sorted(
+        [f"tune-vit-lean-tiny-seed0-lr{rate}" for rate in (0.0003, 0.001, 0.002, 0.003)]
+        + ["tune-vit-tiny-seed0-lr0.002", "report-vit-tiny-seed2-lr0.001"]
+        + [f"report-vit-lean-tiny-seed{seed}-lr0.001" for seed in (1, 2)]
+    )
+    assert sweep.load_grid(Path("grid.yaml")).learning_rates == [3e-4, 1e-3, 2e-3, 3e-3]
+
+
+def test_unfinished_runs_are_resumed_and_lost_rows_picked_up(bench):
+    bench.run(learning_rates=[1e-3], tuning=None)
+    bench.calls()
+    rows, results = bench.rows(), bench.output / "results.csv"
+    lines = results.read_text().splitlines(keepends=True)
+    results.write_text("".join(lines[:-2]))  # two rows are lost
+    lost = [f"report-vit-{row['shape'][4:]}-seed{row['seed']}-lr0.001" for row in rows[-2:]]
+    (bench.output / "runs" / lost[0] / "results.json").unlink()  # and one of the runs had not finished
+    bench.run()
+    calls = bench.calls()
+    assert names(calls) == [lost[0]] and calls[0]["words"][-1] == "--resume"
+    assert bench.rows() == rows
+
+
+def test_a_failed_run_is_a_row_and_is_tried_again(bench, capsys):
+    """A failed rate is the worst of all; a failed seed is left out, and keeps the verdict open."""
+    failing = ["tune-vit-tiny-seed0-lr0.003", "report-vit-lean-tiny-seed2-lr0.001"]
+    bench.want(best={BASE: 3e-3}, fail=failing)
+    with pytest.raises(SystemExit) as exit:
+        bench.run(tuning={"seed": 0, "holdout": 5, "extend": 0})
+    assert exit.value.code == 1
+    failed = [row for row in bench.rows() if row["status"] == "failed"]
+    assert [(row["phase"], row["shape"], row["value"]) for row in failed] == [("tune", BASE, ""), ("report", LEAN, "")]
+    assert {row["error"] for row in failed} == {"ValueError: the loss is not finite"}
+    assert bench.summary()[BASE]["learning_rate"] == 0.001
+    assert (bench.summary()[LEAN]["n"], bench.summary()[LEAN]["pairs"]) == (1, 1)
+    assert bench.summary()[LEAN]["notes"] == ["failed seeds: 2"]
+    printed = capsys.readouterr()
+    assert "failed runs: 2" in printed.out and "failed: ValueError: the loss is not finite" in printed.err
+    assert json.loads(printed.out.splitlines()[-1])["failed"][0]["error"] == "ValueError: the loss is not finite"
+    bench.calls()
+
+    bench.want(fail=[failing[0]])  # the baseline's best rate stays, so that no more runs are needed
+    bench.run()
+    assert names(bench.calls()) == failing
+    assert [row["status"] for row in bench.rows()].count("failed") == 1 and len(bench.rows()) == 10
+    bench.want()
+    bench.run()
+    calls = bench.calls()
+    assert names(calls) == failing[:1] and calls[0]["words"][-1] == "--resume"
+    assert {row["status"] for row in bench.rows()} == {"finished"}
+
+
+def test_no_rate_of_a_shape_finishes(bench):
+    bench.want(fail=[f"tune-vit-lean-tiny-seed0-lr{rate}" for rate in (0.0003, 0.001, 0.003)])
+    with pytest.raises(SystemExit):
+        bench.run()
+    assert bench.summary()[LEAN]["notes"] == ["no learning rate finished"]
+    assert (bench.summary()[LEAN]["learning_rate"], bench.summary()[LEAN]["n"]) == (None, 0)
+    assert bench.summary()[BASE]["n"] == 2
+
+
+def test_a_metric_that_is_not_finite_is_a_failure(bench):
+    bench.want(nan=["tune-vit-tiny-seed0-lr0.001"])
+    bench.run(metric="loss", seeds=[1])
+    failed = [row for row in bench.rows() if row["status"] == "failed"]
+    assert [row["error"] for row in failed] == ["loss is nan"]
+    bench.grid["output_dir"], bench.output = "other", bench.output.with_name("other")
+    bench.run(metric="accuracy")  # then it is not what is asked for, and the cell stays empty
+    assert [row["eval_loss"] for row in bench.rows()].count("") == 1
+
+
+@pytest.mark.parametrize(
+    "results, error",
+    [
+        ({"learning_rate": 0.5}, "results.json is of seed 1, learning rate 0.5"),
+        ({"seed": 9}, "results.json is of seed 9, learning rate 0.001"),
+        ({"metrics": {"eval_loss": 1.0}}, "results.json: KeyError 'eval_accuracy'"),
+        ({"main_metric": "f1"}, "metric: expected the training's f1, or loss, got accuracy"),
+    ],
+)
+def test_results_that_are_not_what_was_asked_for(bench, results, error):
+    bench.want(results=results)
+    with pytest.raises(SystemExit):
+        bench.run(shapes=[BASE], seeds=[1], learning_rates=[1e-3], tuning=None, metric="accuracy")
+    assert [(row["status"], row["error"]) for row in bench.rows()] == [("failed", error)]
+
+
+def test_the_table_is_replaced_as_a_whole(bench, monkeypatch):
+    bench.run(learning_rates=[1e-3], tuning=None)
+    before, write = (bench.output / "results.csv").read_text(), csv.DictWriter.writerow
+    monkeypatch.setattr(csv.DictWriter, "writerows", lambda self, rows: (write(self, next(iter(rows))), 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        bench.run(seeds=[1, 2, 3])
+    assert (bench.output / "results.csv").read_text() == before
+
+
+# Processes
+
+
+def forked(bench, *words, **changes):
+    """The sweep in a process of its own, what it says in the file said.txt."""
+
+    def target():
+        os.setpgrp()
+        with open("said.txt", "w") as said, redirect_stdout(said), redirect_stderr(said):
+            bench.run(*words, **changes)
+
+    bench.processes.append(multiprocessing.get_context("fork").Process(target=target))
+    bench.processes[-1].start()
+    return bench.processes[-1]
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def refuses(bench, *words, **changes):
+    """The line that a sweep ends with."""
+    with pytest.raises(SystemExit) as exit:
+        bench.run(*words, **changes)
+    assert isinstance(exit.value.code, str) and "\n" not in exit.value.code
+    return exit.value.code
+
+
+def test_a_killed_sweep_goes_on(bench):
+    """Its table is whole, and nothing starts while the run that it left behind still writes."""
+    last = "report-vit-tiny-seed2-lr0.001"
+    bench.want(sleep={last: 2})
+    process = forked(bench, learning_rates=[1e-3], tuning=None)
+    until(lambda: (bench.output / "runs" / last / "checkpoint").exists())
+    process.kill()
+    process.join()
+    bench.grid |= {"learning_rates": [1e-3]}
+    assert len(sweep.read_rows(bench.output / "results.csv")) == 2
+    assert "is in use by another sweep" in refuses(bench, tuning=None)
+    until((bench.output / "runs" / last / "results.json").exists)
+    with (bench.output / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until it ends
+    bench.calls()
+    bench.run()
+    assert names(bench.calls()) == ["report-vit-lean-tiny-seed2-lr0.001"]  # the other had finished
+    assert len(bench.rows()) == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_reaches_the_runs_and_keeps_the_rows(bench, number):
+    last = "report-vit-tiny-seed2-lr0.001"
+    bench.want(sleep={last: 30})
+    process = forked(bench, learning_rates=[1e-3], tuning=None)
+    until(lambda: (bench.output / "runs" / last / "checkpoint").exists())
+    until(lambda: "hello" in (bench.output / f"runs/{last}.log").read_text())
+    os.killpg(process.pid, number)  # as Ctrl-C does
+    process.join(20)
+    assert process.exitcode == 130
+    assert (bench.output / "runs" / last / "interrupted").read_text() == "x"
+    assert "interrupted; the same command continues" in Path("said.txt").read_text()
+    assert [row["status"] for row in bench.rows()] == ["finished"] * 2
+    bench.want()
+    bench.calls()
+    bench.run(learning_rates=[1e-3], tuning=None)
+    assert [(call["name"], call["words"][-1] == "--resume") for call in bench.calls()] == [
+        (last, True),
+        ("report-vit-lean-tiny-seed2-lr0.001", False),
+    ]
+
+
+def test_jobs(bench, monkeypatch):
+    """Two at a time, on two devices, as CUDA_VISIBLE_DEVICES names them."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    order = [f"report-{shape}-seed{seed}-lr0.001" for seed in (1, 2) for shape in ("vit-tiny", "vit-lean-tiny")]
+    bench.want(sleep=dict.fromkeys(order, 0.5) | {order[1]: 1.6})
+    start = time.time()
+    bench.run("--jobs", "2", learning_rates=[1e-3], tuning=None)
+    calls = sorted(bench.calls(), key=lambda call: call["start"])
+    assert names(calls)[2:] == order[2:] and calls[1]["start"] - calls[0]["start"] < 0.5
+    by_name = {call["name"]: call["device"] for call in calls}
+    assert [by_name[name] for name in order] == ["5", "7", "5", "5"]  # the long run keeps its device
+    assert time.time() - start < 3.1 and {row["jobs"] for row in bench.rows()} == {"2"} and len(bench.rows()) == 4
+
+
+def test_devices(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for count, expected in ((0, []), (1, []), (3, ["0", "1", "2"])):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        assert sweep.cuda_devices() == expected
+
+
+# What is refused
+
+
+SETTINGS = "training settings other than shape, seed, learning_rate, output_dir, resume, holdout"
+RATES = "learning_rates: expected positive numbers, strictly increasing, got"
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"learning_rate": [1]}, "learning_rate: unknown key, expected one of recipe, shapes, baseline, seeds, "
+         "learning_rates, tuning, overrides, output_dir, metric, margin, test (did you mean learning_rates?)"),
+        ({"recipe": None}, "recipe: missing, expected the name or path of a recipe"),
+        ({"recipe": 3}, "recipe: expected the name or path of a recipe, got 3"),
+        ({"shapes": None}, "shapes: missing, expected a list of different names or paths"),
+        ({"shapes": BASE}, "shapes: expected a list of different names or paths, got 'vit/tiny'"),
+        ({"shapes": ["a", "a"]}, "shapes: expected a list of different names or paths, got ['a', 'a']"),
+        ({"shapes": [BASE, "vit/leantiny"]}, "shapes: expected named shapes or paths, got vit/leantiny "
+         "(did you mean vit/lean-tiny?)"),
+        ({"shapes": [BASE, "grid.yaml", "./grid.yaml"]}, "shapes: expected names that give different folder names, "
+         "got vit/tiny, grid.yaml, ./grid.yaml"),
+        ({"baseline": "vit/base"}, "baseline: expected one of vit/tiny, vit/lean-tiny, got vit/base"),
+        ({"seeds": []}, "seeds: expected a list of different whole numbers from 0, got []"),
+        ({"seeds": [1, True]}, "seeds: expected a list of different whole numbers from 0, got [1, True]"),
+        ({"seeds": [1, -1]}, "seeds: expected a list of different whole numbers from 0, got [1, -1]"),
+        ({"learning_rates": [1e-3, 1e-4]}, f"{RATES} [0.001, 0.0001]"),
+        ({"learning_rates": [1e-3, 1e-3]}, f"{RATES} [0.001, 0.001]"),
+        ({"learning_rates": [0, 1e-3]}, f"{RATES} [0.0, 0.001]"),
+        ({"learning_rates": [1e-3, math.inf]}, f"{RATES} [0.001, inf]"),
+        ({"learning_rates": [True]}, f"{RATES} [True]"),
+        ({"learning_rates": ["fast"]}, f"{RATES} ['fast']"),
+        ({"learning_rates": 1e-3}, f"{RATES} 0.001"),
+        ({"tuning": None}, "tuning: missing, expected seed and holdout to choose among several learning_rates"),
+        ({"tuning": 7}, "tuning: expected seed, holdout ..., got 7"),
+        ({"tuning": {"seed": 0}}, "tuning.holdout: missing, expected how many rows of the training split to evaluate "
+         "on"),
+        ({"tuning": {"seed": 0, "holdout": 0}}, "tuning.holdout: expected how many rows of the training split to "
+         "evaluate on, got 0"),
+        ({"tuning": {"seed": 0, "holdout": 5, "extent": 1}}, "tuning.extent: unknown key, expected one of seed, "
+         "holdout, extend, overrides (did you mean extend?)"),
+        ({"tuning": {"seed": 0, "holdout": 5, "extend": -1}}, "tuning.extend: expected how often the learning rates "
+         "may grow at either edge, got -1"),
+        ({"tuning": {"seed": 2, "holdout": 5}}, "tuning.seed: expected a seed that is not in seeds, got 2"),
+        ({"tuning": {"seed": 0, "holdout": 5, "overrides": {"resume": True}}}, "tuning.overrides: expected "
+         f"{SETTINGS}, got {{'resume': True}}"),
+        *(({"overrides": {key: 1}}, f"overrides: expected {SETTINGS}, got {{'{key}': 1}}")
+          for key in ("shape", "seed", "learning_rate", "output_dir", "resume", "holdout")),
+        ({"overrides": [1]}, f"overrides: expected {SETTINGS}, got [1]"),
+        ({"overrides": {"max_steps": None}}, f"overrides: expected {SETTINGS}, got {{'max_steps': None}}"),
+        ({"output_dir": 3}, "output_dir: expected a folder, got 3"),
+        ({"metric": 3}, "metric: expected the name of a metric, got 3"),
+        ({"margin": -1, "test": "non-inferiority"}, "margin: expected a positive number, in the metric's units, "
+         "got -1.0"),
+        ({"margin": "1 %", "test": "non-inferiority"}, "margin: expected a positive number, in the metric's units, "
+         "got '1 %'"),
+        ({"margin": 0.01}, "margin, test: expected both or neither"),
+        ({"test": "non-inferiority"}, "margin, test: expected both or neither"),
+        ({"margin": 0.01, "test": "superiority"}, "test: expected non-inferiority, got 'superiority'"),
+    ],
+)  # fmt: skip
+def test_refused_grids(bench, changes, message):
+    assert refuses(bench, **changes) == f"leaner sweep: grid.yaml: {message}"
+    assert bench.calls() == [] and not bench.output.exists()
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("[1, 2]", "expected keys and values, got [1, 2]"),
+        ("", "expected keys and values, got None"),
+        ("a: [", "no YAML file: while parsing a flow node expected the node content"),
+        (None, "no YAML file: [Errno 2] No such file or directory: 'grid.yaml'"),
+    ],
+)
+def test_refused_files(bench, text, message):
+    if text is not None:
+        Path("grid.yaml").write_text(text)
+    with pytest.raises(SystemExit, match="^leaner sweep: grid.yaml: ") as exit:
+        sweep.main(["grid.yaml"])
+    assert message in exit.value.code and "\n" not in exit.value.code
+
+
+def test_refused_options(bench):
+    assert refuses(bench, "--jobs", "0") == "leaner sweep: --jobs: expected a number from 1, got 0"
+    assert refuses(bench, "--summary") == f"leaner sweep: {Path('out/results.csv')}: no run has ended yet"
+
+
+def test_defaults(bench):
+    Path("my.yaml").write_text(yaml.safe_dump({key: bench.grid[key] for key in bench.grid if key != "output_dir"}))
+    grid = sweep.load_grid(Path("my.yaml"))
+    assert grid.output_dir == "runs/sweeps/my" and grid.tuning.extend == 3 and grid.metric is None
+    text = "recipe: a\nshapes: [gpt/nano]\nbaseline: gpt/nano\nseeds: [1]\nmargin: 1e-2\ntest: non-inferiority\n"
+    Path("my.yaml").write_text(text + "learning_rates: [1e-3]\n")
+    grid = sweep.load_grid(Path("my.yaml"))
+    assert (grid.learning_rates, grid.margin, grid.tuning, grid.overrides) == ([0.001], 0.01, None, None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"recipe": "other"},
+        {"overrides": {"max_steps": 61}},
+        {"overrides": None},
+        {"tuning": {"seed": 0, "holdout": 51, "overrides": {"max_steps": 30}}},
+        {"tuning": {"seed": 0, "holdout": 50, "overrides": {"max_steps": 31}}},
+        {"metric": "loss"},
+        {"margin": 0.01, "test": "non-inferiority"},
+        {"seeds": [1]},
+        {"shapes": [BASE]},
+        {"learning_rates": [1e-3, 3e-3]},
+    ],
+)
+def test_another_grid_is_refused(bench, changes):
+    bench.output.mkdir()
+    Path("grid.yaml").write_text(yaml.safe_dump(bench.grid))
+    with pytest.MonkeyPatch.context() as patch:  # one run is enough
+        patch.setattr(sweep.Sweep, "run", lambda self: self._run_all([sweep.Run("tune", BASE, 0, 1e-3)]))
+        patch.setattr(sweep, "show", lambda summary: None)
+        with pytest.raises(SystemExit):
+            sweep.main(["grid.yaml"])
+    bench.calls()
+    before = (bench.output / "grid.yaml").read_text()
+    for words in ([], ["--summary"]):
+        message = refuses(bench, *words, **changes)
+        assert (
+            message.startswith(f"leaner sweep: {next(iter(changes))}: expected ") and "another output_dir" in message
+        )
+    assert bench.calls() == [] and (bench.output / "grid.yaml").read_text() == before
+
+
+def test_a_grid_whose_runs_wrote_nothing_may_change(bench):
+    bench.run(learning_rates=[1e-3], tuning=None, seeds=[1], shapes=[BASE])
+    for path in (bench.output / "runs").glob("*/*"):
+        path.unlink()
+    assert "overrides: expected" in refuses(bench, overrides={"max_steps": 1})  # there is a row
+    results = bench.output / "results.csv"
+    results.write_text(results.read_text().replace("finished", "failed"))
+    bench.run(overrides={"max_steps": 1})
+    assert [row["status"] for row in bench.rows()] == ["finished"]
+    assert "max_steps: 1" in (bench.output / "grid.yaml").read_text()
+    results.unlink()  # there is a run
+    assert "overrides: expected" in refuses(bench, overrides={"max_steps": 2})
+
+
+def test_rows_of_an_unknown_grid_are_refused(bench):
+    bench.run(learning_rates=[1e-3], tuning=None)
+    results = bench.output / "results.csv"
+    results.write_text(results.read_text().replace("report,vit/tiny,1,", "report,vit/tiny,one,"))
+    assert "line 4: invalid literal" in refuses(bench)
+    results.write_text("a,b\n1,2\n")
+    assert "results.csv: expected the columns phase, shape" in refuses(bench)
+    results.unlink()
+    (bench.output / "grid.yaml").unlink()
+    assert "beside its runs, name another output_dir" in refuses(bench)
+
+
+# Statistics
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_paired_statistics_are_scipys(higher_is_better):
+    random = np.random.default_rng(0)
+    base = random.normal(0.8, 0.02, 8)
+    values = base + random.normal(-0.004, 0.006, 8)
+    result = sweep.paired_statistics(values.tolist(), base.tolist(), 0.01, higher_is_better)
+    paired = stats.ttest_rel(values, base)
+    assert result["pairs"] == 8 and result["difference"] == pytest.approx((values - base).mean())
+    assert result["p"] == pytest.approx(paired.pvalue, rel=1e-9)
+    assert result["interval"] == pytest.approx(list(paired.confidence_interval(0.95)), rel=1e-9)
+    loss = base - values if higher_is_better else values - base
+    expected = stats.ttest_1samp(loss, 0.01, alternative="less").pvalue
+    assert result["p_non_inferiority"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_paired_statistics_by_hand():
+    """Differences 1, 2, 3: mean 2, standard error 1/√3, t = 2√3 with two degrees of freedom."""
+    result = sweep.paired_statistics([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert result["difference"] == 2.0 and result["p_non_inferiority"] is None
+    assert result["interval"] == pytest.approx([2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)], rel=1e-6)
+    assert result["p"] == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14), rel=1e-9)  # F(t) = (1 + t/√(2 + t²))/2
+
+
+@pytest.mark.parametrize(
+    "shift, p, p_non_inferiority", [(0.0, 1.0, 0.0), (-0.02, 0.0, 1.0), (-0.01, 0.0, 1.0), (-0.005, 0.0, 0.0)]
+)
+def test_differences_without_spread(shift, p, p_non_inferiority):
+    base = [0.7, 0.81, 0.9, 0.3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = sweep.paired_statistics([value + shift for value in base], base, 0.01)
+    assert (result["p"], result["p_non_inferiority"]) == (p, p_non_inferiority)
+    assert result["interval"] == pytest.approx([shift, shift], abs=1e-12)
+
+
+def test_few_pairs():
+    nothing = {"interval": None, "p": None, "p_non_inferiority": None}
+    assert sweep.paired_statistics([], [], 0.1) == {"pairs": 0, "difference": None, **nothing}
+    assert sweep.paired_statistics([2.0], [1.0], 0.1) == {"pairs": 1, "difference": 1.0, **nothing}
+
+
+@pytest.mark.parametrize(
+    "pairs, seeds, p, margin, expected",
+    [
+        (7, 7, 0.0099, 0.01, "no loss of quality (margin 0.01)"),
+        (7, 7, 0.01, 0.01, "undecided"),
+        (6, 6, 0.0001, 0.01, "undecided"),
+        (7, 8, 0.0001, 0.01, "undecided"),  # a seed is missing
+        (9, 9, None, None, "undecided"),
+        (9, 9, 0.0001, 0.5, "no loss of quality (margin 0.5)"),
+    ],
+)
+def test_verdict(pairs, seeds, p, margin, expected):
+    assert sweep.verdict({"pairs": pairs, "p_non_inferiority": p}, margin, seeds) == expected
+
+
+def test_summary_of_a_pair(bench, capsys):
+    """Seven seeds, from the table to the verdict; then one fails, and nothing may be said."""
+    bench.run(seeds=list(range(1, 8)), learning_rates=[1e-3], tuning=None, margin=0.5, test="non-inferiority")
+    values = {shape: [float(row["value"]) for row in bench.rows() if row["shape"] == shape] for shape in (BASE, LEAN)}
+    base, lean = bench.summary()[BASE], bench.summary()[LEAN]
+    assert lean["mean"] == pytest.approx(np.mean(values[LEAN])) and lean["n"] == lean["pairs"] == 7
+    assert lean["sd"] == pytest.approx(np.std(values[LEAN], ddof=1))
+    assert (
+        lean["difference"] == pytest.approx(np.mean(np.subtract(values[LEAN], values[BASE])))
+        and lean["difference"] < 0
+    )
+    assert lean["p"] == pytest.approx(stats.ttest_rel(values[LEAN], values[BASE]).pvalue)
+    assert lean["verdict"] == "no loss of quality (margin 0.5)" and base["verdict"] == "baseline"
+    assert (lean["parameters"], lean["parameters_over_baseline"], lean["seconds"]) == (600, 0.6, 2.5)
+    assert base["difference"] is base["p"] is base["interval"] is None
+    assert "no loss of quality (margin 0.5)" in capsys.readouterr().out
+    bench.want(fail=["report-vit-lean-tiny-seed8-lr0.001"])
+    with pytest.raises(SystemExit):
+        bench.run(seeds=list(range(1, 9)))
+    assert bench.summary()[LEAN]["pairs"] == 7 and bench.summary()[LEAN]["verdict"] == "undecided"
+
+
+def test_a_summary_under_way(bench, capsys):
+    """No interval with one seed; a tuning that has not ended says so."""
+    bench.run(seeds=[1], learning_rates=[1e-3], tuning=None)
+    assert bench.summary()[LEAN]["interval"] is None and bench.summary()[LEAN]["sd"] is None
+    assert bench.summary()[LEAN]["difference"] is not None
+    Path("grid.yaml").write_text(yaml.safe_dump({**bench.grid, "learning_rates": [1e-3, 1e-2],
+                                                 "tuning": {"seed": 0, "holdout": 1}}))  # fmt: skip
+    sweep.main(["grid.yaml", "--summary"])
+    assert bench.summary()[LEAN]["notes"] == ["the tuning is not finished"] and bench.summary()[LEAN]["n"] == 0
+    assert "None" not in capsys.readouterr().out.splitlines()[0]

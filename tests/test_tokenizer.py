@@ -1,0 +1,269 @@
+"""Tokenizers trained on one's own text: special tokens, round trips, determinism, and the `tokenizer` command."""
+
+import hashlib
+import itertools
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from datasets import Dataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from modeling_leaner.training import data
+from modeling_leaner.training.tokenizer import KINDS, MAX_ALPHABET, main, train_tokenizer
+from transformers import AutoTokenizer
+
+
+TEXTS = [
+    "The cat sat on the mat, and the dog sat beside the cat.",
+    "Élan vital: naïve café owners met in Zürich — twice!",
+    "Привет, мир. 日本語 and 中文 😀 [MIN 3 [MAX 4 1 ] ]",
+] * 5
+
+
+def trained(kind, family, texts=TEXTS, vocab_size=600, max_length=64):
+    return train_tokenizer(texts, kind, vocab_size, max_length, family)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", ["gpt", "bert"])
+def test_auto_tokenizer_loads_it_back(kind, family, tmp_path):
+    tokenizer = trained(kind, family)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.get_vocab() == tokenizer.get_vocab() and loaded.model_max_length == 64
+    assert sorted(loaded.get_vocab().values()) == list(range(len(loaded)))
+    first, second = TEXTS[0], TEXTS[1]
+    assert dict(loaded(first, second)) == dict(tokenizer(first, second))
+    if family == "gpt":
+        assert loaded.convert_ids_to_tokens(0) == loaded.bos_token == loaded.eos_token == loaded.pad_token
+        assert list(loaded(first)) == ["input_ids", "attention_mask"]
+        assert 0 not in loaded(first)["input_ids"]
+    else:
+        assert loaded.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        assert (loaded.pad_token_id, loaded.unk_token_id, loaded.mask_token_id) == (0, 1, 4)
+        one, two = (loaded(text, add_special_tokens=False)["input_ids"] for text in (first, second))
+        pair = loaded(first, second)
+        assert pair["input_ids"] == [2, *one, 3, *two, 3] and loaded(first)["input_ids"] == [2, *one, 3]
+        assert pair["token_type_ids"] == [0] * (len(one) + 2) + [1] * (len(two) + 1)
+        assert loaded.num_special_tokens_to_add(pair=True) == 3
+    assert loaded([first, "a"], padding=True)["attention_mask"][1][-1] == 0
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizers():
+    return [trained(kind, family) for kind in ("byte-bpe", "bytes") for family in ("gpt", "bert")]
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=st.text())
+def test_bytes_lose_nothing(byte_tokenizers, text):
+    for tokenizer in byte_tokenizers:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert tokenizer.decode(ids) == text and tokenizer.unk_token_id not in ids
+
+
+def test_bytes_are_the_bytes():
+    text = "é 日\n\x00\x7f\xad"
+    for family, special in (("gpt", 1), ("bert", 5)):
+        tokenizer = trained("bytes", family, texts=[])
+        assert len(tokenizer) == 256 + special
+        assert tokenizer(text, add_special_tokens=False)["input_ids"] == [special + byte for byte in text.encode()]
+
+
+def test_byte_bpe_offsets_leave_out_the_space_before():
+    tokenizer = trained("byte-bpe", "bert", ["the cat sat"] * 9)
+    encoded = tokenizer("the cat sat", return_offsets_mapping=True)
+    assert tokenizer.convert_ids_to_tokens(encoded["input_ids"]) == ["[CLS]", "the", "Ġcat", "Ġsat", "[SEP]"]
+    assert encoded["offset_mapping"] == [(0, 0), (0, 3), (4, 7), (8, 11), (0, 0)]
+    encoded = tokenizer("  cat", " sat", add_special_tokens=False, return_offsets_mapping=True)
+    assert encoded["offset_mapping"] == [(1, 1), (2, 5), (1, 4)]
+
+
+def test_wordpiece():
+    tokenizer = trained("wordpiece", "bert", [*TEXTS, "lowest low"])
+    assert tokenizer.tokenize("THE Café\x00") == ["the", "cafe"]
+    assert tokenizer.tokenize("日本") == ["日", "本"]  # no word of two
+    assert tokenizer.decode(tokenizer("The owners!")["input_ids"], skip_special_tokens=True) == "the owners !"
+    assert tokenizer.tokenize("tac") == ["t", "##ac"] or tokenizer.tokenize("tac") == ["t", "##a", "##c"]
+    assert tokenizer.tokenize("ßß") == ["[UNK]"]
+    vocabulary = tokenizer.get_vocab()
+    assert {"q", "##q", "!", "日"} & set(vocabulary) == {"!", "日"}
+    assert {"##!", "##日", " "}.isdisjoint(vocabulary)
+    for letter in "acé":  # both forms, wherever it was seen; accents are gone
+        assert (letter in vocabulary) == (f"##{letter}" in vocabulary) == (letter != "é")
+
+
+def test_wordpiece_keeps_the_most_frequent_characters():
+    rare = [chr(0x4E00 + index) for index in range(MAX_ALPHABET + 50)]
+    vocabulary = train_tokenizer(
+        [" ".join(rare[::-1]), "".join(rare[100:])], "wordpiece", 3000, 64, "bert"
+    ).get_vocab()
+    kept = [index for index, character in enumerate(rare) if character in vocabulary]
+    assert kept == [*range(50), *range(100, MAX_ALPHABET + 50)]  # of equal ones the first in Unicode
+
+
+def test_words():
+    texts = data.listops(data.SHORT_LISTOPS, train=200, test=10)["train"]["source"]
+    tokenizer = trained("words", "bert", texts)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(10)), "[MAX", "[MED", "[MIN", "[SM", "]"]
+    assert tokenizer.convert_ids_to_tokens(range(len(tokenizer))) == words
+    text = "[MIN 3 [SM 4 1 ] 0 ]"
+    assert tokenizer.tokenize(text) == text.split()
+    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
+    assert tokenizer.tokenize("[AVG 3") == ["[UNK]", "3"]
+    assert trained("words", "bert", reversed(texts)).get_vocab() == tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_iterators_and_lists_give_the_same(kind):
+    assert trained(kind, "bert", iter(TEXTS)).get_vocab() == trained(kind, "bert").get_vocab()
+
+
+@pytest.mark.parametrize("kind", ["byte-bpe", "wordpiece"])
+def test_vocabulary_has_its_size(kind):
+    texts = data.python_docs(max_bytes=100_000)["train"]["text"]
+    tokenizer = train_tokenizer(texts, kind, 700, 64, "bert")
+    assert len(tokenizer) == 700
+    assert len(trained(kind, "bert", ["ab ab"])) < 300
+
+
+def fingerprints(folder):
+    """A digest of every kind's and family's tokenizer.json, from text that is full of ties."""
+    rng = random.Random(0)
+    texts = ["".join(rng.choices("abcdeéжz日一 \n!😀", k=200)) for _ in range(100)]
+    digests = []
+    for kind, family in itertools.product(KINDS, ("gpt", "bert")):
+        train_tokenizer(texts, kind, 9_000 if kind == "words" else 900, 64, family).save_pretrained(folder)
+        digests.append(hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest())
+    return digests
+
+
+def test_training_is_deterministic(tmp_path):
+    here = fingerprints(tmp_path)
+    assert len(set(here)) == 2 * len(KINDS) and fingerprints(tmp_path) == here
+    process = subprocess.run(
+        [sys.executable, "-c", "import sys, pathlib, test_tokenizer as t; print(t.fingerprints(pathlib.Path('.')))"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={
+            "PYTHONPATH": str(Path(__file__).parent),
+            "PYTHONHASHSEED": "1",
+            "RAYON_NUM_THREADS": "4",
+            "TOKENIZERS_PARALLELISM": "true",
+        },
+    )
+    assert process.returncode == 0 and process.stdout == f"{here}\n", process.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "texts", "vocab_size", "message"),
+    [
+        ("byte-bp", "bert", TEXTS, 600, "unknown kind 'byte-bp', expected one of byte-bpe, .*; did you mean byte-bpe"),
+        ("bytes", "vit", TEXTS, 600, "unknown family 'vit', expected one of gpt, bert"),
+        ("byte-bpe", "bert", TEXTS, 260, "vocab_size=260 is too small: 256 bytes and 5 special tokens need 261"),
+        ("bytes", "gpt", TEXTS, 256, "vocab_size=256 is too small: 256 bytes and 1 special tokens need 257"),
+        ("words", "bert", ["b a", "c a"], 7, "vocab_size=7 is too small: 3 words and 5 special tokens need 8"),
+        ("wordpiece", "gpt", ["ab!"], 5, "too small: 3 characters, 2 of them also inside words, and 1 .* need 6"),
+        *(
+            (kind, "bert", texts, 600, "no text")
+            for kind in ("byte-bpe", "words")
+            for texts in ([], iter([]), ["", " "])
+        ),
+        *((kind, "bert", ["a", "b", None], 600, "row 2 .* NoneType") for kind in ("byte-bpe", "wordpiece", "words")),
+        ("wordpiece", "bert", iter([" \n"]), 600, "no text"),
+        ("byte-bpe", "bert", ["a"] * 2500 + [b"a"], 600, "row 2500 of the texts is of type bytes, not a string"),
+    ],
+)
+def test_errors(kind, family, texts, vocab_size, message):
+    with pytest.raises(ValueError, match=message) as error:
+        train_tokenizer(texts, kind, vocab_size, 64, family)
+    assert "\n" not in str(error.value)
+
+
+def test_smallest_sizes_work():
+    assert len(train_tokenizer(["ab!"], "wordpiece", 6, 64, "gpt")) == 6
+    assert len(train_tokenizer(["b a", "c a"], "words", 8, 64, "bert")) == 8
+    assert len(train_tokenizer(TEXTS, "byte-bpe", 257, 64, "gpt")) == 257
+
+
+@pytest.fixture
+def sources(monkeypatch):
+    """A stand-in for the data, and the list of what was asked of it."""
+    asked = []
+    rows = Dataset.from_dict({"text": TEXTS, "title": ["t"] * len(TEXTS)})
+
+    def load_split(dataset, split, *, dataset_config=None, data_files=None, streaming=False):
+        asked.append((dataset, split, dataset_config, data_files, streaming))
+        return rows.to_iterable_dataset() if streaming else rows
+
+    module = ModuleType("modeling_leaner.training.sources")
+    module.load_split = load_split
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return asked
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_main(kind, streaming, sources, tmp_path, capsys):
+    output = tmp_path / "deep" / "out"
+    arguments = ["--kind", kind, "--vocab_size", "600", "--max_length", "77", "--data_files", "a.txt", "b.txt"]
+    main([*arguments, "--output_dir", str(output), *(["--streaming"] if streaming else [])])
+    assert sources == [(None, "train", None, ["a.txt", "b.txt"], streaming)]
+    tokenizer = AutoTokenizer.from_pretrained(output)
+    assert tokenizer.model_max_length == 77 and tokenizer.cls_token == "[CLS]"
+    assert tokenizer.get_vocab() == trained(kind, "bert").get_vocab()
+    counts = [(len(tokenizer(text, add_special_tokens=False)["input_ids"]), len(text.encode())) for text in TEXTS]
+    rate = sum(tokens for tokens, _ in counts) / sum(size for _, size in counts)
+    assert capsys.readouterr().out == (
+        f"{output}: {kind}, {len(tokenizer)} tokens, {rate:.3f} tokens per byte on the first 15 texts\n"
+    )
+    assert [path.name for path in output.parent.iterdir()] == ["out"]
+
+
+def test_main_reads_the_rows_asked_for(sources, tmp_path, capsys):
+    common = ["--kind", "words", "--family", "gpt", "--max_rows", "1"]
+    data_options = ["--dataset", "some/text", "--dataset_config", "small", "--split", "validation"]
+    main([*common, *data_options, "--output_dir", str(tmp_path / "out")])
+    assert sources == [("some/text", "validation", "small", None, False)]
+    assert set(AutoTokenizer.from_pretrained(tmp_path / "out").get_vocab()) == {"<|endoftext|>", *TEXTS[0].split()}
+    assert "on the first 1 texts" in capsys.readouterr().out
+    main([*common, "--text_column", "title", "--output_dir", str(tmp_path / "titles")])
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "titles")) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (["--kind", "word"], ValueError, "unknown kind 'word', .* did you mean words"),
+        (["--kind", "words", "--family", "vit"], ValueError, "unknown family 'vit'"),
+        (["--kind", "words", "--text_column", "body"], ValueError, "no column 'body', the data has text, title"),
+        (["--kind", "words", "--text_column", "body", "--streaming"], ValueError, "the data has text, title"),
+        (["--kind", "words", "--vocab_size", "9"], ValueError, "vocab_size=9 is too small"),
+    ],
+)
+def test_main_refuses(arguments, error, message, sources, tmp_path):
+    with pytest.raises(error, match=message):
+        main([*arguments, "--dataset", "x", "--output_dir", str(tmp_path / "out")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_main_leaves_nothing_half_written(sources, tmp_path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(FileExistsError, match="there exists already"):
+        main(["--kind", "words", "--dataset", "x", "--output_dir", str(tmp_path / "there")])
+    assert not sources  # refused before any data was read
+
+    def broken(self, folder, **_):
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text("{")
+        raise OSError("disk full")
+
+    monkeypatch.setattr("transformers.TokenizersBackend.save_pretrained", broken)
+    with pytest.raises(OSError, match="disk full"):
+        main(["--kind", "words", "--dataset", "x", "--output_dir", str(tmp_path / "out")])
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]

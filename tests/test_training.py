@@ -1,0 +1,287 @@
+"""Settings, run folders, bad input: every refusal is one line that names file, column and row, or key."""
+
+import errno
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from datasets import Dataset, Features, Sequence, Value
+from modeling_leaner.training import arguments as settings
+from modeling_leaner.training import evaluate, train
+from modeling_leaner.training.trainer import LeanTrainer, whole_checkpoints
+from training_data import documents, labelled, pictures, read_lines, write_shape
+
+
+FEW = """--max_steps 4 --per_device_train_batch_size 8 --eval_strategy no --save_strategy no --disable_tqdm true
+--preprocessing_workers 1 --logging_steps 1 --hardware cpu""".split()
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """Trains on given rows; returns status, stderr and the folder."""
+
+    def run(task, family, rows, *words, held_out=None, shape=None, few=FEW):
+        files = []
+        for split, part in (("train", rows), ("validation", rows if held_out is None else held_out)):
+            part.to_parquet(tmp_path / f"{split}.parquet")
+            files.append(f"{split}={tmp_path / split}.parquet")
+        tokenizer = [] if family == "vit" or "--tokenizer" in words else ["--tokenizer", "wordpiece"]
+        shape = shape or write_shape(family, tmp_path)
+        line = ["--task", task, "--shape", shape, "--output_dir", str(tmp_path / "run"), *tokenizer, *few]
+        capsys.readouterr()
+        try:
+            train.main([*line, "--data_files", *files, *words])
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        return status, capsys.readouterr().err, tmp_path / "run"
+
+    return run
+
+
+def refused(result, *parts):
+    status, said, folder = result
+    lines = [line for line in said.splitlines() if line.startswith("leaner train: ")]
+    assert status == 1 and len(lines) == 1, said
+    assert "Traceback" not in said
+    for part in parts:
+        assert part in lines[0], lines[0]
+    assert not (folder / "results.json").exists() and not (folder / "model.safetensors").exists()
+
+
+CLASSIFY = ("sequence-classification", "bert")
+
+
+def test_missing_column(run):
+    rows = labelled(24, 0, ("sentence",), 2)
+    refused(run(*CLASSIFY, rows, "--text_column", "text"), "text_column", "'text'", "sentence, label")
+    refused(run(*CLASSIFY, rows.remove_columns("label")), "label_column", "sentence")
+    held_out = rows.rename_column("sentence", "text")
+    refused(run(*CLASSIFY, rows, held_out=held_out), "validation.parquet", "'sentence'", "text, label")
+
+
+def test_empty_split(run):
+    rows = documents(8, 0)
+    refused(run("masked-lm", "bert", rows, held_out=rows.select([])), "validation.parquet", "empty")
+
+
+def test_unreadable_parquet(run, tmp_path):
+    words = ["--data_files", f"train={tmp_path / 'broken.parquet'}", f"validation={tmp_path / 'broken.parquet'}"]
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1" + b"no parquet " * 20)
+    refused(run("masked-lm", "bert", documents(8, 0), *words), "broken.parquet", "arquet")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 300.0])
+def test_bad_pixels(run, value):
+    pixels = np.random.default_rng(0).uniform(0, 255, size=(24, 16, 16, 3))
+    pixels[5, 3, 3, 1] = value
+    features = Features({"image": Sequence(Sequence(Sequence(Value("float32")))), "label": Value("int64")})
+    rows = Dataset.from_dict({"image": pixels.tolist(), "label": [i % 3 for i in range(24)]}, features=features)
+    result = run("image-classification", "vit", rows, "--image_column", "image")
+    refused(result, "train.parquet", "image, row 5", "300" if value == 300 else "NaN or infinite")
+
+
+def test_label_outside_the_classes(run):
+    rows = labelled(24, 0, ("sentence",), 2).cast_column("label", Value("int64"))
+    held_out = rows.map(lambda row, index: {"label": 7 if index == 3 else row["label"]}, with_indices=True)
+    refused(run(*CLASSIFY, rows, held_out=held_out), "validation.parquet", "label, row 3", "7", "2 classes")
+
+
+def test_text_that_is_none(run):
+    rows = Dataset.from_dict({"text": [3, 4, 5], "label": [0, 1, 0]})
+    refused(run(*CLASSIFY, rows, "--text_column", "text"), "text_column", "'text'", "int64", "text")
+    rows = documents(8, 0).map(lambda row, index: {"text": None if index == 2 else row["text"]}, with_indices=True)
+    refused(run("causal-lm", "gpt", rows, "--tokenizer", "bytes"), "train.parquet", "text, row 2", "NoneType")
+
+
+def test_text_longer_than_the_context(run):
+    rows = labelled(24, 0, ("sentence",), 2)
+    result = run(*CLASSIFY, rows, "--max_length", "8")
+    refused(result, "train.parquet", "sentence, row 0", "8 are read", "truncation")
+
+
+def test_a_long_text_is_cut_where_asked(run):
+    assert run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), "--max_length", "8", "--truncation")[0] == 0
+
+
+def test_vocabulary_beyond_the_shape(run, tmp_path):
+    transformers.AutoTokenizer.from_pretrained  # noqa: B018
+    shape = write_shape("bert", tmp_path, vocab_size=20)
+    refused(run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), shape=shape), "vocab_size", "20")
+    from modeling_leaner.training.tokenizer import train_tokenizer
+
+    train_tokenizer(["a b c"], "bytes", 300, 64, "bert").save_pretrained(tmp_path / "tokenizer")
+    shape = write_shape("bert", tmp_path, vocab_size=100)
+    words = ["--tokenizer", str(tmp_path / "tokenizer")]
+    result = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), *words, shape=shape)
+    refused(result, "tokenizer", "261", "vocab_size is 100")
+
+
+def test_a_task_for_another_family(run):
+    result = run("masked-lm", "gpt", documents(8, 0))
+    refused(result, "masked-lm", "lean_gpt", "causal-lm")
+
+
+def test_no_space_left(run, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    few = [*FEW, "--save_strategy", "steps", "--save_steps", "2"]
+    rows = documents(16, 0)
+    original, calls = torch.save, []
+    monkeypatch.setattr(torch, "save", lambda *a, **k: full() if len(calls) > 3 else (calls.append(1), original(*a, **k)))
+    result = run("masked-lm", "bert", rows, few=few)
+    refused(result, "no space left", "MiB free", "checkpoint-2", "--resume")
+    monkeypatch.undo()
+    assert run("masked-lm", "bert", rows, "--resume", few=few)[0] == 0
+
+
+def test_a_gpu_where_there_is_none(run):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    refused(run("masked-lm", "bert", documents(8, 0), "--hardware", "gpu"), "hardware", "gpu")
+
+
+def test_a_loss_that_is_no_number(run, monkeypatch):
+    few = [*FEW, "--save_strategy", "steps", "--save_steps", "2"]
+    original = LeanTrainer.compute_loss
+
+    def poisoned(self, *args, **kwargs):
+        loss = original(self, *args, **kwargs)
+        return loss * math.nan if self.state.global_step == 2 and self.model.training else loss
+
+    monkeypatch.setattr(LeanTrainer, "compute_loss", poisoned)
+    result = run("masked-lm", "bert", documents(16, 0), few=few)
+    refused(result, "not finite at step 3", "checkpoint-2")
+    assert [path.name for path in whole_checkpoints(result[2])] == ["checkpoint-2"]
+
+
+def test_a_diverging_run_stops(run):
+    result = run("masked-lm", "bert", documents(16, 0), "--learning_rate", "1e30", "--max_grad_norm", "0")
+    refused(result, "not finite")
+
+
+def test_a_run_is_not_overwritten(run):
+    rows = documents(16, 0)
+    assert run("masked-lm", "bert", rows)[0] == 0
+    status, said, folder = run("masked-lm", "bert", rows)
+    assert status == 1 and "holds a run already" in said and "--resume" in said
+    assert (folder / "results.json").is_file()
+    status, said, _ = run("masked-lm", "bert", rows, "--resume", "--learning_rate", "3e-3")
+    assert status == 1 and "learning_rate is None, but 0.003" in said
+
+
+def test_holdout_is_never_trained_on(run):
+    status, _, folder = run("masked-lm", "bert", documents(40, 0), "--holdout", "10", held_out=documents(4, 1))
+    results = json.loads((folder / "results.json").read_text())
+    assert status == 0 and results["split"] == "holdout of train"
+    refused(run("masked-lm", "bert", documents(40, 0), "--holdout", "40", "--output_dir", "unused"), "holdout", "40")
+
+
+def test_fine_tuning_keeps_the_tokenizer_and_takes_a_new_head(run, tmp_path):
+    rows = documents(16, 0)
+    _, _, folder = run("masked-lm", "bert", rows)
+    pretrained = folder.rename(tmp_path / "pretrained")
+    status, said, folder = run(*CLASSIFY, labelled(24, 0, ("sentence",), 3), shape=str(pretrained))
+    assert status == 0, said
+    assert (folder / "tokenizer.json").read_text() == (pretrained / "tokenizer.json").read_text()
+    config = transformers.AutoConfig.from_pretrained(folder)
+    assert config.num_labels == 3 and config.id2label[0] == "class 0"
+
+
+@pytest.mark.parametrize("extra", ["--muon", "--label_smoothing_factor 0.1", "--torch_compile", "--bf16",
+                                   "--gradient_checkpointing", "--lr_head_scaling sqrt", "--gradient_accumulation_steps 2",
+                                   "--lr_scheduler_type warmup_stable_decay --lr_scheduler_kwargs {\"num_decay_steps\":2}"])
+@pytest.mark.parametrize("task", ["masked-lm", "causal-lm"])
+def test_options_train(run, task, extra):
+    family = {"masked-lm": "bert", "causal-lm": "gpt"}[task]
+    if extra == "--torch_compile":
+        extra += " --torch_compile_backend aot_eager"
+    status, said, folder = run(task, family, documents(16, 0), "--learning_rate", "3e-3", *extra.split())
+    assert status == 0, said
+    losses = [line["loss"] for line in read_lines(folder) if "loss" in line]
+    assert len(losses) == 4 and losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("extra", ["", "--mixup_alpha 0.2", "--crop_padding 2 --horizontal_flip", "--train_resize 20",
+                                   "--label_smoothing_factor 0.1", "--ema_decay 0.5", "--train_sampling_strategy sequential"])
+def test_image_options_train(run, extra):
+    words = "--max_steps 30 --learning_rate 3e-3".split()
+    status, said, folder = run("image-classification", "vit", pictures(64, 0), *words, *extra.split())
+    assert status == 0, said
+    losses = [line["loss"] for line in read_lines(folder) if "loss" in line]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
+def test_early_stop_keeps_the_best(run):
+    words = "--max_steps 40 --eval_strategy steps --eval_steps 2 --save_strategy steps --save_steps 2".split()
+    words += "--early_stopping_patience 2 --learning_rate 0.05 --metric loss".split()
+    status, said, folder = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), *words, held_out=labelled(24, 5, ("sentence",), 2))
+    assert status == 0, said
+    losses = [line["eval_loss"] for line in read_lines(folder) if "eval_loss" in line]
+    assert len(losses) < 21
+    results = json.loads((folder / "results.json").read_text())
+    assert results["metrics"]["eval_loss"] == pytest.approx(min(losses))
+
+
+def test_masks_do_not_depend_on_the_shape_or_the_batch():
+    """A row's masks follow from the seed and its place alone."""
+    from types import SimpleNamespace
+
+    trainer = SimpleNamespace(args=SimpleNamespace(seed=3))
+    whole = LeanTrainer._generators(trainer, 8, 4, stream=1)
+    halves = [*LeanTrainer._generators(trainer, 8, 2, stream=1), *LeanTrainer._generators(trainer, 10, 2, stream=1)]
+    assert [one.random() for one in whole] == [one.random() for one in halves]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("lerning_rate: 1", "lerning_rate: unknown key, did you mean learning_rate?"),
+        ("learning_rate: fast", "learning_rate: invalid float value: 'fast'"),
+        ("learning_rate: true", "learning_rate: expected a number, got true"),
+        ("max_steps: 1.5", "max_steps: invalid int value: '1.5'"),
+        ("num_train_epochs: [1, 2]", "num_train_epochs: expected one value, got a list"),
+        ("shape: vit/tiny", "shape: belongs on the command line"),
+        ("task: vision", "task: invalid choice: 'vision'"),
+        ("mask_fraction: 1.5", "mask_fraction: 1.5 is not in"),
+        ("- a", "expected keys and values"),
+        ("a: [", "not YAML"),
+    ],
+)
+def test_bad_recipes(tmp_path, text, message):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ValueError) as error:
+        settings.parse(str(tmp_path / "mine.yaml"))
+    assert str(error.value).startswith(f"{tmp_path / 'mine.yaml'}: ") and message in str(error.value)
+
+
+def test_the_command_line_wins_and_numbers_are_numbers(tmp_path):
+    (tmp_path / "mine.yaml").write_text("learning_rate: 1e-4\ntask: causal-lm\nweight_decay: 0.3\n")
+    parsed = settings.parse(str(tmp_path / "mine.yaml"), ["--learning_rate", "2e-3"])
+    assert parsed.learning_rate == 0.002 and parsed.weight_decay == 0.3
+    assert parsed.settings == {"learning_rate": 0.002, "task": "causal-lm", "weight_decay": 0.3}
+    with pytest.raises(ValueError, match="shape: missing"):
+        settings.parse(str(tmp_path / "mine.yaml"), needed=("task", "shape"))
+    with pytest.raises(ValueError, match="learn: unknown key"):
+        settings.parse(None, ["--learn", "3"])
+
+
+def test_every_training_argument_can_be_set():
+    """Each field of TrainingArguments is a key with the default of its own kind."""
+    parser = settings.SettingsParser()
+    from dataclasses import fields
+
+    for each in fields(transformers.TrainingArguments):
+        if each.init:
+            assert parser.action(each.name) is not None, each.name
+
+
+def test_evaluate_refuses(tmp_path, capsys):
+    for model, message in ((tmp_path, "no model.safetensors"), ("nobody/nothing", "nobody/nothing")):
+        with pytest.raises(SystemExit) as end:
+            evaluate.main([str(model), "--task", "causal-lm", "--dataset", "python-docs"])
+        assert end.value.code == 1 and message in capsys.readouterr().err
