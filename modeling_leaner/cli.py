@@ -137,7 +137,10 @@ def tokenizer(context: typer.Context) -> None:
     """Train a tokenizer: leaner tokenizer --kind byte-bpe --output_dir DIR --dataset NAME [--key value ...]."""
     from .training.tokenizer import main as run
 
-    run(context.args)
+    try:
+        run(context.args)
+    except (ValueError, OSError) as error:
+        fail(" ".join(str(error).split()))
 
 
 @app.command(context_settings=PASSED_ON)

@@ -1,7 +1,7 @@
 """Training runs that stop themselves at a chosen point and wait there to be killed from outside.
 
-Each line of stdin is one run, [POINT, READY, OUTPUT, [ARGUMENTS-OF-TRAIN ...]] in JSON, in a process of its own (a fork:
-importing everything takes longer than the run); its number is answered at once, its exit status when it has ended.
+Each line of stdin is one run, [POINT, READY, OUTPUT, [ARGUMENTS-OF-TRAIN ...]] in JSON, in a process of its own (a
+fork: importing everything takes longer than the run); its number is answered at once, its status when it has ended.
 POINT: `none`; `step:N` in the middle of step N; `evaluate:N` in the first evaluation batch at step N; `save:N` while
 checkpoint N is half written; `lose-rng` trains to the end, but forgets the generators' state on continuing.
 """

@@ -146,4 +146,6 @@ def test_a_checkpoint_counts_only_when_whole(uninterrupted, tmp_path):
     assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-12"]
     assert len(remove_partial_checkpoints(folder)) == 2
     listed = json.loads((folder / "checkpoint-12" / COMPLETE).read_text())
-    assert {"model.safetensors", "optimizer.pt", "rng_state.pth", "ema.safetensors", "trainer_state.json"} <= set(listed)
+    assert {"model.safetensors", "optimizer.pt", "rng_state.pth", "ema.safetensors", "trainer_state.json"} <= set(
+        listed
+    )

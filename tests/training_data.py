@@ -18,7 +18,11 @@ TEXT = Value("string")
 
 def write_shape(family: str, folder: Path, **overrides) -> str:
     """A config file of a small shape."""
-    sizes = {**SIZES, "image_size": 16, "patch_size": 8, "num_channels": 3} if family == "vit" else {**SIZES, "vocab_size": 400}
+    sizes = (
+        {**SIZES, "image_size": 16, "patch_size": 8, "num_channels": 3}
+        if family == "vit"
+        else {**SIZES, "vocab_size": 400}
+    )
     sizes |= {"num_key_value_heads": 4} if family == "gpt" else {}
     path = folder / f"{family}.json"
     load_shape(f"{family}/nano", **{**sizes, **overrides}).to_json_file(path)
@@ -65,7 +69,9 @@ def questions(count: int, seed: int) -> Dataset:
         rows["context"].append(" ".join(context))
         rows["answers"].append({"text": [context[place]], "answer_start": [start]})
     answers = {"text": Sequence(TEXT), "answer_start": Sequence(Value("int32"))}
-    return Dataset.from_dict(rows, features=Features({"id": TEXT, "question": TEXT, "context": TEXT, "answers": answers}))
+    return Dataset.from_dict(
+        rows, features=Features({"id": TEXT, "question": TEXT, "context": TEXT, "answers": answers})
+    )
 
 
 SENTENCE, PAIR = ("sentence",), ("sentence1", "sentence2")

@@ -23,11 +23,9 @@ from datasets import Dataset
 from huggingface_hub import ModelCard, ModelCardData
 from rich.console import Console
 from rich.table import Table
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     DataCollatorWithPadding,
     PreTrainedModel,
-    TokenizersBackend,
     Trainer,
     TrainingArguments,
     ViTImageProcessorPil,
@@ -39,6 +37,7 @@ from modeling_leaner import LeanBERTForSequenceClassification, LeanGPTForCausalL
 from modeling_leaner.shapes import load_shape
 
 from . import data
+from .tokenizer import train_tokenizer
 
 
 matplotlib.use("Agg")
@@ -136,18 +135,12 @@ def python_docs_task(length: int = 128) -> Task:
     """LeanGPT on the documentation of the standard library, packed into rows of `length` tokens."""
     splits = data.python_docs()
     config = load_shape("gpt/nano")
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=config.vocab_size, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(splits["train"]["text"], trainer)
-    processing = TokenizersBackend(tokenizer_object=tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>")
+    texts = splits["train"]["text"]
+    processing = train_tokenizer(texts, "byte-bpe", config.vocab_size, config.max_position_embeddings, "gpt")
 
     def pack(split: Dataset) -> Dataset:
-        stream = [token for text in split["text"] for token in [*tokenizer.encode(text).ids, processing.eos_token_id]]
+        documents = processing(split["text"][:], verbose=False)["input_ids"]
+        stream = [token for document in documents for token in [*document, processing.eos_token_id]]
         rows = np.array(stream[: len(stream) // length * length]).reshape(-1, length)
         return Dataset.from_dict({"input_ids": rows, "labels": rows}).with_format("torch")
 
@@ -174,13 +167,9 @@ def python_docs_task(length: int = 128) -> Task:
 def listops_task() -> Task:
     """LeanBERT on short ListOps expressions."""
     splits = data.listops(data.SHORT_LISTOPS, train=16_000, test=1_000, seed=SEED)
-    words = ["[PAD]", "[UNK]", "[CLS]", *data.LISTOPS_OPERATORS, "]", *map(str, range(10))]
-    tokenizer = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", 2)])
-    processing = TokenizersBackend(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", model_max_length=256
-    )
+    config = load_shape("bert/nano")
+    texts = splits["train"]["source"]
+    processing = train_tokenizer(texts, "words", config.vocab_size, config.max_position_embeddings, "bert")
 
     def prepare(batch: dict) -> dict:
         return {**processing(batch["source"], return_token_type_ids=False), "labels": batch["label"]}
@@ -196,8 +185,8 @@ def listops_task() -> Task:
         model_class=LeanBERTForSequenceClassification,
         overrides={"num_labels": 10, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
         recipe={"learning_rate": 1e-3, "per_device_train_batch_size": 64, "num_train_epochs": 2},
-        train=checked(train, 10, load_shape("bert/nano").vocab_size),
-        test=checked(test, 10, load_shape("bert/nano").vocab_size),
+        train=checked(train, 10, config.vocab_size),
+        test=checked(test, 10, config.vocab_size),
         processing=processing,
         items=correct_items,
         chance=majority_items(splits["train"]["label"], splits["test"]["label"]),

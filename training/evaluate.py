@@ -17,6 +17,11 @@ from .tasks import Classification
 from .trainer import LeanTrainer
 
 
+USAGE = """usage: leaner evaluate MODEL [--key value ...]
+MODEL: a run folder, a published folder, or a Hub id. Its own recipe says task and data; other data by
+--data FOLDER or --data SPLIT=FILE (also --dataset, --eval_split, --max_eval_rows ...), another task by --task."""
+
+
 def saved_recipe(model: str) -> Path | None:
     """`recipe.yaml` beside the weights, where the model was trained by this package."""
     if Path(model).is_dir():
@@ -64,7 +69,9 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
         "split": split,
         "rows": trainer.rows_evaluated,
         "main_metric": task.metric,
-        "metrics": {key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speed)},
+        "metrics": {
+            key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speed)
+        },
         "rows_per_second": trainer.rows_evaluated / seconds,
         "environment": report.environment(),
     }
@@ -75,7 +82,7 @@ def main(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else list(argv)
     words = ["--data_files" if word == "--data" else word for word in words]
     if not words or words[0] in ("-h", "--help") or words[0].startswith("--"):
-        print("usage: leaner evaluate MODEL [--data FOLDER|split=FILE ...] [--dataset ...] [--eval_split ...] [--task ...]")
+        print(USAGE)
         raise SystemExit(0 if words and words[0] in ("-h", "--help") else 2)
     logging.set_verbosity_error()
     try:

@@ -68,7 +68,9 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
     """
     source = str(arguments.shape)
     if family(config) == "vit":
-        if has_weights(source) and (not Path(source).is_dir() or (Path(source) / "preprocessor_config.json").is_file()):
+        if has_weights(source) and (
+            not Path(source).is_dir() or (Path(source) / "preprocessor_config.json").is_file()
+        ):
             return AutoImageProcessor.from_pretrained(source)
         height, width = config.image_shape
         mean = [0.5] * config.num_channels

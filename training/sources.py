@@ -57,7 +57,9 @@ def _read_files(files: list[str], split: str, whole: str, streaming: bool) -> Ro
             raise ValueError(f"{paths[0]}: no data files of a known format in this folder") from error
     suffixes = {path.suffix.lower() for path in paths}
     if len(suffixes) != 1 or not suffixes <= set(FORMATS):
-        raise ValueError(f"data_files: {', '.join(files)}: expected one folder, or files of one of {', '.join(FORMATS)}")
+        raise ValueError(
+            f"data_files: {', '.join(files)}: expected one folder, or files of one of {', '.join(FORMATS)}"
+        )
     for path in paths:
         if not path.is_file() and not any(character in str(path) for character in "*?[") and "://" not in str(path):
             raise ValueError(f"data_files: {path}: no such file")

@@ -1,4 +1,4 @@
-"""The five tasks: which columns they read, how rows become tensors, what is masked or cropped, and how quality is read.
+"""The five tasks: which columns they read, how rows become tensors, what is masked or cropped, how quality is read.
 
 Rows are prepared once, in parallel, and cached. What is random (masks, crops, mixup) happens on the device, drawn by a
 generator of each row's place in the run: a baseline and its twin, one process or eight, a run and its continuation all
@@ -419,7 +419,11 @@ class LanguageModelling(TextTask):
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         """From sums per row (loss, tokens, hits): the loss per token in nats, its exponential, the share of hits."""
         loss, tokens, hits = np.asarray(prediction.predictions, dtype=np.float64).sum(0)
-        return {"loss": loss / tokens, "perplexity": float(np.exp(loss / tokens)), "accuracy": hits / tokens}
+        return {
+            "loss": loss / tokens,
+            "perplexity": float(np.exp(min(loss / tokens, 700.0))),
+            "accuracy": hits / tokens,
+        }
 
     def _sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """(B, 3): loss in nats, tokens and hits of each row; logits (B, T, V), labels (B, T), -100 ignored."""
@@ -595,9 +599,7 @@ class QuestionAnswering(TextTask):
         for column in ("question", "context"):
             check_text(batch, column, indices, source)
         try:
-            return question_answering.windows(
-                batch, self.processing, self.length, self.arguments.doc_stride, training
-            )
+            return question_answering.windows(batch, self.processing, self.length, self.arguments.doc_stride, training)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
 

@@ -29,40 +29,46 @@ from .trainer import LeanTrainer, remove_partial_checkpoints, whole_checkpoints
 
 
 NEEDED = ("task", "shape")
+# What may differ when a run goes on: where data lie and how it reports.
+CHANGEABLE = {"data_files", "disable_tqdm", "logging_steps", "preprocessing_workers", "report_to", "save_total_limit"}
 
 
-def open_run(arguments: RecipeArguments, recipe: str | None) -> Path | None:
-    """Makes the run folder, or finds the checkpoint to continue from.
+def find_checkpoint(arguments: RecipeArguments) -> Path | None:
+    """The checkpoint to continue from; nothing is written yet, so that a refused run leaves nothing behind.
 
     Raises:
-        ValueError: the folder holds a run and `resume` is not set, or a run with other settings.
+        ValueError: the folder holds a run and `resume` is not set, or a run with other settings, or something else.
     """
-    folder = Path(arguments.output_dir)
-    saved, settings = folder / "recipe.yaml", {**arguments.settings, "shape": arguments.shape}
-    if saved.is_file():
-        if not arguments.resume:
-            raise ValueError(f"{folder} holds a run already: --resume continues it, --output_dir takes another folder")
-        before = yaml.safe_load(saved.read_text(encoding="utf-8"))
-        free = ("report_to", "disable_tqdm", "preprocessing_workers", "logging_steps", "data_files", "save_total_limit")
-        for key in sorted({*before, *settings} - set(free) - {"shape"}):
-            if before.get(key) != settings.get(key):
-                raise ValueError(
-                    f"{saved}: {key} is {before.get(key)!r}, but {settings.get(key)!r} was asked for: a run is "
-                    "continued with its own settings"
-                )
-    elif folder.is_dir() and any(folder.iterdir()) and not arguments.resume:
-        raise ValueError(f"{folder} is not empty; --output_dir takes another folder")
-    if arguments.process_index == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in remove_partial_checkpoints(folder):
-            print(f"{path} was not written to its end and is not used")
-        name = recipe or "no recipe"
-        text = f"# Every setting of this run that is not a default; from {Path(name).name}.\n" + yaml.safe_dump(settings)
-        pending = folder / "recipe.yaml.tmp"
-        pending.write_text(text, encoding="utf-8")
-        os.replace(pending, saved)
+    folder, settings = Path(arguments.output_dir), settings_of(arguments)
+    saved = folder / "recipe.yaml"
+    if not saved.is_file():
+        if folder.is_dir() and any(folder.iterdir()):
+            raise ValueError(f"{folder} is not empty and holds no run; --output_dir takes another folder")
+        return None
+    if not arguments.resume:
+        raise ValueError(f"{folder} holds a run already: --resume continues it, --output_dir takes another folder")
+    before = yaml.safe_load(saved.read_text(encoding="utf-8"))
+    for key in sorted({*before, *settings} - CHANGEABLE):
+        if before.get(key) != settings.get(key):
+            was, asked = (f"{values[key]!r}" if key in values else "not set" for values in (before, settings))
+            raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
     whole = whole_checkpoints(folder)
-    return whole[-1] if whole and arguments.resume else None
+    return whole[-1] if whole else None
+
+
+def settings_of(arguments: RecipeArguments) -> dict[str, object]:
+    return {**arguments.settings, "shape": arguments.shape}
+
+
+def open_folder(arguments: RecipeArguments, recipe: str | None) -> None:
+    """Makes the run folder with its recipe, and removes what a killed run left half written."""
+    folder = Path(arguments.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in remove_partial_checkpoints(folder):
+        print(f"{path} was not written to its end and is not used")
+    source = f"; from {Path(recipe).name}" if recipe else ""
+    text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(settings_of(arguments))
+    report.write_bytes(folder / "recipe.yaml", text.encode())
 
 
 def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | None]:
@@ -104,7 +110,9 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
         "learning_rate": arguments.learning_rate,
         "main_metric": task.metric,
         "higher_is_better": task.higher_is_better,
-        "metrics": {key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speed)},
+        "metrics": {
+            key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speed)
+        },
         "chance": None if chance is None else {"name": chance[0], "value": chance[1]},
         "parameters": config.count_parameters(type(trainer.model).__name__).total,
         "recipe": arguments.settings,
@@ -149,9 +157,11 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | 
     """
     logging.set_verbosity_error()
     _ = arguments.device  # sets up the processes, if there are several
-    checkpoint = open_run(arguments, recipe)
+    checkpoint = find_checkpoint(arguments)
     task, config, train, held_out = prepare(arguments)
     model: PreTrainedModel = build_model(arguments, config, task)
+    if arguments.process_index == 0:
+        open_folder(arguments, recipe)
     if held_out is None:
         arguments.eval_strategy = transformers.trainer_utils.IntervalStrategy.NO
     if arguments.metric_for_best_model in (None, "loss"):
@@ -165,7 +175,9 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | 
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if trainer.interrupted and trainer.state.global_step < trainer.state.max_steps:
         if trainer.is_world_process_zero():
-            print(f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; continue with: {command}")
+            print(
+                f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; continue with: {command}"
+            )
         return None
     return finish(trainer, arguments)
 
@@ -194,8 +206,11 @@ def help_text() -> str:
         "usage: leaner train RECIPE --shape NAME|FOLDER|HUB_ID [--key value ...]",
         f"recipes: {', '.join(recipe_names())}; or a file of your own",
         "Every field of transformers.TrainingArguments is a key; beside them, or with another default:",
-        *(f"  --{each.name} ({each.default if isinstance(each.default, bool | int | float | str) else 'none'}): "
-          f"{each.metadata['help'].replace('%%', '%')}" for each in ours),
+        *(
+            f"  --{each.name} ({each.default if isinstance(each.default, bool | int | float | str) else 'none'}): "
+            f"{each.metadata['help'].replace('%%', '%')}"
+            for each in ours
+        ),
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""transformers' Trainer with what a pair needs: one stream of random numbers per row, whole checkpoints, an honest end.
+"""transformers' Trainer with what a pair needs: random numbers by row, whole checkpoints, an honest end.
 
 A checkpoint counts only once its `complete.json` lists every file with its size, so that a half-written one is never
 continued from. Everything random in the data is drawn from the row's place in the run; dropout follows torch's own
