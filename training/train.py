@@ -42,7 +42,7 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
     folder, settings = Path(arguments.output_dir), settings_of(arguments)
     saved = folder / "recipe.yaml"
     if not saved.is_file():
-        if folder.is_dir() and any(folder.iterdir()):
+        if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
             raise ValueError(f"{folder} is not empty and holds no run; --output_dir takes another folder")
         return None
     if not arguments.resume:
