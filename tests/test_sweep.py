@@ -41,7 +41,7 @@ try:
     print("hello from", name)
     time.sleep(wanted.get("sleep", {}).get(name, 0))
 except KeyboardInterrupt:
-    time.sleep(0.2)  # in which a second interrupt would be fatal
+    time.sleep(0.2 + wanted.get("linger", {}).get(name, 0))  # in which a second interrupt would be fatal
     open(os.path.join(folder, "interrupted"), "a").write("x")
     sys.exit(130)
 if name in wanted.get("fail", []):
@@ -388,24 +388,23 @@ def test_a_killed_sweep_goes_on(bench):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupting_reaches_the_runs_and_keeps_the_rows(bench, number):
-    last = "report-vit-tiny-seed2-lr0.001"
-    bench.want(sleep={last: 30})
-    process = forked(bench, learning_rates=[1e-3], tuning=None)
-    until(lambda: (bench.output / "runs" / last / "checkpoint").exists())
-    until(lambda: "hello" in (bench.output / f"runs/{last}.log").read_text())
+    """Two runs under way, of which one takes its time to end, and two that must not start any more."""
+    order = [f"report-{shape}-seed{seed}-lr0.001" for seed in (1, 2, 3) for shape in ("vit-tiny", "vit-lean-tiny")]
+    logs = [bench.output / f"runs/{name}.log" for name in order[2:4]]
+    bench.want(sleep=dict.fromkeys(order[2:4], 30), linger={order[3]: 0.5})
+    process = forked(bench, "--jobs", "2", learning_rates=[1e-3], tuning=None, seeds=[1, 2, 3])
+    until(lambda: all(log.exists() and "hello" in log.read_text() for log in logs))
     os.killpg(process.pid, number)  # as Ctrl-C does
     process.join(20)
     assert process.exitcode == 130
-    assert (bench.output / "runs" / last / "interrupted").read_text() == "x"
+    assert [(bench.output / "runs" / name / "interrupted").read_text() for name in order[2:4]] == ["x", "x"]
     assert "interrupted; the same command continues" in Path("said.txt").read_text()
     assert [row["status"] for row in bench.rows()] == ["finished"] * 2
+    assert sorted(names(bench.calls())) == sorted(order[:4])
     bench.want()
-    bench.calls()
-    bench.run(learning_rates=[1e-3], tuning=None)
-    assert [(call["name"], call["words"][-1] == "--resume") for call in bench.calls()] == [
-        (last, True),
-        ("report-vit-lean-tiny-seed2-lr0.001", False),
-    ]
+    bench.run(learning_rates=[1e-3], tuning=None, seeds=[1, 2, 3])
+    calls = [(call["name"], call["words"][-1] == "--resume") for call in bench.calls()]
+    assert calls == list(zip(order[2:], [True, True, False, False]))
 
 
 def test_jobs(bench, monkeypatch):
@@ -421,6 +420,16 @@ def test_jobs(bench, monkeypatch):
     by_name = {call["name"]: call["device"] for call in calls}
     assert [by_name[name] for name in order] == ["5", "7", "5", "5"]  # the long run keeps its device
     assert time.time() - start < 3.1 and {row["jobs"] for row in bench.rows()} == {"2"} and len(bench.rows()) == 4
+
+
+@pytest.mark.parametrize("jobs, first", [("1", ["0", "1", "0", "1"]), ("3", ["0", "1", "0"])])
+def test_jobs_and_devices_need_not_be_as_many(bench, monkeypatch, jobs, first):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    order = [f"report-{shape}-seed{seed}-lr0.001" for seed in (1, 2) for shape in ("vit-tiny", "vit-lean-tiny")]
+    bench.want(sleep=dict.fromkeys(order, 0.3))
+    bench.run("--jobs", jobs, learning_rates=[1e-3], tuning=None)
+    devices = {call["name"]: call["device"] for call in bench.calls()}
+    assert [devices[name] for name in order][: len(first)] == first and len(bench.rows()) == 4
 
 
 def test_devices(monkeypatch):

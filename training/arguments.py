@@ -76,6 +76,9 @@ class RecipeArguments(TrainingArguments):
     horizontal_flip: bool = option(False, "mirror half of the training images")
     mixup_alpha: float = option(0.0, "mixup (Zhang et al. 2018, arXiv 1710.09412); 0 is off")
 
+    # The machine
+    attn_implementation: str | None = option(None, "eager, sdpa, flex_attention; left out, sdpa. Speed alone differs")
+
     # Optimisation
     dropout: float | None = option(None, "replaces the shape's dropout, on states and on attention")
     muon: bool = option(False, "Muon for the hidden matrices, AdamW for the rest")

@@ -30,7 +30,7 @@ from .trainer import LeanTrainer, remove_partial_checkpoints, whole_checkpoints
 
 NEEDED = ("task", "shape")
 # What may differ when a run goes on: where data lie and how it reports.
-CHANGEABLE = {"data_files", "disable_tqdm", "logging_steps", "preprocessing_workers", "report_to", "save_total_limit"}
+CHANGEABLE = {"attn_implementation", "data_files", "disable_tqdm", "logging_steps", "preprocessing_workers", "report_to", "save_total_limit"}
 
 
 def find_checkpoint(arguments: RecipeArguments) -> Path | None:
@@ -137,7 +137,13 @@ def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
     if not all(torch.isfinite(parameter).all() for parameter in trainer.model.parameters()):
         raise ValueError(f"the weights are not finite after step {trainer.state.global_step}; nothing was saved")
     rows = trainer.eval_dataset
-    metrics = trainer.evaluate() if rows is not None else {}
+    last = next((entry for entry in reversed(trainer.state.log_history) if "eval_loss" in entry), {})
+    if rows is None:
+        metrics = {}
+    elif last.get("step") == trainer.state.global_step and not arguments.load_best_model_at_end:
+        metrics = last  # these very weights
+    else:
+        metrics = trainer.evaluate()
     trainer.save_model()
     if not trainer.is_world_process_zero():
         return None
