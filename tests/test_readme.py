@@ -1,4 +1,4 @@
-"""The README's shell commands, as they stand there. (Its Python blocks run in test_demo.py, where the demo has run.)"""
+"""The README's shell commands, as they stand there; its Python blocks run in test_demo.py, where the demo has run."""
 
 import os
 import re

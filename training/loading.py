@@ -149,11 +149,12 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task) -> P
     """The model with the task's head: from the seed, or a checkpoint's weights with a new head where it has none."""
     set_seed(arguments.seed)
     auto_class, source = getattr(transformers, f"AutoModel{task.head}"), str(arguments.shape)
-    attention = {} if arguments.attn_implementation is None else {"attn_implementation": arguments.attn_implementation}
+    chosen = arguments.attn_implementation
+    attention = {} if chosen is None else {"attn_implementation": chosen}
     if not has_weights(source):
         return auto_class.from_config(config, **attention)
-    options = {**attention, "config": config, "dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
-    model, info = auto_class.from_pretrained(source, **options)
+    options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
+    model, info = auto_class.from_pretrained(source, config=config, **attention, **options)
     wrong = [name for name, *_ in info["mismatched_keys"] if not name.startswith("classifier")]
     if wrong:
         raise ValueError(f"shape {source}: tensors do not fit its config.json: {', '.join(sorted(wrong))}")

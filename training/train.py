@@ -30,7 +30,8 @@ from .trainer import LeanTrainer, remove_partial_checkpoints, whole_checkpoints
 
 NEEDED = ("task", "shape")
 # What may differ when a run goes on: where data lie and how it reports.
-CHANGEABLE = {"attn_implementation", "data_files", "disable_tqdm", "logging_steps", "preprocessing_workers", "report_to", "save_total_limit"}
+CHANGEABLE = {"attn_implementation", "data_files", "disable_tqdm", "logging_steps", "preprocessing_workers"}
+CHANGEABLE |= {"report_to", "save_total_limit"}
 
 
 def find_checkpoint(arguments: RecipeArguments) -> Path | None:
