@@ -313,10 +313,10 @@ class ImageClassification(Classification):
         """A random window of the model's size from every (padded) image: (B, C, H, W) → (B, C, height, width)."""
         height, width = self.config.image_shape
         pixels = F.pad(pixels, [self.arguments.crop_padding] * 4)
-        room = torch.tensor([pixels.shape[2] - height + 1, pixels.shape[3] - width + 1], device=pixels.device)
-        if int(room.max()) == 1:
+        room = (pixels.shape[2] - height + 1, pixels.shape[3] - width + 1)
+        if room == (1, 1):
             return pixels
-        top, left = (draws * room).long().unbind(1)
+        top, left = (draws * torch.tensor(room, device=pixels.device)).long().unbind(1)
         rows = top[:, None] + torch.arange(height, device=pixels.device)  # (B, height)
         columns = left[:, None] + torch.arange(width, device=pixels.device)  # (B, width)
         items = torch.arange(len(pixels), device=pixels.device)[:, None, None]
@@ -499,10 +499,10 @@ class MaskedLM(LanguageModelling):
             chosen = chosen.gather(1, words)  # one draw per word
         special = torch.tensor(self.processing.all_special_ids, device=ids.device)
         masked = (chosen < self.arguments.mask_fraction) & ~torch.isin(ids, special)
-        # A row without any chosen token would have no loss: its least likely survivor is chosen.
-        empty = ~masked.any(1) & (~torch.isin(ids, special)).any(1)
-        first = chosen.masked_fill(torch.isin(ids, special), 2.0).argmin(1)
-        masked |= empty[:, None] & (torch.arange(ids.shape[1], device=ids.device) == first[:, None])
+        # A row without any chosen token would have no loss: its nearest token, or word, is chosen.
+        chosen = chosen.masked_fill(torch.isin(ids, special), 2.0)
+        least = chosen.min(1, keepdim=True).values
+        masked |= ~masked.any(1, keepdim=True) & (chosen == least) & (least < 2)
         replaced = (other * len(self.processing)).long()
         inputs = torch.where(masked & (fate < 0.8), self.processing.mask_token_id, ids)
         inputs = torch.where(masked & (fate >= 0.9), replaced, inputs)

@@ -141,7 +141,7 @@ def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
     last = next((entry for entry in reversed(trainer.state.log_history) if "eval_loss" in entry), {})
     if rows is None:
         metrics = {}
-    elif last.get("step") == trainer.state.global_step and not arguments.load_best_model_at_end:
+    elif trainer.rows_evaluated and last["step"] == trainer.state.global_step and not arguments.load_best_model_at_end:
         metrics = last  # these very weights
     else:
         metrics = trainer.evaluate()

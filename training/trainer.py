@@ -125,7 +125,7 @@ class LeanTrainer(Trainer):
     def __init__(self, model: PreTrainedModel, args: RecipeArguments, task: Task, **kwargs):
         self.task = task
         self.metrics_file = Path(args.output_dir) / "metrics.jsonl"
-        self.interrupted, self.eval_rows_seen = False, 0
+        self.interrupted, self.eval_batches_seen, self.rows_evaluated = False, 0, 0
         self.started, self.seconds_before = time.perf_counter(), 0.0
         self.step_started = self.step_seconds = self.data_seconds = 0.0
         self.steps_timed = self.items_timed = self.items_now = 0
@@ -193,14 +193,14 @@ class LeanTrainer(Trainer):
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
         rows = len(next(iter(inputs.values())))
         size = self.args.eval_batch_size
-        place = (self.eval_rows_seen * self.args.world_size + self.args.process_index) * size
-        self.eval_rows_seen += 1
+        place = (self.eval_batches_seen * self.args.world_size + self.args.process_index) * size
+        self.eval_batches_seen += 1
         batch = self.task.transform(self._prepare_inputs(inputs), self._generators(place, rows, stream=0), False)
         return super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
 
     def evaluation_loop(self, *args, **kwargs):
         """As Trainer's, on the averaged weights where there are any; training's random numbers are left alone."""
-        self.eval_rows_seen = 0
+        self.eval_batches_seen = 0
         self._swap_average()
         try:
             with torch.random.fork_rng():
@@ -226,9 +226,8 @@ class LeanTrainer(Trainer):
             logits, labels = logits[:, :-1], labels[:, 1:]
         logits, labels = (logits, labels) if soft else (logits.flatten(0, -2), labels.flatten())
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
-        counted = len(labels) if soft else int((labels != -100).sum())
         if num_items_in_batch is None:
-            loss = loss / max(counted, 1)
+            loss = loss / (len(labels) if soft else (labels != -100).sum().clamp(min=1))
         else:
             loss = loss / num_items_in_batch * (self.accelerator.num_processes if self.args.world_size > 1 else 1)
         return (loss, outputs) if return_outputs else loss

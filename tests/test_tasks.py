@@ -1,0 +1,246 @@
+"""How rows become tensors and scores: masks, packing, crops, mixup, metrics, columns, the cache."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, load_dataset
+from modeling_leaner.training import sources, tasks
+from modeling_leaner.training.arguments import parse
+from modeling_leaner.training.tokenizer import train_tokenizer
+from scipy import stats
+from sklearn import metrics as reference
+from training_data import documents, labelled, pictures, write_shape
+from transformers import AutoConfig, EvalPrediction, ViTImageProcessorPil
+
+
+def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordpiece"):
+    """A task over made-up documents, configured, with its prepared evaluation rows."""
+    rows = documents(30, 0) if rows is None else rows
+    config = AutoConfig.from_pretrained(write_shape(family, tmp_path))
+    arguments = parse(None, ["--task", kind, "--max_length", "24", "--preprocessing_workers", "1", *words])
+    texts = [text for column in tasks.text_columns(rows) for text in rows[column]]
+    task = tasks.TASKS[kind](arguments, config, train_tokenizer(texts, tokenizer, 300, 24, family))
+    task.configure(rows)
+    return task, task.prepare(rows, "made up", training=False).with_format("numpy")
+
+
+def generators(count, first=0):
+    return [np.random.default_rng((1, first + index)) for index in range(count)]
+
+
+def masked(task, rows, seeds=None):
+    batch = task.collate([rows[index] for index in range(len(rows))])
+    original = batch["input_ids"].clone()
+    return original, task.transform(batch, generators(len(rows)) if seeds is None else seeds, training=True)
+
+
+@pytest.mark.parametrize("fraction", [0.15, 0.4])
+def test_masking(tmp_path, fraction):
+    """The share, its 80/10/10 parts, never a special token, labels where something was chosen and nowhere else."""
+    task, rows = text_task("masked-lm", tmp_path, "--mask_fraction", str(fraction), rows=documents(400, 0))
+    original, batch = masked(task, rows)
+    chosen = batch["labels"] != -100
+    special = torch.isin(original, torch.tensor(task.processing.all_special_ids))
+    assert not (chosen & special).any() and chosen.any(1).all()
+    assert (batch["labels"][chosen] == original[chosen]).all()
+    assert (batch["input_ids"][~chosen] == original[~chosen]).all()
+    assert chosen.sum() / (~special).sum() == pytest.approx(fraction, abs=0.02)
+    inputs = batch["input_ids"][chosen]
+    assert (inputs == task.processing.mask_token_id).float().mean() == pytest.approx(0.8, abs=0.03)
+    assert (inputs == original[chosen]).float().mean() == pytest.approx(0.1, abs=0.03)
+
+
+def test_masks_follow_a_row_not_its_batch(tmp_path):
+    task, rows = text_task("masked-lm", tmp_path)
+    _, whole = masked(task, rows)
+    for index in (0, 5, len(rows) - 1):
+        _, alone = masked(task, rows.select([index]), generators(1, index))
+        width = alone["labels"].shape[1]
+        assert torch.equal(alone["labels"][0], whole["labels"][index, :width])
+
+
+def test_whole_words_are_masked_together(tmp_path):
+    rows = Dataset.from_dict({"text": ["understanding reunderstandable misunderstanding standing"] * 60})
+    task, prepared = text_task("masked-lm", tmp_path, "--whole_word_masking", "--mask_fraction", "0.3", rows=rows)
+    task.processing = train_tokenizer(["under standing mis re able " * 9], "wordpiece", 60, 24, "bert")
+    prepared = task.prepare(rows, "made up", training=False).with_format("numpy")
+    original, batch = masked(task, prepared)
+    parts = 0
+    for ids, labels in zip(original, batch["labels"]):
+        tokens, words = task.processing.convert_ids_to_tokens(ids), []
+        for place, token in enumerate(tokens):
+            if token.startswith("##") and words:
+                words[-1].append(place)
+            elif token not in task.processing.all_special_tokens:
+                words.append([place])
+        for word in words:
+            assert len({bool(labels[place] != -100) for place in word}) == 1
+            parts = max(parts, len(word))
+    assert parts > 1
+
+
+def test_every_token_is_predicted_once(tmp_path):
+    """Causal rows share one token: their targets, in order, are the documents with their ends."""
+    task, rows = text_task("causal-lm", tmp_path, family="gpt", tokenizer="byte-bpe")
+    targets = [token for row in rows["input_ids"] for token in row[1:].tolist()]
+    ids = task.processing(documents(30, 0)["text"][:])["input_ids"]
+    end = task.processing.eos_token_id
+    assert targets == [token for document in ids for token in [*document, end]]
+    assert max(len(row) for row in rows["input_ids"]) == 24
+    assert task.processing.decode(targets).replace("<|endoftext|>", "") == "".join(documents(30, 0)["text"])
+
+
+def test_language_model_scores(tmp_path):
+    """Loss, perplexity and bits per byte against the definition, on random logits."""
+    task, rows = text_task("causal-lm", tmp_path, family="gpt", tokenizer="byte-bpe")
+    batch = task.collate([rows[index] for index in range(len(rows))])
+    logits = torch.randn(*batch["labels"].shape, task.config.vocab_size, generator=torch.manual_seed(0))
+    scores = task.score(EvalPrediction(task.reduce(logits, batch["labels"]).numpy(), None))
+    nats = torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten(), ignore_index=-100, reduction="sum"
+    ).item()
+    text = sum(len(text.encode()) for text in documents(30, 0)["text"])
+    assert scores["loss"] == pytest.approx(nats / (batch["labels"][:, 1:] != -100).sum().item(), rel=1e-5)
+    assert scores["bits_per_byte"] == pytest.approx(nats / np.log(2) / text, rel=1e-5)
+    assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
+
+
+def test_unigram_chance_is_the_entropy_of_the_counts(tmp_path):
+    task, rows = text_task("causal-lm", tmp_path, family="gpt", tokenizer="byte-bpe", rows=documents(400, 0))
+    counts = np.bincount(np.concatenate([row[1:] for row in rows["input_ids"]]), minlength=task.config.vocab_size)
+    name, value = task.chance(rows, rows)
+    assert name == "unigram loss" and value == pytest.approx(stats.entropy(counts), abs=0.05)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_class_scores(tmp_path, classes):
+    task, _ = text_task("sequence-classification", tmp_path, rows=labelled(40, 0, ("sentence",), classes))
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(200, classes)), rng.integers(classes, size=200)
+    scores, guesses = task.score(EvalPrediction(logits, labels)), logits.argmax(1)
+    assert scores["accuracy"] == reference.accuracy_score(labels, guesses)
+    average = "binary" if classes == 2 else "macro"
+    assert scores["f1"] == pytest.approx(reference.f1_score(labels, guesses, average=average))
+    assert scores["matthews_correlation"] == pytest.approx(reference.matthews_corrcoef(labels, guesses))
+
+
+def test_regression_scores(tmp_path):
+    rows = labelled(40, 0, ("sentence1", "sentence2"), 0)
+    task, _ = text_task("sequence-classification", tmp_path, "--text_pair_column", "sentence2", rows=rows)
+    assert task.regression and task.metric == "pearson"
+    rng = np.random.default_rng(0)
+    outputs, labels = rng.normal(size=(50, 1)), rng.normal(size=50)
+    scores = task.score(EvalPrediction(outputs, labels))
+    assert scores["pearson"] == pytest.approx(stats.pearsonr(outputs[:, 0], labels)[0])
+    assert scores["spearman"] == pytest.approx(stats.spearmanr(outputs[:, 0], labels)[0])
+    assert task.score(EvalPrediction(np.ones((50, 1)), labels))["pearson"] == 0.0
+
+
+def image_task(tmp_path, *words, rows=None):
+    rows = pictures(40, 0) if rows is None else rows
+    config = AutoConfig.from_pretrained(write_shape("vit", tmp_path))
+    arguments = parse(None, ["--task", "image-classification", "--preprocessing_workers", "1", *words])
+    processor = ViTImageProcessorPil(size={"height": 16, "width": 16})
+    task = tasks.ImageClassification(arguments, config, processor)
+    task.configure(rows)
+    return task, rows
+
+
+def prepared_batch(task, rows, training):
+    prepared = task.prepare(rows, "made up", training).with_format("numpy")
+    batch = task.collate([prepared[index] for index in range(len(prepared))])
+    return batch, task.transform(dict(batch), generators(len(rows)), training)
+
+
+def test_images_are_what_the_processor_makes(tmp_path):
+    task, rows = image_task(tmp_path)
+    _, ours = prepared_batch(task, rows, training=False)
+    theirs = task.processing(rows["image"][:], return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(ours["pixel_values"], theirs, atol=1e-5, rtol=0)
+
+
+def test_crops_mirrors_and_mixup(tmp_path):
+    task, rows = image_task(tmp_path, "--crop_padding", "2", "--horizontal_flip")
+    raw, ours = prepared_batch(task, rows, training=True)
+    pixels = torch.nn.functional.pad(raw["pixel_values"], [2] * 4).float() * task.processing.rescale_factor
+    pixels = (pixels - 0.5) / 0.5
+    seen = set()
+    for image, crop in zip(pixels, ours["pixel_values"]):
+        windows = {
+            (top, left, flip): image[:, top : top + 16, left : left + 16].flip(-1)
+            if flip
+            else image[:, top : top + 16, left : left + 16]
+            for top in range(5)
+            for left in range(5)
+            for flip in (False, True)
+        }
+        found = [place for place, window in windows.items() if torch.allclose(window, crop, atol=1e-5)]
+        assert found
+        seen.add(found[0])
+    assert len({place[0] for place in seen}) == 5 and len({place[1] for place in seen}) == 5
+    assert {place[2] for place in seen} == {False, True}
+    task, rows = image_task(tmp_path, "--mixup_alpha", "0.4")
+    _, mixed = prepared_batch(task, rows, training=True)
+    assert mixed["labels"].shape == (40, 10) and torch.allclose(mixed["labels"].sum(1), torch.ones(40))
+
+
+def test_string_labels_and_their_order(tmp_path):
+    names = ["dog", "cat", "bird"]
+    rows = Dataset.from_dict({"text": ["a b"] * 9, "label": names * 3})
+    task, prepared = text_task("sequence-classification", tmp_path, rows=rows)
+    assert task.classes == {"bird": 0, "cat": 1, "dog": 2}
+    assert list(prepared["labels"]) == [2, 1, 0] * 3
+
+
+def test_prepared_rows_come_from_the_cache(tmp_path):
+    """A second preparation reads the cached rows; another setting, tokenizer or row does not."""
+    documents(30, 7).to_parquet(tmp_path / "rows.parquet")
+
+    def prepare(*words):
+        rows = load_dataset("parquet", data_files=str(tmp_path / "rows.parquet"), split="train")
+        return text_task("masked-lm", tmp_path, *words, rows=rows)[1].cache_files[0]["filename"]
+
+    first = prepare()
+    assert prepare() == first
+    assert prepare("--max_length", "16") != first
+    assert prepare("--whole_word_masking") != first
+
+
+def test_local_formats(tmp_path):
+    rows = labelled(12, 0, ("sentence",), 2)
+    rows.to_csv(tmp_path / "a.csv"), rows.to_json(tmp_path / "a.jsonl"), rows.to_parquet(tmp_path / "a.parquet")
+    (tmp_path / "a.txt").write_text("one document\nof two lines\n\nanother")
+    for suffix in ("csv", "jsonl", "parquet"):
+        read = sources.load_split(None, "train", data_files=[f"train={tmp_path / 'a'}.{suffix}"])
+        assert read["sentence"][:] == rows["sentence"][:]
+    text = sources.load_split(None, "train", data_files=[f"train={tmp_path / 'a.txt'}"])
+    assert text["text"][:] == ["one document\nof two lines", "another"]
+    for label in ("cat", "dog"):
+        (tmp_path / "images" / "train" / label).mkdir(parents=True)
+        for index in range(3):
+            pictures(1, index)["image"][0].save(tmp_path / "images" / "train" / label / f"{index}.png")
+    images = sources.load_split(None, "train", data_files=[str(tmp_path / "images")])
+    assert images.features["label"].names == ["cat", "dog"] and len(images) == 6
+
+
+def test_label_smoothing_and_mixup_equal_torch(tmp_path):
+    """The loss that the trainer computes itself, with and without accumulation, against torch's."""
+    from modeling_leaner.training.trainer import LeanTrainer
+
+    logits = torch.randn(6, 4, generator=torch.manual_seed(0))
+    labels = torch.tensor([0, 3, 1, 2, 2, 0])
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(label_smoothing_factor=0.1, world_size=1),
+        task=SimpleNamespace(name="image-classification"),
+    )
+    model = torch.nn.Module()
+    model.forward = lambda **_: SimpleNamespace(logits=logits)
+    loss = LeanTrainer.compute_loss(trainer, model, {"labels": labels})
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, labels, label_smoothing=0.1))
+    parts = LeanTrainer.compute_loss(trainer, model, {"labels": labels}, num_items_in_batch=torch.tensor(12))
+    torch.testing.assert_close(parts, loss / 2)
+    soft = torch.softmax(torch.randn(6, 4), dim=1)
+    loss = LeanTrainer.compute_loss(trainer, model, {"labels": soft})
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, soft, label_smoothing=0.1))
