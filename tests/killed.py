@@ -3,7 +3,8 @@
 Each line of stdin is one run, [POINT, READY, OUTPUT, [ARGUMENTS-OF-TRAIN ...]] in JSON, in a process of its own (a
 fork: importing everything takes longer than the run); its number is answered at once, its status when it has ended.
 POINT: `none`; `step:N` in the middle of step N; `evaluate:N` in the first evaluation batch at step N; `save:N` while
-checkpoint N is half written; `lose-rng` trains to the end, but forgets the generators' state on continuing.
+checkpoint N is half written; `finish` after the last checkpoint, before the results; `lose-rng` trains to the end, but
+forgets the generators' state on continuing.
 """
 
 import json
@@ -39,6 +40,11 @@ def run(point: str, ready: Path, words: list[str]) -> None:
                 (Path(output_dir) / "optimizer.pt").write_bytes(b"half")
                 wait()
             super()._save_optimizer_and_scheduler(output_dir)
+
+        def save_model(self, output_dir=None, _internal_call=False):
+            if point == "finish" and not _internal_call:
+                wait()
+            super().save_model(output_dir, _internal_call)
 
         def _load_rng_state(self, checkpoint):
             if point != "lose-rng":

@@ -194,7 +194,7 @@ def test_tuning_never_sees_what_is_reported(bench):
     for call in bench.calls():
         given, tunes = options(call), call["name"].startswith("tune-")
         assert call["words"][0] == "digits"
-        assert given.get("holdout") == (["50"] if tunes else None)
+        assert given.get("tuning_holdout") == (["50"] if tunes else None)
         assert given["seed"] in ([["0"]] if tunes else [["1"], ["2"]])
         assert given["max_steps"] == ["30" if tunes else "60"]
         assert (given["muon"], given["names"], given["data_files"]) == (["true"], ["a", "b"], ["train=x.csv"])
@@ -442,7 +442,7 @@ def test_devices(monkeypatch):
 # What is refused
 
 
-SETTINGS = "training settings other than shape, seed, learning_rate, output_dir, resume, holdout"
+SETTINGS = "training settings other than shape, seed, learning_rate, output_dir, resume, tuning_holdout"
 RATES = "learning_rates: expected positive numbers, strictly increasing, got"
 
 

@@ -59,6 +59,19 @@ def test_masks_follow_a_row_not_its_batch(tmp_path):
         _, alone = masked(task, rows.select([index]), generators(1, index))
         width = alone["labels"].shape[1]
         assert torch.equal(alone["labels"][0], whole["labels"][index, :width])
+        assert torch.equal(alone["input_ids"][0], whole["input_ids"][index, :width])
+
+
+@pytest.mark.parametrize("kind", ["masked-lm", "causal-lm"])
+def test_rows_do_not_depend_on_the_workers(tmp_path, kind):
+    family, tokenizer = {"masked-lm": ("bert", "wordpiece"), "causal-lm": ("gpt", "byte-bpe")}[kind]
+    many = documents(2500, 0, words=5)
+    texts = [
+        text_task(kind, tmp_path, "--preprocessing_workers", workers, rows=many, family=family, tokenizer=tokenizer)
+        for workers in ("1", "2")
+    ]
+    one, two = ([row.tolist() for row in rows["input_ids"]] for _, rows in texts)
+    assert one == two
 
 
 def test_whole_words_are_masked_together(tmp_path):

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from datasets import Dataset, Features, Sequence, Value
+from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from modeling_leaner.training import arguments as settings
-from modeling_leaner.training import evaluate, train
+from modeling_leaner.training import evaluate, sources, train
+from modeling_leaner.training.optimizers import MuonAdamW
 from modeling_leaner.training.trainer import LeanTrainer, whole_checkpoints
+from safetensors import SafetensorError
 from training_data import documents, labelled, pictures, read_lines, write_shape
 
 
@@ -142,6 +144,14 @@ def test_no_space_left(run, monkeypatch):
     assert run("masked-lm", "bert", rows, "--resume", few=few)[0] == 0
 
 
+def test_no_space_left_for_the_weights(run, monkeypatch):
+    def full(*args, **kwargs):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", full)
+    refused(run("masked-lm", "bert", documents(16, 0)), "no space left", left=True)
+
+
 def test_a_gpu_where_there_is_none(run):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
@@ -162,6 +172,22 @@ def test_a_loss_that_is_no_number(run, monkeypatch):
     assert [path.name for path in whole_checkpoints(result[2])] == ["checkpoint-2"]
 
 
+def test_an_infinite_gradient_leaves_no_checkpoint(run, monkeypatch):
+    """The loss is finite, the weights after the step are not."""
+    few = [*FEW, "--save_strategy", "steps", "--save_steps", "1"]
+    original = LeanTrainer.training_step
+
+    def poisoned(self, *args, **kwargs):
+        loss = original(self, *args, **kwargs)
+        if self.state.global_step == 1:
+            next(self.model.parameters()).grad.fill_(math.inf)
+        return loss
+
+    monkeypatch.setattr(LeanTrainer, "training_step", poisoned)
+    result = run("masked-lm", "bert", documents(16, 0), few=few)
+    refused(result, "not finite at step 2", "checkpoint-1", left=True)
+
+
 def test_a_diverging_run_stops(run):
     result = run("masked-lm", "bert", documents(16, 0), "--learning_rate", "1e30", "--max_grad_norm", "0")
     refused(result, "not finite", left=True)
@@ -177,10 +203,24 @@ def test_a_run_is_not_overwritten(run):
     assert status == 1 and "learning_rate is not set there and 0.003 here" in said
 
 
-def test_holdout_is_never_trained_on(run):
-    status, _, folder = run("masked-lm", "bert", documents(40, 0), "--holdout", "10", held_out=documents(4, 1))
-    results = json.loads((folder / "results.json").read_text())
-    assert status == 0 and results["split"] == "holdout of train"
+@pytest.mark.parametrize("task", ["masked-lm", "sequence-classification"])
+def test_holdouts_are_never_trained_on(tmp_path, task):
+    """Training, reported and tuning rows are disjoint; a language model's are in the order of the text."""
+    rows = documents(40, 0)
+    rows.to_parquet(tmp_path / "rows.parquet")
+    words = ["--task", task, "--data_files", f"train={tmp_path / 'rows.parquet'}", "--holdout", "10"]
+    train, reported = (set(part["text"]) for part in sources.load_training(settings.parse(None, words)))
+    words += ["--tuning_holdout", "6"]
+    rest, tuning = (set(part["text"]) for part in sources.load_training(settings.parse(None, words)))
+    assert len(reported) == 10 and len(tuning) == 6 and len(rest) == 24
+    assert train | reported == set(rows["text"]) and not (train & reported)
+    assert rest | tuning == train and not (rest & tuning)
+    assert (reported == set(rows["text"][30:])) == (task == "masked-lm")
+
+
+def test_the_split_says_that_it_is_a_holdout(run):
+    status, _, folder = run("masked-lm", "bert", documents(40, 0), "--holdout", "10")
+    assert status == 0 and json.loads((folder / "results.json").read_text())["split"] == "holdout of train"
 
 
 def test_a_holdout_beyond_the_rows(run):
@@ -213,6 +253,9 @@ def test_options_train(run, task, extra):
         extra += " --torch_compile_backend aot_eager"
     status, said, folder = run(task, family, documents(16, 0), "--learning_rate", "3e-3", *extra.split())
     assert status == 0, said
+    results = json.loads((folder / "results.json").read_text())
+    assert results["learning_rate"] == 3e-3
+    assert results["train"]["learning_rate"] == pytest.approx(3e-3 * ((4 / 12) ** 0.5 if "head" in extra else 1))
     losses = [line["loss"] for line in read_lines(folder) if "loss" in line]
     assert len(losses) == 4 and losses[-1] < losses[0]
 
@@ -224,6 +267,55 @@ def test_image_options_train(run, extra):
     assert status == 0, said
     losses = [line["loss"] for line in read_lines(folder) if "loss" in line]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
+def test_options_have_an_effect(run, monkeypatch):
+    """Each setting changes the losses of the same run; Muon is Muon."""
+    seen, init = [], LeanTrainer.create_optimizer
+    monkeypatch.setattr(LeanTrainer, "create_optimizer", lambda *a: seen.append(init(*a)) or seen[-1])
+    curves, rows = {}, documents(16, 0)
+    options = ("", "--muon", "--label_smoothing_factor 0.3", "--lr_head_scaling sqrt", "--bf16", "--dropout 0.5", WSD)
+    for extra in options:
+        _, _, folder = run("causal-lm", "gpt", rows, "--learning_rate", "3e-3", *extra.split())
+        curves[extra] = [line["loss"] for line in read_lines(folder) if "loss" in line]
+        folder.rename(folder.with_name(f"run{len(curves)}"))
+    assert len(set(map(str, curves.values()))) == len(curves)
+    assert isinstance(seen[1], MuonAdamW)
+
+
+def test_eval_loss_is_not_smoothed(run):
+    """With and without smoothing, an untrained model has the same held-out loss."""
+    losses, rows = [], labelled(24, 0, ("sentence",), 2)
+    for smoothing in ("0", "0.3"):
+        words = ["--label_smoothing_factor", smoothing, "--learning_rate", "0"]
+        _, _, folder = run(*CLASSIFY, rows, *words)
+        losses.append(json.loads((folder / "results.json").read_text())["metrics"]["eval_loss"])
+        folder.rename(folder.with_name("run" + smoothing))
+    assert losses[0] == losses[1]
+
+
+def test_a_head_that_was_never_trained_is_not_evaluated(run, capsys):
+    _, _, folder = run("masked-lm", "bert", documents(16, 0))
+    labelled(12, 0, ("sentence",), 2).to_parquet(folder / "rows.parquet")
+    with pytest.raises(SystemExit):
+        data = ["--data", f"validation={folder / 'rows.parquet'}", "--text_column", "sentence"]
+        evaluate.main([str(folder), "--task", "sequence-classification", *data])
+    assert "no trained classifier" in capsys.readouterr().err
+
+
+def test_labels_go_by_name(run, tmp_path, capsys):
+    """Another file that numbers the classes the other way round gives the same accuracy."""
+    rows = labelled(40, 0, ("sentence",), 2)
+    _, _, folder = run(*CLASSIFY, rows, "--max_steps", "30", "--learning_rate", "3e-3")
+    accuracies = []
+    for names in (["class 0", "class 1"], ["class 1", "class 0"]):
+        texts = [rows.features["label"].names[label] for label in rows["label"]]
+        other = Dataset.from_dict({"sentence": rows["sentence"][:], "label": texts})
+        other.cast_column("label", ClassLabel(names=names)).to_parquet(tmp_path / "other.parquet")
+        capsys.readouterr()
+        evaluate.main([str(folder), "--data", f"validation={tmp_path / 'other.parquet'}"])
+        accuracies.append(json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]["eval_accuracy"])
+    assert accuracies[0] == accuracies[1] != 0.5
 
 
 def test_early_stop_keeps_the_best(run):

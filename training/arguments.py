@@ -51,6 +51,7 @@ class RecipeArguments(TrainingArguments):
     train_split: str = option("train", "split to train on; slices such as train[:90%%] are allowed")
     eval_split: str = option("validation", "split to evaluate on")
     holdout: int = option(0, "evaluate on this many rows taken out of the training split instead of eval_split")
+    tuning_holdout: int = option(0, "evaluate on other rows taken out of the training split, to choose settings by")
     max_train_rows: int | None = option(None, "use only the first rows of the training split")
     max_eval_rows: int | None = option(None, "use only the first rows of the evaluation split")
     preprocessing_workers: int | None = option(None, "processes that prepare data; left out, the cores, at most 8")
@@ -108,8 +109,12 @@ class RecipeArguments(TrainingArguments):
         if self.hardware == "gpu" and not torch.cuda.is_available():
             raise ValueError("hardware: gpu was asked for, but torch sees none; use --hardware auto or cpu")
         self.use_cpu = self.use_cpu or self.hardware == "cpu" or not torch.accelerator.is_available()
+        if self.label_smoothing_factor and self.task == "question-answering":
+            raise ValueError("label_smoothing_factor: not for question-answering")
         if self.early_stopping_patience is not None:
             self.load_best_model_at_end = self.restore_callback_states_from_checkpoint = True
+        if self.ema_decay is not None and self.fsdp:
+            raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
         if self.torch_compile and self.torch_compile_backend is None:
             self.torch_compile_backend = "inductor"
         super().__post_init__()
@@ -118,6 +123,7 @@ class RecipeArguments(TrainingArguments):
 BOUNDS = {
     "learning_rate": (0, float("inf")),
     "holdout": (0, float("inf")),
+    "tuning_holdout": (0, float("inf")),
     "max_train_rows": (1, float("inf")),
     "max_eval_rows": (1, float("inf")),
     "max_length": (8, float("inf")),

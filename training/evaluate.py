@@ -14,6 +14,7 @@ from .arguments import parse
 from .loading import build_model, has_weights, load_config, load_processing, task_of, with_fields
 from .sources import describe, load_evaluation, load_training
 from .tasks import Classification
+from .train import split_name
 from .trainer import LeanTrainer
 
 
@@ -46,20 +47,23 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
         # The last word wins: the model's folder and a scratch folder are not the user's to choose.
         words = [*words, "--shape", model, "--output_dir", scratch, "--eval_strategy", "no", "--save_strategy", "no"]
         arguments = parse(None if recipe is None else str(recipe), words, needed=("task",))
-        config = load_config(model)
+        config, held_out = load_config(model), arguments.holdout or arguments.tuning_holdout
         processing = load_processing(arguments, config, None)
-        rows = load_training(arguments)[1] if arguments.holdout else load_evaluation(arguments)
+        rows = load_training(arguments)[1] if held_out else load_evaluation(arguments)
+        split = split_name(arguments)
+        source = describe(arguments.dataset, arguments.train_split if held_out else split, arguments.data_files)
         task = task_of(arguments, config)(arguments, config, processing)
         fields = task.configure(rows)
         if isinstance(task, Classification) and not task.regression:  # the classes are the model's, not these rows'
-            task.classes = {name: index for index, name in config.id2label.items()}
-            if len(task.classes) < fields["num_labels"]:
-                raise ValueError(f"{model} knows {len(task.classes)} classes, the data have {fields['num_labels']}")
+            known = {name: index for index, name in config.id2label.items()}
+            foreign = sorted(set(fields["label2id"]) - set(known))
+            if foreign and set(known) != {f"LABEL_{index}" for index in range(len(known))}:
+                raise ValueError(f"{source}: {model} does not know the classes {', '.join(foreign[:5])}")
+            task.classes = known if not foreign else task.classes
         config = with_fields(config, arguments, {})
-        split = f"holdout of {arguments.train_split}" if arguments.holdout else arguments.eval_split
-        source = describe(arguments.dataset, split, arguments.data_files)
         prepared = task.prepare(rows, source, training=False).with_format("numpy")
-        trainer = LeanTrainer(build_model(arguments, config, task), arguments, task, eval_dataset=prepared)
+        network = build_model(arguments, config, task, complete=True)
+        trainer = LeanTrainer(network, arguments, task, eval_dataset=prepared)
         metrics = trainer.evaluate()
     seconds, speed = metrics["eval_runtime"], ("_runtime", "_per_second")
     return {

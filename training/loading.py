@@ -1,7 +1,6 @@
 """From a shape's name, a folder or a Hub id to a configuration, a tokenizer or image processor, and a model."""
 
 import json
-from contextlib import suppress
 from pathlib import Path
 
 import datasets
@@ -17,6 +16,7 @@ from transformers import (
 )
 from transformers.models.auto.image_processing_auto import AutoImageProcessor  # top level: needs torchvision in 5.17
 
+from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import load_shape, shape_names
 
@@ -98,16 +98,22 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
     """The tokenizer of the recipe's kind on the training rows (at most 200,000); kept in the datasets' cache."""
     probe = TASKS[arguments.task].text_columns_of(arguments, train)
     length = arguments.max_length or config.max_position_embeddings
-    settings = (arguments.tokenizer, config.vocab_size, length, family(config), probe)
-    key = Hasher.hash((getattr(train, "_fingerprint", str(train)), settings))
+    settings = (arguments.tokenizer, config.vocab_size, length, family(config), probe, __version__)
+    data = (arguments.dataset, arguments.dataset_config, arguments.data_files, arguments.train_split)
+    held = (arguments.holdout, arguments.tuning_holdout, arguments.max_train_rows)
+    key = Hasher.hash((getattr(train, "_fingerprint", None), settings, data, held))
     folder = Path(datasets.config.HF_CACHE_HOME) / "modeling_leaner" / "tokenizers" / key
     if not (folder / "tokenizer.json").is_file():
-        rows = train.take(200_000) if isinstance(train, datasets.IterableDataset) else train
+        streamed = isinstance(train, datasets.IterableDataset)
+        rows = train.take(200_000) if streamed else train.select(range(min(len(train), 200_000)))
         texts = (row[column] for row in rows for column in probe)
         tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family(config))
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError, OSError):  # another process was quicker
+        try:
             save_whole(tokenizer, folder)
+        except OSError:
+            if not (folder / "tokenizer.json").is_file():  # else another process was quicker
+                raise
     return AutoTokenizer.from_pretrained(folder)
 
 
@@ -145,8 +151,15 @@ def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str
     return type(config)(**values)
 
 
-def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task) -> PreTrainedModel:
-    """The model with the task's head: from the seed, or a checkpoint's weights with a new head where it has none."""
+HEADS = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler")
+
+
+def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, complete: bool = False) -> PreTrainedModel:
+    """The model with the task's head: from the seed, or a checkpoint's weights with a new head where it has none.
+
+    Raises:
+        ValueError: a checkpoint lacks tensors outside the head, or, with `complete`, any; or some have another shape.
+    """
     set_seed(arguments.seed)
     auto_class, source = getattr(transformers, f"AutoModel{task.head}"), str(arguments.shape)
     chosen = arguments.attn_implementation
@@ -155,9 +168,13 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task) -> P
         return auto_class.from_config(config, **attention)
     options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
     model, info = auto_class.from_pretrained(source, config=config, **attention, **options)
-    wrong = [name for name, *_ in info["mismatched_keys"] if not name.startswith("classifier")]
+    new = () if complete else HEADS
+    wrong = [name for name, *_ in info["mismatched_keys"] if not name.startswith(new or "-")]
     if wrong:
-        raise ValueError(f"shape {source}: tensors do not fit its config.json: {', '.join(sorted(wrong))}")
+        raise ValueError(f"{source}: tensors do not fit its config.json: {', '.join(sorted(wrong))}")
+    missing = [name for name in info["missing_keys"] if not name.startswith(new or "-")]
+    if missing:
+        raise ValueError(f"{source}: no trained {', '.join(sorted(missing)[:3])} for {arguments.task}")
     return model
 
 

@@ -140,23 +140,34 @@ def _first(rows: Rows, count: int | None) -> Rows:
 
 
 def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
-    """Training and evaluation rows; with `holdout` the latter are drawn from the former, always the same ones.
+    """Training and evaluation rows; with `holdout` the latter are taken out of the former, always the same ones.
+
+    They are drawn evenly, but for language modelling, where they are the end of the text. `tuning_holdout` takes other
+    rows, which are neither trained on nor reported.
 
     Raises:
         ValueError: as `load_split`; or one file would be both.
     """
-    train = _load(arguments, arguments.train_split)
-    if arguments.holdout:
-        if isinstance(train, IterableDataset):
-            return train.skip(arguments.holdout), train.take(arguments.holdout)
-        if arguments.holdout >= len(train):
-            raise ValueError(f"holdout: {arguments.holdout} rows of a training split of {len(train)}")
-        parts = train.train_test_split(test_size=arguments.holdout, seed=0)
-        return _first(parts["train"], arguments.max_train_rows), _first(parts["test"], arguments.max_eval_rows)
+    train, held_out = _load(arguments, arguments.train_split), None
+    for key, count in (("holdout", arguments.holdout), ("tuning_holdout", arguments.tuning_holdout)):
+        if count:
+            train, held_out = _take_out(train, count, key, draw=not str(arguments.task).endswith("lm"))
     train = _first(train, arguments.max_train_rows)
+    if held_out is not None:
+        return train, _first(held_out, arguments.max_eval_rows)
     if arguments.eval_strategy == "no" and arguments.eval_split == "none":
         return train, None
     return train, load_evaluation(arguments)
+
+
+def _take_out(rows: Rows, count: int, key: str, draw: bool) -> tuple[Rows, Rows]:
+    """The rows without `count` of them, and those."""
+    if isinstance(rows, IterableDataset):
+        return rows.skip(count), rows.take(count)
+    if count >= len(rows):
+        raise ValueError(f"{key}: {count} rows of a training split of {len(rows)}")
+    parts = rows.train_test_split(test_size=count, seed=0 if draw else None, shuffle=draw)
+    return parts["train"], parts["test"]
 
 
 def load_evaluation(arguments: RecipeArguments) -> Rows:

@@ -48,7 +48,7 @@ from modeling_leaner.shapes import shape_names
 
 
 TRAIN_COMMAND = [sys.executable, "-m", "modeling_leaner.training.train"]
-SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "holdout")
+SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
 MAY_GROW, MAY_CHANGE = ("shapes", "seeds", "learning_rates"), ("baseline", "output_dir")  # once the grid has run
 MIN_PAIRS, MAX_P = 7, 0.01  # of the verdict "no loss of quality"
 POLL_SECONDS = 0.1
@@ -351,11 +351,12 @@ def command(grid: Grid, run: Run) -> list[str]:
     words = [*TRAIN_COMMAND, grid.recipe, "--shape", run.shape, "--seed", str(run.seed)]
     words += ["--learning_rate", repr(run.learning_rate), "--output_dir", str(folder)]
     if run.phase == "tune":
-        words += ["--holdout", str(grid.tuning.holdout)]
+        words += ["--tuning_holdout", str(grid.tuning.holdout)]
         settings = {**settings, **(grid.tuning.overrides or {})}
     for key, value in settings.items():
         if isinstance(value, dict):
-            value = [f"{name}={word(part)}" for name, part in value.items()]
+            files = [f"{name}={word(part)}" for name, part in value.items()]
+            value = files if key == "data_files" else json.dumps(value)
         words += [f"--{key}", *map(word, value if isinstance(value, list) else [value])]
     return [*words, "--resume"] if folder.is_dir() and any(folder.iterdir()) else words
 

@@ -2,7 +2,7 @@
 
 Rows are prepared once, in parallel, and cached. What is random (masks, crops, mixup) happens on the device, drawn by a
 generator of each row's place in the run: a baseline and its twin, one process or eight, a run and its continuation all
-see the same masks. Shapes: B rows, T tokens.
+see the same masks. (Mixup's partners and shares are of one process's batch.) Shapes: B rows, T tokens.
 """
 
 import os
@@ -20,6 +20,7 @@ from sklearn import metrics as sklearn_metrics
 from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
+from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 
 from . import question_answering
@@ -73,7 +74,7 @@ class Prepare:
     key: object
 
     def __call__(self, rows: Rows, workers: int | None, description: str) -> Rows:
-        """The prepared rows alone; from the cache where they were prepared before."""
+        """The prepared rows alone; from the cache where they were prepared before. `workers` changes no row."""
         names = column_names(rows)
         if isinstance(rows, IterableDataset):
             return rows.map(self.function, batched=True, with_indices=True, remove_columns=names)
@@ -84,7 +85,7 @@ class Prepare:
             with_indices=True,
             remove_columns=names,
             num_proc=workers if workers > 1 else None,
-            new_fingerprint=Hasher.hash((rows._fingerprint, self.key)),
+            new_fingerprint=Hasher.hash((rows._fingerprint, self.key, __version__)),
             desc=description,
         )
 
@@ -180,7 +181,9 @@ class Classification(Task):
         labels = {"id2label": dict(enumerate(names)), "label2id": self.classes}
         return {"num_labels": len(names), "problem_type": "single_label_classification", **labels}
 
-    def labels(self, batch: dict[str, list], indices: list[int], source: str) -> list[float] | list[int]:
+    def labels(
+        self, batch: dict[str, list], indices: list[int], source: str, feature: object
+    ) -> list[float] | list[int]:
         """Raises ValueError for a label that is missing, infinite, or outside the classes of the training split."""
         if self.label_column not in batch:
             raise ValueError(f"{source}: no column {self.label_column!r}, only {', '.join(batch)}")
@@ -192,18 +195,24 @@ class Classification(Task):
                     raise ValueError(f"{where} is no number")
                 labels.append(float(value))
                 continue
+            if isinstance(feature, ClassLabel) and type(value) is int and 0 <= value < feature.num_classes:
+                value = feature.names[value]  # another file may number the same classes differently
             label = self.classes.get(value, -1) if isinstance(value, str) else value
+            label = int(label) if isinstance(label, bool) else label
             if type(label) is not int or not 0 <= label < len(self.classes):
                 raise ValueError(f"{where} is not one of the {len(self.classes)} classes {list(self.classes)[:10]}")
             labels.append(label)
         return labels
 
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
-        """Accuracy of the most frequent class of the training rows."""
-        if self.regression:
+        """The metric of always guessing one class: the most frequent one of the training rows, or for F1 the best."""
+        if self.regression or self.metric == "loss":
             return None
+        labels, names = np.asarray(held_out["labels"]), np.eye(len(self.classes))
         majority = np.bincount(np.asarray(train["labels"])).argmax()
-        return "majority accuracy", float((np.asarray(held_out["labels"]) == majority).mean())
+        guesses = range(len(names)) if self.metric == "f1" else [majority]
+        scores = [self.score(EvalPrediction(np.tile(names[guess], (len(labels), 1)), labels)) for guess in guesses]
+        return f"{self.metric} of one class", max(score[self.metric] for score in scores)
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         """Accuracy, F1 (of class 1 where there are two, else macro), Matthews; or Pearson, Spearman, squared error."""
@@ -239,32 +248,35 @@ class ImageClassification(Classification):
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         height, width = self.config.image_shape
+        if self.arguments.train_resize and self.arguments.train_resize < max(height, width):
+            raise ValueError(f"train_resize: {self.arguments.train_resize} is below the image size {height}×{width}")
         if training and self.arguments.train_resize:
             height = width = self.arguments.train_resize
-        function = partial(self._read, source=source, size=(height, width))
+        feature = (rows.features or {}).get(self.label_column)
+        function = partial(self._read, source=source, size=(height, width), feature=feature)
         settings = (self.image_column, self.label_column, self.classes, height, width, self.config.num_channels)
         return Prepare(function, (settings, self.processing.to_json_string()))(
             rows, self.arguments.preprocessing_workers, f"images of {source}"
         )
 
-    def _read(self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int]) -> dict:
+    def _read(
+        self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int], feature: object
+    ) -> dict:
         if self.image_column not in batch:
             raise ValueError(f"{source}: no column {self.image_column!r}, only {', '.join(batch)}")
         mode, pixels = {1: "L", 3: "RGB"}.get(self.config.num_channels), []
         for index, image in zip(indices, batch[self.image_column]):
             where = f"{source}: {self.image_column}, row {index}"
-            if not isinstance(image, PILImage.Image):
+            if not isinstance(image, PILImage.Image) or image.mode[0] in "FI":
                 image = self._from_numbers(image, where)
-            elif image.mode in ("F", "I", "I;16") and not np.isfinite(np.asarray(image, dtype=np.float64)).all():
-                raise ValueError(f"{where}: NaN or infinite pixels")
             image = image if mode is None or image.mode == mode else image.convert(mode)
             if image.size != size[::-1]:
                 image = image.resize(size[::-1], self.processing.resample or PILImage.Resampling.BILINEAR)
             pixels.append(np.asarray(image, dtype=np.uint8).reshape(*size, -1).transpose(2, 0, 1).ravel())
-        return {"pixels": pixels, "labels": self.labels(batch, indices, source)}
+        return {"pixels": pixels, "labels": self.labels(batch, indices, source, feature)}
 
     def _from_numbers(self, values: object, where: str) -> PILImage.Image:
-        """An image from nested lists of 0..255 or, as fractions, 0..1: (height, width[, channels])."""
+        """An image from numbers of 0..255: (height, width[, channels])."""
         try:
             array = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -275,8 +287,9 @@ class ImageClassification(Classification):
             raise ValueError(f"{where}: NaN or infinite pixels")
         if array.min() < 0 or array.max() > 255:
             raise ValueError(f"{where}: pixels {array.min():g}..{array.max():g} are outside 0..255")
-        scale = 255 if array.max() <= 1 and (array % 1).any() else 1
-        return PILImage.fromarray(np.uint8(np.round(array * scale)).squeeze())
+        if (array % 1).any() and array.max() <= 1:
+            raise ValueError(f"{where}: pixels are fractions of 0..1, expected 0..255")
+        return PILImage.fromarray(np.uint8(np.round(array)).squeeze())
 
     def collate(self, rows: list[dict]) -> Batch:
         channels = self.config.num_channels
@@ -388,9 +401,11 @@ class LanguageModelling(TextTask):
             raise ValueError(f"{source}: no column {self.text_column!r}, only {', '.join(column_names(rows))}")
         if not training:  # UTF-8 bytes of all documents
             self.text_bytes = sum(len(str(row[self.text_column]).encode()) for row in rows)
-        key = (self.name, self.text_column, self.length, self.arguments.whole_word_masking, self.tokenizer_key())
-        packed = Prepare(partial(self._pack, source=source), key)
-        return packed(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
+        key = (self.text_column, self.arguments.whole_word_masking, self.tokenizer_key())
+        tokens = Prepare(partial(self._tokens, source=source), key)
+        rows = tokens(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
+        # One process: where rows are cut must not depend on how many there are.
+        return Prepare(self._pack, (self.name, self.length))(rows, 1, f"rows of {source}")
 
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
         """Loss, in nats per token, of guessing each token by its frequency in the training rows (plus one)."""
@@ -401,20 +416,26 @@ class LanguageModelling(TextTask):
         """How often each token is a target."""
         counts = np.zeros(self.config.vocab_size, dtype=np.int64)
         for batch in rows.with_format("numpy").iter(1000):
-            counts += np.bincount(np.concatenate(list(batch["input_ids"])), minlength=len(counts))
+            shared = 1 if self.name == "causal-lm" else 0  # a causal row's first token is no target
+            targets = np.concatenate([row[shared:] for row in batch["input_ids"]])
+            counts += np.bincount(targets, minlength=len(counts))
         counts[[token for token in self.processing.all_special_ids if self.name == "masked-lm"]] = 0
         return counts
 
-    def _tokens(self, texts: list[str]) -> tuple[list[int], list[int]]:
-        """All documents as one stream, with the number of each token's word."""
+    def _tokens(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
+        """Each document's tokens with the separator after them and, for whole words, the number of each one's word."""
+        check_text(batch, self.text_column, indices, source)
         separator = self.processing.eos_token_id
         separator = self.processing.sep_token_id if separator is None else separator
-        stream, words = [], []
-        for encoding in self.processing(texts, add_special_tokens=False, verbose=False).encodings:
-            stream += [*encoding.ids, separator]
-            if self.arguments.whole_word_masking:
-                words += [*encoding.word_ids, -1]
-        return stream, words
+        encodings = self.processing(batch[self.text_column], add_special_tokens=False, verbose=False).encodings
+        columns = {"input_ids": [np.array([*each.ids, separator], dtype=np.int32) for each in encodings]}
+        if self.arguments.whole_word_masking:
+            columns["words"] = [np.array([*each.word_ids, -1], dtype=np.int32) for each in encodings]
+        return columns
+
+    @staticmethod
+    def _join(documents: list[list[int]]) -> list[int]:
+        return [token for document in documents for token in document]
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         """From sums per row (loss, tokens, hits): the loss per token in nats, its exponential, the share of hits."""
@@ -430,7 +451,7 @@ class LanguageModelling(TextTask):
         losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")  # (B, T)
         counted = labels != -100
         hits = (logits.argmax(-1) == labels) & counted
-        return torch.stack([losses.double().sum(1), counted.sum(1).double(), hits.sum(1).double()], dim=1)
+        return torch.stack([losses.sum(1), counted.sum(1).float(), hits.sum(1).float()], dim=1)
 
 
 class CausalLM(LanguageModelling):
@@ -439,13 +460,12 @@ class CausalLM(LanguageModelling):
     name, head = "causal-lm", "ForCausalLM"
     metrics = ("loss", "perplexity", "bits_per_byte", "accuracy")
 
-    def _pack(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
+    def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
         """Rows that share one token with the row before, so that every token is predicted exactly once."""
-        check_text(batch, self.text_column, indices, source)
-        stream, _ = self._tokens(batch[self.text_column])
+        stream = self._join(batch["input_ids"])
         stream = [stream[-1], *stream]  # the end of the text before
         rows = [stream[start : start + self.length] for start in range(0, len(stream) - 1, self.length - 1)]
-        return {"input_ids": [np.array(row, dtype=np.int32) for row in rows]}
+        return {"input_ids": [np.array(row, dtype=np.int32) for row in rows], "length": [len(row) for row in rows]}
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         """Bits per byte of text beside the rest: all nats over all bytes. Contexts do not reach beyond a row."""
@@ -466,12 +486,12 @@ class MaskedLM(LanguageModelling):
     name, head = "masked-lm", "ForMaskedLM"
     metrics = ("loss", "perplexity", "accuracy")
 
-    def _pack(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
-        check_text(batch, self.text_column, indices, source)
-        stream, words = self._tokens(batch[self.text_column])
+    def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
+        stream, words = self._join(batch["input_ids"]), self._join(batch.get("words", []))
         size, start, end = self.length - 2, self.processing.cls_token_id, self.processing.sep_token_id
         cuts = range(0, len(stream), size)
         rows = {"input_ids": [np.array([start, *stream[cut : cut + size], end], dtype=np.int32) for cut in cuts]}
+        rows["length"] = [len(row) for row in rows["input_ids"]]
         if words:
             rows["words"] = [self._number([-1, *words[cut : cut + size], -1]) for cut in cuts]
         return rows
@@ -494,7 +514,8 @@ class MaskedLM(LanguageModelling):
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
         """Chooses and masks tokens; the same choice for a row at every evaluation."""
         ids, words = batch["input_ids"], batch.pop("words", None)
-        chosen, fate, other = self._random(generators, (3, ids.shape[1]), ids).unbind(1)  # each (B, T)
+        draws = self._random(generators, (3, self.length), ids)[..., : ids.shape[1]]  # none depends on the batch's T
+        chosen, fate, other = draws.unbind(1)  # each (B, T)
         if words is not None:
             chosen = chosen.gather(1, words)  # one draw per word
         special = torch.tensor(self.processing.all_special_ids, device=ids.device)
@@ -539,11 +560,13 @@ class SequenceClassification(Classification, TextTask):
             if column is not None and column not in column_names(rows):
                 raise ValueError(f"{source}: no column {column!r}, only {', '.join(column_names(rows))}")
         columns = (self.text_column, self.pair_column, self.label_column, self.classes)
-        key = (self.name, columns, self.length, self.arguments.truncation, self.tokenizer_key())
-        read = Prepare(partial(self._read, source=source), key)
+        segments = hasattr(self.config, "type_vocab_size")
+        key = (self.name, columns, self.length, self.arguments.truncation, segments, self.tokenizer_key())
+        feature = (rows.features or {}).get(self.label_column)
+        read = Prepare(partial(self._read, source=source, feature=feature), key)
         return read(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
 
-    def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
+    def _read(self, batch: dict[str, list], indices: list[int], source: str, feature: object) -> dict:
         texts = [name for name in (self.text_column, self.pair_column) if name is not None]
         for name in texts:
             check_text(batch, name, indices, source)
@@ -558,7 +581,7 @@ class SequenceClassification(Classification, TextTask):
         prepared = {"input_ids": tokens["input_ids"], "length": [len(ids) for ids in tokens["input_ids"]]}
         if self.pair_column is not None and "token_type_ids" in tokens and hasattr(self.config, "type_vocab_size"):
             prepared["token_type_ids"] = tokens["token_type_ids"]
-        return {**prepared, "labels": self.labels(batch, indices, source)}
+        return {**prepared, "labels": self.labels(batch, indices, source, feature)}
 
     def collate(self, rows: list[dict]) -> Batch:
         ids = self.pad(rows, "input_ids", self.pad_id)

@@ -8,7 +8,7 @@ The same texts give the same tokenizer, byte for byte, on any number of threads.
 import argparse
 import difflib
 import itertools
-import shutil
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -253,7 +253,7 @@ def save_whole(tokenizer: TokenizersBackend, output: Path) -> None:
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         work = Path(folder) / output.name
         tokenizer.save_pretrained(work)
-        shutil.move(work, output)
+        os.rename(work, output)
 
 
 def tokens_per_byte(tokenizer: TokenizersBackend, texts: Iterable[str]) -> float:

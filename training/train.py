@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 import transformers
 import yaml
+from safetensors import SafetensorError
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
@@ -29,9 +30,9 @@ from .trainer import LeanTrainer, remove_partial_checkpoints, whole_checkpoints
 
 
 NEEDED = ("task", "shape")
-# What may differ when a run goes on: where data lie and how it reports.
-CHANGEABLE = {"attn_implementation", "data_files", "disable_tqdm", "logging_steps", "preprocessing_workers"}
-CHANGEABLE |= {"report_to", "save_total_limit"}
+# What may differ when a run goes on: where data lie, how it reports, and how a batch is shared out.
+CHANGEABLE = {"data_files", "preprocessing_workers", "disable_tqdm", "logging_steps", "report_to", "save_total_limit"}
+CHANGEABLE |= {"per_device_train_batch_size", "gradient_accumulation_steps"}
 
 
 def find_checkpoint(arguments: RecipeArguments) -> Path | None:
@@ -81,13 +82,22 @@ def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | 
         task = task_class(arguments, config, load_processing(arguments, config, train))
         config = with_fields(config, arguments, task.configure(train))
         task.config = config
+        held = arguments.holdout or arguments.tuning_holdout
         names = [
             describe(arguments.dataset, split, arguments.data_files)
-            for split in (arguments.train_split, arguments.train_split if arguments.holdout else arguments.eval_split)
+            for split in (arguments.train_split, arguments.train_split if held else arguments.eval_split)
         ]
+        if arguments.streaming:
+            train = train.shuffle(seed=arguments.seed, buffer_size=10_000)
         train = task.prepare(train, names[0], training=True)
         held_out = None if held_out is None else task.prepare(held_out, names[1], training=False)
     return task, config, train.with_format("numpy"), None if held_out is None else held_out.with_format("numpy")
+
+
+def split_name(arguments: RecipeArguments) -> str:
+    """What was evaluated on."""
+    held = "tuning_holdout" if arguments.tuning_holdout else "holdout" if arguments.holdout else None
+    return f"{held} of {arguments.train_split}" if held else arguments.eval_split
 
 
 def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[str, float], rows: Rows | None) -> dict:
@@ -103,12 +113,12 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
         "task": task.name,
         "dataset": arguments.dataset or "local files",
         "dataset_config": arguments.dataset_config,
-        "split": f"holdout of {arguments.train_split}" if arguments.holdout else arguments.eval_split,
+        "split": split_name(arguments),
         "rows": 0 if rows is None else trainer.rows_evaluated,
         "shape": arguments.shape,
         "architecture": type(trainer.model).__name__,
         "seed": arguments.seed,
-        "learning_rate": arguments.learning_rate,
+        "learning_rate": arguments.settings.get("learning_rate", RecipeArguments.learning_rate),
         "main_metric": task.metric,
         "higher_is_better": task.higher_is_better,
         "metrics": {
@@ -120,6 +130,7 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
         "train": {
             "steps": state.global_step,
             "epochs": state.epoch,
+            "learning_rate": arguments.learning_rate,
             "seconds": max(seconds, default=0.0),
             "loss": losses[0] if len(losses) == 1 else losses[-2],
             "peak_memory_bytes": memory,
@@ -171,8 +182,10 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | 
         open_folder(arguments, recipe)
     if held_out is None:
         arguments.eval_strategy = transformers.trainer_utils.IntervalStrategy.NO
-    if arguments.metric_for_best_model in (None, "loss"):
-        arguments.metric_for_best_model, arguments.greater_is_better = task.metric, task.higher_is_better
+    best = (arguments.settings.get("metric_for_best_model") or task.metric).removeprefix("eval_")
+    if best not in task.metrics:
+        raise ValueError(f"metric_for_best_model: {best}: the task {task.name} has {', '.join(task.metrics)}")
+    arguments.metric_for_best_model, arguments.greater_is_better = best, best not in task.lower_is_better
     trainer = LeanTrainer(model, arguments, task, train_dataset=train, eval_dataset=held_out)
     if trainer.is_world_process_zero():
         count = model.num_parameters()
@@ -246,7 +259,10 @@ def main(argv: list[str] | None = None) -> None:
         arguments = parse(recipe, words, needed=NEEDED)
         folder = arguments.output_dir
         results = run(arguments, recipe, f"{command} --resume")
-    except (ValueError, OSError, RuntimeError) as error:
+    except KeyboardInterrupt:
+        print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
+        raise SystemExit(130) from None
+    except (ValueError, OSError, RuntimeError, SafetensorError) as error:
         if os.environ.get("LEANER_TRACEBACK"):
             raise
         print(f"leaner train: {explain(error, folder)}", file=sys.stderr)

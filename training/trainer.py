@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
+from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length
@@ -63,7 +64,8 @@ class EpochLengthSampler(LengthGroupedSampler):
         self.trainer = trainer
 
     def __iter__(self) -> Iterator[int]:
-        seed = self.trainer.args.data_seed or self.trainer.args.seed
+        arguments = self.trainer.args
+        seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
         self.generator = torch.Generator().manual_seed(seed * 1_000_003 + int(self.trainer.state.epoch or 0))
         return super().__iter__()
 
@@ -78,6 +80,7 @@ class RunCallback(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         trainer = self.trainer
         trainer.started = time.perf_counter()
+        trainer.first_step = state.global_step
         trainer.seconds_before = max((entry.get("seconds", 0.0) for entry in state.log_history), default=0.0)
         if state.is_world_process_zero:  # a continued run repeats no line
             lines = [json.dumps(entry) + "\n" for entry in state.log_history]
@@ -140,6 +143,7 @@ class LeanTrainer(Trainer):
             processing_class=task.processing,
             **kwargs,
         )
+        self.label_smoother = None  # compute_loss smooths, and only while training
         self.add_callback(RunCallback(self))
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
@@ -149,9 +153,15 @@ class LeanTrainer(Trainer):
     def _get_train_sampler(self, train_dataset=None):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy == "group_by_length" and "length" in (dataset.column_names or []):
-            batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
+            batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
             return EpochLengthSampler(self, batch_size=batch, lengths=list(dataset["length"]))
         return super()._get_train_sampler(train_dataset)
+
+    def _get_eval_sampler(self, eval_dataset):
+        """In the dataset's order, whatever the training's: scores are joined to rows by their place."""
+        if self.args.world_size > 1 or not has_length(eval_dataset):
+            return None
+        return SequentialSampler(eval_dataset)
 
     def get_train_dataloader(self):
         """As Trainer's, without the last batch of an epoch where it is not full.
@@ -203,7 +213,7 @@ class LeanTrainer(Trainer):
         self.eval_batches_seen = 0
         self._swap_average()
         try:
-            with torch.random.fork_rng():
+            with torch.random.fork_rng(devices=[self.args.device] if self.args.device.type == "cuda" else []):
                 output = super().evaluation_loop(*args, **kwargs)
         finally:
             self._swap_average()
@@ -252,7 +262,7 @@ class LeanTrainer(Trainer):
         if step >= 0:
             whole = whole_checkpoints(Path(self.args.output_dir))
             kept = f"the last good checkpoint is {whole[-1]}" if whole else "no checkpoint had been written"
-            raise NotFinite(f"the loss is not finite at step {step}; {kept}; try a lower learning_rate")
+            raise NotFinite(f"loss or weights are not finite at step {step}; {kept}; try a lower learning_rate")
 
     def log(self, logs, start_time=None):
         if "loss" in logs:
@@ -261,6 +271,12 @@ class LeanTrainer(Trainer):
         super().log(logs, start_time)
 
     # Steps
+
+    def _run_epoch(self, *args, **kwargs):
+        if self.state.global_step >= self.state.max_steps:  # killed between the last checkpoint and the results
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
 
     def create_optimizer(self, model=None):
         """AdamW or Muon; with `lr_head_scaling` the step size follows the heads (for both halves of a pair)."""
@@ -277,7 +293,7 @@ class LeanTrainer(Trainer):
 
     def after_step(self) -> None:
         """Counts the step's time, first steps apart, and follows the weights with their average."""
-        if self.state.global_step - self._initial_global_step > 2:
+        if self.state.global_step - self.first_step > 2:
             self.step_seconds += time.perf_counter() - self.step_started + self.data_now
             self.data_seconds += self.data_now
             self.steps_timed += 1
@@ -300,8 +316,8 @@ class LeanTrainer(Trainer):
 
     def anyone_interrupted(self) -> bool:
         """Whether Ctrl-C was pressed; all processes agree, or one would wait for the others for ever."""
-        if self.args.world_size == 1:
-            return self.interrupted
+        if self.args.world_size == 1 or self.state.global_step % max(1, int(self.state.logging_steps)):
+            return self.interrupted and self.args.world_size == 1
         flag = torch.tensor(float(self.interrupted), device=self.args.device)
         self.interrupted = bool(self.accelerator.reduce(flag, reduction="sum") > 0)
         return self.interrupted
@@ -321,6 +337,9 @@ class LeanTrainer(Trainer):
     def _save_checkpoint(self, model, trial):
         """As Trainer's, then the average, then the list that makes the checkpoint count."""
         self.check_finite()
+        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
+            self.first_bad_step = torch.tensor(self.state.global_step)  # a finite loss, an infinite gradient
+            self.check_finite()
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         limit, self.args.save_total_limit = self.args.save_total_limit, None  # rotate once the new one counts
         try:
