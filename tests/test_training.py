@@ -1,6 +1,7 @@
 """Settings, run folders, bad input: every refusal is one line that names file, column and row, or key."""
 
 import errno
+import fcntl
 import json
 import math
 
@@ -12,6 +13,7 @@ from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from modeling_leaner.training import arguments as settings
 from modeling_leaner.training import evaluate, sources, train
 from modeling_leaner.training.optimizers import MuonAdamW
+from modeling_leaner.training.tokenizer import train_tokenizer
 from modeling_leaner.training.trainer import LeanTrainer, whole_checkpoints
 from safetensors import SafetensorError
 from training_data import documents, labelled, pictures, read_lines, write_shape
@@ -30,7 +32,8 @@ def run(tmp_path, capsys):
         for split, part in (("train", rows), ("validation", rows if held_out is None else held_out)):
             part.to_parquet(tmp_path / f"{split}.parquet")
             files.append(f"{split}={tmp_path / split}.parquet")
-        tokenizer = [] if family == "vit" or "--tokenizer" in words else ["--tokenizer", "wordpiece"]
+        own = family == "vit" or "--tokenizer" in words or shape not in (None, str(tmp_path / f"{family}.json"))
+        tokenizer = [] if own else ["--tokenizer", "wordpiece"]
         shape = shape or write_shape(family, tmp_path)
         line = ["--task", task, "--shape", shape, "--output_dir", str(tmp_path / "run"), *tokenizer, *few]
         capsys.readouterr()
@@ -114,8 +117,6 @@ def test_a_long_text_is_cut_where_asked(run):
 def test_vocabulary_beyond_the_shape(run, tmp_path):
     shape = write_shape("bert", tmp_path, vocab_size=20)
     refused(run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), shape=shape), "vocab_size", "20")
-    from modeling_leaner.training.tokenizer import train_tokenizer
-
     train_tokenizer(["a b c"], "bytes", 300, 64, "bert").save_pretrained(tmp_path / "tokenizer")
     shape = write_shape("bert", tmp_path, vocab_size=100)
     words = ["--tokenizer", str(tmp_path / "tokenizer")]
@@ -218,6 +219,90 @@ def test_holdouts_are_never_trained_on(tmp_path, task):
     assert (reported == set(rows["text"][30:])) == (task == "masked-lm")
 
 
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        ('{"text": "a", "label": [1]}', "label is List"),
+        ('{"text": "a", "label": 0}\n{"text": "b", "label": null}\n{"text": "c", "label": 1}', "label, row 1: None"),
+        ('{"text": "a", "label": -1}\n{"text": "b", "label": 1}', "label, row 0: -1"),
+        ('{"text": "a", "label": 0}\n{"text": "b", "label": 0}', "the only class is '0'"),
+        ("", "the split is empty"),
+    ],
+)
+def test_bad_labels(run, tmp_path, lines, message):
+    (tmp_path / "rows.jsonl").write_text(lines)
+    words = ["--data_files", f"train={tmp_path / 'rows.jsonl'}", "--eval_split", "none"]
+    refused(run(*CLASSIFY, documents(8, 0), *words), message)
+
+
+def test_rows_are_named_by_their_place_in_the_file(run):
+    rows = labelled(40, 0, ("sentence",), 2)
+    rows = rows.map(lambda row, index: {"sentence": None if index == 7 else row["sentence"]}, with_indices=True)
+    refused(run(*CLASSIFY, rows, "--holdout", "5", "--tokenizer", "bytes"), "sentence, row 7", "None")
+
+
+def test_a_tokenizer_without_the_special_tokens(run, tmp_path):
+    train_tokenizer(["a b c"], "bytes", 300, 64, "gpt").save_pretrained(tmp_path / "tokenizer")
+    words = ["--tokenizer", str(tmp_path / "tokenizer")]
+    refused(run("masked-lm", "bert", documents(8, 0), *words), "tokenizer", "no cls token")
+    refused(run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), *words), "tokenizer", "no cls token")
+
+
+def test_texts_that_are_empty(run):
+    rows = Dataset.from_dict({"text": ["", ""]})
+    refused(run("causal-lm", "gpt", rows, "--tokenizer", "bytes"), "train.parquet", "holds no text")
+
+
+def test_no_evaluation(run):
+    status, said, folder = run("masked-lm", "bert", documents(16, 0), "--eval_split", "none")
+    assert status == 0, said
+    assert json.loads((folder / "results.json").read_text())["metrics"] == {}
+
+
+def test_a_run_goes_on_with_its_own_rows_classes_and_batch(run):
+    """What was asked for is compared before anything in the folder changes."""
+    rows = labelled(24, 0, ("sentence",), 2)
+    status, _, folder = run(*CLASSIFY, rows)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    for others in (labelled(24, 9, ("sentence",), 2), labelled(24, 0, ("sentence",), 3)):
+        status, said, _ = run(*CLASSIFY, others, "--resume")
+        assert status == 1 and "others than at its start" in said
+    status, said, _ = run(*CLASSIFY, rows, "--resume", "--per_device_train_batch_size", "4")
+    assert status == 1 and "rows a step: 8 there and 4 here" in said
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert run(*CLASSIFY, rows, "--resume")[0] == 0
+    shared_out = "--per_device_train_batch_size 4 --gradient_accumulation_steps 2".split()
+    assert run(*CLASSIFY, rows, "--resume", *shared_out)[0] == 0
+
+
+def test_one_run_at_a_time(run, tmp_path):
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run" / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        status, said, _ = run("masked-lm", "bert", documents(16, 0))
+        assert status == 1 and "in use by another run" in said
+    assert run("masked-lm", "bert", documents(16, 0))[0] == 0
+
+
+def test_pickled_weights_are_refused(run, tmp_path):
+    _, _, folder = run("masked-lm", "bert", documents(16, 0))
+    pickled = folder.rename(tmp_path / "pickled")
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    result = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), shape=str(pickled))
+    refused(result, "pytorch_model.bin", "model.safetensors")
+
+
+def test_other_data_are_evaluated_whole(run, tmp_path, capsys):
+    """A run whose own evaluation rows were a holdout does not take a holdout of other data."""
+    rows = labelled(60, 0, ("sentence",), 2)
+    _, _, folder = run(*CLASSIFY, rows, "--holdout", "10")
+    labelled(37, 3, ("sentence",), 2).to_csv(tmp_path / "other.csv")
+    for data in (f"validation={tmp_path / 'other.csv'}", str(tmp_path / "other.csv")):
+        capsys.readouterr()
+        evaluate.main([str(folder), "--data", data])
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == 37
+
+
 def test_the_split_says_that_it_is_a_holdout(run):
     status, _, folder = run("masked-lm", "bert", documents(40, 0), "--holdout", "10")
     assert status == 0 and json.loads((folder / "results.json").read_text())["split"] == "holdout of train"
@@ -231,7 +316,10 @@ def test_fine_tuning_keeps_the_tokenizer_and_takes_a_new_head(run, tmp_path):
     rows = documents(16, 0)
     _, _, folder = run("masked-lm", "bert", rows)
     pretrained = folder.rename(tmp_path / "pretrained")
-    status, said, folder = run(*CLASSIFY, labelled(24, 0, ("sentence",), 3), shape=str(pretrained))
+    rows = labelled(24, 0, ("sentence",), 3)
+    status, said, _ = run(*CLASSIFY, rows, "--tokenizer", "bytes", shape=str(pretrained))
+    assert status == 1 and "keeps its own" in said
+    status, said, folder = run(*CLASSIFY, rows, shape=str(pretrained))
     assert status == 0, said
     assert (folder / "tokenizer.json").read_text() == (pretrained / "tokenizer.json").read_text()
     config = transformers.AutoConfig.from_pretrained(folder)

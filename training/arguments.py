@@ -49,7 +49,7 @@ class RecipeArguments(TrainingArguments):
     )
     streaming: bool = option(False, "read the Hub dataset as a stream; needs max_steps")
     train_split: str = option("train", "split to train on; slices such as train[:90%%] are allowed")
-    eval_split: str = option("validation", "split to evaluate on")
+    eval_split: str = option("validation", "split to evaluate on; none for no evaluation")
     holdout: int = option(0, "evaluate on this many rows taken out of the training split instead of eval_split")
     tuning_holdout: int = option(0, "evaluate on other rows taken out of the training split, to choose settings by")
     max_train_rows: int | None = option(None, "use only the first rows of the training split")
@@ -138,9 +138,26 @@ BOUNDS = {
     "per_device_eval_batch_size": (1, float("inf")),
     "gradient_accumulation_steps": (1, float("inf")),
     "label_smoothing_factor": (0, 0.99),
-    "num_train_epochs": (0, float("inf")),
+    "num_train_epochs": (1e-6, float("inf")),
+    "weight_decay": (0, float("inf")),
+    "max_grad_norm": (0, float("inf")),
+    "warmup_steps": (0, float("inf")),
+    "eval_steps": (1e-6, float("inf")),
+    "save_steps": (1e-6, float("inf")),
+    "logging_steps": (1e-6, float("inf")),
     "preprocessing_workers": (1, float("inf")),
     "train_resize": (1, float("inf")),
+}
+
+
+OTHER_NAMES = {  # what other tools, or older transformers, call it
+    "lr": "learning_rate",
+    "batch_size": "per_device_train_batch_size",
+    "epochs": "num_train_epochs",
+    "steps": "max_steps",
+    "warmup_ratio": "warmup_steps",
+    "model": "shape",
+    "data": "data_files",
 }
 
 
@@ -170,12 +187,15 @@ class SettingsParser(HfArgumentParser):
             value = getattr(namespace, name)
             if value is not None and not low <= value <= high:
                 raise ValueError(f"{name}: {value} is not in {low}..{high}")
+        if namespace.max_steps < 1 and namespace.max_steps != -1:
+            raise ValueError(f"max_steps: {namespace.max_steps} is neither a number from 1 on nor -1, no limit")
         return namespace
 
 
 def unknown_key(key: str) -> str:
     """What is said of a key that no setting has."""
     nearest = difflib.get_close_matches(key, [each.name for each in fields(RecipeArguments)], n=1)
+    nearest = [OTHER_NAMES[key]] if key in OTHER_NAMES else nearest
     return f"{key}: unknown key" + (f", did you mean {nearest[0]}?" if nearest else "")
 
 
@@ -233,7 +253,8 @@ def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
 def parse(recipe: str | None, command_line: Iterable[str] = (), needed: tuple[str, ...] = ()) -> RecipeArguments:
     """The resolved settings of a run.
 
-    `settings` of the result holds what differs from the defaults and is a recipe's business, as plain values.
+    `given` of the result holds the keys of the command line; `settings`, as plain values, what differs from the
+    defaults and is a recipe's business.
 
     Args:
         recipe: name or path of a recipe; None for the defaults alone.
@@ -262,7 +283,14 @@ def parse(recipe: str | None, command_line: Iterable[str] = (), needed: tuple[st
             raise ValueError(f"{key}: missing; give it in the recipe or as --{key}")
     if namespace.output_dir is None:
         namespace.output_dir = default_output_dir(recipe, namespace)
-    arguments, defaults = RecipeArguments(**vars(namespace)), vars(parser.parse_tokens([]))
+    try:
+        arguments = RecipeArguments(**vars(namespace))
+    except ValueError as error:
+        if "SchedulerType" in str(error):
+            raise ValueError(f"lr_scheduler_type: {error}") from error
+        raise
+    arguments.given = {word.removeprefix("--").split("=")[0] for word in words if word.startswith("--")}
+    defaults = vars(parser.parse_tokens([]))
     arguments.settings = {
         key: value.value if isinstance(value, Enum) else value
         for key, value in vars(namespace).items()

@@ -42,9 +42,16 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
     """
     if Path(model).is_dir() and not has_weights(model):
         raise ValueError(f"{model}: no model.safetensors in this folder")
+    if Path(model).is_absolute() and not Path(model).is_dir():
+        raise ValueError(f"{model}: no such folder")
     recipe = saved_recipe(model)
+    if recipe is None and not Path(model).is_dir() and "--task" not in words:
+        raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
     with tempfile.TemporaryDirectory() as scratch:
         # The last word wins: the model's folder and a scratch folder are not the user's to choose.
+        given = {word.split("=")[0] for word in words}
+        if given & {"--data_files", "--dataset", "--eval_split"} and not given & {"--holdout", "--tuning_holdout"}:
+            words = [*words, "--holdout", "0", "--tuning_holdout", "0"]  # those were rows of the model's own data
         words = [*words, "--shape", model, "--output_dir", scratch, "--eval_strategy", "no", "--save_strategy", "no"]
         arguments = parse(None if recipe is None else str(recipe), words, needed=("task",))
         config, held_out = load_config(model), arguments.holdout or arguments.tuning_holdout
@@ -56,10 +63,12 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
         fields = task.configure(rows)
         if isinstance(task, Classification) and not task.regression:  # the classes are the model's, not these rows'
             known = {name: index for index, name in config.id2label.items()}
-            foreign = sorted(set(fields["label2id"]) - set(known))
-            if foreign and set(known) != {f"LABEL_{index}" for index in range(len(known))}:
+            found = list(fields["label2id"])
+            numbered = found == [str(index) for index in range(len(found))]  # classes without names go by their number
+            foreign = found[len(known) :] if numbered else sorted(set(found) - set(known))
+            if foreign and (numbered or set(known) != {f"LABEL_{index}" for index in range(len(known))}):
                 raise ValueError(f"{source}: {model} does not know the classes {', '.join(foreign[:5])}")
-            task.classes = known if not foreign else task.classes
+            task.classes = known if numbered or not foreign else task.classes
         config = with_fields(config, arguments, {})
         prepared = task.prepare(rows, source, training=False).with_format("numpy")
         network = build_model(arguments, config, task, complete=True)

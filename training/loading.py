@@ -36,7 +36,12 @@ def has_weights(source: str) -> bool:
     path = Path(source)
     if source in shape_names() or path.suffix == ".json":
         return False
-    return not path.is_dir() or any(path.glob("*.safetensors"))
+    if not path.is_dir():
+        return True
+    pickles = sorted(path.glob("pytorch_model*.bin"))
+    if pickles and not any(path.glob("*.safetensors")):
+        raise ValueError(f"{pickles[0]}: a pickle; weights are read from model.safetensors only")
+    return any(path.glob("*.safetensors"))
 
 
 def load_config(source: str) -> LeanConfig:
@@ -79,6 +84,9 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
     if own and Path(source).is_dir():
         own = (Path(source) / "tokenizer.json").is_file()
     if own:
+        if "tokenizer" in arguments.given:
+            raise ValueError(f"tokenizer: {source} keeps its own; --tokenizer is for a shape without weights")
+        arguments.settings.pop("tokenizer", None)  # the recipe's is for a shape without weights
         return AutoTokenizer.from_pretrained(source)
     if name is None:
         raise ValueError(f"tokenizer: missing; one of {', '.join(KINDS)} to train one, or a folder or Hub id")

@@ -46,13 +46,15 @@ def describe(dataset: str | None, split: str, data_files: list[str]) -> str:
     return f"{', '.join(chosen)} ({split})" if data_files else f"{dataset} ({split})"
 
 
-def _read_files(files: list[str], split: str, whole: str, streaming: bool) -> Rows:
+def _read_files(files: list[str], split: str, whole: str, streaming: bool, whole_folder: bool) -> Rows:
     """Local files of one format, or one folder, by the builder that `datasets` has for it."""
     paths = [Path(name) for name in files]
     if len(paths) == 1 and paths[0].is_dir():
         try:
             checks = VerificationMode.NO_CHECKS
-            return load_dataset(str(paths[0]), split=split, verification_mode=checks, streaming=streaming)
+            named = {"split": split} if whole_folder else {"split": split, "data_files": {whole: f"{paths[0]}/**"}}
+            source = str(paths[0]) if whole_folder else "imagefolder"
+            return load_dataset(source, verification_mode=checks, streaming=streaming, **named)
         except (DatasetNotFoundError, FileNotFoundError) as error:
             raise ValueError(f"{paths[0]}: no data files of a known format in this folder") from error
     suffixes = {path.suffix.lower() for path in paths}
@@ -63,6 +65,8 @@ def _read_files(files: list[str], split: str, whole: str, streaming: bool) -> Ro
     for path in paths:
         if not path.is_file() and not any(character in str(path) for character in "*?[") and "://" not in str(path):
             raise ValueError(f"data_files: {path}: no such file")
+    if all(path.is_file() and path.stat().st_size == 0 for path in paths):
+        raise ValueError("the split is empty")
     (suffix,) = suffixes
     options = {"delimiter": "\t"} if suffix == ".tsv" else {"sample_by": "paragraph"} if suffix == ".txt" else {}
     return load_dataset(FORMATS[suffix], data_files={whole: files}, split=split, streaming=streaming, **options)
@@ -98,12 +102,15 @@ def load_split(
         files = split_files(data_files)
         chosen = files.get(whole) or files.get(None)
         if chosen is None:
-            raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder")
+            hint = "; set holdout, or eval_split none" if whole != "train" else ""
+            raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{hint}")
         try:
-            rows = _read_files(chosen, split, whole, streaming)
+            rows = _read_files(chosen, split, whole, streaming, whole not in files)
         except (DatasetGenerationError, OSError) as error:
             raise ValueError(_unreadable(chosen, error)) from error
         except ValueError as error:
+            if "corresponds to no data" in str(error):
+                raise ValueError(f"{name}: the split is empty") from error
             raise ValueError(f"{name}: {error}" if "data_files" not in str(error) else str(error)) from error
     elif dataset in BUILT_IN:
         splits: DatasetDict = BUILT_IN[dataset]()
@@ -155,8 +162,14 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
     train = _first(train, arguments.max_train_rows)
     if held_out is not None:
         return train, _first(held_out, arguments.max_eval_rows)
-    if arguments.eval_strategy == "no" and arguments.eval_split == "none":
+    if arguments.eval_split == "none":
         return train, None
+    plain = split_files(arguments.data_files).get(None, [])
+    if arguments.eval_split == arguments.train_split or any(Path(name).is_file() for name in plain):
+        raise ValueError(
+            f"data_files: the split {arguments.eval_split!r} would be the training rows; say train=FILE and "
+            f"{arguments.eval_split}=FILE, or set holdout, or eval_split none"
+        )
     return train, load_evaluation(arguments)
 
 
@@ -172,12 +185,6 @@ def _take_out(rows: Rows, count: int, key: str, draw: bool) -> tuple[Rows, Rows]
 
 def load_evaluation(arguments: RecipeArguments) -> Rows:
     """The rows to evaluate on."""
-    plain = split_files(arguments.data_files).get(None, [])
-    if arguments.eval_split == arguments.train_split or (any(Path(name).is_file() for name in plain)):
-        raise ValueError(
-            f"data_files: the split {arguments.eval_split!r} would be the training rows; say train=FILE and "
-            f"{arguments.eval_split}=FILE, or set holdout"
-        )
     return _first(_load(arguments, arguments.eval_split), arguments.max_eval_rows)
 
 

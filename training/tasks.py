@@ -31,6 +31,7 @@ from .sources import Rows
 Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
 LABEL_COLUMNS = ("label", "labels", "fine_label")
+LABEL_TYPES = ("int", "uint", "bool", "string", "large_string", "null")
 
 
 def column_names(rows: Rows) -> list[str]:
@@ -75,12 +76,14 @@ class Prepare:
 
     def __call__(self, rows: Rows, workers: int | None, description: str) -> Rows:
         """The prepared rows alone; from the cache where they were prepared before. `workers` changes no row."""
-        names = column_names(rows)
+        names, function = column_names(rows), self.function
         if isinstance(rows, IterableDataset):
-            return rows.map(self.function, batched=True, with_indices=True, remove_columns=names)
+            return rows.map(function, batched=True, with_indices=True, remove_columns=names)
+        if rows._indices is not None:  # messages name a row by its place in the file
+            function = partial(_in_file, function=function, places=rows._indices.column(0).to_numpy())
         workers = min(workers or min(os.cpu_count() or 1, 8), max(1, len(rows) // 1000))
         return rows.map(
-            self.function,
+            function,
             batched=True,
             with_indices=True,
             remove_columns=names,
@@ -88,6 +91,10 @@ class Prepare:
             new_fingerprint=Hasher.hash((rows._fingerprint, self.key, __version__)),
             desc=description,
         )
+
+
+def _in_file(batch: dict[str, list], indices: list[int], function: Callable[..., dict], places: np.ndarray) -> dict:
+    return function(batch, places[indices].tolist())
 
 
 class Task:
@@ -170,13 +177,22 @@ class Classification(Task):
             self.regression = True
             self.classes = {}
             return {"num_labels": 1, "problem_type": "regression"}
+        elif feature is not None and not (isinstance(feature, Value) and feature.dtype.startswith(LABEL_TYPES)):
+            kind = getattr(feature, "dtype", type(feature).__name__)
+            raise ValueError(f"label_column: {self.label_column} is {kind}, expected classes, numbers or text")
         elif isinstance(train, IterableDataset):
             raise ValueError(f"label_column: {self.label_column}: a streamed column must state its classes")
         else:
             values = sorted(set(train[self.label_column]), key=lambda value: (value is None, value))
             if values[-1] is None:
-                raise ValueError(f"{self.label_column}: some rows have no label")
+                row = train[self.label_column][:].index(None)
+                raise ValueError(f"{self.label_column}, row {row}: None, expected a label")
+            if type(values[0]) is int and values[0] < 0:
+                row = train[self.label_column][:].index(values[0])
+                raise ValueError(f"{self.label_column}, row {row}: {values[0]}, expected classes from 0 on, or text")
             names = [str(value) for value in (range(values[-1] + 1) if type(values[0]) is int else values)]
+        if len(names) < 2:
+            raise ValueError(f"{self.label_column}: the only class is {names[0]!r}, expected two or more")
         self.classes = {name: index for index, name in enumerate(names)}
         labels = {"id2label": dict(enumerate(names)), "label2id": self.classes}
         return {"num_labels": len(names), "problem_type": "single_label_classification", **labels}
@@ -226,11 +242,12 @@ class Classification(Task):
                 "squared_error": float(((outputs - labels) ** 2).mean()),
             }
         guesses = outputs.argmax(-1)
-        average = "binary" if len(self.classes) == 2 else "macro"
+        average, several = "binary" if len(self.classes) == 2 else "macro", len({*labels, *guesses}) > 1
         return {
             "accuracy": float((guesses == labels).mean()),
             "f1": float(sklearn_metrics.f1_score(labels, guesses, average=average, zero_division=0.0)),
-            "matthews_correlation": float(sklearn_metrics.matthews_corrcoef(labels, guesses)),
+            # 0 where only one class is there at all, of which sklearn would warn
+            "matthews_correlation": float(sklearn_metrics.matthews_corrcoef(labels, guesses)) if several else 0.0,
         }
 
 
@@ -346,6 +363,7 @@ class TextTask(Task):
     """What the tasks on text share: the tokenizer's fit, the length, the text column, padding."""
 
     processing: PreTrainedTokenizerBase
+    needs: tuple[str, ...] = ()  # special tokens; left out, a bidirectional model's cls and sep
 
     def __init__(self, arguments: RecipeArguments, config: LeanConfig, processing: PreTrainedTokenizerBase):
         super().__init__(arguments, config, processing)
@@ -353,6 +371,10 @@ class TextTask(Task):
         if size > vocabulary:
             raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {vocabulary}")
         self.length = arguments.max_length or config.max_position_embeddings
+        bidirectional = hasattr(config, "type_vocab_size")
+        for token in self.needs or (("cls", "sep") if bidirectional else ()):
+            if getattr(processing, f"{token}_token_id") is None:
+                raise ValueError(f"tokenizer: it has no {token} token, which {self.name} with this shape needs")
 
     @classmethod
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
@@ -404,6 +426,8 @@ class LanguageModelling(TextTask):
         key = (self.text_column, self.arguments.whole_word_masking, self.tokenizer_key())
         tokens = Prepare(partial(self._tokens, source=source), key)
         rows = tokens(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
+        if isinstance(rows, Dataset) and all(len(ids) < 2 for ids in rows["input_ids"]):
+            raise ValueError(f"{source}: {self.text_column} holds no text")
         # One process: where rows are cut must not depend on how many there are.
         return Prepare(self._pack, (self.name, self.length))(rows, 1, f"rows of {source}")
 
@@ -458,6 +482,7 @@ class CausalLM(LanguageModelling):
     """Next-token prediction on packed rows, end-of-text between documents."""
 
     name, head = "causal-lm", "ForCausalLM"
+    needs = ("eos",)
     metrics = ("loss", "perplexity", "bits_per_byte", "accuracy")
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
@@ -484,6 +509,7 @@ class MaskedLM(LanguageModelling):
     """BERT's objective (Devlin et al. 2018): 80 % of the chosen tokens masked, 10 % replaced, 10 % left."""
 
     name, head = "masked-lm", "ForMaskedLM"
+    needs = ("cls", "sep", "mask")
     metrics = ("loss", "perplexity", "accuracy")
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 import transformers
-import yaml
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 from transformers.utils import logging
@@ -24,53 +23,13 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from . import report
 from .arguments import RecipeArguments, parse, recipe_names
 from .loading import build_model, load_config, load_processing, task_of, with_fields
+from .run_folder import alone_in, find_checkpoint, open_folder
 from .sources import Rows, describe, load_training
 from .tasks import Task
-from .trainer import LeanTrainer, remove_partial_checkpoints, whole_checkpoints
+from .trainer import LeanTrainer, whole_checkpoints
 
 
 NEEDED = ("task", "shape")
-# What may differ when a run goes on: where data lie, how it reports, and how a batch is shared out.
-CHANGEABLE = {"data_files", "preprocessing_workers", "disable_tqdm", "logging_steps", "report_to", "save_total_limit"}
-CHANGEABLE |= {"per_device_train_batch_size", "gradient_accumulation_steps"}
-
-
-def find_checkpoint(arguments: RecipeArguments) -> Path | None:
-    """The checkpoint to continue from; nothing is written yet, so that a refused run leaves nothing behind.
-
-    Raises:
-        ValueError: the folder holds a run and `resume` is not set, or a run with other settings, or something else.
-    """
-    folder, settings = Path(arguments.output_dir), settings_of(arguments)
-    saved = folder / "recipe.yaml"
-    if not saved.is_file():
-        if folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-            raise ValueError(f"{folder} is not empty and holds no run; --output_dir takes another folder")
-        return None
-    if not arguments.resume:
-        raise ValueError(f"{folder} holds a run already: --resume continues it, --output_dir takes another folder")
-    before = yaml.safe_load(saved.read_text(encoding="utf-8"))
-    for key in sorted({*before, *settings} - CHANGEABLE):
-        if before.get(key) != settings.get(key):
-            was, asked = (f"{values[key]!r}" if key in values else "not set" for values in (before, settings))
-            raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
-    whole = whole_checkpoints(folder)
-    return whole[-1] if whole else None
-
-
-def settings_of(arguments: RecipeArguments) -> dict[str, object]:
-    return {**arguments.settings, "shape": arguments.shape}
-
-
-def open_folder(arguments: RecipeArguments, recipe: str | None) -> None:
-    """Makes the run folder with its recipe, and removes what a killed run left half written."""
-    folder = Path(arguments.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in remove_partial_checkpoints(folder):
-        print(f"{path} was not written to its end and is not used")
-    source = f"; from {Path(recipe).name}" if recipe else ""
-    text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(settings_of(arguments))
-    report.write_bytes(folder / "recipe.yaml", text.encode())
 
 
 def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | None]:
@@ -103,8 +62,7 @@ def split_name(arguments: RecipeArguments) -> str:
 def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[str, float], rows: Rows | None) -> dict:
     """results.json: the numbers of a finished run, and what is needed to get them again."""
     task, config, state = trainer.task, trainer.model.config, trainer.state
-    losses = [entry.get("loss", entry.get("train_loss")) for entry in state.log_history]
-    losses = [loss for loss in losses if loss is not None]
+    losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_loss" in entry]
     memory, kind = report.peak_memory_bytes()
     speed = ("_runtime", "_per_second")
@@ -132,7 +90,7 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
             "epochs": state.epoch,
             "learning_rate": arguments.learning_rate,
             "seconds": max(seconds, default=0.0),
-            "loss": losses[0] if len(losses) == 1 else losses[-2],
+            "loss": losses[-1] if losses else None,
             "peak_memory_bytes": memory,
             "peak_memory_kind": kind,
             "processes": arguments.world_size,
@@ -175,11 +133,14 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | 
     """
     logging.set_verbosity_error()
     _ = arguments.device  # sets up the processes, if there are several
+    with alone_in(arguments):
+        return _run(arguments, recipe, command)
+
+
+def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | None:
     checkpoint = find_checkpoint(arguments)
     task, config, train, held_out = prepare(arguments)
     model: PreTrainedModel = build_model(arguments, config, task)
-    if arguments.process_index == 0:
-        open_folder(arguments, recipe)
     if held_out is None:
         arguments.eval_strategy = transformers.trainer_utils.IntervalStrategy.NO
     best = (arguments.settings.get("metric_for_best_model") or task.metric).removeprefix("eval_")
@@ -188,6 +149,7 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | 
     arguments.metric_for_best_model, arguments.greater_is_better = best, best not in task.lower_is_better
     trainer = LeanTrainer(model, arguments, task, train_dataset=train, eval_dataset=held_out)
     if trainer.is_world_process_zero():
+        open_folder(arguments, recipe, task, train, held_out)
         count = model.num_parameters()
         print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {len_of(train)} rows to train on")
         if arguments.resume:
