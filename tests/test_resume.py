@@ -35,6 +35,14 @@ def arguments(tmp_path_factory):
     return ["--shape", write_shape("bert", folder), "--data_files", *files, *SETTINGS]
 
 
+def alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class Runs:
     """One server of `killed.py`."""
 
@@ -66,7 +74,7 @@ class Runs:
         child, ready, output = self.start(point, words)
         deadline = time.monotonic() + 200
         while not reached(ready):
-            assert time.monotonic() < deadline, output.read_text()[-3000:]
+            assert time.monotonic() < deadline and alive(child), output.read_text()[-3000:]
             time.sleep(0.01)
         os.kill(child, number)
         return self.status(), output.read_text()

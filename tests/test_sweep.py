@@ -179,6 +179,15 @@ def test_the_grid_grows_at_its_edges_for_all_shapes(bench):
     assert summary["learning_rates"] == expected
     assert [row["learning_rate"] for row in summary["shapes"]] == [0.000125, 0.0125]
     assert [bool(row["notes"]) for row in summary["shapes"]] == [True, False]
+    assert [row["phase"] for row in bench.rows()].count("report") == 2  # none before the tuning was over
+
+
+def test_the_grid_does_not_grow_before_all_its_rates_have_run(bench):
+    bench.run()
+    rows = sweep.read_rows(bench.output / "results.csv")
+    first = {run: row for run, row in rows.items() if run.phase == "tune" and run.learning_rate == 3e-4}
+    tuning = sweep.tune(sweep.load_grid(Path("grid.yaml")), first)
+    assert tuning.learning_rates == [3e-4, 1e-3, 3e-3] and len(tuning.due) == 4
 
 
 def test_extend_limits_each_edge(bench):
@@ -462,7 +471,7 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
          "got vit/tiny, grid.yaml, ./grid.yaml"),
         ({"baseline": "vit/base"}, "baseline: expected one of vit/tiny, vit/lean-tiny, got vit/base"),
         ({"seeds": []}, "seeds: expected a list of different whole numbers from 0, got []"),
-        ({"seeds": [1, True]}, "seeds: expected a list of different whole numbers from 0, got [1, True]"),
+        ({"seeds": [2, True]}, "seeds: expected a list of different whole numbers from 0, got [2, True]"),
         ({"seeds": [1, -1]}, "seeds: expected a list of different whole numbers from 0, got [1, -1]"),
         ({"learning_rates": [1e-3, 1e-4]}, f"{RATES} [0.001, 0.0001]"),
         ({"learning_rates": [1e-3, 1e-3]}, f"{RATES} [0.001, 0.001]"),
@@ -485,7 +494,7 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
         ({"tuning": {"seed": 0, "holdout": 5, "overrides": {"resume": True}}}, "tuning.overrides: expected "
          f"{SETTINGS}, got {{'resume': True}}"),
         *(({"overrides": {key: 1}}, f"overrides: expected {SETTINGS}, got {{'{key}': 1}}")
-          for key in ("shape", "seed", "learning_rate", "output_dir", "resume", "holdout")),
+          for key in ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")),
         ({"overrides": [1]}, f"overrides: expected {SETTINGS}, got [1]"),
         ({"overrides": {"max_steps": None}}, f"overrides: expected {SETTINGS}, got {{'max_steps': None}}"),
         ({"output_dir": 3}, "output_dir: expected a folder, got 3"),
@@ -625,7 +634,7 @@ def test_paired_statistics_by_hand():
     "shift, p, p_non_inferiority", [(0.0, 1.0, 0.0), (-0.02, 0.0, 1.0), (-0.01, 0.0, 1.0), (-0.005, 0.0, 0.0)]
 )
 def test_differences_without_spread(shift, p, p_non_inferiority):
-    base = [0.7, 0.81, 0.9, 0.3]
+    base = [0.7, 0.1, 90.0, 3.3]  # their differences differ by rounding
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         result = sweep.paired_statistics([value + shift for value in base], base, 0.01)
@@ -655,7 +664,7 @@ def test_verdict(pairs, seeds, p, margin, expected):
 
 
 def test_summary_of_a_pair(bench, capsys):
-    """Seven seeds, from the table to the verdict; then one fails, and nothing may be said."""
+    """Seven seeds, from the table to the verdict; then two of nine fail, and nothing may be said."""
     bench.run(seeds=list(range(1, 8)), learning_rates=[1e-3], tuning=None, margin=0.5, test="non-inferiority")
     values = {shape: [float(row["value"]) for row in bench.rows() if row["shape"] == shape] for shape in (BASE, LEAN)}
     base, lean = bench.summary()[BASE], bench.summary()[LEAN]
@@ -670,9 +679,9 @@ def test_summary_of_a_pair(bench, capsys):
     assert (lean["parameters"], lean["parameters_over_baseline"], lean["seconds"]) == (600, 0.6, 2.5)
     assert base["difference"] is base["p"] is base["interval"] is None
     assert "no loss of quality (margin 0.5)" in capsys.readouterr().out
-    bench.want(fail=["report-vit-lean-tiny-seed8-lr0.001"])
+    bench.want(fail=["report-vit-lean-tiny-seed8-lr0.001", "report-vit-tiny-seed9-lr0.001"])
     with pytest.raises(SystemExit):
-        bench.run(seeds=list(range(1, 9)))
+        bench.run(seeds=list(range(1, 10)))
     assert bench.summary()[LEAN]["pairs"] == 7 and bench.summary()[LEAN]["verdict"] == "undecided"
 
 

@@ -1,9 +1,10 @@
 """Settings, run folders, bad input: every refusal is one line that names file, column and row, or key."""
 
 import errno
-import fcntl
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -277,9 +278,13 @@ def test_a_run_goes_on_with_its_own_rows_classes_and_batch(run):
 
 def test_one_run_at_a_time(run, tmp_path):
     (tmp_path / "run").mkdir()
-    with (tmp_path / "run" / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    holder = "import fcntl, sys, time; lock = open(sys.argv[1], 'a'); fcntl.lockf(lock, fcntl.LOCK_EX)"
+    holder += "; print('held', flush=True); time.sleep(600)"
+    words = [sys.executable, "-c", holder, str(tmp_path / "run" / ".lock")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
         status, said, _ = run("masked-lm", "bert", documents(16, 0))
+        other.kill()
         assert status == 1 and "in use by another run" in said
     assert run("masked-lm", "bert", documents(16, 0))[0] == 0
 

@@ -34,8 +34,9 @@ def alone_in(arguments: RecipeArguments) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            # This process's own: loader workers that outlive a killed run for a moment do not keep it.
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
             raise ValueError(f"{folder} is in use by another run") from None
         try:
             yield

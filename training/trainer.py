@@ -28,7 +28,7 @@ from .optimizers import build_muon, head_scaled
 from .tasks import Batch, Task
 
 
-COMPLETE, EMA = "complete.json", "ema.safetensors"
+COMPLETE, EMA, SECONDS = "complete.json", "ema.safetensors", "seconds.json"
 
 
 class NotFinite(ValueError):
@@ -81,7 +81,6 @@ class RunCallback(TrainerCallback):
         trainer = self.trainer
         trainer.started = time.perf_counter()
         trainer.first_step = state.global_step
-        trainer.seconds_before = max((entry.get("seconds", 0.0) for entry in state.log_history), default=0.0)
         if state.is_world_process_zero:  # a continued run repeats no line
             lines = [json.dumps(entry) + "\n" for entry in state.log_history]
             self.trainer.metrics_file.write_text("".join(lines))
@@ -267,8 +266,12 @@ class LeanTrainer(Trainer):
     def log(self, logs, start_time=None):
         if "loss" in logs:
             self.check_finite()
-        logs["seconds"] = self.seconds_before + time.perf_counter() - self.started
+        logs["seconds"] = self.seconds()
         super().log(logs, start_time)
+
+    def seconds(self) -> float:
+        """Since the run began, without the time between a kill and its continuation."""
+        return self.seconds_before + time.perf_counter() - self.started
 
     # Steps
 
@@ -356,6 +359,7 @@ class LeanTrainer(Trainer):
         if self.average is not None:
             names = [name for name, _ in self.model.named_parameters()]
             save_file(dict(zip(names, self.average)), folder / EMA)
+        (folder / SECONDS).write_text(json.dumps(self.seconds()))
         sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
         pending = folder / (COMPLETE + ".tmp")
         pending.write_text(json.dumps(sizes))
@@ -374,6 +378,7 @@ class LeanTrainer(Trainer):
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         self._load_average(Path(resume_from_checkpoint))
+        self.seconds_before = json.loads((Path(resume_from_checkpoint) / SECONDS).read_text())
 
     def _load_best_model(self):
         super()._load_best_model()
