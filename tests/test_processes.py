@@ -12,11 +12,13 @@ import sharded
 import torch
 import transformers
 from modeling_leaner.training import train
+from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from training_data import documents, read_lines, write_shape
 
 
 TESTS = Path(__file__).parent
+OLD = Version(transformers.__version__) < Version("5.18")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 SETTINGS = """--task masked-lm --tokenizer wordpiece --max_length 32 --dropout 0 --max_steps 8 --logging_steps 1
 --eval_strategy steps --eval_steps 4 --save_strategy steps --save_steps 8 --learning_rate 3e-3 --disable_tqdm true
@@ -63,6 +65,7 @@ def test_two_processes_train_as_one(single, tmp_path):
     assert max((ours[name] - theirs[name]).abs().max() for name in ours) < 1e-3
 
 
+@pytest.mark.skipif(OLD, reason="transformers 5.17 reads no checkpoint in several processes on a CPU (device cpu:0)")
 def test_a_checkpoint_of_two_goes_on_as_one_and_back(single, tmp_path):
     """Half of the run on two processes, the rest on one; and the other way round."""
     one, words = single
