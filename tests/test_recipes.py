@@ -6,7 +6,7 @@ import re
 
 import pytest
 import yaml
-from modeling_leaner.training import data, evaluate, sources, train
+from modeling_leaner.training import arguments, data, evaluate, sources, tasks, train
 from modeling_leaner.training.arguments import RECIPES, recipe_names
 from training_data import read_lines, write_rows, write_shape
 
@@ -48,12 +48,12 @@ def small_sets(monkeypatch):
 def run(recipe, family, folder, *words):
     settings = yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())
     image = {"image_size": 8, "patch_size": 4} if settings["dataset"] == "digits" else {}
-    arguments = [recipe, "--shape", write_shape(family, folder, **image), "--output_dir", str(folder / "run")]
+    line = [recipe, "--shape", write_shape(family, folder, **image), "--output_dir", str(folder / "run")]
     if settings["dataset"] not in sources.BUILT_IN:
         name = settings.get("dataset_config", settings["dataset"])
         split = settings.get("eval_split", "validation")
-        arguments += ["--holdout", "0", "--data_files", *write_rows(folder, name, split)]
-    train.main([*arguments, *FEW.split(), *SMALLER.get(recipe, "").split(), *words])
+        line += ["--holdout", "0", "--data_files", *write_rows(folder, name, split)]
+    train.main([*line, *FEW.split(), *SMALLER.get(recipe, "").split(), *words])
     return folder / "run"
 
 
@@ -84,6 +84,11 @@ def test_header(recipe):
     assert re.match(r"# Result: \S", third)
     assert "TIME" not in second and "RESULT" not in third
     assert "shape" not in yaml.safe_load(text)
+
+
+def test_every_task_has_a_recipe_and_a_class():
+    named = {yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())["task"] for recipe in recipe_names()}
+    assert named == set(tasks.TASKS) == set(arguments.TASKS)
 
 
 @pytest.mark.parametrize("recipe", ["sst2", "squad", "rte"])

@@ -23,11 +23,12 @@ from transformers import HfArgumentParser, TrainingArguments
 
 RECIPES = Path(__file__).parent / "recipes"
 TASKS = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
+LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
 NOT_IN_RECIPES = ("shape", "resume", "output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict")
 
 
-def option(default: object, help: str, **kwargs) -> typing.Any:
-    return field(default=default, metadata={"help": help}, **kwargs)
+def option(default: object, help: str) -> typing.Any:
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass
@@ -57,7 +58,7 @@ class RecipeArguments(TrainingArguments):
     preprocessing_workers: int | None = option(None, "processes that prepare data; left out, the cores, at most 8")
     image_column: str | None = option(None, "left out, the only image column")
     label_column: str | None = option(None, "left out, label, labels or fine_label")
-    text_column: str | None = option(None, "left out, the text columns in the dataset's order")
+    text_column: str | None = option(None, "left out, text, sentence, sentence1, question, premise or the only one")
     text_pair_column: str | None = option(None, "second text of a pair")
 
     # Text
@@ -78,7 +79,7 @@ class RecipeArguments(TrainingArguments):
     mixup_alpha: float = option(0.0, "mixup (Zhang et al. 2018, arXiv 1710.09412); 0 is off")
 
     # The machine
-    attn_implementation: str | None = option(None, "eager, sdpa, flex_attention; left out, sdpa. Speed alone differs")
+    attn_implementation: str | None = option(None, "eager, sdpa, flex_attention; left out, sdpa; rounding differs")
 
     # Optimisation
     dropout: float | None = option(None, "replaces the shape's dropout, on states and on attention")

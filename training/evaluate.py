@@ -9,13 +9,14 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 from transformers.utils import logging
 
+from modeling_leaner.configuration_leaner import LeanConfig
+
 from . import report
 from .arguments import parse
 from .loading import build_model, has_weights, load_config, load_processing, task_of, with_fields
 from .sources import describe, load_evaluation, load_training
-from .tasks import Classification
 from .train import split_name
-from .trainer import LeanTrainer
+from .trainer import LeanTrainer, scores
 
 
 USAGE = """usage: leaner evaluate MODEL [--key value ...]
@@ -32,6 +33,24 @@ def saved_recipe(model: str) -> Path | None:
         return Path(hf_hub_download(model, "recipe.yaml"))
     except (HfHubHTTPError, OSError, ValueError):
         return None
+
+
+def known_classes(config: LeanConfig, found: list[str], where: str) -> dict[str, int]:
+    """Numbers of the classes as the model has them, whatever the order in which the rows' classes were found.
+
+    Classes without names, in the rows or in the model, go by their number.
+
+    Raises:
+        ValueError: the rows have a class that the model does not know.
+    """
+    known = {name: index for index, name in config.id2label.items()}
+    numbered = found == [str(index) for index in range(len(found))]
+    foreign = found[len(known) :] if numbered else sorted(set(found) - set(known))
+    if not foreign:
+        return known
+    if numbered or set(known) != {f"LABEL_{index}" for index in range(len(known))}:
+        raise ValueError(f"{where} does not know the classes {', '.join(foreign[:5])}")
+    return {name: index for index, name in enumerate(found)}
 
 
 def evaluate(model: str, words: list[str]) -> dict[str, object]:
@@ -61,20 +80,13 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
         source = describe(arguments.dataset, arguments.train_split if held_out else split, arguments.data_files)
         task = task_of(arguments, config)(arguments, config, processing)
         fields = task.configure(rows)
-        if isinstance(task, Classification) and not task.regression:  # the classes are the model's, not these rows'
-            known = {name: index for index, name in config.id2label.items()}
-            found = list(fields["label2id"])
-            numbered = found == [str(index) for index in range(len(found))]  # classes without names go by their number
-            foreign = found[len(known) :] if numbered else sorted(set(found) - set(known))
-            if foreign and (numbered or set(known) != {f"LABEL_{index}" for index in range(len(known))}):
-                raise ValueError(f"{source}: {model} does not know the classes {', '.join(foreign[:5])}")
-            task.classes = known if numbered or not foreign else task.classes
+        if task.classes is not None:
+            task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")
         config = with_fields(config, arguments, {})
         prepared = task.prepare(rows, source, training=False).with_format("numpy")
         network = build_model(arguments, config, task, complete=True)
         trainer = LeanTrainer(network, arguments, task, eval_dataset=prepared)
         metrics = trainer.evaluate()
-    seconds, speed = metrics["eval_runtime"], ("_runtime", "_per_second")
     return {
         "model": model,
         "task": task.name,
@@ -82,10 +94,8 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
         "split": split,
         "rows": trainer.rows_evaluated,
         "main_metric": task.metric,
-        "metrics": {
-            key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speed)
-        },
-        "rows_per_second": trainer.rows_evaluated / seconds,
+        "metrics": scores(metrics),
+        "rows_per_second": trainer.rows_evaluated / metrics["eval_runtime"],
         "environment": report.environment(),
     }
 

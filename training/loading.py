@@ -1,6 +1,5 @@
 """From a shape's name, a folder or a Hub id to a configuration, a tokenizer or image processor, and a model."""
 
-import json
 from pathlib import Path
 
 import datasets
@@ -184,18 +183,3 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, comp
     if missing:
         raise ValueError(f"{source}: no trained {', '.join(sorted(missing)[:3])} for {arguments.task}")
     return model
-
-
-def read_results(folder: Path) -> dict[str, object]:
-    """results.json of a finished run.
-
-    Raises:
-        ValueError: names the file that is missing or damaged.
-    """
-    path = folder / "results.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"{path}: missing; the run has not finished") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error

@@ -93,7 +93,7 @@ def open_folder(
     folder = Path(arguments.output_dir)
     batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
     now = {"rows a step": batch, "training rows": identity(train), "evaluation rows": identity(held_out)}
-    now["classes"] = getattr(task, "classes", None)
+    now["classes"] = task.classes
     started = folder / STARTED
     if started.is_file():
         before = json.loads(started.read_text(encoding="utf-8"))

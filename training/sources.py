@@ -15,7 +15,7 @@ from datasets import (
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 
 from . import data
-from .arguments import RecipeArguments
+from .arguments import LANGUAGE_MODELLING, RecipeArguments
 
 
 Rows = Dataset | IterableDataset
@@ -141,6 +141,7 @@ def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bo
 
 
 def _first(rows: Rows, count: int | None) -> Rows:
+    """The first `count` rows, all where it is None."""
     if count is None:
         return rows
     return rows.take(count) if isinstance(rows, IterableDataset) else rows.select(range(min(count, len(rows))))
@@ -158,7 +159,7 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
     train, held_out = _load(arguments, arguments.train_split), None
     for key, count in (("holdout", arguments.holdout), ("tuning_holdout", arguments.tuning_holdout)):
         if count:
-            train, held_out = _take_out(train, count, key, draw=not str(arguments.task).endswith("lm"))
+            train, held_out = _take_out(train, count, key, draw=arguments.task not in LANGUAGE_MODELLING)
     train = _first(train, arguments.max_train_rows)
     if held_out is not None:
         return train, _first(held_out, arguments.max_eval_rows)

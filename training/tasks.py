@@ -55,6 +55,14 @@ def find_column(rows: Rows, named: str | None, key: str, found: list[str]) -> st
     return found[0]
 
 
+def require_columns(rows: Rows, names: list[str], source: str) -> None:
+    """Raises ValueError for the first of `names` that the rows lack."""
+    there = column_names(rows)
+    for name in names:
+        if name not in there:
+            raise ValueError(f"{source}: no column {name!r}, only {', '.join(there)}")
+
+
 def text_columns(rows: Rows) -> list[str]:
     features = rows.features or {}
     return [name for name, kind in features.items() if isinstance(kind, Value) and kind.dtype.endswith("string")]
@@ -108,6 +116,8 @@ class Task:
 
     name: str
     head: str
+    regression = False
+    classes: dict[str, int] | None = None  # of a classification, name to number
     metrics: tuple[str, ...] = ("loss",)  # the first is the one that counts where the recipe names none
     lower_is_better = ("loss", "perplexity", "bits_per_byte")
 
@@ -142,6 +152,10 @@ class Task:
         """What the model reads, on the device; `generators` has one per row."""
         return batch
 
+    def aligned(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and labels such that each logit is of the label at its place."""
+        return logits, labels
+
     def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
         """What is kept of the model's outputs on a batch, small enough for all batches to stay in memory."""
         return outputs[0] if isinstance(outputs, tuple) else outputs
@@ -163,8 +177,6 @@ class Task:
 class Classification(Task):
     """Labels of either classification task: found, encoded, checked."""
 
-    regression = False
-
     def configure(self, train: Rows) -> dict[str, object]:
         there = column_names(train)
         self.label_column = find_column(
@@ -175,7 +187,6 @@ class Classification(Task):
             names = list(feature.names)
         elif isinstance(feature, Value) and feature.dtype.startswith("float"):
             self.regression = True
-            self.classes = {}
             return {"num_labels": 1, "problem_type": "regression"}
         elif feature is not None and not (isinstance(feature, Value) and feature.dtype.startswith(LABEL_TYPES)):
             kind = getattr(feature, "dtype", type(feature).__name__)
@@ -201,8 +212,6 @@ class Classification(Task):
         self, batch: dict[str, list], indices: list[int], source: str, feature: object
     ) -> list[float] | list[int]:
         """Raises ValueError for a label that is missing, infinite, or outside the classes of the training split."""
-        if self.label_column not in batch:
-            raise ValueError(f"{source}: no column {self.label_column!r}, only {', '.join(batch)}")
         labels = []
         for index, value in zip(indices, batch[self.label_column]):
             where = f"{source}: {self.label_column}, row {index}: {value!r}"
@@ -264,6 +273,7 @@ class ImageClassification(Classification):
         return super().configure(train)
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        require_columns(rows, [self.image_column, self.label_column], source)
         height, width = self.config.image_shape
         if self.arguments.train_resize and self.arguments.train_resize < max(height, width):
             raise ValueError(f"train_resize: {self.arguments.train_resize} is below the image size {height}×{width}")
@@ -279,8 +289,6 @@ class ImageClassification(Classification):
     def _read(
         self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int], feature: object
     ) -> dict:
-        if self.image_column not in batch:
-            raise ValueError(f"{source}: no column {self.image_column!r}, only {', '.join(batch)}")
         mode, pixels = {1: "L", 3: "RGB"}.get(self.config.num_channels), []
         for index, image in zip(indices, batch[self.image_column]):
             where = f"{source}: {self.image_column}, row {index}"
@@ -371,8 +379,8 @@ class TextTask(Task):
         if size > vocabulary:
             raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {vocabulary}")
         self.length = arguments.max_length or config.max_position_embeddings
-        bidirectional = hasattr(config, "type_vocab_size")
-        for token in self.needs or (("cls", "sep") if bidirectional else ()):
+        self.segments = hasattr(config, "type_vocab_size")  # as bidirectional models have
+        for token in self.needs or (("cls", "sep") if self.segments else ()):
             if getattr(processing, f"{token}_token_id") is None:
                 raise ValueError(f"tokenizer: it has no {token} token, which {self.name} with this shape needs")
 
@@ -404,6 +412,15 @@ class TextTask(Task):
             out[index, : len(row[key])] = row[key]
         return torch.from_numpy(out)
 
+    def collate_text(self, rows: list[dict]) -> Batch:
+        """Token ids, the mask of what is no padding and, where model and rows have them, segments: each (B, T)."""
+        ids = self.pad(rows, "input_ids", self.pad_id)
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        batch = {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
+        if "token_type_ids" in rows[0] and self.segments:
+            batch["token_type_ids"] = self.pad(rows, "token_type_ids", 0)
+        return batch
+
     @property
     def pad_id(self) -> int:
         return self.processing.pad_token_id if self.processing.pad_token_id is not None else 0
@@ -419,8 +436,7 @@ class LanguageModelling(TextTask):
         return {}
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        if self.text_column not in column_names(rows):
-            raise ValueError(f"{source}: no column {self.text_column!r}, only {', '.join(column_names(rows))}")
+        require_columns(rows, [self.text_column], source)
         if not training:  # UTF-8 bytes of all documents
             self.text_bytes = sum(len(str(row[self.text_column]).encode()) for row in rows)
         key = (self.text_column, self.arguments.whole_word_masking, self.tokenizer_key())
@@ -436,14 +452,16 @@ class LanguageModelling(TextTask):
         counts, seen = (self._counts(rows.select(range(min(len(rows), 20_000)))) for rows in (train, held_out))
         return "unigram loss", float(-(seen * np.log((counts + 1) / (counts + 1).sum())).sum() / seen.sum())
 
+    def targets(self, ids: np.ndarray) -> np.ndarray:
+        """Those of a row's tokens that may be predicted."""
+        raise NotImplementedError
+
     def _counts(self, rows: Dataset) -> np.ndarray:
         """How often each token is a target."""
         counts = np.zeros(self.config.vocab_size, dtype=np.int64)
         for batch in rows.with_format("numpy").iter(1000):
-            shared = 1 if self.name == "causal-lm" else 0  # a causal row's first token is no target
-            targets = np.concatenate([row[shared:] for row in batch["input_ids"]])
+            targets = np.concatenate([self.targets(row) for row in batch["input_ids"]])
             counts += np.bincount(targets, minlength=len(counts))
-        counts[[token for token in self.processing.all_special_ids if self.name == "masked-lm"]] = 0
         return counts
 
     def _tokens(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
@@ -470,8 +488,9 @@ class LanguageModelling(TextTask):
             "accuracy": hits / tokens,
         }
 
-    def _sums(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """(B, 3): loss in nats, tokens and hits of each row; logits (B, T, V), labels (B, T), -100 ignored."""
+    def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
+        """(B, 3): loss in nats, tokens and hits of each row, from logits (B, T, V) and labels (B, T), -100 ignored."""
+        logits, labels = self.aligned(super().reduce(outputs, labels), labels)
         losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")  # (B, T)
         counted = labels != -100
         hits = (logits.argmax(-1) == labels) & counted
@@ -501,8 +520,11 @@ class CausalLM(LanguageModelling):
         ids = self.pad(rows, "input_ids", -100)
         return {"input_ids": ids.masked_fill(ids == -100, self.pad_id), "labels": ids}
 
-    def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
-        return self._sums(super().reduce(outputs, labels)[:, :-1], labels[:, 1:])
+    def targets(self, ids: np.ndarray) -> np.ndarray:
+        return ids[1:]
+
+    def aligned(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return logits[:, :-1], labels[:, 1:]
 
 
 class MaskedLM(LanguageModelling):
@@ -529,10 +551,8 @@ class MaskedLM(LanguageModelling):
         return np.cumsum(np.diff(words, prepend=words[0]) != 0).astype(np.int32)
 
     def collate(self, rows: list[dict]) -> Batch:
-        ids = self.pad(rows, "input_ids", self.pad_id)
-        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-        mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-        batch = {"input_ids": ids, "attention_mask": mask, "labels": ids}
+        batch = self.collate_text(rows)
+        batch["labels"] = batch["input_ids"]
         if self.arguments.whole_word_masking:
             batch["words"] = self.pad(rows, "words", 0)
         return batch
@@ -555,8 +575,8 @@ class MaskedLM(LanguageModelling):
         inputs = torch.where(masked & (fate >= 0.9), replaced, inputs)
         return {**batch, "input_ids": inputs, "labels": ids.masked_fill(~masked, -100)}
 
-    def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
-        return self._sums(super().reduce(outputs, labels), labels)
+    def targets(self, ids: np.ndarray) -> np.ndarray:
+        return ids[~np.isin(ids, self.processing.all_special_ids)]
 
 
 class SequenceClassification(Classification, TextTask):
@@ -567,10 +587,7 @@ class SequenceClassification(Classification, TextTask):
     lower_is_better = ("loss", "squared_error")
 
     def configure(self, train: Rows) -> dict[str, object]:
-        self.text_column = self.find_text(train, self.arguments.text_column, "text_column")
-        self.pair_column = None
-        if self.arguments.text_pair_column is not None:
-            self.pair_column = self.find_text(train, self.arguments.text_pair_column, "text_pair_column")
+        self.texts = self.text_columns_of(self.arguments, train)
         fields = super().configure(train)
         if self.regression and self.arguments.metric is None:
             self.metric = "pearson"
@@ -582,39 +599,31 @@ class SequenceClassification(Classification, TextTask):
         return fields
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        for column in (self.text_column, self.pair_column):
-            if column is not None and column not in column_names(rows):
-                raise ValueError(f"{source}: no column {column!r}, only {', '.join(column_names(rows))}")
-        columns = (self.text_column, self.pair_column, self.label_column, self.classes)
-        segments = hasattr(self.config, "type_vocab_size")
-        key = (self.name, columns, self.length, self.arguments.truncation, segments, self.tokenizer_key())
+        require_columns(rows, [*self.texts, self.label_column], source)
+        columns = (self.texts, self.label_column, self.classes)
+        key = (self.name, columns, self.length, self.arguments.truncation, self.segments, self.tokenizer_key())
         feature = (rows.features or {}).get(self.label_column)
         read = Prepare(partial(self._read, source=source, feature=feature), key)
         return read(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
 
     def _read(self, batch: dict[str, list], indices: list[int], source: str, feature: object) -> dict:
-        texts = [name for name in (self.text_column, self.pair_column) if name is not None]
-        for name in texts:
+        for name in self.texts:
             check_text(batch, name, indices, source)
         cut = {"truncation": True, "max_length": self.length} if self.arguments.truncation else {"verbose": False}
-        tokens = self.processing(*(batch[name] for name in texts), return_attention_mask=False, **cut)
+        tokens = self.processing(*(batch[name] for name in self.texts), return_attention_mask=False, **cut)
         for index, ids in zip(indices, tokens["input_ids"]):
-            where = f"{source}: {self.text_column}, row {index}"
+            where = f"{source}: {self.texts[0]}, row {index}"
             if len(ids) > self.length:
                 raise ValueError(f"{where}: {len(ids)} tokens, but {self.length} are read; set truncation: true")
             if not ids:
                 raise ValueError(f"{where}: the text is empty")
         prepared = {"input_ids": tokens["input_ids"], "length": [len(ids) for ids in tokens["input_ids"]]}
-        if self.pair_column is not None and "token_type_ids" in tokens and hasattr(self.config, "type_vocab_size"):
+        if len(self.texts) == 2 and "token_type_ids" in tokens and self.segments:
             prepared["token_type_ids"] = tokens["token_type_ids"]
         return {**prepared, "labels": self.labels(batch, indices, source, feature)}
 
     def collate(self, rows: list[dict]) -> Batch:
-        ids = self.pad(rows, "input_ids", self.pad_id)
-        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-        batch = {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
-        if "token_type_ids" in rows[0]:
-            batch["token_type_ids"] = self.pad(rows, "token_type_ids", 0)
+        batch = self.collate_text(rows)
         dtype = torch.float32 if self.regression else torch.long
         return {**batch, "labels": torch.tensor(np.array([row["labels"] for row in rows]), dtype=dtype)}
 
@@ -635,6 +644,7 @@ class QuestionAnswering(TextTask):
         return {}
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        require_columns(rows, ["id", "question", "context", "answers"], source)
         if isinstance(rows, IterableDataset):
             raise ValueError("streaming: question-answering needs the whole split")
         key = (self.name, self.length, self.arguments.doc_stride, training, self.tokenizer_key())
@@ -653,11 +663,7 @@ class QuestionAnswering(TextTask):
             raise ValueError(f"{source}: {error}") from error
 
     def collate(self, rows: list[dict]) -> Batch:
-        ids = self.pad(rows, "input_ids", self.pad_id)
-        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-        batch = {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
-        if "token_type_ids" in rows[0] and hasattr(self.config, "type_vocab_size"):
-            batch["token_type_ids"] = self.pad(rows, "token_type_ids", 0)
+        batch = self.collate_text(rows)
         for name in ("start_positions", "end_positions"):
             batch[name] = torch.tensor(np.array([row[name] for row in rows]))
         return batch

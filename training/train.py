@@ -5,14 +5,12 @@ In a clone also `python -m training.train` and `torchrun -m training.train`; ins
 """
 
 import errno
-import os
 import shlex
 import shutil
 import sys
 from dataclasses import fields
 from pathlib import Path
 
-import torch
 import transformers
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
@@ -26,7 +24,7 @@ from .loading import build_model, load_config, load_processing, task_of, with_fi
 from .run_folder import alone_in, find_checkpoint, open_folder
 from .sources import Rows, describe, load_training
 from .tasks import Task
-from .trainer import LeanTrainer, whole_checkpoints
+from .trainer import LeanTrainer, scores, whole_checkpoints
 
 
 NEEDED = ("task", "shape")
@@ -65,7 +63,6 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
     losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_loss" in entry]
     memory, kind = report.peak_memory_bytes()
-    speed = ("_runtime", "_per_second")
     chance = None if rows is None or arguments.streaming else task.chance(trainer.train_dataset, rows)
     return {
         "task": task.name,
@@ -79,9 +76,7 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
         "learning_rate": arguments.settings.get("learning_rate", RecipeArguments.learning_rate),
         "main_metric": task.metric,
         "higher_is_better": task.higher_is_better,
-        "metrics": {
-            key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speed)
-        },
+        "metrics": scores(metrics),
         "chance": None if chance is None else {"name": chance[0], "value": chance[1]},
         "parameters": config.count_parameters(type(trainer.model).__name__).total,
         "recipe": arguments.settings,
@@ -104,8 +99,7 @@ def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
     """Evaluates the final weights, then writes weights, figure, results and card; the results on the main process."""
     folder, task = Path(arguments.output_dir), trainer.task
     trainer.save_average()
-    if not all(torch.isfinite(parameter).all() for parameter in trainer.model.parameters()):
-        raise ValueError(f"the weights are not finite after step {trainer.state.global_step}; nothing was saved")
+    trainer.check_weights()
     rows = trainer.eval_dataset
     last = next((entry for entry in reversed(trainer.state.log_history) if "eval_loss" in entry), {})
     if rows is None:
@@ -165,6 +159,7 @@ def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict |
 
 
 def len_of(rows: Rows) -> str:
+    """How many rows, for people."""
     return f"{len(rows):,}" if hasattr(rows, "__len__") else "streamed"
 
 
@@ -225,8 +220,6 @@ def main(argv: list[str] | None = None) -> None:
         print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
         raise SystemExit(130) from None
     except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-        if os.environ.get("LEANER_TRACEBACK"):
-            raise
         print(f"leaner train: {explain(error, folder)}", file=sys.stderr)
         raise SystemExit(1) from None
     if results is None and arguments.process_index == 0:

@@ -71,7 +71,7 @@ class EpochLengthSampler(LengthGroupedSampler):
 
 
 class RunCallback(TrainerCallback):
-    """metrics.jsonl, the exponential average, Ctrl-C, and the clock of the steps."""
+    """metrics.jsonl, Ctrl-C, and the end of every step."""
 
     def __init__(self, trainer: "LeanTrainer"):
         self.trainer = trainer
@@ -115,6 +115,12 @@ class RunCallback(TrainerCallback):
             signal.signal(signal.SIGINT, self.previous_handler)
 
 
+def scores(metrics: dict[str, float]) -> dict[str, float]:
+    """What an evaluation says of quality, without what it says of speed."""
+    speeds = ("_runtime", "_per_second")
+    return {key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speeds)}
+
+
 class LeanTrainer(Trainer):
     """See the module's docstring.
 
@@ -130,7 +136,7 @@ class LeanTrainer(Trainer):
         self.interrupted, self.eval_batches_seen, self.rows_evaluated = False, 0, 0
         self.started, self.seconds_before = time.perf_counter(), 0.0
         self.step_started = self.step_seconds = self.data_seconds = 0.0
-        self.steps_timed = self.items_timed = self.items_now = 0
+        self.data_now, self.steps_timed, self.items_timed, self.items_now = 0.0, 0, 0, 0
         self.first_bad_step = torch.tensor(-1, device=args.device)
         self.average: list[torch.Tensor] | None = None
         super().__init__(
@@ -227,12 +233,10 @@ class LeanTrainer(Trainer):
         labels = inputs.get("labels")
         smoothing = self.args.label_smoothing_factor if model.training else 0.0
         soft = labels is not None and labels.is_floating_point() and labels.ndim == 2
-        if not (smoothing or soft) or getattr(self.task, "regression", False) or labels is None:
+        if not (smoothing or soft) or self.task.regression or labels is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-        logits = outputs.logits
-        if self.task.name == "causal-lm":
-            logits, labels = logits[:, :-1], labels[:, 1:]
+        logits, labels = self.task.aligned(outputs.logits, labels)
         logits, labels = (logits, labels) if soft else (logits.flatten(0, -2), labels.flatten())
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
         if num_items_in_batch is None:
@@ -263,6 +267,13 @@ class LeanTrainer(Trainer):
             kept = f"the last good checkpoint is {whole[-1]}" if whole else "no checkpoint had been written"
             raise NotFinite(f"loss or weights are not finite at step {step}; {kept}; try a lower learning_rate")
 
+    def check_weights(self) -> None:
+        """Raises NotFinite as well where the loss was finite, but a gradient was not."""
+        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
+            first = int(self.first_bad_step)
+            self.first_bad_step = torch.tensor(self.state.global_step if first < 0 else first, device=self.args.device)
+        self.check_finite()
+
     def log(self, logs, start_time=None):
         if "loss" in logs:
             self.check_finite()
@@ -283,8 +294,7 @@ class LeanTrainer(Trainer):
 
     def create_optimizer(self, model=None):
         """AdamW or Muon; with `lr_head_scaling` the step size follows the heads (for both halves of a pair)."""
-        if self.args.lr_head_scaling == "sqrt" and not getattr(self, "scaled", False):
-            self.scaled = True
+        if self.args.lr_head_scaling == "sqrt" and self.optimizer is None:
             self.args.learning_rate = head_scaled(self.args.learning_rate, self.model.config)
         if self.args.muon and self.optimizer is None:
             model = self.model if model is None else model
@@ -319,8 +329,10 @@ class LeanTrainer(Trainer):
 
     def anyone_interrupted(self) -> bool:
         """Whether Ctrl-C was pressed; all processes agree, or one would wait for the others for ever."""
-        if self.args.world_size == 1 or self.state.global_step % max(1, int(self.state.logging_steps)):
-            return self.interrupted and self.args.world_size == 1
+        if self.args.world_size == 1:
+            return self.interrupted
+        if self.state.global_step % max(1, int(self.state.logging_steps)):
+            return False  # asked together, now and then: it waits for every device
         flag = torch.tensor(float(self.interrupted), device=self.args.device)
         self.interrupted = bool(self.accelerator.reduce(flag, reduction="sum") > 0)
         return self.interrupted
@@ -339,10 +351,7 @@ class LeanTrainer(Trainer):
 
     def _save_checkpoint(self, model, trial):
         """As Trainer's, then the average, then the list that makes the checkpoint count."""
-        self.check_finite()
-        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
-            self.first_bad_step = torch.tensor(self.state.global_step)  # a finite loss, an infinite gradient
-            self.check_finite()
+        self.check_weights()
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
         limit, self.args.save_total_limit = self.args.save_total_limit, None  # rotate once the new one counts
         try:
