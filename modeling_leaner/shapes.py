@@ -10,6 +10,8 @@ from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 
 
+# Of a baseline: fewer layers and more heads; more heads than fit the width; fewer layers alone; more heads alone.
+VARIANTS = ("lean-", "fixed-head-", "shallow-", "many-heads-")
 CONFIG_CLASSES: dict[str, type[LeanConfig]] = {"vit": LeanViTConfig, "bert": LeanBERTConfig, "gpt": LeanGPTConfig}
 
 
@@ -50,9 +52,10 @@ def load_shape(name: str, **overrides) -> LeanConfig:
 
 
 def baseline_of(name: str) -> str | None:
-    """The baseline of a lean twin or its variants (`bert/lean-10x24` → `bert/16x12`); None for a baseline."""
+    """The baseline of a lean twin or another variant (`bert/lean-10x24` → `bert/16x12`); None for a baseline."""
     family, shape = name.split("/")
-    if not shape.startswith(("lean-", "fixed-head-")):
+    prefix = next((prefix for prefix in VARIANTS if shape.startswith(prefix)), None)
+    if prefix is None:
         return None
-    stem = shape.removeprefix("lean-").removeprefix("fixed-head-").removesuffix("-mlp")
+    stem = shape.removeprefix(prefix).removesuffix("-mlp")
     return f"{family}/{'16x12' if stem == '10x24' else stem}"

@@ -250,8 +250,11 @@ class TestNamedShapes:
         assert differing - {"out_features", "out_indices"} <= allowed
         if "fixed-head" in name:
             assert config.num_attention_heads * config.head_dim > config.hidden_size and config.head_dim == 64
+        elif "many-heads" in name:
+            assert config.count_parameters().total == baseline.count_parameters().total
         else:
             assert config.count_parameters().total <= 0.7 * baseline.count_parameters().total
+        assert "shallow" not in name or differing & allowed == {"num_hidden_layers"}
 
     def test_tiny_shapes_are_tiny(self):
         for name in shape_names():

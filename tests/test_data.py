@@ -61,10 +61,10 @@ def test_python_docs():
 
 
 def test_listops_values_and_rules():
-    splits = data.listops(data.SHORT_LISTOPS, train=2000, test=200)
+    splits = data.listops(data.SMALL_LISTOPS, train=2000, test=200)
     sources = splits["train"]["source"][:] + splits["test"]["source"][:]
     assert len(set(sources)) == 2200
-    rules = data.SHORT_LISTOPS
+    rules = data.SMALL_LISTOPS
     for source, label in zip(sources, splits["train"]["label"][:] + splits["test"]["label"][:]):
         tokens = source.split()
         assert rules.min_length < len(tokens) < rules.max_length

@@ -107,7 +107,7 @@ def test_wordpiece_keeps_the_most_frequent_characters():
 
 
 def test_words():
-    texts = data.listops(data.SHORT_LISTOPS, train=200, test=10)["train"]["source"]
+    texts = data.listops(data.SMALL_LISTOPS, train=200, test=10)["train"]["source"]
     tokenizer = trained("words", "bert", texts)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(10)), "[MAX", "[MED", "[MIN", "[SM", "]"]
     assert tokenizer.convert_ids_to_tokens(range(len(tokenizer))) == words

@@ -15,8 +15,11 @@ from pathlib import Path
 
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+from datasets.exceptions import DatasetGenerationError
 from PIL import Image as PILImage
 from sklearn.datasets import load_digits
+
+from modeling_leaner import __version__
 
 
 def check_range(rows: Dataset, column: str, size: int, bound: str) -> Dataset:
@@ -101,7 +104,8 @@ class ListOpsRules:
 
     A node below `max_depth` is an operator with probability `operator_probability`, else a digit; an operator takes
     2..`max_args` arguments. Length counts operators, closing brackets and digits; both bounds are strict. The defaults
-    are the benchmark's; `SHORT_LISTOPS` has trees that a small model reads in seconds.
+    are the benchmark's; `SHORT_LISTOPS` changes the lengths alone, to 25-100 tokens; `SMALL_LISTOPS` has shallow trees
+    that a small model reads in seconds.
     """
 
     max_depth: int = 10
@@ -111,7 +115,8 @@ class ListOpsRules:
     max_length: int = 2000
 
 
-SHORT_LISTOPS = ListOpsRules(max_depth=3, max_args=4, min_length=4, max_length=40)
+SHORT_LISTOPS = ListOpsRules(min_length=24, max_length=101)
+SMALL_LISTOPS = ListOpsRules(max_depth=3, max_args=4, min_length=4, max_length=40)
 LISTOPS_OPERATORS = {
     "[MIN": min,
     "[MAX": max,
@@ -120,18 +125,38 @@ LISTOPS_OPERATORS = {
 }
 
 
-def _list_ops_tree(rules: ListOpsRules, rng: random.Random, depth: int = 1) -> tuple[list[str], int]:
-    """Tokens and value of one random expression."""
+def _list_ops_tree(rules: ListOpsRules, rng: random.Random, tokens: list[str], depth: int = 1) -> int | None:
+    """Writes a random expression to `tokens` and returns its value; None as soon as it is too long."""
     if depth == rules.max_depth or (depth > 1 and rng.random() >= rules.operator_probability):
         digit = rng.randrange(10)
-        return [str(digit)], digit
+        tokens.append(str(digit))
+        return digit
     operator = rng.choice(list(LISTOPS_OPERATORS))
-    tokens, values = [operator], []
+    tokens.append(operator)
+    values = []
     for _ in range(rng.randint(2, rules.max_args)):
-        argument, value = _list_ops_tree(rules, rng, depth + 1)
-        tokens += argument
+        value = _list_ops_tree(rules, rng, tokens, depth + 1)
+        if value is None or len(tokens) >= rules.max_length:
+            return None
         values.append(value)
-    return [*tokens, "]"], LISTOPS_OPERATORS[operator](values)
+    tokens.append("]")
+    return LISTOPS_OPERATORS[operator](values)
+
+
+def _list_ops_rows(rules: ListOpsRules, rows: int, seed: int, version: str) -> Iterator[dict[str, object]]:
+    """Different expressions; `version` tells the caches of different releases apart."""
+    rng, seen = random.Random(seed), set()
+    for _ in range(1000 * rows):
+        tokens = []
+        label = _list_ops_tree(rules, rng, tokens)
+        source = " ".join(tokens)
+        if label is None or not rules.min_length < len(tokens) < rules.max_length or source in seen:
+            continue
+        seen.add(source)
+        yield {"source": source, "label": label}
+        if len(seen) == rows:
+            return
+    raise ValueError(f"{rules} yields {len(seen)} different expressions, {rows} asked for")
 
 
 def listops(
@@ -139,20 +164,17 @@ def listops(
 ) -> DatasetDict:
     """Random ListOps expressions and their values; no expression occurs twice, within or across the splits.
 
+    They are kept in the datasets' cache.
     Where LRA draws a root that is a single digit it is always too short to be kept, so the root here is an operator.
     Columns: source (tokens separated by spaces, the benchmark's surface without its round brackets), label (0..9).
 
     Raises:
         ValueError: the rules do not yield as many different expressions.
     """
-    rng, rows, tries = random.Random(seed), {}, 0
-    while len(rows) < train + test:
-        tokens, value = _list_ops_tree(rules, rng)
-        if rules.min_length < len(tokens) < rules.max_length:
-            rows[" ".join(tokens)] = value
-        tries += 1
-        if tries > 1000 * (train + test):
-            raise ValueError(f"{rules} yields {len(rows)} different expressions, {train + test} asked for")
     features = Features({"source": Value("string"), "label": ClassLabel(names=[str(digit) for digit in range(10)])})
-    data = Dataset.from_dict({"source": list(rows), "label": list(rows.values())}, features=features)
+    asked = {"rules": rules, "rows": train + test, "seed": seed, "version": __version__}
+    try:
+        data = Dataset.from_generator(_list_ops_rows, features=features, gen_kwargs=asked)
+    except DatasetGenerationError as error:
+        raise error.__cause__ or error from None
     return DatasetDict(train=data.select(range(train)), test=data.select(range(train, train + test)))

@@ -166,7 +166,7 @@ def python_docs_task(length: int = 128) -> Task:
 
 def listops_task() -> Task:
     """LeanBERT on short ListOps expressions."""
-    splits = data.listops(data.SHORT_LISTOPS, train=16_000, test=1_000, seed=SEED)
+    splits = data.listops(data.SMALL_LISTOPS, train=16_000, test=1_000, seed=SEED)
     config = load_shape("bert/nano")
     texts = splits["train"]["source"]
     processing = train_tokenizer(texts, "words", config.vocab_size, config.max_position_embeddings, "bert")

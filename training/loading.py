@@ -124,6 +124,13 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
     return AutoTokenizer.from_pretrained(folder)
 
 
+def fitted(config: LeanConfig, arguments: RecipeArguments, processing: object) -> LeanConfig:
+    """A new model's vocabulary is its tokenizer's where that follows from the format or the data, not from a size."""
+    if arguments.tokenizer in ("bytes", "words") and not has_weights(str(arguments.shape)):
+        return with_fields(config, arguments, {"vocab_size": min(config.vocab_size, len(processing))})
+    return config
+
+
 def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
     """Raises ValueError where the shape's family has no head for the task."""
     task = TASKS[arguments.task]

@@ -24,7 +24,7 @@ BUILT_IN = {
     "digits": data.digits,
     "python-docs": data.python_docs,
     "listops": data.listops,
-    "listops-short": lambda: data.listops(data.SHORT_LISTOPS, train=16_000, test=1_000),
+    "listops-short": lambda: data.listops(data.SHORT_LISTOPS),
 }
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
 

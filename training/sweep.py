@@ -341,8 +341,8 @@ def due_runs(grid: Grid, rows: dict[Run, Row]) -> list[Run]:
     return tuning.due or [run for run in runs if run not in rows and run.learning_rate is not None]
 
 
-def command(grid: Grid, run: Run) -> list[str]:
-    """The command line of one run; it resumes where its folder holds anything."""
+def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
+    """The command line of one run, with the machine's own `local` words; it resumes where its folder holds anything."""
 
     def word(value: object) -> str:
         return str(value).lower() if isinstance(value, bool) else str(value)
@@ -358,6 +358,7 @@ def command(grid: Grid, run: Run) -> list[str]:
             files = [f"{name}={word(part)}" for name, part in value.items()]
             value = files if key == "data_files" else json.dumps(value)
         words += [f"--{key}", *map(word, value if isinstance(value, list) else [value])]
+    words += local
     return [*words, "--resume"] if folder.is_dir() and any(folder.iterdir()) else words
 
 
@@ -377,8 +378,8 @@ class Sweep:
     starting a second training in the same folder.
     """
 
-    def __init__(self, grid: Grid, jobs: int, lock: int):
-        self.grid, self.jobs, self.lock, self.interrupts = grid, jobs, lock, 0
+    def __init__(self, grid: Grid, jobs: int, lock: int, local: Sequence[str] = ()):
+        self.grid, self.jobs, self.lock, self.local, self.interrupts = grid, jobs, lock, local, 0
         self.rows = read_rows(grid.path("results.csv"))
         self.again = {run for run, row in self.rows.items() if row["status"] == "failed"}
         devices = cuda_devices() or [None]
@@ -435,7 +436,7 @@ class Sweep:
         pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "pass_fds": [self.lock]}
         with open(f"{folder}.log", "ab") as log:
             # In a group of its own: a signal reaches it by _run_all alone, once, whoever sent it to the sweep.
-            words = command(self.grid, run)
+            words = command(self.grid, run, self.local)
             return subprocess.Popen(words, stdout=log, env=environment, process_group=0, **pipes), device
 
     def _keep(self, run: Run, status: int, count: str) -> None:
@@ -583,8 +584,10 @@ def show(summary: dict[str, object]) -> None:
     print(json.dumps(summary, allow_nan=False), flush=True)
 
 
-def run_sweep(grid: Grid, jobs: int) -> dict[Run, Row]:
+def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row]:
     """Runs the grid, alone in its output_dir, and returns all rows; on Ctrl-C it waits for the runs under way.
+
+    `local` are words for every run's command line that say where its data lie on this machine.
 
     Raises:
         GridError: output_dir is in use, or holds runs of another grid.
@@ -596,7 +599,7 @@ def run_sweep(grid: Grid, jobs: int) -> dict[Run, Row]:
         except BlockingIOError:
             used = "in use by another sweep, or by a run that outlived a killed one; wait until it ends"
             raise GridError(f"output_dir: {grid.output_dir} is {used}") from None
-        sweep = Sweep(grid, jobs, lock.fileno())
+        sweep = Sweep(grid, jobs, lock.fileno(), local)
         check_unchanged(grid, sweep.rows.values())
         _replace(grid.path("grid.yaml"), lambda file: yaml.safe_dump(asdict(grid), file, sort_keys=False))
         sweep.run()
@@ -612,6 +615,7 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="leaner sweep", description="Shapes × seeds × learning rates, one recipe.")
     parser.add_argument("grid", type=Path, help="the grid file, YAML")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; they share the machine's cores")
+    parser.add_argument("--data_files", nargs="+", help="a local copy of the recipe's dataset, as of leaner train")
     parser.add_argument("--summary", action="store_true", help="only summarise the runs that are there")
     options = parser.parse_args(argv)
     try:
@@ -624,7 +628,7 @@ def main(argv: list[str]) -> None:
             if not rows:
                 raise GridError(f"{grid.path('results.csv')}: no run has ended yet")
         else:
-            rows = run_sweep(grid, options.jobs)
+            rows = run_sweep(grid, options.jobs, ["--data_files", *options.data_files] if options.data_files else [])
     except GridError as error:
         raise SystemExit(f"leaner sweep: {error}") from error
     except KeyboardInterrupt:

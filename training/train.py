@@ -20,7 +20,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 
 from . import report
 from .arguments import RecipeArguments, parse, recipe_names
-from .loading import build_model, load_config, load_processing, task_of, with_fields
+from .loading import build_model, fitted, load_config, load_processing, task_of, with_fields
 from .run_folder import alone_in, find_checkpoint, open_folder
 from .sources import Rows, describe, load_training
 from .tasks import Task
@@ -36,7 +36,9 @@ def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | 
     task_class = task_of(arguments, config)
     with arguments.main_process_first(local=True, desc="data"):
         train, held_out = load_training(arguments)
-        task = task_class(arguments, config, load_processing(arguments, config, train))
+        processing = load_processing(arguments, config, train)
+        config = fitted(config, arguments, processing)
+        task = task_class(arguments, config, processing)
         config = with_fields(config, arguments, task.configure(train))
         task.config = config
         held = arguments.holdout or arguments.tuning_holdout
