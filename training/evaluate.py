@@ -14,7 +14,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from . import report
 from .arguments import parse
 from .loading import build_model, has_weights, load_config, load_processing, task_of, with_fields
-from .sources import describe, load_evaluation, load_training
+from .sources import content_sha256, describe, load_evaluation, load_training
 from .train import split_name
 from .trainer import LeanTrainer, scores
 
@@ -93,6 +93,7 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
         "data": source,
         "split": split,
         "rows": trainer.rows_evaluated,
+        "data_sha256": content_sha256(rows, task.columns()),
         "main_metric": task.metric,
         "metrics": scores(metrics),
         "rows_per_second": trainer.rows_evaluated / metrics["eval_runtime"],

@@ -1,6 +1,8 @@
 """Where rows come from: a Hub dataset, local files, or a built-in set; every failure names file, split and column."""
 
 import difflib
+import hashlib
+import json
 from pathlib import Path
 
 import pyarrow.parquet
@@ -13,6 +15,7 @@ from datasets import (
     load_dataset,
 )
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
+from PIL import Image as PILImage
 
 from . import data
 from .arguments import LANGUAGE_MODELLING, RecipeArguments
@@ -145,6 +148,21 @@ def _first(rows: Rows, count: int | None) -> Rows:
     if count is None:
         return rows
     return rows.take(count) if isinstance(rows, IterableDataset) else rows.select(range(min(count, len(rows))))
+
+
+def content_sha256(rows: Rows, columns: list[str]) -> str | None:
+    """Hash of what the rows hold in `columns`, whatever file they came from: images by pixels. None of a stream."""
+    if isinstance(rows, IterableDataset):
+        return None
+    digest = hashlib.sha256()
+    for row in rows.select_columns(columns):
+        for column in columns:
+            value = row[column]
+            if isinstance(value, PILImage.Image):
+                digest.update(f"{value.mode} {value.size} ".encode() + value.tobytes())
+            else:
+                digest.update(json.dumps(value, sort_keys=True, ensure_ascii=False, default=str).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:

@@ -54,14 +54,18 @@ MIN_PAIRS, MAX_P = 7, 0.01  # of the verdict "no loss of quality"
 POLL_SECONDS = 0.1
 
 # The columns of results.csv; an empty cell is unknown. phase: tune or report. status: finished or failed. value: the
-# metric, of a tune run on the rows held out. error: the last line that a failed run wrote. jobs: runs at a time.
+# metric, of a tune run on the rows held out. chance: the same metric of a guess that reads nothing. kappa_*: condition
+# number of the concatenated head outputs before and after training, the median over the layers. rows, data_sha256: of
+# the evaluation. error: the last line that a failed run wrote. jobs: runs at a time.
 COLUMNS = (
-    "phase shape seed learning_rate status metric value higher_is_better eval_loss parameters steps seconds "
-    "items_per_second peak_memory_bytes input_pipeline_share error jobs git_commit python torch transformers device "
-    "processor"
+    "phase shape seed learning_rate status metric value chance higher_is_better eval_loss kappa_start kappa_end "
+    "parameters steps seconds items_per_second peak_memory_bytes input_pipeline_share rows data_sha256 error jobs "
+    "git_commit python torch transformers device processor threads"
 ).split()
-INTEGERS = "seed higher_is_better parameters steps peak_memory_bytes jobs".split()
-NUMBERS = "learning_rate value eval_loss seconds items_per_second input_pipeline_share".split()
+INTEGERS = "seed higher_is_better parameters steps peak_memory_bytes rows jobs threads".split()
+NUMBERS = (
+    "learning_rate value chance eval_loss kappa_start kappa_end seconds items_per_second input_pipeline_share".split()
+)
 Row = dict[str, object]
 
 
@@ -290,7 +294,11 @@ def result_row(grid: Grid, run: Run) -> Row:
             raise ValueError(f"{metric} is {value}")
         row = {**results["environment"], **results["train"], **run._asdict(), "status": "finished", "metric": metric}
         row |= {"value": value, "higher_is_better": metric == main and results["higher_is_better"]}
-        return _row(row | {"eval_loss": metrics.get("eval_loss"), "parameters": results["parameters"]})
+        row |= {name: results.get(name) for name in ("parameters", "rows", "data_sha256")}
+        row["chance"] = (results.get("chance") or {}).get("value") if metric == main else None
+        for end, layers in (results.get("condition") or {}).items():
+            row[f"kappa_{end}"] = statistics.median(math.inf if each is None else each for each in layers)
+        return _row(row | {"eval_loss": metrics.get("eval_loss")})
     except (OSError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"results.json: {type(error).__name__} {error}") from error
 
@@ -342,7 +350,7 @@ def due_runs(grid: Grid, rows: dict[Run, Row]) -> list[Run]:
 
 
 def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
-    """The command line of one run, with the machine's own `local` words; it resumes where its folder holds anything."""
+    """The command line of one run, with this machine's `local` words; it resumes where its folder holds anything."""
 
     def word(value: object) -> str:
         return str(value).lower() if isinstance(value, bool) else str(value)

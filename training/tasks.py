@@ -118,6 +118,7 @@ class Task:
     head: str
     regression = False
     classes: dict[str, int] | None = None  # of a classification, name to number
+    data_sha256: str | None = None  # of the evaluation rows' contents
     metrics: tuple[str, ...] = ("loss",)  # the first is the one that counts where the recipe names none
     lower_is_better = ("loss", "perplexity", "bits_per_byte")
 
@@ -135,6 +136,10 @@ class Task:
     @property
     def higher_is_better(self) -> bool:
         return self.metric not in self.lower_is_better
+
+    def columns(self) -> list[str]:
+        """The columns that the task reads, once `configure` has found them."""
+        raise NotImplementedError
 
     def configure(self, train: Rows) -> dict[str, object]:
         """Columns are found; returns the fields of the configuration that the data decide, such as the labels."""
@@ -266,6 +271,9 @@ class ImageClassification(Classification):
     name, head = "image-classification", "ForImageClassification"
     metrics = ("accuracy", "f1", "matthews_correlation", "loss")
 
+    def columns(self) -> list[str]:
+        return [self.image_column, self.label_column]
+
     def configure(self, train: Rows) -> dict[str, object]:
         features = train.features or {}
         images = [name for name, kind in features.items() if isinstance(kind, Image)]
@@ -273,7 +281,7 @@ class ImageClassification(Classification):
         return super().configure(train)
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        require_columns(rows, [self.image_column, self.label_column], source)
+        require_columns(rows, self.columns(), source)
         height, width = self.config.image_shape
         if self.arguments.train_resize and self.arguments.train_resize < max(height, width):
             raise ValueError(f"train_resize: {self.arguments.train_resize} is below the image size {height}×{width}")
@@ -431,12 +439,15 @@ class LanguageModelling(TextTask):
 
     metrics = ("loss", "perplexity")
 
+    def columns(self) -> list[str]:
+        return [self.text_column]
+
     def configure(self, train: Rows) -> dict[str, object]:
         self.text_column = self.find_text(train, self.arguments.text_column, "text_column")
         return {}
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        require_columns(rows, [self.text_column], source)
+        require_columns(rows, self.columns(), source)
         if not training:  # UTF-8 bytes of all documents
             self.text_bytes = sum(len(str(row[self.text_column]).encode()) for row in rows)
         key = (self.text_column, self.arguments.whole_word_masking, self.tokenizer_key())
@@ -586,6 +597,9 @@ class SequenceClassification(Classification, TextTask):
     metrics = ("accuracy", "f1", "matthews_correlation", "pearson", "spearman", "squared_error", "loss")
     lower_is_better = ("loss", "squared_error")
 
+    def columns(self) -> list[str]:
+        return [*self.texts, self.label_column]
+
     def configure(self, train: Rows) -> dict[str, object]:
         self.texts = self.text_columns_of(self.arguments, train)
         fields = super().configure(train)
@@ -599,7 +613,7 @@ class SequenceClassification(Classification, TextTask):
         return fields
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        require_columns(rows, [*self.texts, self.label_column], source)
+        require_columns(rows, self.columns(), source)
         columns = (self.texts, self.label_column, self.classes)
         key = (self.name, columns, self.length, self.arguments.truncation, self.segments, self.tokenizer_key())
         feature = (rows.features or {}).get(self.label_column)
@@ -638,13 +652,16 @@ class QuestionAnswering(TextTask):
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
         return [cls.find_text(rows, column, "question-answering") for column in ("question", "context")]
 
+    def columns(self) -> list[str]:
+        return ["id", "question", "context", "answers"]
+
     def configure(self, train: Rows) -> dict[str, object]:
         for column in ("id", "question", "context", "answers"):
             find_column(train, column, "question-answering", [])
         return {}
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
-        require_columns(rows, ["id", "question", "context", "answers"], source)
+        require_columns(rows, self.columns(), source)
         if isinstance(rows, IterableDataset):
             raise ValueError("streaming: question-answering needs the whole split")
         key = (self.name, self.length, self.arguments.doc_stride, training, self.tokenizer_key())

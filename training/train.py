@@ -5,29 +5,34 @@ In a clone also `python -m training.train` and `torchrun -m training.train`; ins
 """
 
 import errno
+import math
 import shlex
 import shutil
 import sys
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import transformers
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.configuration_leaner import LeanConfig
 
 from . import report
 from .arguments import RecipeArguments, parse, recipe_names
 from .loading import build_model, fitted, load_config, load_processing, task_of, with_fields
 from .run_folder import alone_in, find_checkpoint, open_folder
-from .sources import Rows, describe, load_training
+from .sources import Rows, content_sha256, describe, load_training
 from .tasks import Task
 from .trainer import LeanTrainer, scores, whole_checkpoints
 
 
 NEEDED = ("task", "shape")
+CONDITION_ROWS = 8  # on which the conditioning is measured
+ANSWERS = ("labels", "start_positions", "end_positions")
 
 
 def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | None]:
@@ -48,9 +53,11 @@ def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | 
         ]
         if arguments.streaming:
             train = train.shuffle(seed=arguments.seed, buffer_size=10_000)
-        train = task.prepare(train, names[0], training=True)
-        held_out = None if held_out is None else task.prepare(held_out, names[1], training=False)
-    return task, config, train.with_format("numpy"), None if held_out is None else held_out.with_format("numpy")
+        train = task.prepare(train, names[0], training=True).with_format("numpy")
+        if held_out is not None:
+            prepared = task.prepare(held_out, names[1], training=False).with_format("numpy")
+            task.data_sha256, held_out = content_sha256(held_out, task.columns()), prepared
+    return task, config, train, held_out
 
 
 def split_name(arguments: RecipeArguments) -> str:
@@ -72,6 +79,7 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
         "dataset_config": arguments.dataset_config,
         "split": split_name(arguments),
         "rows": 0 if rows is None else trainer.rows_evaluated,
+        "data_sha256": trainer.task.data_sha256,
         "shape": arguments.shape,
         "architecture": type(trainer.model).__name__,
         "seed": arguments.seed,
@@ -81,6 +89,7 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
         "metrics": scores(metrics),
         "chance": None if chance is None else {"name": chance[0], "value": chance[1]},
         "parameters": config.count_parameters(type(trainer.model).__name__).total,
+        "condition": None if rows is None or arguments.streaming else condition(trainer, arguments),
         "recipe": arguments.settings,
         "train": {
             "steps": state.global_step,
@@ -95,6 +104,18 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
         },
         "environment": report.environment(),
     }
+
+
+def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, object]:
+    """κ of each layer's concatenated head outputs on the first held-out rows, before and after the training."""
+    task, rows = trainer.task, trainer.eval_dataset
+    batch = task.collate([rows[index] for index in range(min(CONDITION_ROWS, len(rows)))])
+    generators = [np.random.default_rng((0, 0, row)) for row in range(CONDITION_ROWS)]
+    inputs = {**task.transform(batch, generators, training=False)}
+    inputs = {name: value.to(arguments.device) for name, value in inputs.items() if name not in ANSWERS}
+    start = build_model(arguments, trainer.model.config, task).to(arguments.device)
+    found = {"start": head_condition_numbers(start, **inputs), "end": head_condition_numbers(trainer.model, **inputs)}
+    return {name: [value if math.isfinite(value) else None for value in values] for name, values in found.items()}
 
 
 def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
