@@ -78,6 +78,9 @@ class RecipeArguments(TrainingArguments):
     horizontal_flip: bool = option(False, "mirror half of the training images")
     mixup_alpha: float = option(0.0, "mixup (Zhang et al. 2018, arXiv 1710.09412); 0 is off")
 
+    # The model
+    implementation: Literal["lean", "transformers"] = option("lean", "transformers: its ViT, BERT or GPT-2 instead")
+
     # The machine
     attn_implementation: str | None = option(None, "eager, sdpa, flex_attention; left out, sdpa; rounding differs")
 

@@ -72,6 +72,7 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
         if given & {"--data_files", "--dataset", "--eval_split"} and not given & {"--holdout", "--tuning_holdout"}:
             words = [*words, "--holdout", "0", "--tuning_holdout", "0"]  # those were rows of the model's own data
         words = [*words, "--shape", model, "--output_dir", scratch, "--eval_strategy", "no", "--save_strategy", "no"]
+        words += ["--implementation", "lean"]  # whichever was trained, this family's was saved
         arguments = parse(None if recipe is None else str(recipe), words, needed=("task",))
         config, held_out = load_config(model), arguments.holdout or arguments.tuning_holdout
         processing = load_processing(arguments, config, None)

@@ -17,6 +17,7 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor  #
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.conversion import ConversionError, from_lean_config
 from modeling_leaner.shapes import load_shape, shape_names
 
 from .arguments import RecipeArguments
@@ -178,6 +179,15 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, comp
     auto_class, source = getattr(transformers, f"AutoModel{task.head}"), str(arguments.shape)
     chosen = arguments.attn_implementation
     attention = {} if chosen is None else {"attn_implementation": chosen}
+    if arguments.implementation == "transformers":
+        if has_weights(source):
+            raise ValueError(f"implementation: {source} has weights of this family; leaner convert turns them")
+        if arguments.muon or arguments.lr_head_scaling != "none":
+            raise ValueError("implementation: muon and lr_head_scaling know this family's own models only")
+        try:
+            return auto_class.from_config(from_lean_config(config), **attention)
+        except ConversionError as error:
+            raise ValueError(f"implementation: {error}") from error
     if not has_weights(source):
         return auto_class.from_config(config, **attention)
     options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}

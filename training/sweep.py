@@ -13,6 +13,7 @@ with every seed at its own best rate. A grid:
     overrides: {max_steps: 600}         # settings of the training, the same for every run
     output_dir: runs/sweeps/fashion     # left out, runs/sweeps/<name of the grid file>
     metric: accuracy                    # left out, the task's; or loss
+    start_from: runs/sweeps/pretrained  # left out, from scratch; the output_dir of a grid of the same shapes and seeds
     margin: 0.01                        # of the non-inferiority test, in the metric's units
     test: non-inferiority
 
@@ -128,6 +129,7 @@ class Grid:
     overrides: dict | None = _key(_is_settings, SETTINGS, None)
     output_dir: str = _key(_is_text, "a folder")
     metric: str | None = _key(_is_text, "the name of a metric", None)
+    start_from: str | None = _key(_is_text, "the output_dir of a grid over the same shapes", None)
     margin: float | None = _key(_is_positive, "a positive number, in the metric's units", None)
     test: str | None = _key(lambda value: value == "non-inferiority", "non-inferiority", None)
 
@@ -234,9 +236,12 @@ class Run(NamedTuple):
     seed: int
     learning_rate: float
 
+    @property
+    def name(self) -> str:
+        return f"{self.phase}-{_slug(self.shape)}-seed{self.seed}-lr{self.learning_rate!r}"
+
     def folder(self, grid: Grid) -> Path:
-        name = f"{self.phase}-{_slug(self.shape)}-seed{self.seed}-lr{self.learning_rate!r}"
-        return grid.path("runs") / name
+        return grid.path("runs") / self.name
 
 
 def _row(cells: dict[str, object]) -> Row:
@@ -349,6 +354,29 @@ def due_runs(grid: Grid, rows: dict[Run, Row]) -> list[Run]:
     return tuning.due or [run for run in runs if run not in rows and run.learning_rate is not None]
 
 
+def start_of(grid: Grid, run: Run) -> str:
+    """What a run's `--shape` is: the shape, or its weights in `start_from`, of the same seed where that was trained.
+
+    Raises:
+        GridError: `start_from` has no finished run of the shape.
+    """
+    if grid.start_from is None:
+        return run.shape
+    folder = Path(grid.start_from)
+    rows = read_rows(folder / "results.csv")
+    done = {
+        row["seed"]: each
+        for each, row in rows.items()
+        if (each.phase, each.shape) == ("report", run.shape) and row["status"] == "finished"
+    }
+    if not done:
+        raise GridError(f"start_from: expected finished runs of {run.shape} in {folder / 'results.csv'}, found none")
+    weights = folder / "runs" / done.get(run.seed, done[min(done)]).name
+    if not (weights / "model.safetensors").is_file():
+        raise GridError(f"start_from: expected the weights {weights / 'model.safetensors'}, found none")
+    return str(weights)
+
+
 def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
     """The command line of one run, with this machine's `local` words; it resumes where its folder holds anything."""
 
@@ -356,7 +384,7 @@ def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     folder, settings = run.folder(grid), grid.overrides or {}
-    words = [*TRAIN_COMMAND, grid.recipe, "--shape", run.shape, "--seed", str(run.seed)]
+    words = [*TRAIN_COMMAND, grid.recipe, "--shape", start_of(grid, run), "--seed", str(run.seed)]
     words += ["--learning_rate", repr(run.learning_rate), "--output_dir", str(folder)]
     if run.phase == "tune":
         words += ["--tuning_holdout", str(grid.tuning.holdout)]
@@ -498,8 +526,27 @@ def paired_statistics(
     return result
 
 
-def verdict(result: dict[str, object], margin: float | None, seeds: int) -> str:
+def learned(rows: Iterable[Row]) -> bool | None:
+    """Whether finished runs of one cell are better than guessing by three standard errors; None where none can say.
+
+    The standard error is the larger of that over the seeds and, for a share of right answers, the binomial one.
+    """
+    known = [row for row in rows if row["value"] is not None and row["chance"] is not None]
+    if not known:
+        return None
+    values, (first, *_) = [row["value"] for row in known], known
+    errors = [statistics.stdev(values) / math.sqrt(len(values))] if len(values) > 1 else []
+    if first["metric"] == "accuracy" and first["rows"]:
+        share = min(max(statistics.fmean(values), 0.0), 1.0)
+        errors.append(math.sqrt(share * (1 - share) / first["rows"]))
+    advantage = (statistics.fmean(values) - first["chance"]) * (1 if first["higher_is_better"] else -1)
+    return advantage > 3 * max(errors, default=0.0)
+
+
+def verdict(result: dict[str, object], margin: float | None, seeds: int, baseline_learned: bool | None = None) -> str:
     """What may be said of paired statistics. While a seed is missing or failed, nothing: its loss is unknown."""
+    if baseline_learned is False:
+        return "not learned"
     enough = margin is not None and result["pairs"] >= MIN_PAIRS and result["pairs"] == seeds
     proven = enough and result["p_non_inferiority"] < MAX_P
     return f"no loss of quality (margin {margin:g})" if proven else "undecided"
@@ -525,7 +572,7 @@ def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
     for shape, cells in finished.items():
         pairs = [(cells[seed]["value"], base[seed]["value"]) for seed in cells if seed in base]
         result = paired_statistics([own for own, _ in pairs], [other for _, other in pairs], grid.margin, up)
-        said = verdict(result, grid.margin, len(grid.seeds))
+        said = verdict(result, grid.margin, len(grid.seeds), learned(base.values()))
         values = [row["value"] for row in cells.values()]
         size, base_size = (next((row["parameters"] for row in each.values()), None) for each in (cells, base))
         notes = {
@@ -540,6 +587,8 @@ def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
             | (dict.fromkeys(result) if shape == grid.baseline else result)
             | {"parameters": size, "parameters_over_baseline": size / base_size if size and base_size else None}
             | {"seconds": _mean(row["seconds"] for row in cells.values())}
+            | {name: _mean(row[name] for row in cells.values()) for name in ("kappa_start", "kappa_end", "chance")}
+            | {"learned": learned(cells.values())}
             | {"verdict": "baseline" if shape == grid.baseline else said}
             | {"notes": [note for note, holds in notes.items() if holds]}
         )

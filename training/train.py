@@ -20,6 +20,7 @@ from transformers.utils import logging
 
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.conversion import convert
 
 from . import report
 from .arguments import RecipeArguments, parse, recipe_names
@@ -113,7 +114,8 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
     generators = [np.random.default_rng((0, 0, row)) for row in range(CONDITION_ROWS)]
     inputs = {**task.transform(batch, generators, training=False)}
     inputs = {name: value.to(arguments.device) for name, value in inputs.items() if name not in ANSWERS}
-    start = build_model(arguments, trainer.model.config, task).to(arguments.device)
+    start = build_model(arguments, task.config, task).to(arguments.device)
+    start = convert(start) if arguments.implementation == "transformers" else start
     found = {"start": head_condition_numbers(start, **inputs), "end": head_condition_numbers(trainer.model, **inputs)}
     return {name: [value if math.isfinite(value) else None for value in values] for name, values in found.items()}
 
@@ -131,6 +133,8 @@ def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
         metrics = last  # these very weights
     else:
         metrics = trainer.evaluate()
+    if arguments.implementation == "transformers":
+        trainer.model = convert(trainer.model)  # the folder is like any other; what was evaluated is not
     trainer.save_model()
     if not trainer.is_world_process_zero():
         return None
