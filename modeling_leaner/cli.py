@@ -151,5 +151,37 @@ def sweep(context: typer.Context) -> None:
     run(context.args)
 
 
+@app.command(context_settings=PASSED_ON)
+def latency(context: typer.Context) -> None:
+    """Measure inference of a grid's shapes in turns: leaner latency GRID.yaml."""
+    from .training.latency import main as run
+
+    run(context.args)
+
+
+@app.command(context_settings=PASSED_ON)
+def publish(context: typer.Context) -> None:
+    """Copy a grid's runs to model_cards/, ready for the Hub: leaner publish GRID.yaml."""
+    from .training.publish import main as run
+
+    run(context.args)
+
+
+@app.command(context_settings=PASSED_ON)
+def card(context: typer.Context) -> None:
+    """Write the model card of a folder from its config and results: leaner card FOLDER."""
+    from .training.card import main as run
+
+    run(context.args)
+
+
+@app.command(name="verify-cards", context_settings=PASSED_ON)
+def verify_cards(context: typer.Context) -> None:
+    """Recompute the numbers of published folders from their weights alone: leaner verify-cards [FOLDER ...]."""
+    from .training.verify import main as run
+
+    run(context.args)
+
+
 if __name__ == "__main__":
     app()

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from modeling_leaner.training import report
 from modeling_leaner.training.arguments import TASKS, parse
+from modeling_leaner.training.card import write_card
 from tokenizers import Tokenizer, models
 from transformers import TokenizersBackend, ViTImageProcessorPil
 from transformers.utils import is_torchvision_available
@@ -265,7 +266,7 @@ def test_the_card_of_every_task(task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = Path("runs") / "made up"
     results = make_run(folder, task)
-    report.write_card(folder)
+    write_card(folder)
     card = ModelCard((folder / "README.md").read_text(encoding="utf-8"))
     data, config = card.data, load_shape(results["shape"])
     assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", HUB_TASKS[task], None)
@@ -304,7 +305,7 @@ def test_the_card_loads_its_folder(task, tmp_path, monkeypatch):
     results = make_run(Path("runs/it"), task, weights=True)
     tokenizer = TokenizersBackend(tokenizer_object=Tokenizer(models.WordLevel({"x": 0}, unk_token="x")))
     (ViTImageProcessorPil() if "image" in task else tokenizer).save_pretrained("runs/it")
-    report.write_card(Path("runs/it"))
+    write_card(Path("runs/it"))
     block, names = re.search(r"```python\n(.*?)```", Path("runs/it/README.md").read_text(), re.DOTALL)[1], {}
     assert len(block.splitlines()) == 3
     exec(compile(block, "README.md", "exec"), names)
@@ -319,7 +320,7 @@ def test_what_else_a_card_says(tmp_path, monkeypatch):
     def card(**changes):
         for name, value in changes.items():
             change(folder, "results.json", name.replace("__", "."), value)
-        report.write_card(folder)
+        write_card(folder)
         return ModelCard((folder / "README.md").read_text(encoding="utf-8"))
 
     assert str(tmp_path) not in card().content and "leaner evaluate it\n" in card().text
@@ -348,9 +349,9 @@ def test_a_run_without_evaluation_has_a_card(tmp_path):
     make_run(tmp_path)
     change(tmp_path, "results.json", "metrics", {})
     with pytest.raises(ValueError, match="main_metric"):
-        report.write_card(tmp_path)
+        write_card(tmp_path)
     change(tmp_path, "results.json", "rows", 0)
-    report.write_card(tmp_path)
+    write_card(tmp_path)
     card = ModelCard((tmp_path / "README.md").read_text())
     assert not card.data.eval_results and "| not evaluated |" in card.text
 
@@ -362,7 +363,7 @@ def test_heads_that_differ_from_layer_to_layer(tmp_path):
     parameters = config.count_parameters("ForMaskedLM").total
     assert parameters < results["parameters"]
     change(tmp_path, "results.json", "parameters", parameters)
-    report.write_card(tmp_path)
+    write_card(tmp_path)
     assert "4/2 heads of size 32" in " ".join((tmp_path / "README.md").read_text().split())
 
 
@@ -395,7 +396,7 @@ def test_a_wrong_field_is_named_with_its_file(file, name, value, message, tmp_pa
     make_run(tmp_path)
     change(tmp_path, file, name, value)
     with pytest.raises(ValueError, match=re.escape(str(tmp_path / file))) as error:
-        report.write_card(tmp_path)
+        write_card(tmp_path)
     assert message in str(error.value) and str(error.value).count(str(tmp_path)) == 1
     assert not (tmp_path / "README.md").exists()
 
@@ -407,12 +408,12 @@ def test_a_missing_or_damaged_file_is_named(file, tmp_path):
     for damage in (lambda path: path.write_text(whole[:50]), lambda path: path.write_text("[]"), Path.unlink):
         damage(tmp_path / file)
         with pytest.raises(ValueError, match=re.escape(str(tmp_path / file))):
-            report.write_card(tmp_path)
+            write_card(tmp_path)
 
 
 def test_a_run_writes_what_a_card_reads(tmp_path):
     """The fields of results.json survive writing and reading, and reading changes nothing."""
     results = make_run(tmp_path)
     before = copy.deepcopy(json.loads((tmp_path / "results.json").read_text()))
-    report.write_card(tmp_path)
+    write_card(tmp_path)
     assert before == results == json.loads((tmp_path / "results.json").read_text())

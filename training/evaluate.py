@@ -4,6 +4,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
@@ -12,9 +13,10 @@ from transformers.utils import logging
 from modeling_leaner.configuration_leaner import LeanConfig
 
 from . import report
-from .arguments import parse
+from .arguments import RecipeArguments, parse
 from .loading import build_model, has_weights, load_config, load_processing, task_of, with_fields
-from .sources import content_sha256, describe, load_evaluation, load_training
+from .sources import Rows, content_sha256, describe, load_evaluation, load_training
+from .tasks import Task
 from .train import split_name
 from .trainer import LeanTrainer, scores
 
@@ -53,8 +55,20 @@ def known_classes(config: LeanConfig, found: list[str], where: str) -> dict[str,
     return {name: index for index, name in enumerate(found)}
 
 
-def evaluate(model: str, words: list[str]) -> dict[str, object]:
-    """Metrics of a model from its weights alone, on its own recipe's evaluation rows or those that `words` name.
+class Evaluation(NamedTuple):
+    """What is evaluated: the settings, the rows as they were found and as the model reads them, and where they are."""
+
+    arguments: RecipeArguments
+    config: LeanConfig
+    task: Task
+    prepared: Rows
+    data_sha256: str | None
+    source: str
+    split: str
+
+
+def load(model: str, words: list[str], scratch: str) -> Evaluation:
+    """The model's own recipe, or the task that `words` name, and its evaluation rows, or those that `words` name.
 
     Raises:
         ValueError: no weights, no task, or the data do not fit; one line that names what is missing.
@@ -66,25 +80,31 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
     recipe = saved_recipe(model)
     if recipe is None and not Path(model).is_dir() and "--task" not in words:
         raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
+    # The last word wins: the model's folder and a scratch folder are not the user's to choose.
+    given = {word.split("=")[0] for word in words}
+    if given & {"--data_files", "--dataset", "--eval_split"} and not given & {"--holdout", "--tuning_holdout"}:
+        words = [*words, "--holdout", "0", "--tuning_holdout", "0"]  # those were rows of the model's own data
+    words = [*words, "--shape", model, "--output_dir", scratch, "--eval_strategy", "no", "--save_strategy", "no"]
+    words += ["--implementation", "lean"]  # whichever was trained, this family's was saved
+    arguments = parse(None if recipe is None else str(recipe), words, needed=("task",))
+    config, held_out = load_config(model), arguments.holdout or arguments.tuning_holdout
+    processing = load_processing(arguments, config, None)
+    rows = load_training(arguments)[1] if held_out else load_evaluation(arguments)
+    split = split_name(arguments)
+    source = describe(arguments.dataset, arguments.train_split if held_out else split, arguments.data_files)
+    task = task_of(arguments, config)(arguments, config, processing)
+    fields = task.configure(rows)
+    if task.classes is not None:
+        task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")
+    config = with_fields(config, arguments, {})
+    prepared = task.prepare(rows, source, training=False).with_format("numpy")
+    return Evaluation(arguments, config, task, prepared, content_sha256(rows, task.columns()), source, split)
+
+
+def evaluate(model: str, words: list[str]) -> dict[str, object]:
+    """Metrics of a model from its weights alone; rows, and errors, as of `load`."""
     with tempfile.TemporaryDirectory() as scratch:
-        # The last word wins: the model's folder and a scratch folder are not the user's to choose.
-        given = {word.split("=")[0] for word in words}
-        if given & {"--data_files", "--dataset", "--eval_split"} and not given & {"--holdout", "--tuning_holdout"}:
-            words = [*words, "--holdout", "0", "--tuning_holdout", "0"]  # those were rows of the model's own data
-        words = [*words, "--shape", model, "--output_dir", scratch, "--eval_strategy", "no", "--save_strategy", "no"]
-        words += ["--implementation", "lean"]  # whichever was trained, this family's was saved
-        arguments = parse(None if recipe is None else str(recipe), words, needed=("task",))
-        config, held_out = load_config(model), arguments.holdout or arguments.tuning_holdout
-        processing = load_processing(arguments, config, None)
-        rows = load_training(arguments)[1] if held_out else load_evaluation(arguments)
-        split = split_name(arguments)
-        source = describe(arguments.dataset, arguments.train_split if held_out else split, arguments.data_files)
-        task = task_of(arguments, config)(arguments, config, processing)
-        fields = task.configure(rows)
-        if task.classes is not None:
-            task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")
-        config = with_fields(config, arguments, {})
-        prepared = task.prepare(rows, source, training=False).with_format("numpy")
+        arguments, config, task, prepared, data_sha256, source, split = load(model, words, scratch)
         network = build_model(arguments, config, task, complete=True)
         trainer = LeanTrainer(network, arguments, task, eval_dataset=prepared)
         metrics = trainer.evaluate()
@@ -94,7 +114,7 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
         "data": source,
         "split": split,
         "rows": trainer.rows_evaluated,
-        "data_sha256": content_sha256(rows, task.columns()),
+        "data_sha256": data_sha256,
         "main_metric": task.metric,
         "metrics": scores(metrics),
         "rows_per_second": trainer.rows_evaluated / metrics["eval_runtime"],

@@ -12,8 +12,9 @@ with every seed at its own best rate. A grid:
     tuning: {seed: 0, holdout: 2000, extend: 3, overrides: {max_steps: 300}}
     overrides: {max_steps: 600}         # settings of the training, the same for every run
     output_dir: runs/sweeps/fashion     # left out, runs/sweeps/<name of the grid file>
+    publish: {vit/tiny: leanvit-tiny}   # folders of model_cards/ that `leaner publish` makes of the first seed
     metric: accuracy                    # left out, the task's; or loss
-    start_from: runs/sweeps/pretrained  # left out, from scratch; the output_dir of a grid of the same shapes and seeds
+    start_from: runs/sweeps/pretrained  # left out, from scratch; output_dir of a grid of the same shapes
     margin: 0.01                        # of the non-inferiority test, in the metric's units
     test: non-inferiority
 
@@ -50,7 +51,8 @@ from modeling_leaner.shapes import shape_names
 
 TRAIN_COMMAND = [sys.executable, "-m", "modeling_leaner.training.train"]
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
-MAY_GROW, MAY_CHANGE = ("shapes", "seeds", "learning_rates"), ("baseline", "output_dir")  # once the grid has run
+# Once the grid has run:
+MAY_GROW, MAY_CHANGE = ("shapes", "seeds", "learning_rates"), ("baseline", "output_dir", "publish")
 MIN_PAIRS, MAX_P = 7, 0.01  # of the verdict "no loss of quality"
 POLL_SECONDS = 0.1
 
@@ -88,6 +90,10 @@ def _is_whole(value: object, least: int = 0) -> bool:
 
 def _is_list(value: object, fits: Callable[[object], bool]) -> bool:
     return isinstance(value, list) and value != [] and all(map(fits, value)) and len(set(value)) == len(value)
+
+
+def _is_names(value: object) -> bool:
+    return isinstance(value, dict) and all(re.fullmatch(r"[a-z0-9][a-z0-9.-]*", str(name)) for name in value.values())
 
 
 def _is_settings(value: object) -> bool:
@@ -130,6 +136,7 @@ class Grid:
     output_dir: str = _key(_is_text, "a folder")
     metric: str | None = _key(_is_text, "the name of a metric", None)
     start_from: str | None = _key(_is_text, "the output_dir of a grid over the same shapes", None)
+    publish: dict | None = _key(_is_names, "shapes of the grid and the names of their folders", None)
     margin: float | None = _key(_is_positive, "a positive number, in the metric's units", None)
     test: str | None = _key(lambda value: value == "non-inferiority", "non-inferiority", None)
 
@@ -200,6 +207,8 @@ def _checked(grid: Grid) -> Grid:
         raise GridError(f"shapes: expected names that give different folder names, got {', '.join(grid.shapes)}")
     if grid.baseline not in grid.shapes:
         raise GridError(f"baseline: expected one of {', '.join(grid.shapes)}, got {grid.baseline}")
+    if not set(grid.publish or {}) <= set(grid.shapes):
+        raise GridError(f"publish: expected shapes of the grid, got {', '.join(map(str, grid.publish))}")
     if grid.tuning is None and len(grid.learning_rates) > 1:
         raise GridError("tuning: missing, expected seed and holdout to choose among several learning_rates")
     if grid.tuning is not None and grid.tuning.seed in grid.seeds:

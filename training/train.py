@@ -24,6 +24,7 @@ from modeling_leaner.conversion import convert
 
 from . import report
 from .arguments import RecipeArguments, parse, recipe_names
+from .card import write_card
 from .loading import build_model, fitted, load_config, load_processing, task_of, with_fields
 from .run_folder import alone_in, find_checkpoint, open_folder
 from .sources import Rows, content_sha256, describe, load_training
@@ -142,7 +143,7 @@ def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
     results = summarise(trainer, arguments, metrics, rows)
     report.plot(trainer.metrics_file, folder / "training.png", task.metric)
     report.write_json(folder / "results.json", results)
-    report.write_card(folder)
+    write_card(folder)
     return results
 
 

@@ -1,0 +1,46 @@
+"""What can be had without a transformer: guesses from label counts, the length, and the bag of tokens of a text."""
+
+import numpy as np
+from datasets import Dataset
+from scipy.sparse import csr_matrix
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import OneHotEncoder
+from transformers import EvalPrediction
+
+from .tasks import SequenceClassification
+
+
+def counts(rows: Dataset, vocabulary: int) -> csr_matrix:
+    """(rows, vocabulary): how often each token occurs, over the row's length."""
+    ids = [np.asarray(row) for row in rows.with_format("numpy")["input_ids"]]
+    place = np.repeat(np.arange(len(ids)), [len(row) for row in ids])
+    share = np.concatenate([np.full(len(row), 1 / len(row)) for row in ids])
+    return csr_matrix((share, (place, np.concatenate(ids))), shape=(len(ids), vocabulary))
+
+
+def lengths(rows: Dataset) -> np.ndarray:
+    """(rows, 1): the length of each row, in bins of a tenth."""
+    return np.floor(10 * np.log(np.asarray(rows["length"][:], dtype=float)))[:, None]
+
+
+def text_baselines(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[dict[str, object]]:
+    """The task's metric of guesses on prepared rows: the commonest class, length alone, bag of tokens alone.
+
+    The last two are logistic regressions of scikit-learn, on the binned length and on token frequencies.
+    """
+    labels, answers = np.asarray(train["labels"][:]), np.asarray(held_out["labels"][:])
+    classes, vocabulary = int(labels.max()) + 1, len(task.processing)
+
+    def score(guessed: np.ndarray) -> float:
+        return float(task.score(EvalPrediction(np.eye(classes)[guessed], answers))[task.metric])
+
+    bins = OneHotEncoder(handle_unknown="ignore").fit(lengths(train))
+    features = {
+        "length only": (bins.transform(lengths(train)), bins.transform(lengths(held_out))),
+        "bag of tokens": (30 * counts(train, vocabulary), 30 * counts(held_out, vocabulary)),
+    }
+    found = [{"name": "majority class", "value": score(np.full(len(answers), np.bincount(labels).argmax()))}]
+    for name, (seen, asked) in features.items():
+        model = LogisticRegression(max_iter=300).fit(seen, labels)
+        found.append({"name": name, "value": score(model.predict(asked))})
+    return found

@@ -1,0 +1,103 @@
+"""`leaner latency GRID.yaml`: inference time and throughput of a grid's shapes, measured in turns on this machine.
+
+Writes latency.json beside the grid's results.csv: of each shape and batch size the median over rounds in which every
+shape had its turn, with quartiles. Run it while nothing else runs: the ratios of one measurement may be compared, its
+times with those of another day may not. Weights are random, since no arithmetic here depends on their values.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from transformers import PreTrainedModel, set_seed
+
+from . import report
+from .arguments import RecipeArguments, parse
+from .loading import load_config, with_fields
+from .sweep import TRAIN_COMMAND, Grid, GridError, Run, command, load_grid
+from .tasks import TASKS
+
+
+BATCHES, ROUNDS = (1, 32), 15
+FILE = "latency.json"
+
+
+def settings(grid: Grid, shape: str) -> RecipeArguments:
+    """What a run of the grid is trained with."""
+    words = command(grid, Run("report", shape, grid.seeds[0], grid.learning_rates[0]))[len(TRAIN_COMMAND) :]
+    return parse(words[0], [*words[1:], "--shape", shape])
+
+
+def models(grid: Grid) -> dict[str, PreTrainedModel]:
+    """The grid's shapes as untrained models in evaluation mode, with the head of its task."""
+    built = {}
+    for shape in grid.shapes:
+        set_seed(0)
+        arguments = settings(grid, shape)
+        config = with_fields(load_config(shape), arguments, {})
+        built[shape] = getattr(transformers, f"AutoModel{TASKS[arguments.task].head}").from_config(config).eval()
+    return built
+
+
+def inputs(model: PreTrainedModel, batch: int, length: int | None) -> dict[str, torch.Tensor]:
+    """Random pixels or tokens, full rows."""
+    config = model.config
+    if hasattr(config, "image_size"):
+        return {"pixel_values": torch.randn(batch, config.num_channels, *config.image_shape)}
+    return {"input_ids": torch.randint(0, config.vocab_size, (batch, length))}
+
+
+@torch.inference_mode()
+def measure(
+    built: dict[str, PreTrainedModel], batch: int, length: int | None, rounds: int = ROUNDS
+) -> dict[str, dict[str, object]]:
+    """Seconds of one forward pass per shape: median and quartiles over `rounds`; a first round warms up."""
+    times: dict[str, list[float]] = {shape: [] for shape in built}
+    data = {shape: inputs(model, batch, length) for shape, model in built.items()}
+    for _ in range(rounds + 1):
+        for shape, model in built.items():
+            start = time.perf_counter()
+            model(**data[shape])
+            times[shape].append(time.perf_counter() - start)
+    quartiles = {shape: np.percentile(seconds[1:], (25, 50, 75)) for shape, seconds in times.items()}
+    return {
+        shape: {"seconds": middle, "quartiles": [low, high], "items_per_second": batch / middle}
+        for shape, (low, middle, high) in quartiles.items()
+    }
+
+
+def main(argv: list[str]) -> None:
+    """The command; status 1 after one line where the grid is refused."""
+    parser = argparse.ArgumentParser(prog="leaner latency", description=__doc__.split("\n")[0])
+    parser.add_argument("grid", type=Path, help="the grid file, YAML")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args(argv)
+    try:
+        grid = load_grid(options.grid)
+    except GridError as error:
+        raise SystemExit(f"leaner latency: {error}") from error
+    built = models(grid)
+    positions = getattr(built[grid.baseline].config, "max_position_embeddings", None)
+    length = settings(grid, grid.baseline).max_length or positions
+    shapes: dict[str, dict] = {shape: {} for shape in built}
+    for batch in BATCHES:
+        for shape, found in measure(built, batch, length, options.rounds).items():
+            shapes[shape][str(batch)] = found
+    document = {"length": length, "rounds": options.rounds, "shapes": shapes, "environment": report.environment()}
+    grid.path("").mkdir(parents=True, exist_ok=True)
+    report.write_json(grid.path(FILE), document)
+    for shape, found in shapes.items():
+        said = ", ".join(f"batch {batch} {each['seconds'] * 1e3:.1f} ms" for batch, each in found.items())
+        print(f"{shape}: {said}", file=sys.stderr)
+    print(grid.path(FILE))
+
+
+def read(grid: Grid) -> dict | None:
+    """What latency.json of the grid holds; None where it was not measured."""
+    path = grid.path(FILE)
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

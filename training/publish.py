@@ -1,0 +1,150 @@
+"""`leaner publish GRID.yaml`: folders under model_cards/, exactly as they are pushed to the Hub, from a grid's runs.
+
+Of each shape that the grid's `publish` names it takes the run of the first seed, whatever its result: weights, code,
+configuration, tokenizer or processor, the resolved recipe, and a results.json with the evidence of the whole grid. A
+folder that is there keeps its weights; `--replace` takes them anew.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers.utils import logging
+
+from . import report
+from .baselines import text_baselines
+from .card import write_card
+from .evaluate import load
+from .evidence import gather
+from .sources import load_training
+from .sweep import Grid, GridError, Run, load_grid, read_rows, tune
+from .tasks import SequenceClassification
+from .verify import CARDS, metrics_of, sha256, verify
+
+
+SUBSET = 200  # rows of the short verification
+LOCAL = ("data_files",)  # settings that say where data lie on one machine
+KEPT = (
+    "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
+    "tokenizer_config.json special_tokens_map.json *.py training.png metrics.jsonl"
+).split()
+
+
+def run_of(grid: Grid, shape: str) -> Path:
+    """The folder of the run to publish. Raises ValueError where it has not finished or is not on this machine."""
+    rows = read_rows(grid.path("results.csv"))
+    rate = tune(grid, rows).best[shape]
+    run = Run("report", shape, grid.seeds[0], rate)
+    if rows.get(run, {}).get("status") != "finished":
+        raise ValueError(f"{grid.path('results.csv')}: no finished run of {shape} with seed {grid.seeds[0]}")
+    folder = run.folder(grid)
+    if not (folder / "model.safetensors").is_file():
+        raise ValueError(f"{folder}: the run's weights are not there; leaner sweep trains them again")
+    return folder
+
+
+def tolerances(metrics: dict[str, float], rows: int) -> dict[str, float]:
+    """How far each metric may be off elsewhere: rounding moves a loss by 1e-3 of it, and a few rows' answers."""
+    return {
+        name: 1e-3 * max(1.0, abs(value)) if value > 1 or "loss" in name or "byte" in name else max(2 / rows, 1e-3) * 2
+        for name, value in metrics.items()
+    }
+
+
+def started_from(grid: Grid, shape: str) -> str:
+    """What `--shape` was: the shape, or the published folder of the weights that the run started from."""
+    if grid.start_from is None:
+        return shape
+    before = yaml.safe_load((Path(grid.start_from) / "grid.yaml").read_text(encoding="utf-8"))
+    name = (before.get("publish") or {}).get(shape)
+    return str(CARDS / name) if name else shape
+
+
+def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    """The published results.json: the run's own, the evidence, and what a verification compares."""
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    recipe = {key: value for key, value in results["recipe"].items() if key not in LOCAL}
+    short, rows, data = metrics_of(folder, [*words, "--max_eval_rows", str(SUBSET)])
+    return {
+        **results,
+        "name": grid.publish[shape],
+        "cell": shape,
+        "shape": started_from(grid, shape),
+        "partners": [name for each, name in grid.publish.items() if each != shape],
+        "license": "apache-2.0",
+        "recipe": recipe,
+        "weights_sha256": sha256(folder / "model.safetensors"),
+        "tolerance": tolerances(results["metrics"], results["rows"]),
+        "subset": {"max_eval_rows": SUBSET, "rows": rows, "data_sha256": data, "metrics": short},
+        "evidence": evidence,
+    }
+
+
+def guesses(folder: Path, words: list[str]) -> list[dict[str, object]] | None:
+    """`text_baselines` on the run's own training and evaluation rows; None for tasks that they do not fit."""
+    with tempfile.TemporaryDirectory() as scratch:
+        evaluation = load(str(folder), words, scratch)
+        task, arguments = evaluation.task, evaluation.arguments
+        if not isinstance(task, SequenceClassification) or task.regression:
+            return None
+        train = task.prepare(load_training(arguments)[0], "training rows", training=True)
+        return text_baselines(task, train, evaluation.prepared)
+
+
+def publish(grid: Grid, shape: str, words: list[str], replace: bool, cards: Path = CARDS) -> Path:
+    """Writes one folder, whole or not at all, once it has been verified.
+
+    Args:
+        words: `--data_files` and the like, where the evaluation rows lie here.
+        replace: take the weights anew where the folder is there already.
+
+    Raises:
+        ValueError: a run is missing, or the folder does not hold what its card says.
+    """
+    target = cards / grid.publish[shape]
+    source = target if target.is_dir() and not replace else run_of(grid, shape)
+    evidence = gather(grid)
+    evidence["guesses"] = guesses(source, words)
+    results = results_of(source, grid, shape, evidence, words)
+    cards.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
+        folder = Path(scratch) / target.name
+        folder.mkdir()
+        for pattern in KEPT:
+            for path in source.glob(pattern):
+                shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
+        recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
+        recipe = {key: value for key, value in recipe.items() if key not in LOCAL} | {"shape": results["shape"]}
+        text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
+        report.write_bytes(folder / "recipe.yaml", text.encode())
+        report.write_json(folder / "results.json", results)
+        write_card(folder)
+        given = {results.get("dataset_config") or results["dataset"].split("/")[-1]: words[1]} if words else {}
+        verify(folder, given)
+        if target.is_dir():
+            shutil.rmtree(target)
+        folder.rename(target)
+    return target
+
+
+def main(argv: list[str]) -> None:
+    """The command; status 1 and one line where something is missing or does not hold."""
+    parser = argparse.ArgumentParser(prog="leaner publish", description=__doc__.split("\n")[0])
+    parser.add_argument("grid", type=Path, help="the grid file, YAML, with publish")
+    parser.add_argument("--data_files", nargs=1, default=[], help="a local copy of the recipe's dataset")
+    parser.add_argument("--replace", action="store_true", help="take the weights of folders that are there anew")
+    options = parser.parse_args(argv)
+    logging.set_verbosity_error()
+    words = ["--data_files", *options.data_files] if options.data_files else []
+    try:
+        grid = load_grid(options.grid)
+        if not grid.publish:
+            raise ValueError(f"{options.grid}: publish: missing, expected shapes and the names of their folders")
+        for shape in grid.publish:
+            print(publish(grid, shape, words, options.replace))
+    except (GridError, ValueError, OSError) as error:
+        raise SystemExit(f"leaner publish: {' '.join(str(error).split())}") from error

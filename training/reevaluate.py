@@ -1,0 +1,57 @@
+"""A stranger's evaluation: a folder's model by its Auto class and its own code, where the package cannot be imported.
+
+Run as a file of its own, `python reevaluate.py FOLDER HEAD INPUTS OUTPUT`: INPUTS is a safetensors file of batches,
+`0.input_ids`, `0.labels`, `1.input_ids` ...; OUTPUT gets what the metrics need of each row: the logits of a
+classification, of a language model loss in nats, tokens and hits. It imports nothing of this package, on purpose.
+"""
+
+import sys
+
+
+class NoPackage:
+    """An import hook by which the package does not exist."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "modeling_leaner":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+def reduced(head, logits, labels):
+    """(B, ...): what is kept of one batch; -100 among the labels (B, T) is ignored."""
+    import torch
+
+    if head == "ForCausalLM":
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    elif head != "ForMaskedLM":
+        return logits
+    there = labels != -100
+    chosen = logits.float().log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    hits = (logits.argmax(-1) == labels) & there
+    return torch.stack([-(chosen * there).sum(1), there.sum(1), hits.sum(1)], dim=1)
+
+
+def main(folder, head, inputs, output):
+    sys.meta_path.insert(0, NoPackage())
+    import torch
+    import transformers
+    from safetensors.torch import load_file, save_file
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    model = getattr(transformers, f"AutoModel{head}").from_pretrained(folder, trust_remote_code=True).eval()
+    if not type(model).__module__.startswith("transformers_modules"):
+        raise SystemExit(f"{folder}: loaded {type(model).__module__}, expected the folder's own code")
+    batches, kept = {}, {}
+    for name, tensor in load_file(inputs).items():
+        index, field = name.split(".")
+        batches.setdefault(int(index), {})[field] = tensor
+    with torch.inference_mode():
+        for index, batch in batches.items():
+            labels = batch.pop("labels")
+            kept[str(index)] = reduced(head, model(**batch).logits, labels).float().contiguous()
+    save_file(kept, output)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

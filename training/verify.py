@@ -1,0 +1,152 @@
+"""`leaner verify-cards [FOLDER ...]`: every number of a published card, from its weights alone, as a stranger gets it.
+
+Of each folder: the weights are the ones that results.json names; the card is what `leaner card` writes from it; the
+metrics come out again, within the tolerances of results.json, in a fresh process that cannot import this package
+and sees neither results.json nor the card (`reevaluate.py`). Rows come from the Hub, from a local copy by
+`--data_files cifar10=FOLDER`, or are generated; what they hold must have the hash of the card's.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import EvalPrediction
+from transformers.utils import logging
+
+from . import card, reevaluate
+from .evaluate import Evaluation, load
+from .trainer import scores
+
+
+CARDS = Path("model_cards")
+HIDDEN = ("results.json", "README.md", ".eval_results", "metrics.jsonl", "*.png")  # from the stranger's process
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def batches(evaluation: Evaluation) -> dict[str, torch.Tensor]:
+    """All evaluation rows as the model reads them, in batches: `0.input_ids`, `0.labels`, `1.input_ids` ..."""
+    task, rows, size = evaluation.task, evaluation.prepared, evaluation.arguments.per_device_eval_batch_size
+    found = {}
+    for index, start in enumerate(range(0, len(rows), size)):
+        places = range(start, min(start + size, len(rows)))
+        batch = task.collate([rows[place] for place in places])
+        generators = [np.random.default_rng((0, 0, place)) for place in places]  # as of LeanTrainer
+        batch = task.transform(batch, generators, training=False)
+        found |= {f"{index}.{name}": tensor.contiguous().clone() for name, tensor in batch.items()}
+    return found
+
+
+def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, str | None]:
+    """Metrics, number and hash of the rows; the model runs where the package cannot be imported.
+
+    Raises:
+        ValueError: the data cannot be had, or the other process fails; one line.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch)
+        shutil.copytree(folder, place / "model", ignore=shutil.ignore_patterns(*HIDDEN))
+        evaluation = load(str(place / "model"), words, str(place / "unused"))
+        task = evaluation.task
+        save_file(batches(evaluation), place / "inputs.safetensors")
+        environment = {**os.environ, "HF_MODULES_CACHE": str(place / "modules")}
+        command = [sys.executable, "-I", reevaluate.__file__, place / "model", task.head]
+        files = [place / "inputs.safetensors", place / "outputs.safetensors"]
+        process = subprocess.run(
+            [*command, *files], env=environment, cwd=place, capture_output=True, text=True, check=False
+        )
+        if process.returncode != 0:
+            reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
+            raise ValueError(f"{folder}: loading and running it without the package failed: {reason}")
+        kept, given = load_file(files[1]), load_file(files[0])
+        count = len(kept)
+        labels = np.concatenate([given[f"{index}.labels"].numpy().reshape(-1) for index in range(count)])
+        outputs = torch.cat([kept[str(index)] for index in range(count)])
+        found = task.score(EvalPrediction(outputs.numpy(), labels))
+        if task.head.endswith("Classification") and not task.regression:
+            loss = torch.nn.functional.cross_entropy(outputs, torch.from_numpy(labels))
+            found = {**found, "loss": float(loss)}
+        metrics = {f"eval_{name}": float(value) for name, value in found.items()}
+        return scores(metrics), len(evaluation.prepared), evaluation.data_sha256
+
+
+def local_words(results: dict, given: dict[str, str]) -> list[str]:
+    """`--data_files` for the folder's dataset where a local copy is given, by its configuration's or its own name."""
+    for name in (results.get("dataset_config"), results["dataset"].split("/")[-1], results["dataset"]):
+        if name in given:
+            return ["--data_files", given[name]]
+    return []
+
+
+def verify(folder: Path, given: dict[str, str], short: bool = False) -> str:
+    """One line of what was found again.
+
+    Args:
+        given: local copies of datasets by name.
+        short: on the first rows only, whose metrics results.json holds as `subset`.
+
+    Raises:
+        ValueError: one line that names file and field of what does not hold.
+    """
+    text = card.render(folder)
+    file = folder / "results.json"
+    results = json.loads(file.read_text(encoding="utf-8"))
+    for key in ("weights_sha256", "data_sha256", "tolerance", "subset", "evidence"):
+        if key not in results:
+            raise ValueError(f"{file}: {key} is missing; leaner publish writes it")
+    if sha256(folder / "model.safetensors") != results["weights_sha256"]:
+        raise ValueError(f"{folder / 'model.safetensors'}: not the weights of {file}: weights_sha256 differs")
+    readme = folder / "README.md"
+    if not readme.is_file() or readme.read_text(encoding="utf-8") != text:
+        raise ValueError(f"{readme}: not what leaner card writes from {file}")
+    expected = results["subset"] if short else results
+    words = local_words(results, given)
+    words += ["--max_eval_rows", str(expected["max_eval_rows"])] if short else []
+    metrics, rows, data = metrics_of(folder, words)
+    if (rows, data) != (expected["rows"], expected["data_sha256"]):
+        said = f"{rows} rows that differ from the card's data, {expected['rows']} rows"
+        raise ValueError(f"{file}: data_sha256: {said}")
+    for name, value in expected["metrics"].items():
+        allowed = results["tolerance"][name]
+        if not abs(metrics[name] - value) <= allowed:
+            raise ValueError(f"{file}: metrics.{name} is {value}, the weights give {metrics[name]} (± {allowed:g})")
+    main = "eval_" + results["main_metric"].removeprefix("eval_")
+    return f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected['metrics'])} metrics"
+
+
+def main(argv: list[str]) -> None:
+    """The command; status 1 where a folder does not hold what its card says, after all have been tried."""
+    parser = argparse.ArgumentParser(prog="leaner verify-cards", description=__doc__.split("\n")[0])
+    parser.add_argument("folders", nargs="*", type=Path, help="left out, all under model_cards/")
+    parser.add_argument("--data_files", nargs="+", default=[], metavar="NAME=FOLDER", help="local copies of datasets")
+    parser.add_argument("--short", action="store_true", help="the first rows only")
+    options = parser.parse_args(argv)
+    logging.set_verbosity_error()
+    given = dict(entry.split("=", 1) for entry in options.data_files if "=" in entry)
+    if len(given) < len(options.data_files):
+        raise SystemExit("leaner verify-cards: --data_files: expected NAME=FOLDER, as cifar10=data/cifar10")
+    folders = options.folders or sorted(path.parent for path in CARDS.glob("*/config.json"))
+    if not folders:
+        raise SystemExit(f"leaner verify-cards: no published folder in {CARDS}/")
+    failed = 0
+    for folder in folders:
+        try:
+            print(f"{folder}: {verify(folder, given, options.short)}", flush=True)
+        except (ValueError, OSError, RuntimeError) as error:
+            failed += 1
+            print(f"FAILED {folder}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+    if failed:
+        raise SystemExit(f"leaner verify-cards: {failed} of {len(folders)} failed")
+    print(f"{len(folders)} folders hold what their cards say")
