@@ -1,4 +1,5 @@
 # make demo: train three pairs on data that every installation has. make test: the tests. make lint: style.
+# make verify-cards: the published numbers from their weights, rows from the Hub or DATA="cifar10=FOLDER ...".
 MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +9,7 @@ FLOOR := .venv-floor
 RUFF := --line-length 119 --target-version py311
 RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905 --config 'lint.isort.lines-after-imports = 2'
 
-.PHONY: demo test test-full test-floor lint format
+.PHONY: demo test test-full test-floor verify-cards lint format
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -22,6 +23,9 @@ test-full: $(INSTALLED)
 
 test-floor: $(FLOOR)/.installed
 	$(FLOOR)/bin/python -m pytest -q
+
+verify-cards: $(INSTALLED)
+	$(BIN)/leaner verify-cards $(if $(DATA),--data_files $(DATA))
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check $(RUFF) $(RUFF_RULES) .

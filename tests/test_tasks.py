@@ -257,3 +257,16 @@ def test_label_smoothing_and_mixup_equal_torch(tmp_path):
     soft = torch.softmax(torch.randn(6, 4), dim=1)
     loss = LeanTrainer.compute_loss(trainer, model, {"labels": soft})
     torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, soft, label_smoothing=0.1))
+
+
+@pytest.mark.parametrize("task", ["causal-lm", "sequence-classification"])
+def test_rows_held_out_are_found_in_the_cache_again(task, tmp_path):
+    """A fingerprint that changes from call to call would have every run of a sweep tokenise its text anew."""
+    documents(20, 0).to_parquet(tmp_path / "train.parquet")
+    words = ["--task", task, "--data_files", f"train={tmp_path}/train.parquet", "--eval_split", "none"]
+    arguments = parse(None, [*words, "--tuning_holdout", "3", "--output_dir", str(tmp_path)])
+    first = sources.load_training(arguments)
+    np.random.seed(len(task))  # another process, or another run, has drawn something else before
+    second = sources.load_training(arguments)
+    assert [len(rows) for rows in first] == [17, 3]
+    assert [rows._fingerprint for rows in first] == [rows._fingerprint for rows in second]

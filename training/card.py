@@ -21,6 +21,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from . import report
 from .arguments import TASKS, SettingsParser, tokens_of
 from .evidence import FIGURE, eval_entries, figure, published_card
+from .index import write_index
 
 
 HUB_TASK = {"masked-lm": "fill-mask", "causal-lm": "text-generation", "sequence-classification": "text-classification"}
@@ -190,12 +191,15 @@ def write_card(folder: Path) -> None:
 
 def main(argv: list[str]) -> None:
     """The command; status 1 and one line for a folder that does not hold together."""
-    about = "Write README.md from config.json and results.json."
+    about = "Write README.md from config.json and results.json; without a folder, all published ones and the index."
     parser = argparse.ArgumentParser(prog="leaner card", description=about)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run folder or a published one")
-    for folder in parser.parse_args(argv).folders:
-        try:
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a run folder or a published one")
+    folders, cards = parser.parse_args(argv).folders, Path("model_cards")
+    try:
+        for folder in folders or sorted(path.parent for path in cards.glob("*/results.json")):
             write_card(folder)
-        except (ValueError, OSError) as error:
-            raise SystemExit(f"leaner card: {' '.join(str(error).split())}") from error
-        print(folder / "README.md")
+            print(folder / "README.md")
+        if not folders:
+            print(write_index(cards))
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"leaner card: {' '.join(str(error).split())}") from error

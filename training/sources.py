@@ -198,7 +198,10 @@ def _take_out(rows: Rows, count: int, key: str, draw: bool) -> tuple[Rows, Rows]
         return rows.skip(count), rows.take(count)
     if count >= len(rows):
         raise ValueError(f"{key}: {count} rows of a training split of {len(rows)}")
-    parts = rows.train_test_split(test_size=count, seed=0 if draw else None, shuffle=draw)
+    if not draw:  # by select: an unshuffled train_test_split has another fingerprint every time, and no cache is found
+        rest = len(rows) - count
+        return rows.select(range(rest)), rows.select(range(rest, len(rows)))
+    parts = rows.train_test_split(test_size=count, seed=0)
     return parts["train"], parts["test"]
 
 

@@ -1,0 +1,242 @@
+"""From a finished grid to a published folder, its card, its verification, and the index; each with what must fail."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from modeling_leaner.training import card, data, evidence, index, latency, publish, sources, sweep, verify
+from safetensors.torch import load_file, save_file
+from scipy import stats
+from training_data import write_shape
+
+
+WORDS = "--max_steps 6 --max_train_rows 96 --max_eval_rows 64 --per_device_train_batch_size 8 --logging_steps 2"
+GRID = {
+    "recipe": "listops-short",
+    "seeds": [1, 2],
+    "learning_rates": [1e-3],
+    "overrides": {"max_steps": 6, "max_train_rows": 96, "max_eval_rows": 64, "hardware": "cpu"},
+    "margin": 0.01,
+    "test": "non-inferiority",
+}
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    """A grid of two small shapes, run and published."""
+    place = tmp_path_factory.mktemp("workshop")
+    patch = pytest.MonkeyPatch()
+    patch.chdir(place)
+    rules = data.SMALL_LISTOPS
+    patch.setitem(sources.BUILT_IN, "listops-short", lambda: data.listops(rules, train=200, test=80))
+    for name, layers in (("deep", 2), ("shallow", 1)):
+        (place / name).mkdir()
+        write_shape("bert", place / name, num_hidden_layers=layers, max_position_embeddings=128)
+    shapes = ["deep/bert.json", "shallow/bert.json"]
+    grid = {**GRID, "shapes": shapes, "baseline": shapes[0], "output_dir": "model_cards/grids/tiny"}
+    grid["publish"] = {shapes[0]: "leanbert-deep", shapes[1]: "leanbert-shallow"}
+    Path("grid.yaml").write_text(yaml.safe_dump(grid))
+    from modeling_leaner.training import train
+
+    rows = {}
+    for shape in shapes:
+        for seed in grid["seeds"]:
+            run = sweep.Run("report", shape, seed, 1e-3)
+            loaded = sweep.load_grid(Path("grid.yaml"))
+            words = sweep.command(loaded, run)[len(sweep.TRAIN_COMMAND) :]
+            train.main([*words, "--disable_tqdm", "true"])
+            rows[run] = {**sweep.result_row(loaded, run), "jobs": 1}
+    with Path("model_cards/grids/tiny/results.csv").open("w", newline="") as file:
+        sweep._write_rows(rows.values(), file)
+    Path("model_cards/grids/tiny/grid.yaml").write_text(yaml.safe_dump(grid))
+    latency.main(["grid.yaml", "--rounds", "2"])
+    publish.main(["grid.yaml"])
+    card.main([])
+    yield place
+    patch.undo()
+
+
+@pytest.fixture
+def folder(workshop, tmp_path):
+    """A copy of a published folder, to be damaged."""
+    copy = tmp_path / "leanbert-shallow"
+    shutil.copytree(workshop / "model_cards" / "leanbert-shallow", copy)
+    return copy
+
+
+def change(folder, **values):
+    path = folder / "results.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}, indent=1, ensure_ascii=False) + "\n")
+
+
+def test_a_published_folder_holds_what_is_pushed(workshop):
+    for name in ("leanbert-deep", "leanbert-shallow"):
+        files = {path.name for path in (workshop / "model_cards" / name).iterdir()}
+        assert {"config.json", "model.safetensors", "tokenizer.json", "results.json", "README.md"} <= files
+        assert {"evidence.png", "modeling_lean_bert.py", "layers_leaner.py", "recipe.yaml", "training.png"} <= files
+        config = json.loads((workshop / "model_cards" / name / "config.json").read_text())
+        assert "AutoModel" in config["auto_map"] and "AutoModelForMaskedLM" in config["auto_map"]
+        for path in (workshop / "model_cards" / name).rglob("*.yaml"):
+            assert str(workshop) not in path.read_text()
+
+
+def test_the_card_shows_the_grid(workshop):
+    found = evidence.gather(sweep.load_grid(Path("grid.yaml")))
+    text = (workshop / "model_cards/leanbert-shallow/README.md").read_text()
+    model_card = ModelCard(text)
+    assert model_card.data.model_name == "leanbert-shallow" and model_card.data.license == "apache-2.0"
+    with Path("model_cards/grids/tiny/results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for cell in found["cells"]:
+        values = [float(row["value"]) for row in rows if row["shape"] == cell["shape"]]
+        assert list(cell["values"].values()) == values
+        assert f"{stats.tmean(values):.4f} ± {stats.tstd(values):.4f} (2)" in text
+        kappas = [float(row["kappa_end"]) for row in rows if row["shape"] == cell["shape"]]
+        assert cell["kappa_end"] == pytest.approx(stats.tmean(kappas)) and f"→ {cell['kappa_end']:.3g}" in text
+        assert cell["latency"]["1"]["seconds"] > 0 and f"{cell['parameters']:,}" in text
+    assert found["cells"][1]["parameters_over_baseline"] < 1
+    for said in ("majority class", "length only", "bag of tokens", "was not trained by this", "What was not tested"):
+        assert said in text
+    assert "undecided" in text or "not learned" in text
+    assert (workshop / "model_cards/README.md").read_text() == index.render(Path("model_cards"))
+    assert "[leanbert-deep](leanbert-deep)" in index.render(Path("model_cards"))
+
+
+def test_verification_finds_the_same_numbers(workshop, folder):
+    assert verify.verify(folder, {}).startswith("accuracy ")
+    assert verify.verify(folder, {}, short=True).startswith("accuracy ")
+
+
+def test_a_changed_tensor_is_found(folder):
+    """By its hash; and by its metrics where somebody has mended the hash."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    tensors["classifier.bias"] = tensors["classifier.bias"].clone()
+    tensors["classifier.bias"][0] += 5
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(ValueError, match="weights_sha256 differs"):
+        verify.verify(folder, {})
+    change(folder, weights_sha256=verify.sha256(path))
+    card.write_card(folder)
+    with pytest.raises(ValueError, match=r"results.json: metrics.eval_\w+ is .*, the weights give"):
+        verify.verify(folder, {})
+
+
+def test_the_evaluator_sees_no_results(folder, monkeypatch):
+    """Whoever evaluates has neither the numbers nor the package."""
+    code = f"import sys; sys.argv=['x']; exec(open({verify.reevaluate.__file__!r}).read().split('def main')[0])\n"
+    code += "sys.meta_path.insert(0, NoPackage())\nimport modeling_leaner"
+    process = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    assert "No module named 'modeling_leaner'" in process.stderr
+    seen = {}
+
+    def run(command, **options):
+        seen["files"] = {path.name for path in Path(command[3]).iterdir()}
+        return subprocess.CompletedProcess(command, 1, "", "Traceback\nValueError: stopped here")
+
+    monkeypatch.setattr(verify.subprocess, "run", run)
+    with pytest.raises(ValueError, match="without the package failed: ValueError: stopped here"):
+        verify.verify(folder, {})
+    assert "model.safetensors" in seen["files"] and not {"results.json", "README.md"} & seen["files"]
+
+
+def test_other_data_are_said_to_differ(folder, monkeypatch):
+    rules = data.SMALL_LISTOPS
+    monkeypatch.setitem(sources.BUILT_IN, "listops-short", lambda: data.listops(rules, train=200, test=80, seed=9))
+    with pytest.raises(ValueError, match="data_sha256: 64 rows that differ from the card's data, 64 rows"):
+        verify.verify(folder, {})
+
+
+def test_an_edited_card_is_found(folder):
+    text = (folder / "README.md").read_text()
+    (folder / "README.md").write_text(text.replace("| accuracy | ", "| accuracy | 1"))
+    with pytest.raises(ValueError, match="README.md: not what leaner card writes"):
+        verify.verify(folder, {})
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"seed": 2}, "evidence.cells.values is"),
+        ({"cell": "bert/base"}, "cell is 'bert/base', expected a shape of evidence.cells"),
+        ({"metrics": {"eval_accuracy": 0.99, "eval_loss": 1.0}}, "evidence.cells.values is .* expected 0.99"),
+        ({"parameters": 7}, "parameters is 7"),
+        ({"main_metric": ...}, "main_metric is None"),
+    ],
+)
+def test_numbers_that_do_not_fit_make_no_card(folder, values, message):
+    before = (folder / "README.md").read_text()
+    if ... in values.values():
+        results = json.loads((folder / "results.json").read_text())
+        results.pop(next(iter(values)))
+        (folder / "results.json").write_text(json.dumps(results))
+    else:
+        change(folder, **values)
+    with pytest.raises(ValueError, match=rf"results.json: .*{message}"):
+        card.write_card(folder)
+    assert (folder / "README.md").read_text() == before
+
+
+def test_weights_of_another_shape(folder, workshop):
+    shutil.copyfile(workshop / "model_cards/leanbert-deep/model.safetensors", folder / "model.safetensors")
+    with pytest.raises(ValueError, match=r"model.safetensors: model.layers.1\S+ is \[.*\], expected None of"):
+        card.write_card(folder)
+    (folder / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(ValueError, match="model.safetensors: damaged or not safetensors"):
+        card.write_card(folder)
+
+
+def test_commands_end_with_one_line(folder, workshop, capsys):
+    (folder / "results.json").unlink()
+    with pytest.raises(SystemExit, match=r"leaner card: \S+results.json"):
+        card.main([str(folder)])
+    with pytest.raises(SystemExit, match="1 of 1 failed"):
+        verify.main([str(folder)])
+    assert "FAILED" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="--data_files: expected NAME=FOLDER"):
+        verify.main(["--data_files", "folder"])
+    Path("bare.yaml").write_text(yaml.safe_dump({**yaml.safe_load(Path("grid.yaml").read_text()), "publish": None}))
+    with pytest.raises(SystemExit, match="publish: missing"):
+        publish.main(["bare.yaml"])
+
+
+def test_holm():
+    assert index.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    assert index.holm({}) == {} and index.holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+
+
+def row(value, chance=0.1, **changes):
+    found = {"value": value, "chance": chance, "metric": "accuracy", "higher_is_better": 1, "rows": 100}
+    return sweep._row({**found, "status": "finished", **changes})
+
+
+def test_what_counts_as_learned():
+    assert sweep.learned([row(0.5), row(0.52)]) is True
+    assert sweep.learned([row(0.15), row(0.16)]) is False  # within three binomial standard errors of 100 rows
+    assert sweep.learned([row(0.15, rows=10_000), row(0.16, rows=10_000)]) is True
+    assert sweep.learned([row(0.1, rows=10_000), row(0.9, rows=10_000)]) is False  # the seeds disagree
+    loss = {"metric": "loss", "higher_is_better": 0, "chance": 6.0}
+    assert sweep.learned([row(5.0, **loss), row(5.1, **loss)]) is True
+    assert sweep.learned([row(6.2, **loss), row(6.3, **loss)]) is False
+    assert sweep.learned([row(0.5, chance=None)]) is None
+    result = sweep.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
+    assert sweep.verdict(result, 0.01, 7, False) == "not learned"
+    assert sweep.verdict(result, 0.01, 7, True).startswith("no loss of quality")
+
+
+def test_a_grid_that_starts_from_another(workshop, tmp_path):
+    grid = yaml.safe_load(Path("grid.yaml").read_text())
+    later = {**grid, "start_from": "model_cards/grids/tiny", "output_dir": str(tmp_path), "publish": None}
+    Path("later.yaml").write_text(yaml.safe_dump(later))
+    loaded = sweep.load_grid(Path("later.yaml"))
+    for seed, expected in ((2, "seed2"), (5, "seed1")):
+        start = sweep.start_of(loaded, sweep.Run("report", grid["shapes"][0], seed, 1e-3))
+        assert start.endswith(f"deep-bert-{expected}-lr0.001") and Path(start, "model.safetensors").is_file()
+    with pytest.raises(sweep.GridError, match="start_from: expected finished runs of bert/nano"):
+        sweep.start_of(loaded, sweep.Run("report", "bert/nano", 1, 1e-3))

@@ -1,0 +1,92 @@
+"""model_cards/README.md: the published folders and every cell of every grid; written from their files, not by hand."""
+
+import json
+from pathlib import Path
+
+from . import report
+from .evidence import claims, gather, notes_on, number, score, table
+from .sweep import MIN_PAIRS, load_grid
+
+
+HEAD = """# Model cards
+
+Written by `leaner card` from the folders here and the results.csv of each grid. One folder per published model,
+exactly what is pushed to the Hub; `make verify-cards` recomputes their numbers from the weights alone. What was
+expected before each grid and what came out, failures too, is in [LOG.md](LOG.md).
+"""
+
+
+def holm(values: dict[str, float]) -> dict[str, float]:
+    """p values corrected for their number by Holm's step-down method (1979): none below its predecessor, 1 at most."""
+    adjusted, highest = {}, 0.0
+    for place, name in enumerate(sorted(values, key=values.__getitem__)):
+        highest = max(highest, min(1.0, (len(values) - place) * values[name]))
+        adjusted[name] = highest
+    return adjusted
+
+
+def folders_table(cards: Path) -> str:
+    """The published folders, one line each."""
+    lines = ["| folder | shape | parameters | data | held-out metric |", "|---|---|---|---|---|"]
+    for path in sorted(cards.glob("*/results.json")):
+        results = json.loads(path.read_text(encoding="utf-8"))
+        if "evidence" not in results:
+            continue
+        metric, name = results["main_metric"].removeprefix("eval_"), path.parent.name
+        value = f"{metric} {results['metrics'][f'eval_{metric}']:.4f} on {results['rows']:,} rows"
+        data = results.get("dataset_config") or results["dataset"]
+        lines.append(f"| [{name}]({name}) | {results['cell']} | {results['parameters']:,} | {data} | {value} |")
+    return "\n".join(lines) if len(lines) > 2 else "None is published yet."
+
+
+def grid_section(name: str, evidence: dict) -> str:
+    """One grid: how far it is, its cells, and what they allow to be said."""
+    planned = len(evidence["seeds"]) * len(evidence["cells"])
+    done = sum(cell["n"] for cell in evidence["cells"])
+    far = "all" if done == planned else f"{done} of {planned}"
+    seeds = ", ".join(map(str, evidence["seeds"]))
+    rates = ", ".join(f"{rate:g}" for rate in evidence["learning_rates"])
+    about = f"Recipe `{evidence['recipe']}`, seeds {seeds}, learning rates tried {rates}; {far} reported runs "
+    about += f"finished, {evidence['failed']} failed, {evidence['hours']:.1f} hours."
+    return "\n\n".join((f"### {name}", about, table(evidence, ""), claims(evidence), notes_on(evidence))) + "\n"
+
+
+def verdicts(found: dict[str, dict]) -> str:
+    """Non-inferiority of every cell over all grids, corrected together; or how many seeds are missing for it."""
+    raw = {
+        f"{cell['shape']} on {name}": cell["p_non_inferiority"]
+        for name, evidence in found.items()
+        for cell in evidence["cells"]
+        if cell["p_non_inferiority"] is not None and cell["n"] >= MIN_PAIRS and cell["learned"]
+    }
+    if not raw:
+        most = max((cell["n"] for evidence in found.values() for cell in evidence["cells"]), default=0)
+        needed = f"the {MIN_PAIRS} seeds that “no loss of quality” needs"
+        return f"No cell has {needed}, the most is {most}: all are undecided."
+    lines = [
+        f"- {name}: p = {number(raw[name], '.3g')}, corrected {number(value, '.3g')}: "
+        + ("no loss of quality within the margin." if value < 0.01 else "undecided.")
+        for name, value in holm(raw).items()
+    ]
+    return "Non-inferiority, one-sided paired t, corrected by Holm over the cells below:\n\n" + "\n".join(lines)
+
+
+def render(cards: Path) -> str:
+    """The index's text. Raises ValueError or GridError where a grid's files do not fit."""
+    found = {}
+    for path in sorted(cards.glob("grids/*/results.csv")):
+        found[path.parent.name] = gather(load_grid(path.parent / "grid.yaml"))
+    overview = ["| grid | baseline | more heads | fewer layers | both |", "|---|---|---|---|---|"]
+    for name, evidence in found.items():
+        cells = [f"{score(cell, '.4f')}" for cell in evidence["cells"]]
+        if len(cells) == 4:
+            overview.append(f"| {name}, {evidence['metric']} | " + " | ".join(cells) + " |")
+    parts = [HEAD, "## Published folders\n", folders_table(cards), "\n## All cells\n"]
+    parts += ["\n".join(overview), "", verdicts(found), "", *(grid_section(*each) for each in found.items())]
+    return "\n".join(parts).rstrip() + "\n" if found else "\n".join(parts[:3]) + "\n"
+
+
+def write_index(cards: Path) -> Path:
+    """Writes README.md of the folder of cards."""
+    report.write_bytes(cards / "README.md", render(cards).encode())
+    return cards / "README.md"
