@@ -96,6 +96,45 @@ def shapes(
 
 
 @app.command()
+def plan(
+    context: typer.Context,
+    family: Annotated[str | None, typer.Option(help="vit, bert or gpt; left out, that of --like.")] = None,
+    params: Annotated[str | None, typer.Option(help="Parameters to reach, as 30M.")] = None,
+    flops: Annotated[str | None, typer.Option(help="Forward FLOPs of one token or image, at most, as 5G.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Tensors of a training step, at most, as 8GB.")] = None,
+    latency: Annotated[str | None, typer.Option(help="Forward time of one item, at most, as 5ms.")] = None,
+    like: Annotated[str | None, typer.Option(help="Starting point: a shape, config file, folder or Hub id.")] = None,
+    equal: Annotated[str | None, typer.Option(help="Equal to --like: params (the default) or flops.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Fix the number of layers.")] = None,
+    width: Annotated[int | None, typer.Option(help="Fix the width.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Fix the number of heads.")] = None,
+    head_dim: Annotated[int | None, typer.Option(help="Fix the head size.")] = None,
+    mlp: Annotated[int | None, typer.Option(help="Fix the MLP's width.")] = None,
+    mlp_ratio: Annotated[float | None, typer.Option(help="Fix the MLP's width over the width.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a sequence (text); left out, the longest.")] = None,
+    image_size: Annotated[int | None, typer.Option(help="Pixels of an image's side (vit).")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Vocabulary (text).")] = None,
+    batch: Annotated[int, typer.Option(help="Items of a training step, for its memory and time.")] = 8,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    attention: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
+    device: Annotated[str, typer.Option(help="cpu or gpu: which keeps what, for the memory.")] = "cpu",
+    rows: Annotated[int | None, typer.Option(help="At most so many shapes; with --measure 6, else all.")] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Measure time and memory on this machine.")] = False,
+    write: Annotated[str | None, typer.Option(help="Save a shape under a name, or to a path or file.json.")] = None,
+    pick: Annotated[int, typer.Option(help="The row that --write saves.")] = 1,
+    plot: Annotated[str | None, typer.Option(help="Draw NAME.png and NAME.svg.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Shapes for a budget or equal to a starting point: what they cost, and what the literature advises."""
+    from .plan_command import run
+
+    try:
+        run(**context.params)
+    except (ValueError, OSError) as error:
+        fail(" ".join(str(error).split()))
+
+
+@app.command()
 def convert(
     source: Annotated[str, typer.Argument(help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")],
     output: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],

@@ -4,6 +4,8 @@ import json
 from functools import cache
 from pathlib import Path
 
+from transformers import AutoConfig
+
 from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
@@ -49,6 +51,27 @@ def load_shape(name: str, **overrides) -> LeanConfig:
     values = json.loads(path.read_text(encoding="utf-8"))
     values.pop("model_type")
     return CONFIG_CLASSES[name.split("/")[0]](**{**values, **overrides})
+
+
+def load_config(source: str) -> LeanConfig:
+    """The configuration of a named shape, a config file, a folder or a Hub id.
+
+    Raises:
+        ValueError: there is none, or it is not of this family; says what was expected.
+    """
+    if source in shape_names():
+        return load_shape(source)
+    path = Path(source)
+    if not path.exists() and (path.suffix == ".json" or source.split("/")[0] in ("vit", "bert", "gpt")):
+        load_shape(source)  # says which names there are
+    try:
+        config = AutoConfig.from_pretrained(source)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"shape {source}: no named shape, config file, folder or Hub id: {reason:.300}") from error
+    if not getattr(config, "model_type", "").startswith("lean_"):
+        raise ValueError(f"shape {source}: a {config.model_type} model; turn it into a Lean one by leaner convert")
+    return config
 
 
 def baseline_of(name: str) -> str | None:

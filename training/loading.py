@@ -6,7 +6,6 @@ import datasets
 import transformers
 from datasets.fingerprint import Hasher
 from transformers import (
-    AutoConfig,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -18,7 +17,7 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor  #
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import ConversionError, from_lean_config
-from modeling_leaner.shapes import load_shape, shape_names
+from modeling_leaner.shapes import shape_names
 
 from .arguments import RecipeArguments
 from .sources import Rows
@@ -42,27 +41,6 @@ def has_weights(source: str) -> bool:
     if pickles and not any(path.glob("*.safetensors")):
         raise ValueError(f"{pickles[0]}: a pickle; weights are read from model.safetensors only")
     return any(path.glob("*.safetensors"))
-
-
-def load_config(source: str) -> LeanConfig:
-    """The configuration of a named shape, a config file, a folder or a Hub id.
-
-    Raises:
-        ValueError: there is none, or it is not of this family; says what was expected.
-    """
-    if source in shape_names():
-        return load_shape(source)
-    path = Path(source)
-    if not path.exists() and (path.suffix == ".json" or source.split("/")[0] in ("vit", "bert", "gpt")):
-        load_shape(source)  # says which names there are
-    try:
-        config = AutoConfig.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"shape {source}: no named shape, config file, folder or Hub id: {reason:.300}") from error
-    if not getattr(config, "model_type", "").startswith("lean_"):
-        raise ValueError(f"shape {source}: a {config.model_type} model; turn it into a Lean one by leaner convert")
-    return config
 
 
 def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows | None) -> object:

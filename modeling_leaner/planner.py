@@ -1,0 +1,491 @@
+"""Which shapes fit a budget or equal a starting point, what each costs, and what the sources advise about it.
+
+Arithmetic only: no model is built. A *dial* is one of layers, width, heads, head size and MLP width; the user fixes
+some, the planner walks over depths and head sizes, and solves one more so that the budget is met.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from .advice import Verdict, advise, has_fused_kernel
+from .configuration_leaner import Flops, LeanConfig, ParameterCount
+from .memory import StepSetting, TrainingMemory, training_memory
+from .shapes import VARIANTS, baseline_of, load_shape, shape_names, shapes_folder
+
+
+TOLERANCE = 0.01  # of parameters or FLOPs that are to be met
+STEPS = (64, 32, 16, 8, 4, 2, 1)  # a solved width is the coarsest multiple that meets the budget
+DEPTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+HEAD_SIZES = (32, 64)
+SHARES = (1 / 3, 1 / 2, 2 / 3, 1, 4 / 3, 2)  # of the starting point's layers
+LIMITS = {"width": 2**17, "mlp": 2**20, "layers": 1000, "heads": 2**14}
+UNITS = {
+    "": {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12},
+    "B": {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40},
+    "s": {"S": 1, "MS": 1e-3, "US": 1e-6},
+}
+EXAMPLES = {"": "30M, 1.5G or 2e9", "B": "8GB or 512MiB", "s": "5ms or 0.1s"}
+
+
+def parse_size(flag: str, text: str, unit: str = "") -> float:
+    """A number with a unit: `""` counts (K, M, G or B, T), `"B"` bytes, `"s"` seconds.
+
+    Raises ValueError, naming the flag, for another unit, no number, or nothing above 0.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([A-Za-z]*)\s*", text)
+    factor = UNITS[unit].get(match[2].upper()) if match else None
+    if factor is None or float(match[1]) <= 0:
+        raise ValueError(f"{flag} {text}: expected a number above 0 with a unit, as {EXAMPLES[unit]}")
+    return float(match[1]) * factor
+
+
+@dataclass(frozen=True)
+class Dials:
+    """What is fixed of a shape; None is free. `mlp_ratio` is the MLP's width over the width."""
+
+    layers: int | None = None
+    width: int | None = None
+    heads: int | None = None
+    head_dim: int | None = None
+    mlp: int | None = None
+    mlp_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What shapes may cost. `parameters` (all, with the pretraining head) is a size to reach within 1 %; the others
+    are ceilings, of which the tightest is used up where there is no size to reach.
+
+    `flops`: forward, of one token, or one image. `memory`: bytes, peak of the tensors of a training step. `equal` is
+    "params" or "flops": what shapes are to have in common with the starting point.
+    """
+
+    parameters: float | None = None
+    flops: float | None = None
+    memory: float | None = None
+    equal: str | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A shape with its costs and advice. `flops` is of one sequence or image, `kv_bytes_per_token` in the dtype.
+
+    `parameters_over_start` and `flops_over_start` are None without a starting point.
+    """
+
+    config: LeanConfig
+    parameters: ParameterCount
+    flops: Flops
+    memory: TrainingMemory
+    kv_bytes_per_token: int | None
+    advice: dict[str, Verdict]
+    parameters_over_start: float | None = None
+    flops_over_start: float | None = None
+
+    @property
+    def flops_unit(self) -> float:
+        """Forward FLOPs of one token (text) or one image."""
+        return flops_unit(self.config, self.flops)
+
+    def document(self) -> dict[str, object]:
+        """Everything as JSON."""
+        config, flops, divisor = self.config, self.flops, self.flops.forward / self.flops_unit
+        return {
+            "layers": config.num_hidden_layers,
+            "width": config.hidden_size,
+            "heads": max(config.heads_per_layer),
+            "head_dim": config.head_dim,
+            "mlp": config.intermediate_size,
+            "parameters": self.parameters.total,
+            "parameters_without_embeddings": self.parameters.without_embeddings,
+            "parameters_over_start": self.parameters_over_start,
+            "flops_forward": self.flops_unit,
+            "flops_attention": flops.attention / divisor,
+            "flops_linear": flops.linear / divisor,
+            "flops_training_step": flops.training_step / divisor,
+            "flops_over_start": self.flops_over_start,
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+            "memory": asdict(self.memory),
+            "advice": {name: asdict(verdict) for name, verdict in self.advice.items()},
+        }
+
+
+class NoShapeFits(ValueError):
+    """No shape meets the budget; the message names the nearest and by how much it misses."""
+
+
+def family_of(config: LeanConfig) -> str:
+    """`vit`, `bert` or `gpt`."""
+    return config.model_type.removeprefix("lean_")
+
+
+def flops_unit(config: LeanConfig, flops: Flops) -> float:
+    """Forward FLOPs of one token (text), or of one image."""
+    return flops.forward if family_of(config) == "vit" else flops.forward / flops.length
+
+
+def describe(config: LeanConfig) -> str:
+    heads = "/".join(map(str, dict.fromkeys(config.heads_per_layer)))
+    sizes = f"{config.num_hidden_layers} layers × {config.hidden_size}, {heads} heads × {config.head_dim}"
+    return f"{sizes}, MLP {config.intermediate_size}"
+
+
+@cache
+def field_names(family: str) -> list[str]:
+    """The fields that a family's shape files state, in their order."""
+    document = json.loads((shapes_folder() / family / "base.json").read_text(encoding="utf-8"))
+    return [name for name in document if name not in ("model_type", "architectures")]
+
+
+def fields_of(config: LeanConfig) -> dict[str, object]:
+    """The values of `field_names`."""
+    return {name: getattr(config, name) for name in field_names(family_of(config))}
+
+
+# Solving
+
+
+def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int = 0) -> LeanConfig:
+    """The shape of `dials` with the dial `free` at `value`; what neither states is the base's.
+
+    A free width takes the MLP's ratio along, and, where `dials` state no heads, as many heads as fill the width.
+    Raises ValueError as the configuration does.
+    """
+    chosen = asdict(dials) | ({free: value} if free else {})
+    width = chosen["width"] or base.hidden_size
+    head_dim = chosen["head_dim"] or base.head_dim
+    heads = chosen["heads"] or max(1, round(width / head_dim))
+    ratio = chosen["mlp_ratio"] or base.intermediate_size / base.hidden_size
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": chosen["layers"] or base.num_hidden_layers,
+        "num_attention_heads": heads,
+        "head_dim": head_dim,
+        "intermediate_size": chosen["mlp"] or max(1, round(ratio * width)),
+    }
+    fields = {**fields_of(base), **sizes}
+    groups = fields.get("num_key_value_heads")
+    if groups is not None and groups == max(base.heads_per_layer):  # else grouped: the groups stay
+        fields["num_key_value_heads"] = heads
+    if "pooler_output_size" in fields and base.pooler_output_size == base.hidden_size:
+        fields["pooler_output_size"] = width
+    return type(base)(architectures=base.architectures, **fields)
+
+
+def solve_dial(load: Callable[[int], float], limit: int) -> float:
+    """Where a load that rises with a whole number meets 1, between 1 and `limit`; exact to 0.1 % of the load.
+
+    Doubling finds the two sides; between them, a straight line and halving take turns.
+    """
+    low, high, low_load, high_load = 1, 2, load(1), None
+    if low_load >= 1:
+        return low
+    while high_load is None or high_load < 1:
+        if high_load is not None:
+            low, low_load, high = high, high_load, high * 4
+        if high > limit:
+            return limit
+        high_load = load(high)
+    for turn in range(60):
+        share = (1 - low_load) / (high_load - low_load)
+        if high - low <= 1 or high_load - low_load < 1e-3:
+            break
+        guess = round(low + share * (high - low)) if turn % 2 == 0 else (low + high) // 2
+        guess = min(max(guess, low + 1), high - 1)
+        guess_load = load(guess)
+        if abs(guess_load - 1) < 1e-3:
+            return guess + (1 - guess_load) / (high_load - low_load) * (high - low)
+        if guess_load < 1:
+            low, low_load = guess, guess_load
+        else:
+            high, high_load = guess, guess_load
+    return low + share * (high - low)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One budget: its flag and text, what it measures, and the value not to exceed (`ceiling`) or to reach."""
+
+    name: str
+    target: float
+    cost: Callable[[LeanConfig], float]
+    ceiling: bool = True
+
+    def load(self, config: LeanConfig) -> float:
+        return self.cost(config) / self.target
+
+    def miss(self, config: LeanConfig) -> str:
+        """The nearest shape and by how much it misses."""
+        cost, load = self.cost(config), self.load(config)
+        far = f"{load:.3g} times" if load > 2 else f"{abs(load - 1):.1%} {'over' if load > 1 else 'under'}"
+        return f"the nearest, {describe(config)}, takes {human(cost)}, {far} {self.name}"
+
+
+def human(value: float) -> str:
+    """Three digits and K, M, G or T."""
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
+        if value >= factor:
+            return f"{value / factor:.3g}{letter}" if value < 999.5 * factor else f"{value / factor:.0f}{letter}"
+    return f"{value:.3g}"
+
+
+def goals_of(budget: Budget, setting: StepSetting, start: LeanConfig | None) -> list[Goal]:
+    """The size to reach first, if there is one, then the ceilings.
+
+    Raises ValueError where there is no budget at all, or two sizes to reach.
+    """
+
+    def parameters(config: LeanConfig) -> float:
+        return config.count_parameters().total
+
+    def flops(config: LeanConfig) -> float:
+        return flops_unit(config, config.count_flops(setting.length))
+
+    def memory(config: LeanConfig) -> float:
+        return training_memory(config, setting).peak
+
+    if budget.equal is not None and (start is None or budget.parameters is not None):
+        raise ValueError(f"--equal {budget.equal}: needs --like SHAPE and no --params, which states another size")
+    goals = []
+    if budget.parameters is not None:
+        goals.append(Goal(f"--params {human(budget.parameters)}", budget.parameters, parameters, ceiling=False))
+    elif start is not None and (budget.equal or not (budget.flops or budget.memory)):
+        cost = flops if budget.equal == "flops" else parameters
+        name = f"{'FLOPs' if budget.equal == 'flops' else 'parameters'} of --like, {human(cost(start))}"
+        goals.append(Goal(name, cost(start), cost, ceiling=False))
+    if budget.flops is not None:
+        goals.append(Goal(f"--flops {human(budget.flops)}", budget.flops, flops))
+    if budget.memory is not None:
+        goals.append(Goal(f"--memory {human(budget.memory)}B", budget.memory, memory))
+    if not goals:
+        raise ValueError("nothing to plan for: give --params, --flops, --memory, --latency or --like SHAPE")
+    return goals
+
+
+def solve_value(load: Callable[[int], float], free: str, highest: float) -> int:
+    """The coarsest multiple of `STEPS` at which a load lies within 1 % of 1 and not above `highest`, else the nearest.
+
+    Layers and heads go in steps of one.
+    """
+    exact = solve_dial(load, LIMITS[free])
+    for step in STEPS if free in ("width", "mlp") else (1,):
+        value = max(1, int(exact / step if highest <= 1 else exact / step + 0.5) * step)
+        if 1 - TOLERANCE <= load(value) <= highest:
+            break
+    return value
+
+
+def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goals: list[Goal], highest: float) -> LeanConfig:
+    """The shape of `dials` whose dial `free` meets the goals within 1 %, the first at most `highest` times.
+
+    Without a size to reach the tightest ceiling is used up. A free width becomes a multiple of 64, 32, 16 or 8 that is
+    within 4 % of what is needed, and the MLP takes up the rest, unless `dials` fix it or its ratio. The caller checks
+    how well the goals are met: a dial in whole layers or heads may not be able to.
+    """
+    if free is None:
+        return shape_at(base, dials)
+    binding = goals if goals[0].ceiling else goals[:1]
+
+    def load(dials: Dials, name: str) -> Callable[[int], float]:
+        return lambda value: max(goal.load(shape_at(base, dials, name, value)) for goal in binding)
+
+    if free == "width":
+        exact = solve_dial(load(dials, free), LIMITS[free])
+        round_width = next((step * round(exact / step) for step in STEPS[:4] if near(exact, step)), 0)
+        width = round_width or max(1, round(exact))
+        heads = dials.heads or max(1, round(width / (dials.head_dim or base.head_dim)))
+        dials = replace(dials, heads=heads)
+        if round_width and not (dials.mlp or dials.mlp_ratio):
+            dials, free = replace(dials, width=width), "mlp"
+    return shape_at(base, dials, free, solve_value(load(dials, free), free, highest))
+
+
+def near(exact: float, step: int) -> bool:
+    """Whether a multiple of the step lies within 4 % of a number."""
+    return abs(step * round(exact / step) / exact - 1) <= 0.04
+
+
+def free_dials(dials: Dials) -> list[str]:
+    """The dials that can be solved: those that are not fixed."""
+    fixed = asdict(dials) | {"mlp": dials.mlp or dials.mlp_ratio}
+    return [name for name in ("width", "mlp", "heads", "layers") if fixed[name] is None]
+
+
+def questions(base: LeanConfig, start: LeanConfig | None, dials: Dials) -> Iterator[tuple[Dials, str | None]]:
+    """Dials and the one to solve, a pair for each shape that is worth looking at.
+
+    With a starting point and dials: every dial that is left, solved alone, the others as at the start. Without:
+    depths and two head sizes, the width solved, or, where it is fixed, the next free dial.
+    """
+    free = free_dials(dials)
+    if start is not None and dials != Dials():
+        for name in free or [None]:
+            yield like_start(start, dials, name), name
+        return
+    layers = {max(1, round(share * start.num_hidden_layers)) for share in SHARES} if start else DEPTHS
+    sizes = {start.head_dim, max(8, start.head_dim // 2)} if start else HEAD_SIZES
+    chosen = next(iter(free), None)
+    for depth in [dials.layers] if dials.layers or chosen == "layers" else sorted(layers):
+        for size in [dials.head_dim] if dials.head_dim else sorted(sizes):
+            yield replace(dials, layers=depth, head_dim=size), chosen
+
+
+def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
+    """`dials` with what they leave open as at the start, but for the one to solve.
+
+    Of heads and head size, one that is given keeps the product, the width of the attention. Where the width is solved
+    the MLP keeps its ratio, and heads that are not given fill the width.
+    """
+    inner = max(start.heads_per_layer) * start.head_dim
+    if dials.heads and not dials.head_dim:
+        dials = replace(dials, head_dim=max(1, round(inner / dials.heads)))
+    head_dim = dials.head_dim or start.head_dim
+    heads = dials.heads if free in ("width", "heads") else dials.heads or max(1, round(inner / head_dim))
+    mlp = dials.mlp if free in ("width", "mlp") or dials.mlp_ratio else dials.mlp or start.intermediate_size
+    layers = dials.layers if free == "layers" else dials.layers or start.num_hidden_layers
+    width = dials.width if free == "width" else dials.width or start.hidden_size
+    return Dials(layers, width, heads, head_dim, mlp, dials.mlp_ratio)
+
+
+def is_sensible(config: LeanConfig) -> bool:
+    """Whether a shape of the walk is worth a row: attention about as wide as the width, no thread and no pancake."""
+    inner, width = max(config.heads_per_layer) * config.head_dim, config.hidden_size
+    return 2 / 3 <= inner / width <= 3 / 2 and 2 <= width / config.num_hidden_layers <= 3000
+
+
+def check_dials(dials: Dials) -> None:
+    """Raises ValueError, naming the flag, for sizes below 1, two MLP widths, or a head size without fused kernel."""
+    for name, value in asdict(dials).items():
+        flag = "--" + name.replace("_", "-")
+        if value is not None and value <= 0:
+            raise ValueError(f"{flag} {value}: expected a number above 0")
+    if dials.mlp is not None and dials.mlp_ratio is not None:
+        raise ValueError("--mlp and --mlp-ratio: expected one of them")
+    if dials.head_dim is not None and not has_fused_kernel(dials.head_dim):
+        raise ValueError(f"--head-dim {dials.head_dim}: no fused attention kernel takes it; expected 8, 16, … 256")
+
+
+def cost_of(config: LeanConfig, setting: StepSetting, start: LeanConfig | None = None) -> Candidate:
+    """A shape with its costs and advice; the lengths and the batch are those of `setting`."""
+    parameters, flops = config.count_parameters(), config.count_flops(setting.length)
+    over = (None, None)
+    if start is not None:
+        start_flops = flops_unit(start, start.count_flops(setting.length))
+        over = (parameters.total / start.count_parameters().total, flops_unit(config, flops) / start_flops)
+    cache, advice = config.kv_bytes_per_token(setting.value_bytes), advise(config, setting.length, start)
+    return Candidate(config, parameters, flops, training_memory(config, setting), cache, advice, *over)
+
+
+def plan(
+    family: str,
+    budget: Budget | None = None,
+    dials: Dials | None = None,
+    setting: StepSetting | None = None,
+    start: LeanConfig | None = None,
+    base: LeanConfig | None = None,
+    rows: int | None = None,
+) -> list[Candidate]:
+    """Shapes within a budget or equal to `start`, by depth, then head size; not ranked, for the sources disagree.
+
+    `base` (None: `start`, or the family's `base`) gives vocabulary, positions and everything that is no dial. At most
+    `rows` are returned, spread evenly over the walk.
+
+    Raises:
+        ValueError: dials, budgets or starting point make no sense, or are of another family; names the flag.
+        NoShapeFits: says which shape is nearest, and by how much it misses.
+    """
+    budget, dials, setting = budget or Budget(), dials or Dials(), setting or StepSetting()
+    if start is not None and family_of(start) != family:
+        raise ValueError(f"--like: a {family_of(start)} shape; expected one of --family {family}")
+    check_dials(dials)
+    base = base or start or load_shape(f"{family}/base")
+    goals = goals_of(budget, setting, start)
+    walk = start is None or dials == Dials()
+    highest = 1 if goals[0].ceiling or budget.parameters else 1 + TOLERANCE  # a budget is not exceeded
+    fitting, missed = [], []
+    for question, free in questions(base, start, dials):
+        config = solve_shape(base, question, free, goals, highest)
+        wrong = [goal for goal in goals if goal.load(config) > (highest if goal is goals[0] else 1)]
+        wrong += [goal for goal in goals if not goal.ceiling and goal.load(config) < 1 - TOLERANCE]
+        if wrong:
+            missed.append((abs(wrong[0].load(config) - 1), wrong[0], config))
+        elif free is None or not walk or is_sensible(config):
+            fitting.append(config)
+    if not fitting and missed:
+        _, goal, config = min(missed, key=lambda miss: miss[0])
+        contradict = len(goals) > 1 and goal.ceiling and not goals[0].ceiling
+        problem = f"{goals[0].name} and {goal.name} contradict each other" if contradict else "no shape fits"
+        raise NoShapeFits(f"{problem}: {goal.miss(config)}")
+    if not fitting:
+        raise NoShapeFits("no shape fits: every one is far deeper than wide, or the reverse; give --layers or --width")
+    unique = list({describe(config): config for config in fitting}.values())
+    unique.sort(key=lambda config: (config.num_hidden_layers, config.head_dim))
+    if rows is not None and rows < len(unique):
+        unique = [unique[round(index * (len(unique) - 1) / max(1, rows - 1))] for index in range(rows)]
+    return [cost_of(config, setting, start) for config in unique]
+
+
+# Writing
+
+
+def with_inputs(
+    config: LeanConfig, length: int | None = None, image_size: int | None = None, vocab_size: int | None = None
+) -> LeanConfig:
+    """The configuration for other data: a vocabulary, an image size, or positions for sequences of `length`.
+
+    Raises ValueError, naming the flag, where the family has no such input, or as the configuration does.
+    """
+    family, fields = family_of(config), fields_of(config)
+    for flag, value, able in (
+        ("--length", length, family != "vit"),
+        ("--vocab-size", vocab_size, family != "vit"),
+        ("--image-size", image_size, family == "vit"),
+    ):
+        if value is not None and (not able or value < 1):
+            raise ValueError(
+                f"{flag} {value}: " + ("expected a number above 0" if able else f"{family} has no such input")
+            )
+    if length is not None:  # as many positions as before, unless the sequences are longer
+        fields["max_position_embeddings"] = max(length, config.max_position_embeddings)
+    if vocab_size is not None:
+        last = vocab_size - 1
+        fields["vocab_size"] = vocab_size
+        fields |= {name: min(fields[name], last) for name in fields if name.endswith("_token_id") and fields[name]}
+    if image_size is not None:
+        fields["image_size"] = image_size
+    if config.per_layer_attributes:
+        fields["per_layer_config"] = {
+            index: {"num_attention_heads": heads} for index, heads in enumerate(config.heads_per_layer)
+        }
+    return type(config)(architectures=config.architectures, **fields)
+
+
+def write_shape(config: LeanConfig, name: str) -> Path:
+    """Writes a complete shape file and returns its path: `configuration/<family>/NAME.json`, which `leaner shapes`
+    then lists, or the file itself where NAME ends in .json or is a path.
+
+    Raises ValueError where the file exists, its folder does not, or a variant's name has no baseline.
+    """
+    family = family_of(config)
+    if name.endswith(".json") or "/" in name:
+        path = Path(name if name.endswith(".json") else f"{name}.json")
+    else:
+        path, registered = shapes_folder() / family / f"{name}.json", f"{family}/{name}"
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise ValueError(f"--write {name!r}: expected letters, digits, dots and dashes, or a path")
+        if (baseline := baseline_of(registered)) not in (None, *shape_names()):
+            raise ValueError(f"--write {name}: a name with {', '.join(VARIANTS)} needs its baseline, {baseline}")
+    head = type(config).__name__.removesuffix("Config") + config.task_heads[0]
+    document = {"model_type": config.model_type, "architectures": [head], **fields_of(config)}
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(json.dumps(document, indent=2) + "\n")
+    except FileExistsError:
+        raise ValueError(f"--write {name}: {path} exists already; expected a new name") from None
+    except OSError as error:
+        raise ValueError(f"--write {name}: {path} cannot be written ({error.strerror})") from None
+    return path
