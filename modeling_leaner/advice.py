@@ -59,9 +59,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Source:
-    """One source of advice: its name in tables, what it optimises, where it is valid and its unit of how far, its arXiv
-    number, and its rule.
-    """
+    """One source of advice: name in tables, what it optimises, where it is valid and in which unit it says how far."""
 
     name: str
     optimises: str
@@ -263,12 +261,13 @@ def judge_delusion(case: Case) -> Verdict:
 
 
 # What runs where. A kernel that pads a head to the next size it has counts as running, and costs the padding.
+FLASH = "FlashAttention-2 (SDPA's, too)"
 KERNELS: dict[str, Callable[[int], bool]] = {
-    "eager and SDPA on a CPU": lambda size: True,
-    "FlashAttention-2 and SDPA's flash kernel": lambda size: size % 8 == 0 and size <= 256,
+    "any CPU kernel": lambda size: True,
+    FLASH: lambda size: size % 8 == 0 and size <= 256,
     "compiled flex attention": lambda size: size >= 16,
-    "vLLM's FlashAttention 0.10": lambda size: size in (32, 64, 96, 128, 160, 192, 224, 256),
-    "vLLM's FlashInfer": lambda size: size in (64, 128, 256),
+    "vLLM 0.10": lambda size: size in (32, 64, 96, 128, 160, 192, 224, 256),
+    "FlashInfer": lambda size: size in (64, 128, 256),
 }
 
 
@@ -279,7 +278,7 @@ def kernels_for(head_dim: int) -> dict[str, bool]:
 
 def has_fused_kernel(head_dim: int) -> bool:
     """Whether FlashAttention-2 takes the size: a multiple of 8 up to 256."""
-    return KERNELS["FlashAttention-2 and SDPA's flash kernel"](head_dim)
+    return KERNELS[FLASH](head_dim)
 
 
 def judge_kernels(case: Case) -> Verdict:
@@ -365,7 +364,7 @@ SOURCES: dict[str, Source] = {
             "delusion",
             "language-model loss",
             "17M-7B; layers left to 16·(width/512)^0.44",
-            "Depth Delusion 2026, 2601.20994",
+            "Delusion 2026, 2601.20994",
             judge_delusion,
         ),
         Source(

@@ -1,4 +1,4 @@
-"""What `leaner plan` prints, draws and returns as one JSON document, from the planner's candidates."""
+"""What `leaner plan` prints, for people and as one JSON document, from the planner's candidates."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,8 +17,8 @@ from .planner import Candidate, family_of, human
 WIDTH = 119
 NO_WEIGHT = "Rows go by depth and are not ranked: the sources optimise different costs and disagree."
 COSTS = (
-    "parameters with the pretraining head, and without embeddings; FLOPs of matrix products per {unit}, forward and of "
-    "a training step; attention: its scores and sums, which grow with length; memory: tensors of a training step"
+    "parameters with the pretraining head, and without embeddings; FLOPs of matrix products per {unit}, forward and "
+    "of a training step; attention: its scores and sums, which grow with length; memory: tensors of a training step"
 )
 
 

@@ -1,0 +1,148 @@
+"""Time and memory of shapes on this machine, beside what arithmetic says of them: `leaner plan --measure`.
+
+Weights are random and data made up: neither changes the time. The shapes take turns, so that a slow minute of the
+machine is shared by all; the first rounds warm up.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+
+import numpy as np
+import torch
+import transformers
+from torch.profiler import ProfilerActivity, profile
+
+from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.memory import StepSetting, scored_rows
+
+
+WARM_UP = 2
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Nothing on stderr, not from C++ either: the profiler writes two lines there each time."""
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def device_of(setting: StepSetting) -> torch.device:
+    """Raises ValueError where a GPU is wanted and none is there."""
+    if setting.device == "gpu" and not torch.cuda.is_available():
+        raise ValueError("--device gpu with --measure: this machine has no CUDA device; expected --device cpu")
+    return torch.device("cuda" if setting.device == "gpu" else "cpu")
+
+
+def made_up_batch(
+    config: LeanConfig, setting: StepSetting, items: int, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Inputs and labels of the pretraining head; of LeanBERT as many labels as `scored_rows` counts."""
+    if config.task_heads[0] == "ForImageClassification":
+        pixels = torch.randn(items, config.num_channels, *config.image_shape, dtype=getattr(torch, setting.dtype))
+        return {"pixel_values": pixels.to(device), "labels": torch.zeros(items, dtype=torch.long, device=device)}
+    ids = torch.randint(config.vocab_size, (items, setting.length_of(config)), device=device)
+    labels = ids.clone()
+    if config.task_heads[0] == "ForMaskedLM":
+        rows = round(scored_rows(config, setting)[0] * items / setting.batch_size)
+        labels.view(-1)[torch.randperm(labels.numel(), device=device)[rows:]] = -100
+    return {"input_ids": ids, "labels": labels}
+
+
+class Bench:
+    """One shape, built, with its optimiser and two batches: the step's, and one item for latency."""
+
+    def __init__(self, config: LeanConfig, setting: StepSetting):
+        self.device = device_of(setting)
+        auto_class = getattr(transformers, f"AutoModel{config.task_heads[0]}")
+        options = {"attn_implementation": setting.attention, "dtype": getattr(torch, setting.dtype)}
+        self.model = auto_class.from_config(config, **options).to(self.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.batch = made_up_batch(config, setting, setting.batch_size, self.device)
+        one = made_up_batch(config, setting, 1, self.device)
+        self.inputs, self.item = (
+            {name: each[name] for name in each if name != "labels"} for each in (self.batch, one)
+        )
+
+    def train(self) -> None:
+        """One step: forward, backward, update; gradients are dropped."""
+        self.model.train()
+        self.model(**self.batch).loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    @torch.inference_mode()
+    def infer(self, inputs: dict[str, torch.Tensor]) -> None:
+        self.model.eval()
+        self.model(**inputs)
+
+    def seconds(self, call: Callable[[], None]) -> float:
+        """Time of a call, by device events on a GPU."""
+        if self.device.type == "cpu":
+            start = perf_counter()
+            call()
+            return perf_counter() - start
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        call()
+        after.record()
+        after.synchronize()
+        return before.elapsed_time(after) / 1e3
+
+    def peak_memory(self) -> int:
+        """Bytes of tensors at the peak of a training step; a step must have been made, for the optimiser's states."""
+        states = [each for state in self.optimizer.state.values() for each in state.values() if each.numel() > 1]
+        held = sum(each.nbytes for each in (*self.model.parameters(), *states, *self.batch.values()))
+        if self.device.type == "cuda":
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            self.train()
+            return held + torch.cuda.max_memory_allocated() - before
+        with silenced(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            self.train()
+        events = (event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]")
+        changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+        return held + max(0, int(np.cumsum(changes).max()))
+
+
+def take_turns(benches: Sequence[Bench], call: Callable[[Bench], None], rounds: int) -> np.ndarray:
+    """Seconds of a call, (benches, rounds)."""
+    times = [[bench.seconds(lambda bench=bench: call(bench)) for bench in benches] for _ in range(WARM_UP + rounds)]
+    return np.array(times[WARM_UP:]).T
+
+
+def latencies(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7) -> list[float]:
+    """Median seconds of one item's forward pass, per shape."""
+    benches = [Bench(config, setting) for config in configs]
+    return np.median(take_turns(benches, lambda bench: bench.infer(bench.item), rounds), axis=1).tolist()
+
+
+def measure(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7) -> list[dict[str, float]]:
+    """Medians over the rounds, and half the interquartile range as `..._spread`, per shape.
+
+    `training_step_s` and `inference_s` are of a batch, `latency_s` of one item, in seconds; `peak_memory_bytes` is of
+    the tensors of a training step. All shapes are in memory at once. Raises ValueError without the device.
+    """
+    benches = [Bench(config, setting) for config in configs]
+    calls = {
+        "training_step_s": Bench.train,
+        "inference_s": lambda bench: bench.infer(bench.inputs),
+        "latency_s": lambda bench: bench.infer(bench.item),
+    }
+    rows: list[dict[str, float]] = [{} for _ in benches]
+    for name, call in calls.items():
+        low, middle, high = np.percentile(take_turns(benches, call, rounds), (25, 50, 75), axis=1)
+        for index, row in enumerate(rows):
+            row[name], row[f"{name}_spread"] = float(middle[index]), float(high[index] - low[index]) / 2
+    for row, bench in zip(rows, benches):
+        row["training_items_per_second"] = setting.batch_size / row["training_step_s"]
+        row["inference_items_per_second"] = setting.batch_size / row["inference_s"]
+        row["peak_memory_bytes"] = bench.peak_memory()
+    return rows
