@@ -49,18 +49,24 @@ class TrainingMemory:
     peak: int
 
 
+def falls_back(config: LeanConfig, setting: StepSetting) -> bool:
+    """Whether SDPA keeps the attention weights: on a CPU no fused kernel has dropout; it then computes in float32."""
+    return setting.attention == "sdpa" and setting.device == "cpu" and config.attention_probs_dropout_prob > 0
+
+
 def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes that one layer keeps for each pair of tokens and each head: 0 where a fused kernel keeps no weights.
 
     Eager attention keeps the softmax in float32, and, in another dtype, its copy. Dropout adds its mask (a byte on an
-    accelerator, a value on a CPU) and the product. SDPA on a CPU has no fused kernel with dropout and does the same.
+    accelerator, a value on a CPU) and the product.
     """
     size, dropout = setting.value_bytes, config.attention_probs_dropout_prob > 0
+    if setting.attention == "sdpa":
+        return 3 * 4 if falls_back(config, setting) else 0
     mask = size if setting.device == "cpu" else 1
-    if setting.attention == "eager":
-        copies = 0 if size == 4 else size
-        return 4 + copies + (mask + size if dropout else 0)
-    return 2 * size + mask if dropout and setting.device == "cpu" else 0
+    if dropout:
+        return 4 + mask + size
+    return 4 if size == 4 else 4 + size
 
 
 def block_activations(config: LeanConfig, setting: StepSetting) -> int:
@@ -69,10 +75,12 @@ def block_activations(config: LeanConfig, setting: StepSetting) -> int:
     `estimate_activation_bytes` counts a byte per dropped value, as on an accelerator; a CPU keeps a value.
     """
     size, length = setting.value_bytes, setting.length_of(config)
+    heads, tokens = sum(config.heads_per_layer), setting.batch_size * length
     linear = config.estimate_activation_bytes(setting.batch_size, length, size)
-    matrices = attention_matrix_bytes(config, setting) * sum(config.heads_per_layer) * setting.batch_size * length**2
+    matrices = attention_matrix_bytes(config, setting) * heads * tokens * length
     wide = 2 * config.hidden_size * (size - 1) if config.hidden_dropout_prob and setting.device == "cpu" else 0
-    return linear + matrices + wide * setting.batch_size * length * config.num_hidden_layers
+    qkv = 3 * heads * config.head_dim * (4 - size) if falls_back(config, setting) else 0
+    return linear + matrices + (wide * config.num_hidden_layers + qkv) * tokens
 
 
 def scored_rows(config: LeanConfig, setting: StepSetting) -> tuple[int, int]:

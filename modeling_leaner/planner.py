@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from math import log
 from pathlib import Path
 
 from .advice import Verdict, advise, has_fused_kernel
@@ -142,8 +143,9 @@ def field_names(family: str) -> list[str]:
 
 
 def fields_of(config: LeanConfig) -> dict[str, object]:
-    """The values of `field_names`."""
-    return {name: getattr(config, name) for name in field_names(family_of(config))}
+    """The values of `field_names`; of heads that vary, what holds for layers that are not named."""
+    get = config._getattr_without_heterogeneous_validation
+    return {name: get(name) for name in field_names(family_of(config))}
 
 
 # Solving
@@ -176,34 +178,23 @@ def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int
     return type(base)(architectures=base.architectures, **fields)
 
 
-def solve_dial(load: Callable[[int], float], limit: int) -> float:
-    """Where a load that rises with a whole number meets 1, between 1 and `limit`; exact to 0.1 % of the load.
+def solve_dial(load: Callable[[int], float], limit: int, tolerance: float = 1e-3) -> float:
+    """Where a load that rises with a whole number meets 1, between 1 and `limit`; to within `tolerance` of the load.
 
-    Doubling finds the two sides; between them, a straight line and halving take turns.
+    A load is nearly a power of its dial: the power through the last two points says where to look next, strictly
+    between the two sides found so far. Heads that fill a width come in steps, hence the bounds on the power.
     """
-    low, high, low_load, high_load = 1, 2, load(1), None
-    if low_load >= 1:
-        return low
-    while high_load is None or high_load < 1:
-        if high_load is not None:
-            low, low_load, high = high, high_load, high * 4
-        if high > limit:
-            return limit
-        high_load = load(high)
-    for turn in range(60):
-        share = (1 - low_load) / (high_load - low_load)
-        if high - low <= 1 or high_load - low_load < 1e-3:
+    low, high, guess, power, last = 0, limit + 1, min(128, limit), 1.5, None
+    for _ in range(60):
+        now = load(guess)
+        low, high = (guess, high) if now < 1 else (low, guess)
+        if last is not None:
+            power = min(max(log(now / last[1]) / log(guess / last[0]), 0.3), 3.0)
+        exact = guess * now ** (-1 / power)
+        if abs(now - 1) <= tolerance or high - low <= 1:
             break
-        guess = round(low + share * (high - low)) if turn % 2 == 0 else (low + high) // 2
-        guess = min(max(guess, low + 1), high - 1)
-        guess_load = load(guess)
-        if abs(guess_load - 1) < 1e-3:
-            return guess + (1 - guess_load) / (high_load - low_load) * (high - low)
-        if guess_load < 1:
-            low, low_load = guess, guess_load
-        else:
-            high, high_load = guess, guess_load
-    return low + share * (high - low)
+        last, guess = (guess, now), min(max(round(exact), low + 1), high - 1)
+    return min(max(exact, 1), limit)
 
 
 @dataclass(frozen=True)
@@ -294,7 +285,7 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goals: list[Go
         return lambda value: max(goal.load(shape_at(base, dials, name, value)) for goal in binding)
 
     if free == "width":
-        exact = solve_dial(load(dials, free), LIMITS[free])
+        exact = solve_dial(load(dials, free), LIMITS[free], tolerance=TOLERANCE)
         round_width = next((step * round(exact / step) for step in STEPS[:4] if near(exact, step)), 0)
         width = round_width or max(1, round(exact))
         heads = dials.heads or max(1, round(width / (dials.head_dim or base.head_dim)))

@@ -1,0 +1,511 @@
+"""The planner: its sources' numbers, its counts against built modules and profilers, its solver, and `leaner plan`."""
+
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+from statistics import median
+from time import perf_counter
+
+import pytest
+import torch
+import transformers
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig
+from typer.testing import CliRunner
+
+import modeling_leaner
+from modeling_leaner import advice, planner, shapes
+from modeling_leaner.advice import advise
+from modeling_leaner.cli import app
+from modeling_leaner.memory import StepSetting, training_memory
+from modeling_leaner.planner import (
+    Budget,
+    Dials,
+    NoShapeFits,
+    cost_of,
+    describe,
+    parse_size,
+    plan,
+    shape_at,
+    with_inputs,
+)
+from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape, shape_names
+from modeling_leaner.training.measure_shapes import Bench, made_up_batch, measure
+
+
+@pytest.fixture
+def leaner():
+    return lambda *arguments: CliRunner().invoke(app, ["plan", *map(str, arguments)])
+
+
+def random_shape(family: str, dice: random.Random):
+    """A small shape of any proportions, from the family's tiny one."""
+    dials = Dials(
+        layers=dice.randint(1, 6),
+        width=dice.randrange(8, 200),
+        heads=dice.randint(1, 9),
+        head_dim=dice.randrange(8, 65, 8),
+        mlp=dice.randrange(8, 400),
+    )
+    inputs = {"image_size": 4 * dice.randint(2, 6)} if family == "vit" else {"vocab_size": dice.randint(50, 600)}
+    return shape_at(with_inputs(load_shape(f"{family}/tiny"), **inputs), dials)
+
+
+class TestSources:
+    """The numbers that follow from the papers' formulas."""
+
+    def test_fitted_law(self):
+        assert advice.fitted_width(95) == pytest.approx(30_077, rel=1e-4)
+        assert advice.fitted_depth_of_size(1.739e11) == pytest.approx(80.46, abs=0.005)
+        assert advice.fitted_depth(768) == pytest.approx(28.9, abs=0.05)
+        assert advice.fitted_parameters(6) == pytest.approx(3.34e6, rel=2e-3)
+        assert advice.fitted_parameters(48) == pytest.approx(2.83e9, rel=2e-3)
+        for layers in (6, 20, 48):
+            assert advice.fitted_depth(advice.fitted_width(layers)) == pytest.approx(layers)
+            assert advice.fitted_depth_of_size(advice.fitted_parameters(layers)) == pytest.approx(layers)
+
+    def test_floor(self):
+        limits = {4: 3.15e5, 5: 3.54e6, 6: 3.83e7, 7: 4.02e8, 8: 4.13e9, 9: 4.18e10, 10: 4.18e11}
+        for layers, parameters in limits.items():
+            assert advice.floor_parameters(layers) == pytest.approx(parameters, rel=2e-3)
+            assert advice.minimal_depth(0.99 * parameters) == layers
+            assert advice.minimal_depth(1.01 * parameters) == layers + 1
+        assert advice.depth_floor(768) == pytest.approx(6.05, abs=0.005)
+
+    def test_sovit(self):
+        """The anchor is exact, and the other published shape within 6 %."""
+        assert advice.sovit_shape(27 * (4 * 1152**2 + 2 * 1152 * 4304)) == pytest.approx(
+            {"layers": 27, "width": 1152, "mlp": 4304}, rel=1e-6
+        )
+        assert advice.sovit_shape(18 * (4 * 880**2 + 2 * 880 * 2320)) == pytest.approx(
+            {"layers": 18, "width": 880, "mlp": 2320}, rel=0.06
+        )
+
+    def test_critical_depth(self):
+        assert advice.critical_depth(512) == 16
+        assert advice.critical_depth(1024) == pytest.approx(16 * 2**0.44)
+
+    def test_floor_and_law_are_shown_apart(self):
+        said = advise(load_shape("gpt/base"))
+        assert (said["floor"].agrees, said["floor"].margin) == (True, "+6.0")
+        assert (said["fit"].agrees, said["fit"].margin) == (False, "+11.0")
+        assert set(said) == set(advice.SOURCES) and len(said) == 12
+
+    def test_extrapolation_is_marked(self):
+        assert not advise(load_shape("gpt/base"))["fit"].extrapolated
+        assert advise(load_shape("gpt/nano"))["fit"].extrapolated  # below 3.3M
+        assert advise(load_shape("gpt/base", num_hidden_layers=49))["fit"].extrapolated
+        for name in ("kaplan", "mobile", "delusion"):
+            assert advise(load_shape("bert/base"))[name].extrapolated, name
+        assert str(advise(load_shape("gpt/nano"))["fit"]).endswith("*")
+
+    def test_published_shapes_agree_with_their_source(self):
+        def said(family, source, start=None, length=None, **dials):
+            return advise(shape_at(load_shape(f"{family}/base"), Dials(**dials)), length, start)[source]
+
+        assert said("gpt", "mobile", layers=30, width=576, heads=9, head_dim=64, mlp=1536).agrees
+        assert not said("gpt", "mobile", layers=12).agrees
+        assert said("vit", "sovit", layers=27, width=1152, mlp=4304, heads=16, head_dim=72).agrees
+        assert said("vit", "sovit", layers=18, width=880, mlp=2320, heads=16, head_dim=55).agrees
+        assert not said("vit", "sovit", layers=6, width=1152, mlp=4304).agrees
+        assert said("gpt", "sovit", layers=27).agrees is None
+        for layers, width in ((48, 1600), (6, 4288)):
+            assert said("gpt", "kaplan", layers=layers, width=width).agrees
+        assert not said("gpt", "kaplan", layers=48, width=1500).agrees
+        assert said("gpt", "narrow", layers=32).agrees and not said("gpt", "narrow", layers=31).agrees
+        assert said("gpt", "low-rank", head_dim=128, length=128).agrees
+        assert not said("gpt", "low-rank", head_dim=120, length=128).agrees
+        bert = load_shape("bert/16x12")
+        assert said("bert", "lean", bert, layers=10, heads=24, head_dim=32) == advice.Verdict(True, "0.62L 2H")
+        assert said("bert", "lean", bert, layers=3, heads=24, head_dim=32).extrapolated
+        assert said("bert", "lean", bert, layers=16, heads=24, head_dim=32).agrees is False
+        assert said("bert", "lean", bert, layers=10, heads=12).agrees is False
+        assert said("bert", "petty", bert, layers=8) == advice.Verdict(True, "0.5×", extrapolated=True)
+        assert said("gpt", "lean").agrees is None and said("gpt", "petty").agrees is None
+
+    def test_rank_of_the_input(self):
+        assert not advise(load_shape("gpt/base", vocab_size=256, bos_token_id=1, eos_token_id=1))["rank"].agrees
+        assert advise(load_shape("gpt/base"))["rank"].agrees
+        assert advice.input_rank(load_shape("vit/base")) == 3 * 16 * 16
+        assert not advise(load_shape("vit/tiny"))["rank"].agrees  # patches of 4×4×3
+
+    def test_head_sizes(self):
+        able = {size: sum(advice.kernels_for(size).values()) for size in (7, 8, 16, 32, 64, 128, 264)}
+        assert able == {7: 1, 8: 2, 16: 3, 32: 4, 64: 5, 128: 5, 264: 2}
+        assert [advice.has_fused_kernel(size) for size in (7, 8, 256, 264)] == [False, True, True, False]
+
+    def test_every_source_says_what_and_where(self):
+        for source in advice.SOURCES.values():
+            assert source.optimises and source.valid and source.reference
+
+
+@pytest.mark.parametrize("family", CONFIG_CLASSES)
+def test_fifty_shapes_are_counted_as_built(family):
+    """Parameters exactly; products within 1 % of torch's count: eager, causal attention full, forward and backward."""
+    dice = random.Random(family)
+    setting = StepSetting(batch_size=2, length=None if family == "vit" else 24, attention="eager")
+    for _ in range(50):
+        config = random_shape(family, dice)
+        candidate = cost_of(config, setting)
+        config._attn_implementation = "eager"
+        model = getattr(modeling_leaner, config.architectures[0])(config).train()
+        assert candidate.parameters.total == model.num_parameters(), describe(config)
+        batch = made_up_batch(config, setting, 2, torch.device("cpu"))
+        if family == "bert":  # every token is counted as scored
+            batch["labels"] = batch["input_ids"]
+        with FlopCounterMode(display=False) as counter:
+            loss = model(**batch).loss
+        forward = counter.get_total_flops()
+        with FlopCounterMode(display=False) as counter:
+            loss.backward()
+        flops = candidate.flops
+        assert forward == pytest.approx(2 * flops.forward, rel=0.01), describe(config)
+        assert forward + counter.get_total_flops() == pytest.approx(2 * flops.training_step, rel=0.01)
+
+
+class TestMemory:
+    @pytest.mark.parametrize(
+        ("name", "overrides", "setting"),
+        [
+            ("gpt/small", {"num_hidden_layers": 2}, StepSetting(5, 256)),  # mostly logits
+            ("gpt/base", {"num_hidden_layers": 2}, StepSetting(1, 32)),  # mostly weights
+            ("gpt/tiny", {"num_hidden_layers": 3, "vocab_size": 500}, StepSetting(24, 448, attention="eager")),
+            ("bert/tiny", {"num_hidden_layers": 3}, StepSetting(20, 512)),  # SDPA that falls back, for dropout
+            ("bert/tiny", {"attention_probs_dropout_prob": 0.0}, StepSetting(48, 256)),
+            ("vit/tiny", {"num_hidden_layers": 5, "num_attention_heads": 9}, StepSetting(200)),
+        ],
+    )
+    def test_peak_of_a_step_of_a_gibibyte(self, name, overrides, setting):
+        """Within 15 %, by the allocations that the profiler saw."""
+        config = load_shape(name, **overrides)
+        bench = Bench(config, setting)
+        whole, bench.batch = bench.batch, made_up_batch(config, setting, 1, bench.device)
+        bench.train()  # for the optimiser's states one item will do
+        bench.batch = whole
+        peak = bench.peak_memory()
+        assert peak >= 2**30, f"{peak / 2**30:.2f} GiB: too small to say anything"
+        assert training_memory(config, setting).peak == pytest.approx(peak, rel=0.15)
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+    @pytest.mark.parametrize("dropout", [0.0, 0.1])
+    @pytest.mark.parametrize("name", ["gpt/lean-tiny", "bert/lean-tiny", "vit/lean-tiny"])
+    def test_what_autograd_keeps(self, name, dropout, attention, dtype):
+        """Distinct tensors that are saved when the forward pass ends, without weights, and without the input ids."""
+        setting = StepSetting(4, None if "vit" in name else 64, dtype, attention)
+        config = load_shape(name, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+        bench, kept = Bench(config, setting), {}
+        weights = {each.data_ptr() for each in bench.model.parameters()}
+
+        def pack(tensor):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in weights:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        bench.model.train()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = bench.model(**bench.batch).loss
+        assert loss.isfinite()
+        assert sum(kept.values()) == pytest.approx(training_memory(config, setting).activations, rel=0.05)
+
+    def test_devices_differ_in_what_dropout_keeps(self):
+        config = load_shape("gpt/base")
+        cpu, gpu = (training_memory(config, StepSetting(8, 1024, device=each)) for each in ("cpu", "gpu"))
+        assert cpu.activations > gpu.activations + 12 * 8 * 12 * 1024**2 * 12  # three (B, H, T, T) per layer
+
+
+def test_two_hundred_questions_are_solved_within_one_percent():
+    """Random starting points and fixed dials: every candidate has the start's parameters, or FLOPs; budgets hold."""
+    dice, solved = random.Random(0), 0
+    names = [name for name in shape_names() if "nano" not in name]
+    while solved < 200:
+        start = load_shape(dice.choice(names))
+        family, equal = planner.family_of(start), dice.choice(["params", "flops"])
+        layers = max(1, round(start.num_hidden_layers * dice.uniform(0.4, 1.6)))
+        dials = dice.choice(
+            [
+                Dials(layers=layers),
+                Dials(layers=layers, heads=dice.randint(1, 24), head_dim=dice.choice([16, 32, 64])),
+                Dials(layers=layers, mlp_ratio=dice.choice([1, 2, 3, 4])),
+                Dials(heads=dice.randint(1, 24), head_dim=dice.choice([16, 32, 64]), mlp_ratio=2),
+            ]
+        )
+        try:
+            candidates = plan(family, Budget(equal=equal), dials, start=start)
+        except NoShapeFits as error:
+            assert "the nearest" in str(error)
+            assert dials.mlp_ratio is None or start.hidden_size < 128, f"{start.name_or_path} {dials}: {error}"
+            continue
+        for each in candidates:
+            ratio = each.parameters_over_start if equal == "params" else each.flops_over_start
+            assert abs(ratio - 1) <= 0.01, (dials, describe(each.config))
+            fixed = {"layers": each.config.num_hidden_layers, "head_dim": each.config.head_dim}
+            assert all(getattr(dials, name) in (None, value) for name, value in fixed.items())
+        solved += 1
+
+
+class TestPlan:
+    @pytest.mark.parametrize("family", CONFIG_CLASSES)
+    def test_budget_of_parameters(self, family):
+        candidates = plan(family, Budget(parameters=30e6))
+        assert len(candidates) >= 10
+        assert all(0.99 * 30e6 <= each.parameters.total <= 30e6 for each in candidates)
+        depths = [each.config.num_hidden_layers for each in candidates]
+        assert depths == sorted(depths) and len({describe(each.config) for each in candidates}) == len(candidates)
+
+    def test_ceilings(self):
+        """The tightest is used up; none is exceeded."""
+        setting = StepSetting(8, 128)
+        candidates = plan("bert", Budget(flops=50e6, memory=2e9), setting=setting)
+        for each in candidates:
+            assert each.flops_unit <= 50e6 and each.memory.peak <= 2e9
+            assert max(each.flops_unit / 50e6, each.memory.peak / 2e9) >= 0.99
+        every = plan("gpt", Budget(parameters=30e6), setting=setting)
+        ceiling = sorted(each.flops_unit for each in every)[len(every) // 2]
+        both = plan("gpt", Budget(parameters=30e6, flops=ceiling), setting=setting)
+        assert 0 < len(both) < len(every) and all(each.flops_unit <= ceiling for each in both)
+
+    def test_starting_point_and_dials(self):
+        start = load_shape("bert/base")
+        (only,) = plan("bert", dials=Dials(layers=6, heads=24, head_dim=32, mlp_ratio=2), start=start)
+        config = only.config
+        assert (config.num_hidden_layers, config.num_attention_heads, config.head_dim) == (6, 24, 32)
+        assert config.intermediate_size == 2 * config.hidden_size
+        assert only.parameters_over_start == pytest.approx(1, abs=0.01)
+        assert only.advice["lean"].agrees
+        solved = plan("bert", dials=Dials(layers=6), start=start)  # by width, by MLP, by heads
+        assert sorted(each.config.intermediate_size != 3072 for each in solved) == [False, True, True]
+        (same,) = plan("bert", dials=Dials(heads=24, width=768, mlp=3072, layers=12), start=start)
+        assert same.config.head_dim == 32 and same.parameters_over_start == 1
+
+    def test_costs_are_the_configurations(self):
+        setting = StepSetting(4, 256, "bfloat16")
+        for each in plan("gpt", Budget(parameters=30e6), setting=setting, rows=3):
+            config, row = each.config, json.loads(json.dumps(each.document()))
+            flops = config.count_flops(256)
+            assert row["parameters"] == config.count_parameters().total
+            assert row["flops_forward"] == flops.forward / 256
+            assert row["flops_training_step"] == pytest.approx(flops.training_step / 256)
+            assert row["flops_attention"] + row["flops_linear"] == pytest.approx(row["flops_forward"])
+            assert row["kv_bytes_per_token"] == config.kv_bytes_per_token(2)
+        image = plan("vit", Budget(parameters=30e6), rows=1)[0]
+        assert image.flops_unit == image.config.count_flops().forward and image.kv_bytes_per_token is None
+
+    def test_grouped_heads_stay_grouped(self):
+        start = load_shape("gpt/base", num_key_value_heads=4)
+        (only,) = plan("gpt", dials=Dials(layers=6, heads=24, mlp_ratio=4), start=start)
+        assert only.config.num_key_value_heads == 4
+        (only,) = plan("gpt", dials=Dials(layers=6, heads=24, mlp_ratio=4), start=load_shape("gpt/base"))
+        assert only.config.num_key_value_heads == 24
+
+    def test_inputs(self):
+        config = with_inputs(load_shape("gpt/base"), length=2048, vocab_size=300)
+        assert (config.max_position_embeddings, config.vocab_size, config.eos_token_id) == (2048, 300, 299)
+        assert with_inputs(load_shape("gpt/base"), length=64).max_position_embeddings == 1024
+        assert with_inputs(load_shape("vit/base"), image_size=384).num_patches == 576
+        varied = load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}})
+        assert with_inputs(varied, length=64).heads_per_layer == varied.heads_per_layer
+
+    @pytest.mark.parametrize(
+        ("text", "unit", "value"),
+        [
+            ("30M", "", 30e6),
+            ("1.5g", "", 1.5e9),
+            ("2e9", "", 2e9),
+            ("8GB", "B", 8e9),
+            ("2 GiB", "B", 2**31),
+            ("5ms", "s", 5e-3),
+        ],
+    )
+    def test_units(self, text, unit, value):
+        assert parse_size("--x", text, unit) == pytest.approx(value)
+
+
+class TestBadInput:
+    """One line that names the flag and what was expected."""
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            ("--params 30M", "--family None: expected one of vit, bert, gpt"),
+            ("--family rnn --params 30M", "--family rnn: expected one of vit, bert, gpt"),
+            ("--family gpt", "nothing to plan for: give --params, --flops, --memory, --latency or --like SHAPE"),
+            ("--family gpt --params 30Q", "--params 30Q: expected a number above 0 with a unit, as 30M, 1.5G or 2e9"),
+            ("--family gpt --params -3M", "--params -3M: expected a number above 0 with a unit"),
+            ("--family gpt --memory 8", "--memory 8: expected a number above 0 with a unit, as 8GB or 512MiB"),
+            ("--family gpt --memory 8M", "--memory 8M: expected a number above 0 with a unit"),
+            ("--family gpt --flops 5GB", "--flops 5GB: expected a number above 0 with a unit"),
+            ("--family gpt --latency 5", "--latency 5: needs --measure, for time is measured on this machine"),
+            (
+                "--family gpt --latency 5 --measure",
+                "--latency 5: expected a number above 0 with a unit, as 5ms or 0.1s",
+            ),
+            ("--family gpt --like bert/base", "--like bert/base: a bert shape, but --family is gpt"),
+            ("--like gpt/huge", "unknown shape 'gpt/huge', expected one of vit/base"),
+            ("--like gpt/base --params 30M --equal flops", "--equal flops: needs --like SHAPE and no --params"),
+            (
+                "--family gpt --params 30M --head-dim 7",
+                "--head-dim 7: no fused attention kernel takes it; expected 8, 16",
+            ),
+            ("--family gpt --params 30M --head-dim 512", "--head-dim 512: no fused attention kernel takes it"),
+            ("--family gpt --params 30M --layers 0", "--layers 0: expected a number above 0"),
+            ("--family gpt --params 30M --mlp 64 --mlp-ratio 2", "--mlp and --mlp-ratio: expected one of them"),
+            ("--family gpt --params 30M --batch 0", "--batch 0: expected a number above 0"),
+            ("--family gpt --params 30M --dtype int8", "--dtype int8: expected one of float32, bfloat16, float16"),
+            ("--family gpt --params 30M --image-size 32", "--image-size 32: gpt has no such input"),
+            ("--family vit --params 30M --length 32", "--length 32: vit has no such input"),
+            ("--family vit --params 30M --image-size 30", "image_size: height 30 is not a multiple of patch_size 16"),
+            ("--family gpt --params 30M --pick 99", "--pick 99: expected a row from 1 to"),
+            (
+                "--family gpt --params 10K",
+                "no shape fits: the nearest, 2 layers × 1, .*, 5.18 times --params 10K",
+            ),
+            (
+                "--family gpt --params 30M --memory 100MB",
+                "--params 30M and --memory 100MB contradict each other: the nearest, .* times --memory 100MB",
+            ),
+            (
+                "--family gpt --params 30M --layers 4 --width 256 --heads 4 --head-dim 64 --mlp 1024",
+                "no shape fits: the nearest, 4 layers × 256, .*, takes 16.3M, 45.7% under --params 30M",
+            ),
+            (
+                "--like gpt/base --layers 3 --width 768 --heads 12 --mlp 3072",
+                "no shape fits: .* under parameters of --like",
+            ),
+        ],
+    )
+    def test_one_line(self, leaner, words, message):
+        result = leaner(*words.split())
+        assert result.exit_code == 1 and result.stdout == "", result.output
+        assert re.match("leaner: .*" + message.replace("(", r"\("), result.stderr), result.stderr
+        assert result.stderr.count("\n") == 1
+
+    def test_another_familys_start(self):
+        with pytest.raises(ValueError, match="--like: a bert shape; expected one of --family gpt"):
+            plan("gpt", start=load_shape("bert/base"))
+
+
+class TestCommand:
+    def test_table(self, leaner):
+        result = leaner("--like", "bert/16x12", "--layers", 10, "--heads", 24, "--head-dim", 32, "--length", 128)
+        assert result.exit_code == 0, result.output
+        text = result.output
+        for word in ("start", "16×768", "24×32", "10×", *advice.SOURCES, "2006.12467", "FlashInfer", "not ranked"):
+            assert word in text, word
+        assert max(map(len, text.splitlines())) <= 119
+
+    def test_json_holds_the_table(self, leaner):
+        document = json.loads(leaner("--family", "gpt", "--params", "30M", "--rows", 4, "--json").output)
+        assert len(document["candidates"]) == 4 and document["start"] is None and document["setting"]["length"] == 1024
+        best = plan("gpt", Budget(parameters=30e6), rows=4)
+        assert document["candidates"] == json.loads(json.dumps([each.document() for each in best]))
+        assert set(document["candidates"][0]["advice"]) == set(document["sources"])
+        assert document["kernels"]["32"]["FlashInfer"] is False
+
+    def test_write(self, leaner, tmp_path, monkeypatch):
+        """A path, a .json file, and a name that `leaner shapes` then lists."""
+        registry = tmp_path / "configuration"
+        shutil.copytree(shapes.shapes_folder(), registry, ignore=shutil.ignore_patterns("__pycache__"))
+        for module in (shapes, planner):
+            monkeypatch.setattr(module, "shapes_folder", lambda: registry)
+        question = ("--family", "gpt", "--params", "30M", "--pick", 3)
+        expected = plan("gpt", Budget(parameters=30e6))[2].config
+        for name, path in (
+            (tmp_path / "a.json", tmp_path / "a.json"),
+            (tmp_path / "b", tmp_path / "b.json"),
+            ("thirty", registry / "gpt" / "thirty.json"),
+        ):
+            result = leaner(*question, "--write", name)
+            assert result.exit_code == 0 and f"row 3 → {path}" in result.output.replace("\n", ""), result.output
+            for loaded in (AutoConfig.from_pretrained(path), load_config(str(path))):
+                assert describe(loaded) == describe(expected)
+                assert loaded.count_parameters() == expected.count_parameters()
+            assert json.loads(path.read_text()).keys() == json.loads((registry / "gpt/base.json").read_text()).keys()
+            again = leaner(*question, "--write", name)
+            assert again.exit_code == 1 and "exists already; expected a new name" in again.stderr
+        assert load_config("gpt/thirty").num_hidden_layers == expected.num_hidden_layers
+        listed = CliRunner().invoke(app, ["shapes", "--family", "gpt"]).output
+        assert "gpt/thirty" in listed
+        for name, message in (
+            ("lean-thirty-one", "needs its baseline, gpt/thirty-one"),
+            ("a b", "expected letters, digits, dots and dashes, or a path"),
+            (tmp_path / "no" / "c.json", "cannot be written"),
+        ):
+            result = leaner(*question, "--write", name)
+            assert result.exit_code == 1 and message in result.stderr, result.stderr
+
+    def test_plot(self, leaner, tmp_path):
+        assert leaner("--like", "gpt/base", "--plot", tmp_path / "shapes.png").exit_code == 0
+        assert (tmp_path / "shapes.png").read_bytes().startswith(b"\x89PNG")
+        drawn = (tmp_path / "shapes.svg").read_text()
+        assert "<svg" in drawn
+
+    def test_arithmetic_builds_no_model(self, leaner, monkeypatch):
+        monkeypatch.setattr(transformers.PreTrainedModel, "__init__", lambda *_: pytest.fail("a model was built"))
+        assert leaner("--family", "vit", "--params", "20M").exit_code == 0
+
+    @pytest.mark.full
+    def test_arithmetic_is_quick(self):
+        """At most 2 s over what importing PreTrainedModel takes, the two taking turns."""
+        alone = [sys.executable, "-c", "from transformers.modeling_utils import PreTrainedModel"]
+        command = [sys.executable, "-m", "modeling_leaner.cli", "plan", "--family", "gpt", "--params", "30M"]
+        times = {"alone": [], "plan": []}
+        for _ in range(5):
+            for name, words in (("alone", alone), ("plan", command)):
+                start = perf_counter()
+                subprocess.run(words, check=True, capture_output=True)
+                times[name].append(perf_counter() - start)
+        assert median(times["plan"]) - median(times["alone"]) <= 2, times
+
+
+class TestMeasure:
+    SMALL = ("--like", "gpt/nano", "--length", 16, "--batch", 2, "--layers", 3, "--measure")
+
+    def test_measurements(self):
+        configs = [load_shape("gpt/nano"), load_shape("gpt/nano", num_hidden_layers=1)]
+        setting = StepSetting(2, 32)
+        deep, shallow = measure(configs, setting, rounds=3)
+        assert deep["training_step_s"] > shallow["training_step_s"] > deep["inference_s"] / 10 > 0
+        assert deep["training_items_per_second"] == 2 / deep["training_step_s"]
+        assert deep["latency_s"] > 0 and deep["latency_s_spread"] >= 0
+        for row, config in ((deep, configs[0]), (shallow, configs[1])):
+            assert row["peak_memory_bytes"] == pytest.approx(training_memory(config, setting).peak, rel=0.15)
+
+    def test_table_and_json(self, leaner):
+        text = leaner(*self.SMALL, "--rows", 1).output
+        assert "taking turns" in text and "prediction" in text
+        document = json.loads(leaner(*self.SMALL, "--rows", 1, "--json").output)
+        assert document["start"]["measured"]["training_step_s"] > 0
+        assert document["candidates"][0]["measured"]["peak_memory_bytes"] > 0
+
+    def test_latency(self, leaner):
+        """A ceiling in time: what is kept is below it; one that nothing meets names the nearest."""
+        words = (
+            "--family",
+            "gpt",
+            "--vocab-size",
+            64,
+            "--length",
+            16,
+            "--batch",
+            1,
+            "--layers",
+            2,
+            "--rows",
+            2,
+            "--measure",
+        )
+        document = json.loads(leaner(*words, "--latency", "30ms", "--json").output)
+        assert document["candidates"]
+        assert all(each["measured"]["latency_s"] <= 0.03 for each in document["candidates"])
+        result = leaner(*words, "--latency", "1us")
+        assert result.exit_code == 1 and "no shape fits: the nearest, 2 layers" in result.stderr, result.stderr
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+    def test_a_gpu_is_asked_for_in_vain(self, leaner):
+        result = leaner(*self.SMALL, "--device", "gpu")
+        assert result.exit_code == 1 and "this machine has no CUDA device" in result.stderr
