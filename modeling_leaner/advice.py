@@ -126,7 +126,7 @@ def judge_fit(case: Case) -> Verdict:
     margin = fitted_depth_of_size(case.parameters) - case.layers
     low, high = FIT_DEPTHS
     inside = fitted_parameters(low) <= case.parameters <= fitted_parameters(high) and low <= case.layers <= high
-    return Verdict(abs(margin) <= 1, f"{margin:+.1f}", not inside)
+    return Verdict(abs(margin) <= 1, f"{margin:+.1f}", not inside or case.family != "gpt")
 
 
 # One rule each.
@@ -145,13 +145,13 @@ def judge_rank(case: Case) -> Verdict:
     The source speaks of vocabularies; a patch's values as its rank are this project's reading.
     """
     ratio = case.width / input_rank(case.config)
-    return Verdict(ratio <= 1, f"{ratio:.2g}×", case.family == "vit")
+    return Verdict(ratio <= 1, f"{ratio:.2f}", case.family == "vit")
 
 
 def judge_low_rank(case: Case) -> Verdict:
     """Yes where the head size reaches the sequence length: a smaller head cannot form every attention matrix."""
     ratio = case.config.head_dim / case.length
-    return Verdict(ratio >= 1, f"{ratio:.2g}×")
+    return Verdict(ratio >= 1, f"{ratio:.2f}")
 
 
 # Layers and heads before and after, as printed: XCiT-M (whose printed parameters are those of 16 layers, not 12),
@@ -171,7 +171,7 @@ def judge_lean(case: Case) -> Verdict:
     rows = [(after[0] / before[0], after[1] / before[1]) for before, after in LEAN_ROWS]
     agrees = any(depth <= row_depth and heads >= row_heads for row_depth, row_heads in rows)
     beyond = depth < min(row[0] for row in rows) or heads > max(row[1] for row in rows)
-    return Verdict(agrees, f"{depth:.2g}L {heads:.2g}H", agrees and beyond)
+    return Verdict(agrees, f"{depth:.1f}/{heads:.1f}", agrees and beyond)
 
 
 KAPLAN_ASPECTS = (1600 / 48, 4288 / 6)  # width over layers of two shapes of one size that are within 3 % in loss
@@ -180,7 +180,7 @@ KAPLAN_ASPECTS = (1600 / 48, 4288 / 6)  # width over layers of two shapes of one
 def judge_kaplan(case: Case) -> Verdict:
     """Yes (the shape hardly matters) where width over layers lies between two shapes within 3 %: 33 to 715."""
     aspect, (low, high) = case.width / case.layers, KAPLAN_ASPECTS
-    return Verdict(low <= aspect <= high, f"{aspect:.3g}", case.family != "gpt")
+    return Verdict(low <= aspect <= high, f"{aspect:.0f}", case.family != "gpt")
 
 
 DEEP_ENOUGH = (32, 36)  # layers at which the gain from deepening converges
@@ -190,7 +190,7 @@ def judge_deep_narrow(case: Case) -> Verdict:
     """No below 32 layers: deepen first; above 36 the gain has converged. The margin is in layers."""
     low, high = DEEP_ENOUGH
     margin = case.layers - min(max(case.layers, low), high)
-    return Verdict(margin == 0, f"{margin:+d}" if margin else "")
+    return Verdict(margin == 0, f"{margin:+d}" if margin else "", case.family == "vit")
 
 
 MOBILE_SHAPES = ((125e6, 30), (350e6, 32))  # parameters, layers
@@ -216,7 +216,7 @@ def judge_petty(case: Case) -> Verdict:
         return Verdict(None, "")
     share = case.layers / case.start.num_hidden_layers
     inside = PETTY_SIZES[0] / 2 <= case.config.count_parameters().total <= 2 * PETTY_SIZES[1] and case.family == "gpt"
-    return Verdict(share < 1, f"{share:.2g}×", not inside)
+    return Verdict(share < 1, f"{share:.2f}", not inside)
 
 
 SOVIT_EXPONENTS = {"layers": 0.45, "width": 0.22, "mlp": 0.6}
@@ -246,7 +246,7 @@ def judge_sovit(case: Case) -> Verdict:
     ours = {"layers": case.layers, "width": case.width, "mlp": case.config.intermediate_size}
     agrees = all(1 / 1.2 <= ours[name] / best[name] <= 1.2 for name in best)
     inside = SOVIT_RANGE[0] / 2 <= case.parameters <= 2 * SOVIT_RANGE[1]
-    return Verdict(agrees, f"{ours['layers'] / best['layers']:.2g}×", not inside)
+    return Verdict(agrees, f"{ours['layers'] / best['layers']:.2f}", not inside)
 
 
 def critical_depth(width: float) -> float:
@@ -257,7 +257,7 @@ def critical_depth(width: float) -> float:
 def judge_delusion(case: Case) -> Verdict:
     """Yes up to D_crit; the margin is in layers, negative beyond it."""
     margin = critical_depth(case.width) - case.layers
-    return Verdict(margin >= 0, f"{margin:+.1f}", case.family != "gpt")
+    return Verdict(margin >= 0, f"{margin:+.0f}", case.family != "gpt")
 
 
 # What runs where. A kernel that pads a head to the next size it has counts as running, and costs the padding.
@@ -321,7 +321,7 @@ SOURCES: dict[str, Source] = {
         Source(
             "lean",
             "equal accuracy, fewer parameters",
-            "one seed; ≥0.33 of the layers, ≤2× the heads",
+            "one seed; layers / start's, heads / start's",
             "Lean 2025, 2505.20802",
             judge_lean,
         ),

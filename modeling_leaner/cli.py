@@ -113,6 +113,7 @@ def plan(
     mlp_ratio: Annotated[float | None, typer.Option(help="Fix the MLP's width over the width.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a sequence (text); left out, the longest.")] = None,
     image_size: Annotated[int | None, typer.Option(help="Pixels of an image's side (vit).")] = None,
+    patch_size: Annotated[int | None, typer.Option(help="Pixels of a patch's side (vit).")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="Vocabulary (text).")] = None,
     batch: Annotated[int, typer.Option(help="Items of a training step, for its memory and time.")] = 8,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",

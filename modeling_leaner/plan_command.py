@@ -88,6 +88,7 @@ def run(
     equal: str | None,
     length: int | None,
     image_size: int | None,
+    patch_size: int | None,
     vocab_size: int | None,
     batch: int,
     dtype: str,
@@ -115,11 +116,11 @@ def run(
             raise ValueError(f"{flag} {value}: expected a number above 0")
     if latency is not None and not measure:
         raise ValueError(f"--latency {latency}: needs --measure, for time is measured on this machine")
-    start = with_inputs(load_config(like), length, image_size, vocab_size) if like else None
+    start = with_inputs(load_config(like), length, image_size, vocab_size, patch_size) if like else None
     family = family or family_of(start)
     if start is not None and family_of(start) != family:
         raise ValueError(f"--like {like}: a {family_of(start)} shape, but --family is {family}")
-    base = start or with_inputs(load_shape(f"{family}/base"), length, image_size, vocab_size)
+    base = start or with_inputs(load_shape(f"{family}/base"), length, image_size, vocab_size, patch_size)
     setting = StepSetting(batch, length, dtype, attention, device)
     sizes = [
         text and parse_size(flag, text, unit)
@@ -148,7 +149,9 @@ def run(
     else:
         print_plan(candidates, setting, first, measurements)
     if plot is not None:
-        draw_plan(candidates, setting, plot, start)
+        paths = draw_plan(candidates, setting, plot, start)
+        if not as_json:
+            print(f"drawn: {', '.join(map(str, paths))}")
     if write is not None:
         path = write_shape(candidates[pick - 1].config, write)
         if not as_json:

@@ -27,7 +27,7 @@ def draw_plan(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure((12, 5), layout="constrained")
+    figure = Figure((12, 6), layout="constrained")
     left, right = figure.subplots(1, 2)
     middle = candidates[len(candidates) // 2].config
     draw_depths(left, candidates, middle, start)
@@ -37,8 +37,8 @@ def draw_plan(
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_formatter("")
         axis.grid(alpha=0.3, which="both")
-        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=3, frameon=False)
-    figure.suptitle("The sources optimise different costs; the bands are not to be merged", fontsize=10)
+        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.13), ncols=2, frameon=False)
+    figure.suptitle("Parameters against depth and heads, and what each source advises for its own cost", fontsize=11)
     stem = name.removesuffix(".png").removesuffix(".svg")
     paths = [Path(f"{stem}.png"), Path(f"{stem}.svg")]
     for path in paths:
@@ -87,7 +87,7 @@ def draw_heads(
     points = [(max(each.config.heads_per_layer), each.parameters.total) for each in candidates]
     axis.plot(*zip(*points), "o", color="tab:blue", alpha=0.6, label="candidates")
     fewest = max(1.0, width / length)
-    axis.axvspan(0.8, fewest, alpha=0.15, color="tab:purple", label="low-rank: at heads × size = width, size ≥ length")
+    axis.axvspan(0.8, fewest, alpha=0.15, color="tab:purple", label="low-rank: width / heads ≥ length")
     if start is not None:
         heads = max(start.heads_per_layer)
         axis.plot(heads, start.count_parameters().total, "*", color="black", ms=12, label="start")

@@ -400,6 +400,9 @@ def plan(
     fitting, missed = [], []
     for question, free in questions(base, start, dials):
         config = solve_shape(base, question, free, goals, highest)
+        if free is None and start is not None and budget == Budget():  # nothing to solve: the shape as it is
+            fitting.append(config)
+            continue
         wrong = [goal for goal in goals if goal.load(config) > (highest if goal is goals[0] else 1)]
         wrong += [goal for goal in goals if not goal.ceiling and goal.load(config) < 1 - TOLERANCE]
         if wrong:
@@ -413,7 +416,9 @@ def plan(
         raise NoShapeFits(f"{problem}: {goal.miss(config)}")
     if not fitting:
         raise NoShapeFits("no shape fits: every one is far deeper than wide, or the reverse; give --layers or --width")
+    same = describe(start) if start is not None else None
     unique = list({describe(config): config for config in fitting}.values())
+    unique = [config for config in unique if describe(config) != same] or unique
     unique.sort(key=lambda config: (config.num_hidden_layers, config.head_dim))
     if rows is not None and rows < len(unique):
         unique = [unique[round(index * (len(unique) - 1) / max(1, rows - 1))] for index in range(rows)]
@@ -424,34 +429,33 @@ def plan(
 
 
 def with_inputs(
-    config: LeanConfig, length: int | None = None, image_size: int | None = None, vocab_size: int | None = None
+    config: LeanConfig,
+    length: int | None = None,
+    image_size: int | None = None,
+    vocab_size: int | None = None,
+    patch_size: int | None = None,
 ) -> LeanConfig:
-    """The configuration for other data: a vocabulary, an image size, or positions for sequences of `length`.
+    """The configuration for other data: positions for sequences of `length`, a vocabulary, a size of image or patch.
 
     Raises ValueError, naming the flag, where the family has no such input, or as the configuration does.
     """
     family, fields = family_of(config), fields_of(config)
-    for flag, value, able in (
-        ("--length", length, family != "vit"),
-        ("--vocab-size", vocab_size, family != "vit"),
-        ("--image-size", image_size, family == "vit"),
-    ):
-        if value is not None and (not able or value < 1):
-            raise ValueError(
-                f"{flag} {value}: " + ("expected a number above 0" if able else f"{family} has no such input")
-            )
-    if length is not None:  # as many positions as before, unless the sequences are longer
+    given = {"length": length, "image_size": image_size, "vocab_size": vocab_size, "patch_size": patch_size}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name, value in given.items():
+        able = (family == "vit") == (name in ("image_size", "patch_size"))
+        expected = "expected a number above 0" if able else f"{family} has no such input"
+        if not able or value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} {value}: {expected}")
+    if length := given.pop("length", None):  # as many positions as before, unless the sequences are longer
         fields["max_position_embeddings"] = max(length, config.max_position_embeddings)
+    fields |= given
     if vocab_size is not None:
-        last = vocab_size - 1
-        fields["vocab_size"] = vocab_size
-        fields |= {name: min(fields[name], last) for name in fields if name.endswith("_token_id") and fields[name]}
-    if image_size is not None:
-        fields["image_size"] = image_size
+        special = [name for name in fields if name.endswith("_token_id") and fields[name] is not None]
+        fields |= {name: min(fields[name], vocab_size - 1) for name in special}
     if config.per_layer_attributes:
-        fields["per_layer_config"] = {
-            index: {"num_attention_heads": heads} for index, heads in enumerate(config.heads_per_layer)
-        }
+        heads = enumerate(config.heads_per_layer)
+        fields["per_layer_config"] = {index: {"num_attention_heads": number} for index, number in heads}
     return type(config)(architectures=config.architectures, **fields)
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -119,11 +120,11 @@ class TestSources:
         assert said("gpt", "low-rank", head_dim=128, length=128).agrees
         assert not said("gpt", "low-rank", head_dim=120, length=128).agrees
         bert = load_shape("bert/16x12")
-        assert said("bert", "lean", bert, layers=10, heads=24, head_dim=32) == advice.Verdict(True, "0.62L 2H")
+        assert said("bert", "lean", bert, layers=10, heads=24, head_dim=32) == advice.Verdict(True, "0.6/2.0")
         assert said("bert", "lean", bert, layers=3, heads=24, head_dim=32).extrapolated
         assert said("bert", "lean", bert, layers=16, heads=24, head_dim=32).agrees is False
         assert said("bert", "lean", bert, layers=10, heads=12).agrees is False
-        assert said("bert", "petty", bert, layers=8) == advice.Verdict(True, "0.5×", extrapolated=True)
+        assert said("bert", "petty", bert, layers=8) == advice.Verdict(True, "0.50", extrapolated=True)
         assert said("gpt", "lean").agrees is None and said("gpt", "petty").agrees is None
 
     def test_rank_of_the_input(self):
@@ -281,6 +282,8 @@ class TestPlan:
         assert sorted(each.config.intermediate_size != 3072 for each in solved) == [False, True, True]
         (same,) = plan("bert", dials=Dials(heads=24, width=768, mlp=3072, layers=12), start=start)
         assert same.config.head_dim == 32 and same.parameters_over_start == 1
+        (half,) = plan("bert", dials=Dials(12, 768, 12, 64, mlp=1536), start=start)  # nothing to solve
+        assert half.config.intermediate_size == 1536 and half.parameters_over_start < 0.8
 
     def test_costs_are_the_configurations(self):
         setting = StepSetting(4, 256, "bfloat16")
@@ -373,7 +376,7 @@ class TestBadInput:
                 "no shape fits: the nearest, 4 layers × 256, .*, takes 16.3M, 45.7% under --params 30M",
             ),
             (
-                "--like gpt/base --layers 3 --width 768 --heads 12 --mlp 3072",
+                "--like gpt/base --layers 3 --width 768 --heads 12 --mlp 3072 --equal params",
                 "no shape fits: .* under parameters of --like",
             ),
         ],
@@ -396,7 +399,9 @@ class TestCommand:
         text = result.output
         for word in ("start", "16×768", "24×32", "10×", *advice.SOURCES, "2006.12467", "FlashInfer", "not ranked"):
             assert word in text, word
-        assert max(map(len, text.splitlines())) <= 119
+        assert max(map(len, text.splitlines())) <= 119 and "…" not in text
+        wide = leaner("--like", "vit/base", "--equal", "flops", "--memory", "800GB", "--batch", 999).output
+        assert wide.count("\n") > 30 and "…" not in wide
 
     def test_json_holds_the_table(self, leaner):
         document = json.loads(leaner("--family", "gpt", "--params", "30M", "--rows", 4, "--json").output)
@@ -509,3 +514,17 @@ class TestMeasure:
     def test_a_gpu_is_asked_for_in_vain(self, leaner):
         result = leaner(*self.SMALL, "--device", "gpu")
         assert result.exit_code == 1 and "this machine has no CUDA device" in result.stderr
+
+
+PAGE = (Path(__file__).parent.parent / "configuration" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("part", re.split(r"```bash\n", PAGE)[1:])
+def test_page(leaner, part):
+    """Every command of "How to choose a shape" runs and prints the lines that follow it there, in their order."""
+    command, shown = re.match(r"leaner plan (.*)\n```\s+```text\n(.*?)```", part, flags=re.DOTALL).groups()
+    result = leaner(*command.split())
+    assert result.exit_code == 0, result.output
+    printed = iter(line.rstrip() for line in result.output.splitlines())
+    for line in shown.splitlines():
+        assert line in printed, line
