@@ -14,14 +14,13 @@ from .planner import (
     NoShapeFits,
     cost_of,
     describe,
-    family_of,
     flops_unit,
     parse_size,
     plan,
     with_inputs,
     write_shape,
 )
-from .shapes import CONFIG_CLASSES, load_config, load_shape
+from .shapes import CONFIG_CLASSES, family_of, load_config, load_shape
 
 
 MEASURED_ROWS = 6

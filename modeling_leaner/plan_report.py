@@ -11,7 +11,8 @@ from .advice import (
     kernels_for,
 )
 from .memory import StepSetting
-from .planner import Candidate, family_of, human
+from .planner import Candidate, human
+from .shapes import family_of
 
 
 WIDTH = 119

@@ -15,7 +15,7 @@ from pathlib import Path
 from .advice import Verdict, advise, has_fused_kernel
 from .configuration_leaner import Flops, LeanConfig, ParameterCount
 from .memory import StepSetting, TrainingMemory, training_memory
-from .shapes import VARIANTS, baseline_of, load_shape, shape_names, shapes_folder
+from .shapes import VARIANTS, baseline_of, family_of, load_shape, shape_names, shapes_folder
 
 
 TOLERANCE = 0.01  # of parameters or FLOPs that are to be met
@@ -117,11 +117,6 @@ class Candidate:
 
 class NoShapeFits(ValueError):
     """No shape meets the budget; the message names the nearest and by how much it misses."""
-
-
-def family_of(config: LeanConfig) -> str:
-    """`vit`, `bert` or `gpt`."""
-    return config.model_type.removeprefix("lean_")
 
 
 def flops_unit(config: LeanConfig, flops: Flops) -> float:

@@ -53,6 +53,11 @@ def load_shape(name: str, **overrides) -> LeanConfig:
     return CONFIG_CLASSES[name.split("/")[0]](**{**values, **overrides})
 
 
+def family_of(config: LeanConfig) -> str:
+    """`vit`, `bert` or `gpt`."""
+    return config.model_type.removeprefix("lean_")
+
+
 def load_config(source: str) -> LeanConfig:
     """The configuration of a named shape, a config file, a folder or a Hub id.
 

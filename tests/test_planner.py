@@ -13,6 +13,7 @@ from time import perf_counter
 import pytest
 import torch
 import transformers
+from modeling_leaner.training.measure_shapes import Bench, made_up_batch, measure
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
 from typer.testing import CliRunner
@@ -34,7 +35,6 @@ from modeling_leaner.planner import (
     with_inputs,
 )
 from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape, shape_names
-from modeling_leaner.training.measure_shapes import Bench, made_up_batch, measure
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_two_hundred_questions_are_solved_within_one_percent():
     names = [name for name in shape_names() if "nano" not in name]
     while solved < 200:
         start = load_shape(dice.choice(names))
-        family, equal = planner.family_of(start), dice.choice(["params", "flops"])
+        family, equal = shapes.family_of(start), dice.choice(["params", "flops"])
         layers = max(1, round(start.num_hidden_layers * dice.uniform(0.4, 1.6)))
         dials = dice.choice(
             [

@@ -11,10 +11,11 @@ from huggingface_hub.errors import HfHubHTTPError
 from transformers.utils import logging
 
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.shapes import load_config
 
 from . import report
 from .arguments import RecipeArguments, parse
-from .loading import build_model, has_weights, load_config, load_processing, task_of, with_fields
+from .loading import build_model, has_weights, load_processing, task_of, with_fields
 from .sources import Rows, content_sha256, describe, load_evaluation, load_training
 from .tasks import Task
 from .train import split_name

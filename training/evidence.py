@@ -8,8 +8,9 @@ from typing import Any
 from huggingface_hub import EvalResultEntry
 from matplotlib.figure import Figure
 
+from modeling_leaner.shapes import load_config
+
 from . import latency
-from .loading import load_config
 from .sweep import Grid, Row, Run, read_rows, summarise, tune
 
 

@@ -16,9 +16,11 @@ import torch
 import transformers
 from transformers import PreTrainedModel, set_seed
 
+from modeling_leaner.shapes import load_config
+
 from . import report
 from .arguments import RecipeArguments, parse
-from .loading import load_config, with_fields
+from .loading import with_fields
 from .sweep import TRAIN_COMMAND, Grid, GridError, Run, command, load_grid
 from .tasks import TASKS
 

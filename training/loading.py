@@ -17,17 +17,12 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor  #
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import ConversionError, from_lean_config
-from modeling_leaner.shapes import shape_names
+from modeling_leaner.shapes import family_of, shape_names
 
 from .arguments import RecipeArguments
 from .sources import Rows
 from .tasks import TASKS, Task
 from .tokenizer import KINDS, save_whole, train_tokenizer
-
-
-def family(config: LeanConfig) -> str:
-    """`vit`, `bert` or `gpt`."""
-    return config.model_type.removeprefix("lean_")
 
 
 def has_weights(source: str) -> bool:
@@ -50,7 +45,7 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
         ValueError: there is none, or `tokenizer` is given for a checkpoint that has one.
     """
     source = str(arguments.shape)
-    if family(config) == "vit":
+    if family_of(config) == "vit":
         if has_weights(source) and (
             not Path(source).is_dir() or (Path(source) / "preprocessor_config.json").is_file()
         ):
@@ -84,7 +79,7 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
     """The tokenizer of the recipe's kind on the training rows (at most 200,000); kept in the datasets' cache."""
     probe = TASKS[arguments.task].text_columns_of(arguments, train)
     length = arguments.max_length or config.max_position_embeddings
-    settings = (arguments.tokenizer, config.vocab_size, length, family(config), probe, __version__)
+    settings = (arguments.tokenizer, config.vocab_size, length, family_of(config), probe, __version__)
     data = (arguments.dataset, arguments.dataset_config, arguments.data_files, arguments.train_split)
     held = (arguments.holdout, arguments.tuning_holdout, arguments.max_train_rows)
     key = Hasher.hash((getattr(train, "_fingerprint", None), settings, data, held))
@@ -93,7 +88,7 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
         streamed = isinstance(train, datasets.IterableDataset)
         rows = train.take(200_000) if streamed else train.select(range(min(len(train), 200_000)))
         texts = (row[column] for row in rows for column in probe)
-        tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family(config))
+        tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family_of(config))
         folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             save_whole(tokenizer, folder)

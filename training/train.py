@@ -21,11 +21,12 @@ from transformers.utils import logging
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import convert
+from modeling_leaner.shapes import load_config
 
 from . import report
 from .arguments import RecipeArguments, parse, recipe_names
 from .card import write_card
-from .loading import build_model, fitted, load_config, load_processing, task_of, with_fields
+from .loading import build_model, fitted, load_processing, task_of, with_fields
 from .run_folder import alone_in, find_checkpoint, open_folder
 from .sources import Rows, content_sha256, describe, load_training
 from .tasks import Task
