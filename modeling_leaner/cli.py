@@ -127,10 +127,10 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Shapes for a budget or equal to a starting point: what they cost, and what the literature advises."""
-    from .plan_command import run
+    from .plan_command import Options, run
 
     try:
-        run(**context.params)
+        run(Options(**context.params))
     except (ValueError, OSError) as error:
         fail(" ".join(str(error).split()))
 

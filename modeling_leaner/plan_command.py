@@ -2,7 +2,7 @@
 
 import json
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from .memory import BYTES, StepSetting
 from .plan_figure import draw_plan
@@ -71,87 +71,102 @@ def within_latency(
     return [each for each, _ in kept], head + [row for _, row in kept]
 
 
-def check_choice(flag: str, value: str | None, choices) -> None:
-    """Raises ValueError, naming the flag and what was expected."""
-    if value not in choices:
-        raise ValueError(f"{flag} {value}: expected one of {', '.join(each for each in choices if each)}")
+@dataclass(frozen=True)
+class Options:
+    """The options of `leaner plan`, as they were given."""
+
+    family: str | None
+    params: str | None
+    flops: str | None
+    memory: str | None
+    latency: str | None
+    like: str | None
+    equal: str | None
+    layers: int | None
+    width: int | None
+    heads: int | None
+    head_dim: int | None
+    mlp: int | None
+    mlp_ratio: float | None
+    length: int | None
+    image_size: int | None
+    patch_size: int | None
+    vocab_size: int | None
+    batch: int
+    dtype: str
+    attention: str
+    device: str
+    rows: int | None
+    measure: bool
+    write: str | None
+    pick: int
+    plot: str | None
+    as_json: bool
+
+    def __post_init__(self):
+        """Raises ValueError that names the flag and what was expected."""
+        for name, choices in (
+            ("family", (*CONFIG_CLASSES, *([None] if self.like else []))),
+            ("equal", ("params", "flops", None)),
+            ("dtype", tuple(BYTES)),
+            ("attention", ("sdpa", "eager")),
+            ("device", ("cpu", "gpu")),
+        ):
+            if getattr(self, name) not in choices:
+                expected = ", ".join(filter(None, choices))
+                raise ValueError(f"--{name} {getattr(self, name)}: expected one of {expected}")
+        for name in ("batch", "rows", "pick"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"--{name} {getattr(self, name)}: expected a number above 0")
+        if self.latency is not None and not self.measure:
+            raise ValueError(f"--latency {self.latency}: needs --measure, for time is measured on this machine")
+
+    def size(self, name: str, unit: str = "") -> float | None:
+        """The number of a budget."""
+        text = getattr(self, name)
+        return None if text is None else parse_size(f"--{name}", text, unit)
+
+    @property
+    def dials(self) -> Dials:
+        return Dials(self.layers, self.width, self.heads, self.head_dim, self.mlp, self.mlp_ratio)
+
+    def question(self) -> dict[str, object]:
+        """Arguments of `plan` but for budget and dials: the shapes that give everything else, for the data given."""
+        inputs = (self.length, self.image_size, self.vocab_size, self.patch_size)
+        start = with_inputs(load_config(self.like), *inputs) if self.like else None
+        family = self.family or family_of(start)
+        if start is not None and family_of(start) != family:
+            raise ValueError(f"--like {self.like}: a {family_of(start)} shape, but --family is {family}")
+        base = start or with_inputs(load_shape(f"{family}/base"), *inputs)
+        setting = StepSetting(self.batch, self.length, self.dtype, self.attention, self.device)
+        rows = MEASURED_ROWS if self.measure and self.rows is None else self.rows
+        return {"family": family, "setting": setting, "start": start, "base": base, "rows": rows}
 
 
-def run(
-    family: str | None,
-    params: str | None,
-    flops: str | None,
-    memory: str | None,
-    latency: str | None,
-    like: str | None,
-    equal: str | None,
-    length: int | None,
-    image_size: int | None,
-    patch_size: int | None,
-    vocab_size: int | None,
-    batch: int,
-    dtype: str,
-    attention: str,
-    device: str,
-    rows: int | None,
-    measure: bool,
-    write: str | None,
-    pick: int,
-    plot: str | None,
-    as_json: bool,
-    **dials: float | None,
-) -> None:
-    """The options of `leaner plan` as they were given; prints. Raises ValueError that names the flag."""
-    for flag, value, choices in (
-        ("--family", family, (*CONFIG_CLASSES, *([None] if like else []))),
-        ("--equal", equal, ("params", "flops", None)),
-        ("--dtype", dtype, BYTES),
-        ("--attention", attention, ("sdpa", "eager")),
-        ("--device", device, ("cpu", "gpu")),
-    ):
-        check_choice(flag, value, choices)
-    for flag, value in (("--batch", batch), ("--rows", rows), ("--pick", pick)):
-        if value is not None and value < 1:
-            raise ValueError(f"{flag} {value}: expected a number above 0")
-    if latency is not None and not measure:
-        raise ValueError(f"--latency {latency}: needs --measure, for time is measured on this machine")
-    start = with_inputs(load_config(like), length, image_size, vocab_size, patch_size) if like else None
-    family = family or family_of(start)
-    if start is not None and family_of(start) != family:
-        raise ValueError(f"--like {like}: a {family_of(start)} shape, but --family is {family}")
-    base = start or with_inputs(load_shape(f"{family}/base"), length, image_size, vocab_size, patch_size)
-    setting = StepSetting(batch, length, dtype, attention, device)
-    sizes = [
-        text and parse_size(flag, text, unit)
-        for flag, text, unit in (
-            ("--params", params, ""),
-            ("--flops", flops, ""),
-            ("--memory", memory, "B"),
-            ("--latency", latency, "s"),
-        )
-    ]
-    budget, limit = Budget(*sizes[:3], equal), sizes[3]
-    rows = MEASURED_ROWS if measure and rows is None else rows
-    question = {"family": family, "setting": setting, "start": start, "base": base, "rows": rows}
-    if limit is not None and not (budget.parameters or start):
-        candidates = plan_for_latency(limit, budget, Dials(**dials), **question)
+def run(options: Options) -> None:
+    """Answers, and prints the answer. Raises ValueError that names the flag."""
+    limit = options.size("latency", "s")
+    budget = Budget(options.size("params"), options.size("flops"), options.size("memory", "B"), options.equal)
+    question = options.question()
+    setting, start = question["setting"], question["start"]
+    by_time = limit is not None and budget.parameters is None and start is None
+    if by_time:
+        candidates = plan_for_latency(limit, budget, options.dials, **question)
     else:
-        candidates = plan(budget=budget, dials=Dials(**dials), **question)
-    first = cost_of(start, setting) if start is not None else None
-    measurements = measured(candidates, setting, first) if measure else None
+        candidates = plan(budget=budget, dials=options.dials, **question)
+    first = None if start is None else cost_of(start, setting)
+    measurements = measured(candidates, setting, first) if options.measure else None
     if limit is not None:
         candidates, measurements = within_latency(limit, candidates, measurements, first)
-    if pick > len(candidates):
-        raise ValueError(f"--pick {pick}: expected a row from 1 to {len(candidates)}")
-    if as_json:
+    if options.pick > len(candidates):
+        raise ValueError(f"--pick {options.pick}: expected a row from 1 to {len(candidates)}")
+    done = []
+    if options.plot is not None:
+        done += [f"drawn: {path}" for path in draw_plan(candidates, setting, options.plot, start)]
+    if options.write is not None:
+        done.append(f"row {options.pick} → {write_shape(candidates[options.pick - 1].config, options.write)}")
+    if options.as_json:
         print(json.dumps(plan_document(candidates, setting, first, measurements), indent=1, ensure_ascii=False))
     else:
         print_plan(candidates, setting, first, measurements)
-    if plot is not None:
-        paths = draw_plan(candidates, setting, plot, start)
-        if not as_json:
-            print(f"drawn: {', '.join(map(str, paths))}")
-    if write is not None:
-        path = write_shape(candidates[pick - 1].config, write)
-        if not as_json:
-            print(f"row {pick} → {path}")
+        print(*done, sep="\n", end="\n" if done else "")

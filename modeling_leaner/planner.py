@@ -313,7 +313,7 @@ def questions(base: LeanConfig, start: LeanConfig | None, dials: Dials) -> Itera
             yield like_start(start, dials, name), name
         return
     layers = {max(1, round(share * start.num_hidden_layers)) for share in SHARES} if start else DEPTHS
-    sizes = {start.head_dim, max(8, start.head_dim // 2)} if start else HEAD_SIZES
+    sizes = {start.head_dim, 8 * max(1, start.head_dim // 16)} if start else HEAD_SIZES
     chosen = next(iter(free), None)
     for depth in [dials.layers] if dials.layers or chosen == "layers" else sorted(layers):
         for size in [dials.head_dim] if dials.head_dim else sorted(sizes):
@@ -323,12 +323,13 @@ def questions(base: LeanConfig, start: LeanConfig | None, dials: Dials) -> Itera
 def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
     """`dials` with what they leave open as at the start, but for the one to solve.
 
-    Of heads and head size, one that is given keeps the product, the width of the attention. Where the width is solved
+    Of heads and head size, one that is given keeps the product, the width of the attention, nearly. Where the width is solved
     the MLP keeps its ratio, and heads that are not given fill the width.
     """
     inner = max(start.heads_per_layer) * start.head_dim
     if dials.heads and not dials.head_dim:
-        dials = replace(dials, head_dim=max(1, round(inner / dials.heads)))
+        size = 8 * max(1, round(inner / dials.heads / 8))  # as kernels want it
+        dials = replace(dials, head_dim=size)
     head_dim = dials.head_dim or start.head_dim
     heads = dials.heads if free in ("width", "heads") else dials.heads or max(1, round(inner / head_dim))
     mlp = dials.mlp if free in ("width", "mlp") or dials.mlp_ratio else dials.mlp or start.intermediate_size

@@ -334,6 +334,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
+            ("--family gpt --params 30M --rows 0", "--rows 0: expected a number above 0"),
             ("--params 30M", "--family None: expected one of vit, bert, gpt"),
             ("--family rnn --params 30M", "--family rnn: expected one of vit, bert, gpt"),
             ("--family gpt", "nothing to plan for: give --params, --flops, --memory, --latency or --like SHAPE"),
@@ -442,6 +443,13 @@ class TestCommand:
         ):
             result = leaner(*question, "--write", name)
             assert result.exit_code == 1 and message in result.stderr, result.stderr
+
+    def test_a_folder_and_heads_of_each_layer(self, leaner, tmp_path):
+        load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}}).save_pretrained(tmp_path)
+        document = json.loads(leaner("--like", tmp_path, "--layers", 4, "--heads", 7, "--json").output)
+        start = load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}})
+        assert document["start"]["parameters"] == start.count_parameters().total
+        assert {each["head_dim"] % 8 for each in document["candidates"]} == {0}
 
     def test_plot(self, leaner, tmp_path):
         assert leaner("--like", "gpt/base", "--plot", tmp_path / "shapes.png").exit_code == 0
