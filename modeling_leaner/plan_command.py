@@ -133,7 +133,10 @@ class Options:
     def question(self) -> dict[str, object]:
         """Arguments of `plan` but for budget and dials: the shapes that give everything else, for the data given."""
         inputs = (self.length, self.image_size, self.vocab_size, self.patch_size)
-        start = with_inputs(load_config(self.like), *inputs) if self.like else None
+        try:
+            start = with_inputs(load_config(self.like), *inputs) if self.like else None
+        except ValueError as error:
+            raise ValueError(f"--like {self.like}: {error}") from error
         family = self.family or family_of(start)
         if start is not None and family_of(start) != family:
             raise ValueError(f"--like {self.like}: a {family_of(start)} shape, but --family is {family}")

@@ -146,6 +146,19 @@ def fields_of(config: LeanConfig) -> dict[str, object]:
 # Solving
 
 
+def key_value_groups(base: LeanConfig) -> int | None:
+    """Key-value heads where they are fewer than the heads; they stay. None where they follow the heads."""
+    fields = fields_of(base)
+    groups = fields.get("num_key_value_heads")
+    return None if groups == fields["num_attention_heads"] else groups
+
+
+def whole_groups(base: LeanConfig, heads: float) -> int:
+    """The nearest number of heads from 1 on that the base's key-value heads divide."""
+    groups = key_value_groups(base) or 1
+    return groups * max(1, round(heads / groups))
+
+
 def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int = 0) -> LeanConfig:
     """The shape of `dials` with the dial `free` at `value`; what neither states is the base's.
 
@@ -155,8 +168,8 @@ def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int
     chosen = asdict(dials) | ({free: value} if free else {})
     width = chosen["width"] or base.hidden_size
     head_dim = chosen["head_dim"] or base.head_dim
-    heads = chosen["heads"] or max(1, round(width / head_dim))
     ratio = chosen["mlp_ratio"] or base.intermediate_size / base.hidden_size
+    heads = dials.heads or whole_groups(base, chosen["heads"] or width / head_dim)
     sizes = {
         "hidden_size": width,
         "num_hidden_layers": chosen["layers"] or base.num_hidden_layers,
@@ -165,8 +178,7 @@ def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int
         "intermediate_size": chosen["mlp"] or max(1, round(ratio * width)),
     }
     fields = {**fields_of(base), **sizes}
-    groups = fields.get("num_key_value_heads")
-    if groups is not None and groups == max(base.heads_per_layer):  # else grouped: the groups stay
+    if "num_key_value_heads" in fields and key_value_groups(base) is None:
         fields["num_key_value_heads"] = heads
     if "pooler_output_size" in fields and base.pooler_output_size == base.hidden_size:
         fields["pooler_output_size"] = width
@@ -283,7 +295,7 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goals: list[Go
         exact = solve_dial(load(dials, free), LIMITS[free], tolerance=TOLERANCE)
         round_width = next((step * round(exact / step) for step in STEPS[:4] if near(exact, step)), 0)
         width = round_width or max(1, round(exact))
-        heads = dials.heads or max(1, round(width / (dials.head_dim or base.head_dim)))
+        heads = dials.heads or whole_groups(base, width / (dials.head_dim or base.head_dim))
         dials = replace(dials, heads=heads)
         if round_width and not (dials.mlp or dials.mlp_ratio):
             dials, free = replace(dials, width=width), "mlp"
@@ -323,15 +335,15 @@ def questions(base: LeanConfig, start: LeanConfig | None, dials: Dials) -> Itera
 def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
     """`dials` with what they leave open as at the start, but for the one to solve.
 
-    Of heads and head size, one that is given keeps the product, the width of the attention, nearly. Where the width is solved
-    the MLP keeps its ratio, and heads that are not given fill the width.
+    Of heads and head size, one that is given keeps the product, the width of the attention, as nearly as multiples of
+    8 allow. Where the width is solved the MLP keeps its ratio, and heads that are not given fill the width.
     """
     inner = max(start.heads_per_layer) * start.head_dim
     if dials.heads and not dials.head_dim:
         size = 8 * max(1, round(inner / dials.heads / 8))  # as kernels want it
         dials = replace(dials, head_dim=size)
     head_dim = dials.head_dim or start.head_dim
-    heads = dials.heads if free in ("width", "heads") else dials.heads or max(1, round(inner / head_dim))
+    heads = dials.heads if free in ("width", "heads") else dials.heads or whole_groups(start, inner / head_dim)
     mlp = dials.mlp if free in ("width", "mlp") or dials.mlp_ratio else dials.mlp or start.intermediate_size
     layers = dials.layers if free == "layers" else dials.layers or start.num_hidden_layers
     width = dials.width if free == "width" else dials.width or start.hidden_size

@@ -173,7 +173,7 @@ class TestMemory:
         [
             ("gpt/small", {"num_hidden_layers": 2}, StepSetting(5, 256)),  # mostly logits
             ("gpt/base", {"num_hidden_layers": 2}, StepSetting(1, 32)),  # mostly weights
-            ("gpt/tiny", {"num_hidden_layers": 3, "vocab_size": 500}, StepSetting(24, 448, attention="eager")),
+            ("gpt/tiny", {"num_hidden_layers": 3, "vocab_size": 500}, StepSetting(26, 448, attention="eager")),
             ("bert/tiny", {"num_hidden_layers": 3}, StepSetting(20, 512)),  # SDPA that falls back, for dropout
             ("bert/tiny", {"attention_probs_dropout_prob": 0.0}, StepSetting(48, 256)),
             ("vit/tiny", {"num_hidden_layers": 5, "num_attention_heads": 9}, StepSetting(200)),
@@ -304,6 +304,9 @@ class TestPlan:
         assert only.config.num_key_value_heads == 4
         (only,) = plan("gpt", dials=Dials(layers=6, heads=24, mlp_ratio=4), start=load_shape("gpt/base"))
         assert only.config.num_key_value_heads == 24
+        for dials in (Dials(), Dials(layers=6)):
+            for each in plan("gpt", dials=dials, start=start):
+                assert each.config.num_key_value_heads == 4 and each.config.num_attention_heads % 4 == 0
 
     def test_inputs(self):
         config = with_inputs(load_shape("gpt/base"), length=2048, vocab_size=300)
@@ -349,7 +352,9 @@ class TestBadInput:
                 "--latency 5: expected a number above 0 with a unit, as 5ms or 0.1s",
             ),
             ("--family gpt --like bert/base", "--like bert/base: a bert shape, but --family is gpt"),
-            ("--like gpt/huge", "unknown shape 'gpt/huge', expected one of vit/base"),
+            ("--like gpt/huge", "--like gpt/huge: unknown shape 'gpt/huge', expected one of vit/base"),
+            ("--like /nowhere", "--like /nowhere: shape /nowhere: no named shape, config file, folder or Hub id"),
+            ("--like gpt/base --image-size 8", "--like gpt/base: --image-size 8: gpt has no such input"),
             ("--like gpt/base --params 30M --equal flops", "--equal flops: needs --like SHAPE and no --params"),
             (
                 "--family gpt --params 30M --head-dim 7",
@@ -536,3 +541,9 @@ def test_page(leaner, part):
     printed = iter(line.rstrip() for line in result.output.splitlines())
     for line in shown.splitlines():
         assert line in printed, line
+
+
+def test_pages_python(capsys):
+    for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
+        exec(block, {})
+    assert len(capsys.readouterr().out.splitlines()) > 5
