@@ -165,7 +165,10 @@ def run(options: Options) -> None:
         raise ValueError(f"--pick {options.pick}: expected a row from 1 to {len(candidates)}")
     done = []
     if options.plot is not None:
-        done += [f"drawn: {path}" for path in draw_plan(candidates, setting, options.plot, start)]
+        try:
+            done += [f"drawn: {path}" for path in draw_plan(candidates, setting, options.plot, start)]
+        except OSError as error:
+            raise ValueError(f"--plot {options.plot}: cannot be written ({error.strerror})") from error
     if options.write is not None:
         done.append(f"row {options.pick} → {write_shape(candidates[options.pick - 1].config, options.write)}")
     if options.as_json:

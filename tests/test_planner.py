@@ -353,6 +353,7 @@ class TestBadInput:
             ),
             ("--family gpt --like bert/base", "--like bert/base: a bert shape, but --family is gpt"),
             ("--like gpt/huge", "--like gpt/huge: unknown shape 'gpt/huge', expected one of vit/base"),
+            ("--family gpt --params 30M --rows 1 --plot no/x", "--plot no/x: cannot be written"),
             ("--like /nowhere", "--like /nowhere: shape /nowhere: no named shape, config file, folder or Hub id"),
             ("--like gpt/base --image-size 8", "--like gpt/base: --image-size 8: gpt has no such input"),
             ("--like gpt/base --params 30M --equal flops", "--equal flops: needs --like SHAPE and no --params"),
