@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -30,7 +31,7 @@ def test_exact_outputs(family, attention):
     with torch.no_grad():
         logits = model(**inputs).logits
     assert (logits - expected["logits"]).abs().max() < TOLERANCE
-    assert expected["logits"].std() > 0.5, "a model that says the same of everything proves nothing"
+    assert expected["logits"].std(0).mean() > 0.3, "a model that says the same of every row proves nothing"
     if family == "gpt":
         generated = model.generate(inputs["input_ids"][:, :8], max_new_tokens=16, do_sample=False)
         assert generated.equal(expected["generated"]) and len(generated[:, 8:].unique()) > 5
@@ -60,7 +61,8 @@ def test_the_image_model_still_reads_digits():
     rows, model = digits()["test"], load("vit")
     processor = AutoImageProcessor.from_pretrained(GOLDEN / "vit")
     with torch.no_grad():
-        logits = model(**processor([image.convert("RGB") for image in rows["image"]], return_tensors="pt")).logits
+        pixels = processor([np.asarray(image)[..., None] for image in rows["image"]], return_tensors="pt")
+        logits = model(**pixels).logits
     accuracy = (logits.argmax(-1) == torch.tensor(rows["label"][:])).float().mean().item()
     results = json.loads((GOLDEN / "vit" / "results.json").read_text())
     assert accuracy == pytest.approx(results["metrics"]["eval_accuracy"], abs=2 / len(rows))
