@@ -482,3 +482,33 @@ def test_evaluate_refuses(tmp_path, capsys):
         with pytest.raises(SystemExit) as end:
             evaluate.main([str(model), "--task", "causal-lm", "--dataset", "python-docs"])
         assert end.value.code == 1 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("family", ["vit", "bert", "gpt"])
+def test_transformers_own_model_by_the_same_recipe(run, family, monkeypatch):
+    """It trains as transformers' class and is saved as its exact relative, which evaluates to the same numbers."""
+    task, rows, theirs = {
+        "vit": ("image-classification", pictures(48, 0), "ViTForImageClassification"),
+        "bert": ("sequence-classification", labelled(48, 0, ("sentence",), 2), "BertForSequenceClassification"),
+        "gpt": ("causal-lm", documents(24, 0), "GPT2LMHeadModel"),
+    }[family]
+    trained = []
+    plain = train.LeanTrainer.train
+    monkeypatch.setattr(
+        train.LeanTrainer,
+        "train",
+        lambda self, *args, **kwargs: (trained.append(type(self.model).__name__), plain(self, *args, **kwargs))[1],
+    )
+    status, said, folder = run(task, family, rows, "--implementation", "transformers")
+    assert status == 0, said
+    assert trained == [theirs]
+    results = json.loads((folder / "results.json").read_text())
+    assert results["architecture"].startswith("Lean") and len(results["condition"]["end"]) == 2
+    assert results["recipe"]["implementation"] == "transformers"
+    again = evaluate.evaluate(str(folder), ["--hardware", "cpu"])["metrics"]
+    assert again == pytest.approx(results["metrics"], rel=1e-4, abs=1e-5)
+
+
+def test_transformers_own_model_has_no_muon_of_ours(run):
+    words = ("--implementation", "transformers", "--muon", "true")
+    refused(run("image-classification", "vit", pictures(16, 0), *words), "implementation", "muon and lr_head_scaling")

@@ -1,0 +1,44 @@
+"""The grids that come with the project: complete, of one width, and fair before their first run."""
+
+from pathlib import Path
+
+import pytest
+from modeling_leaner.training import latency, sweep
+from modeling_leaner.training.arguments import RECIPES
+
+from modeling_leaner.shapes import load_shape
+
+
+GRIDS = sorted((RECIPES.parent / "grids").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_a_grid_is_fair(path, monkeypatch):
+    """One width and MLP, a tuning apart from what is reported, settings that a run accepts."""
+    grid = sweep.load_grid(path)
+    monkeypatch.setattr(sweep, "start_of", lambda grid, run: run.shape)
+    configs = [load_shape(shape) for shape in grid.shapes]
+    assert len({(config.hidden_size, config.intermediate_size) for config in configs}) == 1
+    assert all(config.num_attention_heads * config.head_dim == config.hidden_size for config in configs)
+    if len(grid.shapes) == 4:
+        cells = {(config.num_hidden_layers, config.num_attention_heads) for config in configs}
+        assert len(cells) == 4 and len({layers for layers, _ in cells}) == len({heads for _, heads in cells}) == 2
+        assert grid.tuning and len(grid.learning_rates) >= 3 and len(grid.seeds) >= 3 and grid.margin
+        base, both = configs[0], configs[-1]
+        assert both.count_parameters().total <= 0.7 * base.count_parameters().total
+    if grid.tuning:
+        assert grid.tuning.seed not in grid.seeds and grid.tuning.holdout >= 200
+    for shape in grid.shapes:
+        assert latency.settings(grid, shape).task
+    assert grid.output_dir == f"model_cards/grids/{path.stem}"
+    assert path.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_a_reference_differs_by_its_implementation_alone(path):
+    if not path.stem.endswith("-transformers"):
+        pytest.skip("not a reference")
+    grid, own = sweep.load_grid(path), sweep.load_grid(Path(str(path).replace("-transformers", "")))
+    assert {**grid.overrides} == {**(own.overrides or {}), "implementation": "transformers"}
+    for name in ("recipe", "baseline", "seeds", "learning_rates", "tuning", "metric"):
+        assert getattr(grid, name) == getattr(own, name)
