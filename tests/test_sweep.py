@@ -459,7 +459,7 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
     "changes, message",
     [
         ({"learning_rate": [1]}, "learning_rate: unknown key, expected one of recipe, shapes, baseline, seeds, "
-         "learning_rates, tuning, overrides, output_dir, metric, margin, test (did you mean learning_rates?)"),
+         "learning_rates, tuning, overrides, output_dir, metric, start_from, publish, margin, test (did you mean learning_rates?)"),
         ({"recipe": None}, "recipe: missing, expected the name or path of a recipe"),
         ({"recipe": 3}, "recipe: expected the name or path of a recipe, got 3"),
         ({"shapes": None}, "shapes: missing, expected a list of different names or paths"),
@@ -503,6 +503,11 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
          "got -1.0"),
         ({"margin": "1 %", "test": "non-inferiority"}, "margin: expected a positive number, in the metric's units, "
          "got '1 %'"),
+        ({"start_from": 3}, "start_from: expected the output_dir of a grid over the same shapes, got 3"),
+        ({"publish": ["vit"]}, "publish: expected shapes of the grid and the names of their folders, got ['vit']"),
+        ({"publish": {"vit/nano": "a/b"}}, "publish: expected shapes of the grid and the names of their folders, got "
+         "{'vit/nano': 'a/b'}"),
+        ({"publish": {"vit/none": "name"}}, "publish: expected shapes of the grid, got vit/none"),
         ({"margin": 0.01}, "margin, test: expected both or neither"),
         ({"test": "non-inferiority"}, "margin, test: expected both or neither"),
         ({"margin": 0.01, "test": "superiority"}, "test: expected non-inferiority, got 'superiority'"),

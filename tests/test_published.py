@@ -1,0 +1,64 @@
+"""What is in model_cards/: every folder says what its weights give on its first rows; the index is as written."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from modeling_leaner.training import index, sweep, verify
+
+
+ROOT = Path(__file__).parent.parent
+CARDS = ROOT / "model_cards"
+FOLDERS = sorted(path.parent for path in CARDS.glob("*/config.json"))
+LOCAL = ROOT.parent / "shared" / "data"  # local copies of the Hub's datasets, where they lie beside the clone
+COPIES = {
+    "cifar10": "cifar10",
+    "enwik8": "enwik8_text",
+    "sst2": "glue/sst2",
+    "cola": "glue/cola",
+    "TinyStories": "tinystories",
+}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_folder_says_what_its_weights_give(folder, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    given = {name: str(LOCAL / copy) for name, copy in COPIES.items() if (LOCAL / copy).is_dir()}
+    results = json.loads((folder / "results.json").read_text())
+    generated = "/" not in results["dataset"]
+    if not generated and not verify.local_words(results, given):
+        pytest.skip(f"no local copy of {results['dataset']} beside this clone, and no Hub in the tests")
+    assert verify.verify(folder.relative_to(ROOT), given, short=True)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_folder_is_small_and_names_no_local_path(folder):
+    assert (folder / "model.safetensors").stat().st_size <= 25e6
+    for path in folder.rglob("*"):
+        if path.suffix in (".json", ".md", ".yaml", ".jsonl"):
+            text = path.read_text(encoding="utf-8")
+            assert "../" not in text and "/home/" not in text and "/work/" not in text, path
+
+
+def test_all_folders_together_are_small():
+    assert sum(path.stat().st_size for path in CARDS.rglob("model.safetensors") if "grids" not in path.parts) <= 120e6
+
+
+def test_the_index_is_what_is_written(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert (CARDS / "README.md").read_text(encoding="utf-8") == index.render(Path("model_cards"))
+
+
+@pytest.mark.parametrize("path", sorted(CARDS.glob("grids/*/results.csv")), ids=lambda path: path.parent.name)
+def test_the_rows_are_of_the_grid_in_git(path, monkeypatch):
+    """Nobody has changed the grid after its first row."""
+    monkeypatch.chdir(ROOT)
+    rows = sweep.read_rows(path)
+    assert rows and all(row["status"] in ("finished", "failed") for row in rows.values())
+    assert not any("-dirty" in (row["git_commit"] or "") for row in rows.values())
+    ours = sweep.load_grid(ROOT / "training" / "grids" / f"{path.parent.name}.yaml")
+    saved = yaml.safe_load((path.parent / "grid.yaml").read_text())
+    for key in ("recipe", "overrides", "tuning", "margin", "test", "start_from"):
+        now = getattr(ours, key)
+        assert saved[key] == (vars(now) if key == "tuning" and now else now), key
