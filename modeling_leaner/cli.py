@@ -210,7 +210,7 @@ def publish(context: typer.Context) -> None:
 @app.command(context_settings=PASSED_ON)
 def card(context: typer.Context) -> None:
     """Write the model card of a folder from its config and results: leaner card FOLDER."""
-    from .training.card import main as run
+    from .training.published import main as run
 
     run(context.args)
 

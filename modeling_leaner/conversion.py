@@ -257,7 +257,7 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
     options = {}
     if name.endswith("Model") and not name.endswith("LMHeadModel") and hasattr(model, "pooler"):
         options["add_pooling_layer"] = model.pooler is not None
-    target = target_class(config, **options).to(model.dtype)
+    target = target_class(config, **options).to(model.device, model.dtype)
     source = model.state_dict()
     _load_exactly(target, _to_lean(relative, source) if to_lean else _from_lean(relative, source, target.state_dict()))
     if target.can_generate():

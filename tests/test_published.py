@@ -24,7 +24,7 @@ COPIES = {
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_folder_says_what_its_weights_give(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
-    given = {name: str(LOCAL / copy) for name, copy in COPIES.items() if (LOCAL / copy).is_dir()}
+    given = {name: [str(LOCAL / copy)] for name, copy in COPIES.items() if (LOCAL / copy).is_dir()}
     results = json.loads((folder / "results.json").read_text())
     generated = "/" not in results["dataset"]
     if not generated and not verify.local_words(results, given):

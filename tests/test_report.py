@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from modeling_leaner.training import report
 from modeling_leaner.training.arguments import TASKS, parse
-from modeling_leaner.training.card import write_card
+from modeling_leaner.training.card import write_run_card as write_card
 from tokenizers import Tokenizer, models
 from transformers import TokenizersBackend, ViTImageProcessorPil
 from transformers.utils import is_torchvision_available

@@ -459,7 +459,7 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
     "changes, message",
     [
         ({"learning_rate": [1]}, "learning_rate: unknown key, expected one of recipe, shapes, baseline, seeds, "
-         "learning_rates, tuning, overrides, output_dir, metric, start_from, publish, margin, test "
+         "learning_rates, tuning, overrides, output_dir, metric, start_from, data, hub, publish, margin, test "
         "(did you mean learning_rates?)"),
         ({"recipe": None}, "recipe: missing, expected the name or path of a recipe"),
         ({"recipe": 3}, "recipe: expected the name or path of a recipe, got 3"),
@@ -657,12 +657,12 @@ def test_few_pairs():
 @pytest.mark.parametrize(
     "pairs, seeds, p, margin, expected",
     [
-        (7, 7, 0.0099, 0.01, "no loss of quality (margin 0.01)"),
+        (7, 7, 0.0099, 0.01, "non-inferior before correction (margin 0.01)"),
         (7, 7, 0.01, 0.01, "undecided"),
         (6, 6, 0.0001, 0.01, "undecided"),
         (7, 8, 0.0001, 0.01, "undecided"),  # a seed is missing
         (9, 9, None, None, "undecided"),
-        (9, 9, 0.0001, 0.5, "no loss of quality (margin 0.5)"),
+        (9, 9, 0.0001, 0.5, "non-inferior before correction (margin 0.5)"),
     ],
 )
 def test_verdict(pairs, seeds, p, margin, expected):
@@ -681,10 +681,10 @@ def test_summary_of_a_pair(bench, capsys):
         and lean["difference"] < 0
     )
     assert lean["p"] == pytest.approx(stats.ttest_rel(values[LEAN], values[BASE]).pvalue)
-    assert lean["verdict"] == "no loss of quality (margin 0.5)" and base["verdict"] == "baseline"
+    assert lean["verdict"] == "non-inferior before correction (margin 0.5)" and base["verdict"] == "baseline"
     assert (lean["parameters"], lean["parameters_over_baseline"], lean["seconds"]) == (600, 0.6, 2.5)
     assert base["difference"] is base["p"] is base["interval"] is None
-    assert "no loss of quality (margin 0.5)" in capsys.readouterr().out
+    assert "non-inferior before correction (margin 0.5)" in capsys.readouterr().out
     bench.want(fail=["report-vit-lean-tiny-seed8-lr0.001", "report-vit-tiny-seed9-lr0.001"])
     with pytest.raises(SystemExit):
         bench.run(seeds=list(range(1, 10)))

@@ -1,10 +1,5 @@
-"""`leaner card FOLDER`: README.md from config.json and results.json, never by hand; ValueError where they do not fit.
+"""README.md of a run folder, from config.json and results.json; ValueError where they do not fit each other."""
 
-A run folder's card has the run's numbers. A published folder's results.json holds `evidence`, the cells of its grid,
-and its card shows them all: a table, a figure, what was not tested, data and their terms.
-"""
-
-import argparse
 import json
 import re
 import shlex
@@ -13,15 +8,12 @@ from typing import Any
 
 import torch
 import transformers
-import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from . import report
 from .arguments import TASKS, SettingsParser, tokens_of
-from .evidence import FIGURE, eval_entries, figure, published_card
-from .index import write_index
 
 
 HUB_TASK = {"masked-lm": "fill-mask", "causal-lm": "text-generation", "sequence-classification": "text-classification"}
@@ -68,10 +60,15 @@ def read_run(folder: Path) -> tuple[PreTrainedConfig, dict[str, Any], dict[str, 
     return config, results[""], settings, shlex.join(["leaner", "train", *words])
 
 
-def metadata(results: dict[str, Any], metrics: dict[str, float]) -> str:
-    """The card's YAML: what the Hub shows and finds the model by, with the metrics as its model-index."""
+def metadata(results: dict[str, Any], metrics: dict[str, float], hub: bool = True) -> str:
+    """The card's YAML: what the Hub shows and finds the model by, with the metrics as its model-index.
+
+    Without `hub`, rows that are not known to be the Hub dataset's are not said to be.
+    """
     task, dataset = HUB_TASK.get(results["task"], results["task"]), results["dataset"]
-    if not re.fullmatch(r"([\w.-]+/)?[\w.-]+", dataset):  # local data: a card names no path on somebody's disk
+    if not hub:
+        dataset = dataset.split("/")[-1] + "-local"
+    elif not re.fullmatch(r"([\w.-]+/)?[\w.-]+", dataset):  # local data: a card names no path on somebody's disk
         dataset = re.sub(r"[^\w.]+", "-", Path(dataset).name).strip("-.") or "local"
     about = {"dataset_config": results.get("dataset_config"), "dataset_split": results["split"]}
     index = [EvalResult(task, dataset, dataset, *metric, **about) for metric in metrics.items()] or None
@@ -97,8 +94,7 @@ def run_card(folder: Path) -> str:
     ended = "" if train.get("loss") is None else f", last training loss {train['loss']:.4f}"
     speed = "" if None in (rate, share) else f", {rate:,.1f} rows a second, {share:.1%} of the time waiting for data"
     where = folder.name if folder.is_absolute() else folder.as_posix()
-    auto = "AutoModelFor" + results["architecture"].split("For")[1]
-    processing = "AutoImageProcessor" if config.model_type == "lean_vit" else "AutoTokenizer"
+    auto, processing = auto_names(config, results["architecture"])
     figure = "![Loss and metric against steps](training.png)\n" if (folder / "training.png").is_file() else ""
     flatters = settings["load_best_model_at_end"] or settings["early_stopping_patience"] is not None
     content = f"""---
@@ -166,40 +162,12 @@ def check_weights(folder: Path, architecture: str, config: PreTrainedConfig) -> 
             raise ValueError(f"{path}: {name} is {held.get(name)}, expected {expected.get(name)} of config.json")
 
 
-def render(folder: Path) -> str:
-    """The card's text. Raises ValueError, with file and field, where config, results and weights do not fit."""
-    config, results, _, command = read_run(folder)
-    check_weights(folder, results["architecture"], config)
-    if "evidence" not in results:
-        return run_card(folder)
-    named = {key.removeprefix("eval_"): value for key, value in results["metrics"].items()}
-    return published_card(folder, config, results, command, metadata(results, named))
+def auto_names(config: PreTrainedConfig, architecture: str) -> tuple[str, str]:
+    """The Auto classes of the model and of what prepares its inputs."""
+    processing = "AutoImageProcessor" if config.model_type == "lean_vit" else "AutoTokenizer"
+    return "AutoModelFor" + architecture.split("For")[1], processing
 
 
-def write_card(folder: Path) -> None:
-    """README.md, of a published folder also its figure and `.eval_results/`; each whole, and once all is known."""
-    text = render(folder)
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    if "evidence" in results:
-        report.write_bytes(folder / FIGURE, figure(results))
-        if entries := eval_result_entries_to_yaml(eval_entries(results)):
-            (folder / ".eval_results").mkdir(exist_ok=True)
-            text_of = yaml.safe_dump(entries, sort_keys=False)
-            report.write_bytes(folder / ".eval_results" / "results.yaml", text_of.encode())
-    report.write_bytes(folder / "README.md", text.encode())
-
-
-def main(argv: list[str]) -> None:
-    """The command; status 1 and one line for a folder that does not hold together."""
-    about = "Write README.md from config.json and results.json; without a folder, all published ones and the index."
-    parser = argparse.ArgumentParser(prog="leaner card", description=about)
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a run folder or a published one")
-    folders, cards = parser.parse_args(argv).folders, Path("model_cards")
-    try:
-        for folder in folders or sorted(path.parent for path in cards.glob("*/results.json")):
-            write_card(folder)
-            print(folder / "README.md")
-        if not folders:
-            print(write_index(cards))
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"leaner card: {' '.join(str(error).split())}") from error
+def write_run_card(folder: Path) -> None:
+    """README.md of a run folder, written whole; ValueError as of `read_run`."""
+    report.write_bytes(folder / "README.md", run_card(folder).encode())

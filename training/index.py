@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 from . import report
-from .evidence import claims, gather, notes_on, number, score, table
-from .sweep import MIN_PAIRS, load_grid
+from .evidence import gather
+from .published import claims, notes_on, number, score, table
+from .sweep import MAX_P, MIN_PAIRS, NOT_LEARNED, load_grid
 
 
 HEAD = """# Model cards
@@ -57,7 +58,9 @@ def verdicts(found: dict[str, dict]) -> str:
         f"{cell['shape']} on {name}": cell["p_non_inferiority"]
         for name, evidence in found.items()
         for cell in evidence["cells"]
-        if cell["p_non_inferiority"] is not None and cell["n"] >= MIN_PAIRS and cell["learned"]
+        if cell["p_non_inferiority"] is not None
+        and cell["pairs"] == len(evidence["seeds"]) >= MIN_PAIRS
+        and cell["verdict"] != NOT_LEARNED
     }
     if not raw:
         most = max((cell["n"] for evidence in found.values() for cell in evidence["cells"]), default=0)
@@ -65,7 +68,7 @@ def verdicts(found: dict[str, dict]) -> str:
         return f"No cell has {needed}, the most is {most}: all are undecided."
     lines = [
         f"- {name}: p = {number(raw[name], '.3g')}, corrected {number(value, '.3g')}: "
-        + ("no loss of quality within the margin." if value < 0.01 else "undecided.")
+        + ("no loss of quality within the margin." if value < MAX_P else "undecided.")
         for name, value in holm(raw).items()
     ]
     return "Non-inferiority, one-sided paired t, corrected by Holm over the cells below:\n\n" + "\n".join(lines)

@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +31,9 @@ FILE = "latency.json"
 
 
 def settings(grid: Grid, shape: str) -> RecipeArguments:
-    """What a run of the grid is trained with."""
-    words = command(grid, Run("report", shape, grid.seeds[0], grid.learning_rates[0]))[len(TRAIN_COMMAND) :]
+    """What a run of the grid is trained with, wherever its weights start from."""
+    run = Run("report", shape, grid.seeds[0], grid.learning_rates[0])
+    words = command(replace(grid, start_from=None), run)[len(TRAIN_COMMAND) :]
     return parse(words[0], [*words[1:], "--shape", shape])
 
 
@@ -42,8 +44,17 @@ def models(grid: Grid) -> dict[str, PreTrainedModel]:
         set_seed(0)
         arguments = settings(grid, shape)
         config = with_fields(load_config(shape), arguments, {})
-        built[shape] = getattr(transformers, f"AutoModel{TASKS[arguments.task].head}").from_config(config).eval()
+        auto = getattr(transformers, f"AutoModel{TASKS[arguments.task].head}")
+        attention = arguments.attn_implementation
+        options = {"attn_implementation": attention} if attention else {}
+        built[shape] = auto.from_config(config, **options).eval()
     return built
+
+
+def length_of(grid: Grid) -> int | None:
+    """Tokens of a full row of the grid's task; None for images, whose shape says it."""
+    config = load_config(grid.baseline)
+    return settings(grid, grid.baseline).max_length or getattr(config, "max_position_embeddings", None)
 
 
 def inputs(model: PreTrainedModel, batch: int, length: int | None) -> dict[str, torch.Tensor]:
@@ -81,11 +92,11 @@ def main(argv: list[str]) -> None:
     options = parser.parse_args(argv)
     try:
         grid = load_grid(options.grid)
-    except GridError as error:
-        raise SystemExit(f"leaner latency: {error}") from error
-    built = models(grid)
-    positions = getattr(built[grid.baseline].config, "max_position_embeddings", None)
-    length = settings(grid, grid.baseline).max_length or positions
+        if (grid.overrides or {}).get("implementation") == "transformers":
+            raise GridError(f"{options.grid}: implementation: this family's models are timed, transformers' are not")
+        built, length = models(grid), length_of(grid)
+    except (GridError, ValueError, OSError) as error:
+        raise SystemExit(f"leaner latency: {' '.join(str(error).split())}") from error
     shapes: dict[str, dict] = {shape: {} for shape in built}
     for batch in BATCHES:
         for shape, found in measure(built, batch, length, options.rounds).items():

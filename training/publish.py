@@ -17,9 +17,10 @@ from transformers.utils import logging
 
 from . import report
 from .baselines import text_baselines
-from .card import write_card
 from .evaluate import load
-from .evidence import gather
+from .evidence import dataset_name, gather
+from .index import write_index
+from .published import write_card
 from .sources import load_training
 from .sweep import Grid, GridError, Run, load_grid, read_rows, tune
 from .tasks import SequenceClassification
@@ -47,21 +48,22 @@ def run_of(grid: Grid, shape: str) -> Path:
     return folder
 
 
-def tolerances(metrics: dict[str, float], rows: int) -> dict[str, float]:
-    """How far each metric may be off elsewhere: rounding moves a loss by 1e-3 of it, and a few rows' answers."""
-    return {
-        name: 1e-3 * max(1.0, abs(value)) if value > 1 or "loss" in name or "byte" in name else max(2 / rows, 1e-3) * 2
-        for name, value in metrics.items()
-    }
+def started_from(grid: Grid, shape: str, folder: Path) -> str:
+    """What `--shape` was: the shape, or the published folder of the weights that the run started from.
 
-
-def started_from(grid: Grid, shape: str) -> str:
-    """What `--shape` was: the shape, or the published folder of the weights that the run started from."""
+    Raises:
+        ValueError: the weights it started from are not published, or others are.
+    """
     if grid.start_from is None:
         return shape
-    before = yaml.safe_load((Path(grid.start_from) / "grid.yaml").read_text(encoding="utf-8"))
-    name = (before.get("publish") or {}).get(shape)
-    return str(CARDS / name) if name else shape
+    earlier = load_grid(CARDS.parent / "training" / "grids" / f"{Path(grid.start_from).name}.yaml")
+    name = (earlier.publish or {}).get(shape)
+    if name is None or not (CARDS / name / "model.safetensors").is_file():
+        raise ValueError(f"start_from: the weights of {shape} in {grid.start_from} are not published yet")
+    begun = Path(json.loads((folder / "results.json").read_text(encoding="utf-8"))["shape"]) / "model.safetensors"
+    if begun.is_file() and sha256(begun) != sha256(CARDS / name / "model.safetensors"):
+        raise ValueError(f"start_from: {CARDS / name} does not hold {begun}, which the run started from")
+    return str(CARDS / name)
 
 
 def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], words: list[str]) -> dict[str, Any]:
@@ -73,12 +75,11 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
         **results,
         "name": grid.publish[shape],
         "cell": shape,
-        "shape": started_from(grid, shape),
+        "shape": started_from(grid, shape, folder),
         "partners": [name for each, name in grid.publish.items() if each != shape],
         "license": "apache-2.0",
         "recipe": recipe,
         "weights_sha256": sha256(folder / "model.safetensors"),
-        "tolerance": tolerances(results["metrics"], results["rows"]),
         "subset": {"max_eval_rows": SUBSET, "rows": rows, "data_sha256": data, "metrics": short},
         "evidence": evidence,
     }
@@ -95,6 +96,23 @@ def guesses(folder: Path, words: list[str]) -> list[dict[str, object]] | None:
         return text_baselines(task, train, evaluation.prepared)
 
 
+def check_target(target: Path, grid: Grid, shape: str) -> None:
+    """Raises ValueError where the folder is another's, or its weights are not those that its results name."""
+    if not target.exists():
+        return
+    try:
+        results = json.loads((target / "results.json").read_text(encoding="utf-8"))
+        theirs = results["evidence"]["grid"], results["cell"]
+        weights = results["weights_sha256"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{target}: there already, and not published by this command ({error})") from error
+    ours = Path(grid.output_dir).name, shape
+    if theirs != ours:
+        raise ValueError(f"{target}: there already, of {theirs[1]} in the grid {theirs[0]}; choose another name")
+    if sha256(target / "model.safetensors") != weights:
+        raise ValueError(f"{target / 'model.safetensors'}: weights_sha256 of its results.json differs")
+
+
 def publish(grid: Grid, shape: str, words: list[str], replace: bool, cards: Path = CARDS) -> Path:
     """Writes one folder, whole or not at all, once it has been verified.
 
@@ -106,6 +124,7 @@ def publish(grid: Grid, shape: str, words: list[str], replace: bool, cards: Path
         ValueError: a run is missing, or the folder does not hold what its card says.
     """
     target = cards / grid.publish[shape]
+    check_target(target, grid, shape)
     source = target if target.is_dir() and not replace else run_of(grid, shape)
     evidence = gather(grid)
     evidence["guesses"] = guesses(source, words)
@@ -123,10 +142,9 @@ def publish(grid: Grid, shape: str, words: list[str], replace: bool, cards: Path
         report.write_bytes(folder / "recipe.yaml", text.encode())
         report.write_json(folder / "results.json", results)
         write_card(folder)
-        given = {results.get("dataset_config") or results["dataset"].split("/")[-1]: words[1]} if words else {}
-        verify(folder, given)
+        verify(folder, {dataset_name(results): words[1:]} if words else {})
         if target.is_dir():
-            shutil.rmtree(target)
+            target.rename(Path(scratch) / "before")  # deleted with the scratch folder, once the new one is in place
         folder.rename(target)
     return target
 
@@ -135,7 +153,7 @@ def main(argv: list[str]) -> None:
     """The command; status 1 and one line where something is missing or does not hold."""
     parser = argparse.ArgumentParser(prog="leaner publish", description=__doc__.split("\n")[0])
     parser.add_argument("grid", type=Path, help="the grid file, YAML, with publish")
-    parser.add_argument("--data_files", nargs=1, default=[], help="a local copy of the recipe's dataset")
+    parser.add_argument("--data_files", nargs="+", default=[], help="a local copy of the recipe's dataset")
     parser.add_argument("--replace", action="store_true", help="take the weights of folders that are there anew")
     options = parser.parse_args(argv)
     logging.set_verbosity_error()
@@ -146,5 +164,6 @@ def main(argv: list[str]) -> None:
             raise ValueError(f"{options.grid}: publish: missing, expected shapes and the names of their folders")
         for shape in grid.publish:
             print(publish(grid, shape, words, options.replace))
+        print(write_index(CARDS))
     except (GridError, ValueError, OSError) as error:
         raise SystemExit(f"leaner publish: {' '.join(str(error).split())}") from error

@@ -12,6 +12,8 @@ with every seed at its own best rate. A grid:
     tuning: {seed: 0, holdout: 2000, extend: 3, overrides: {max_steps: 300}}
     overrides: {max_steps: 600}         # settings of the training, the same for every run
     output_dir: runs/sweeps/fashion     # left out, runs/sweeps/<name of the grid file>
+    data: what the rows are             # left out, the recipe's dataset; stated on the published cards
+    hub: true                           # whether the evaluation rows are those of the Hub's dataset; left out, false
     publish: {vit/tiny: leanvit-tiny}   # folders of model_cards/ that `leaner publish` makes of the first seed
     metric: accuracy                    # left out, the task's; or loss
     start_from: runs/sweeps/pretrained  # left out, from scratch; output_dir of a grid of the same shapes
@@ -52,8 +54,9 @@ from modeling_leaner.shapes import shape_names
 TRAIN_COMMAND = [sys.executable, "-m", "modeling_leaner.training.train"]
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
 # Once the grid has run:
-MAY_GROW, MAY_CHANGE = ("shapes", "seeds", "learning_rates"), ("baseline", "output_dir", "publish")
-MIN_PAIRS, MAX_P = 7, 0.01  # of the verdict "no loss of quality"
+MAY_GROW, MAY_CHANGE = ("shapes", "seeds", "learning_rates"), ("baseline", "output_dir", "publish", "data", "hub")
+MIN_PAIRS, MAX_P = 7, 0.01  # of "no loss of quality", which model_cards/README.md decides over all grids
+NOT_LEARNED, NON_INFERIOR = "not learned", "non-inferior before correction"
 POLL_SECONDS = 0.1
 
 # The columns of results.csv; an empty cell is unknown. phase: tune or report. status: finished or failed. value: the
@@ -93,7 +96,9 @@ def _is_list(value: object, fits: Callable[[object], bool]) -> bool:
 
 
 def _is_names(value: object) -> bool:
-    return isinstance(value, dict) and all(re.fullmatch(r"[a-z0-9][a-z0-9.-]*", str(name)) for name in value.values())
+    names = list(value.values()) if isinstance(value, dict) else []
+    fit = all(re.fullmatch(r"[a-z0-9][a-z0-9.-]*", str(name)) and name != "grids" for name in names)
+    return isinstance(value, dict) and fit and len(set(names)) == len(names)
 
 
 def _is_settings(value: object) -> bool:
@@ -136,6 +141,8 @@ class Grid:
     output_dir: str = _key(_is_text, "a folder")
     metric: str | None = _key(_is_text, "the name of a metric", None)
     start_from: str | None = _key(_is_text, "the output_dir of a grid over the same shapes", None)
+    data: str | None = _key(_is_text, "what the rows are, in words", None)
+    hub: bool = _key(lambda value: isinstance(value, bool), "true or false", False)
     publish: dict | None = _key(_is_names, "shapes of the grid and the names of their folders", None)
     margin: float | None = _key(_is_positive, "a positive number, in the metric's units", None)
     test: str | None = _key(lambda value: value == "non-inferiority", "non-inferiority", None)
@@ -364,23 +371,24 @@ def due_runs(grid: Grid, rows: dict[Run, Row]) -> list[Run]:
 
 
 def start_of(grid: Grid, run: Run) -> str:
-    """What a run's `--shape` is: the shape, or its weights in `start_from`, of the same seed where that was trained.
+    """What a run's `--shape` is: the shape, or its weights in `start_from`: of the same seed, to tune the first's.
 
     Raises:
-        GridError: `start_from` has no finished run of the shape.
+        GridError: `start_from` has no such finished run, or its weights are gone.
     """
     if grid.start_from is None:
         return run.shape
     folder = Path(grid.start_from)
     rows = read_rows(folder / "results.csv")
-    done = {
-        row["seed"]: each
-        for each, row in rows.items()
-        if (each.phase, each.shape) == ("report", run.shape) and row["status"] == "finished"
-    }
-    if not done:
-        raise GridError(f"start_from: expected finished runs of {run.shape} in {folder / 'results.csv'}, found none")
-    weights = folder / "runs" / done.get(run.seed, done[min(done)]).name
+    if not rows:
+        raise GridError(f"start_from: expected finished runs in {folder / 'results.csv'}, found none")
+    before = load_grid(folder / "grid.yaml")
+    seed = before.seeds[0] if run.phase == "tune" else run.seed
+    start = Run("report", run.shape, seed, tune(before, rows).best.get(run.shape))
+    if rows.get(start, {}).get("status") != "finished":
+        said = f"expected a finished run of {run.shape} with seed {seed} in {folder / 'results.csv'}, found none"
+        raise GridError(f"start_from: {said}")
+    weights = folder / "runs" / start.name
     if not (weights / "model.safetensors").is_file():
         raise GridError(f"start_from: expected the weights {weights / 'model.safetensors'}, found none")
     return str(weights)
@@ -440,6 +448,8 @@ class Sweep:
         handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             while due := due_runs(self.grid, {run: row for run, row in self.rows.items() if run not in self.again}):
+                for run in due:
+                    start_of(self.grid, run)  # before the first process, not between two
                 self._run_all(due)
         finally:
             for number, handler in handlers.items():
@@ -555,15 +565,21 @@ def learned(rows: Iterable[Row]) -> bool | None:
 def verdict(result: dict[str, object], margin: float | None, seeds: int, baseline_learned: bool | None = None) -> str:
     """What may be said of paired statistics. While a seed is missing or failed, nothing: its loss is unknown."""
     if baseline_learned is False:
-        return "not learned"
+        return NOT_LEARNED
     enough = margin is not None and result["pairs"] >= MIN_PAIRS and result["pairs"] == seeds
     proven = enough and result["p_non_inferiority"] < MAX_P
-    return f"no loss of quality (margin {margin:g})" if proven else "undecided"
+    return f"{NON_INFERIOR} (margin {margin:g})" if proven else "undecided"
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
+
+
+def _mean_of_all(values: Iterable[float | None]) -> float | None:
+    """The mean, None where one of the values is: it was infinite, or not measured."""
+    values = list(values)
+    return None if None in values else _mean(values)
 
 
 def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
@@ -596,8 +612,8 @@ def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
             | (dict.fromkeys(result) if shape == grid.baseline else result)
             | {"parameters": size, "parameters_over_baseline": size / base_size if size and base_size else None}
             | {"seconds": _mean(row["seconds"] for row in cells.values())}
-            | {name: _mean(row[name] for row in cells.values()) for name in ("kappa_start", "kappa_end", "chance")}
-            | {"learned": learned(cells.values())}
+            | {name: _mean_of_all(row[name] for row in cells.values()) for name in ("kappa_start", "kappa_end")}
+            | {"chance": _mean(row["chance"] for row in cells.values()), "learned": learned(cells.values())}
             | {"verdict": "baseline" if shape == grid.baseline else said}
             | {"notes": [note for note, holds in notes.items() if holds]}
         )

@@ -119,6 +119,7 @@ class Task:
     regression = False
     classes: dict[str, int] | None = None  # of a classification, name to number
     data_sha256: str | None = None  # of the evaluation rows' contents
+    training_data: dict[str, object] | None = None  # number and hash of the rows that are trained on
     metrics: tuple[str, ...] = ("loss",)  # the first is the one that counts where the recipe names none
     lower_is_better = ("loss", "perplexity", "bits_per_byte")
 

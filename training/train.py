@@ -25,7 +25,7 @@ from modeling_leaner.shapes import load_config
 
 from . import report
 from .arguments import RecipeArguments, parse, recipe_names
-from .card import write_card
+from .card import write_run_card
 from .loading import build_model, fitted, load_processing, task_of, with_fields
 from .run_folder import alone_in, find_checkpoint, open_folder
 from .sources import Rows, content_sha256, describe, load_training
@@ -56,11 +56,19 @@ def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | 
         ]
         if arguments.streaming:
             train = train.shuffle(seed=arguments.seed, buffer_size=10_000)
-        train = task.prepare(train, names[0], training=True).with_format("numpy")
+        found, train = train, task.prepare(train, names[0], training=True).with_format("numpy")
+        task.training_data = training_data(found, task, bool(arguments.data_files))
         if held_out is not None:
             prepared = task.prepare(held_out, names[1], training=False).with_format("numpy")
             task.data_sha256, held_out = content_sha256(held_out, task.columns()), prepared
     return task, config, train, held_out
+
+
+def training_data(rows: Rows, task: Task, local: bool) -> dict[str, object]:
+    """How many rows are trained on, the hash of their text (to decode all images would take long), and if local."""
+    text = "Image" not in task.head
+    count = len(rows) if hasattr(rows, "__len__") else None
+    return {"rows": count, "sha256": content_sha256(rows, task.columns()) if text else None, "local": local}
 
 
 def split_name(arguments: RecipeArguments) -> str:
@@ -92,6 +100,7 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
         "metrics": scores(metrics),
         "chance": None if chance is None else {"name": chance[0], "value": chance[1]},
         "parameters": config.count_parameters(type(trainer.model).__name__).total,
+        "training_data": trainer.task.training_data,
         "condition": None if rows is None or arguments.streaming else condition(trainer, arguments),
         "recipe": arguments.settings,
         "train": {
@@ -109,16 +118,25 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
     }
 
 
-def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, object]:
-    """κ of each layer's concatenated head outputs on the first held-out rows, before and after the training."""
+def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, object] | None:
+    """κ of each layer's concatenated head outputs on the first held-out rows, before and after the training.
+
+    None where it cannot be had: of sharded weights, or where memory does not suffice for a second model.
+    """
+    if trainer.is_fsdp_enabled:
+        return None
     task, rows = trainer.task, trainer.eval_dataset
     batch = task.collate([rows[index] for index in range(min(CONDITION_ROWS, len(rows)))])
     generators = [np.random.default_rng((0, 0, row)) for row in range(CONDITION_ROWS)]
     inputs = {**task.transform(batch, generators, training=False)}
     inputs = {name: value.to(arguments.device) for name, value in inputs.items() if name not in ANSWERS}
-    start = build_model(arguments, task.config, task).to(arguments.device)
-    start = convert(start) if arguments.implementation == "transformers" else start
-    found = {"start": head_condition_numbers(start, **inputs), "end": head_condition_numbers(trainer.model, **inputs)}
+    try:
+        start = build_model(arguments, task.config, task).to(arguments.device)
+        start = convert(start) if arguments.implementation == "transformers" else start
+        ends = {"start": start, "end": trainer.model}
+        found = {name: head_condition_numbers(model, **inputs) for name, model in ends.items()}
+    except RuntimeError:  # a finished run is not lost for a diagnosis
+        return None
     return {name: [value if math.isfinite(value) else None for value in values] for name, values in found.items()}
 
 
@@ -144,7 +162,7 @@ def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
     results = summarise(trainer, arguments, metrics, rows)
     report.plot(trainer.metrics_file, folder / "training.png", task.metric)
     report.write_json(folder / "results.json", results)
-    write_card(folder)
+    write_run_card(folder)
     return results
 
 

@@ -1,14 +1,15 @@
-"""`leaner verify-cards [FOLDER ...]`: every number of a published card, from its weights alone, as a stranger gets it.
+"""`leaner verify-cards [FOLDER ...]`: what a published card says of its model, from the weights alone.
 
 Of each folder: the weights are the ones that results.json names; the card is what `leaner card` writes from it; the
 metrics come out again, within the tolerances of results.json, in a fresh process that cannot import this package
 and sees neither results.json nor the card (`reevaluate.py`). Rows come from the Hub, from a local copy by
-`--data_files cifar10=FOLDER`, or are generated; what they hold must have the hash of the card's.
+`--data_files cifar10=FOLDER`, or are generated; what they hold must have the hash of the card's. The other cells of
+the card are compared with the rows of their grid, where model_cards/grids/ is beside the folder; to get those again
+takes the sweep.
 """
 
 import argparse
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -22,13 +23,16 @@ from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 from transformers.utils import logging
 
-from . import card, reevaluate
+from . import reevaluate
 from .evaluate import Evaluation, load
+from .published import eval_results, render
+from .sweep import read_rows
 from .trainer import scores
 
 
 CARDS = Path("model_cards")
-HIDDEN = ("results.json", "README.md", ".eval_results", "metrics.jsonl", "*.png")  # from the stranger's process
+# From the stranger's process:
+HIDDEN = ("results.json", "README.md", ".eval_results", "metrics.jsonl", "*.png", "checkpoint-*")
 
 
 def sha256(path: Path) -> str:
@@ -82,15 +86,46 @@ def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, s
         return scores(metrics), len(evaluation.prepared), evaluation.data_sha256
 
 
-def local_words(results: dict, given: dict[str, str]) -> list[str]:
+def local_words(results: dict, given: dict[str, list[str]]) -> list[str]:
     """`--data_files` for the folder's dataset where a local copy is given, by its configuration's or its own name."""
     for name in (results.get("dataset_config"), results["dataset"].split("/")[-1], results["dataset"]):
         if name in given:
-            return ["--data_files", given[name]]
+            return ["--data_files", *given[name]]
     return []
 
 
-def verify(folder: Path, given: dict[str, str], short: bool = False) -> str:
+def tolerance(name: str, value: float, rows: int) -> float:
+    """How far a metric may be off on another machine: rounding moves a loss by 1e-3 of it, a share by a few rows."""
+    if name.removeprefix("eval_") in ("loss", "perplexity", "bits_per_byte", "squared_error"):
+        return 1e-3 * max(1.0, abs(value))
+    return max(2e-3, 3 / rows)
+
+
+def check_evidence(folder: Path, results: dict) -> None:
+    """Raises ValueError where a cell of the card is not what its grid's results.csv, if it is there, says."""
+    path, seen = folder.parent / "grids" / results["evidence"]["grid"] / "results.csv", {}
+    for run, row in read_rows(path).items():
+        if run.phase == "report" and row["status"] == "finished":
+            seen[(run.shape, str(run.seed), row["learning_rate"])] = row["value"]
+    for cell in results["evidence"]["cells"] if seen else []:
+        for seed, value in cell["values"].items():
+            held = seen.get((cell["shape"], seed, cell["learning_rate"]))
+            if held != value:
+                said = f"{value} for seed {seed} of {cell['shape']}, {path} has {held}"
+                raise ValueError(f"{folder / 'results.json'}: evidence.cells.values: {said}")
+
+
+def compare(file: Path, expected: dict, metrics: dict[str, float], main: str) -> None:
+    """Raises ValueError for the first metric that is missing or too far off."""
+    if main not in expected["metrics"]:
+        raise ValueError(f"{file}: metrics.{main} is missing")
+    for name, value in expected["metrics"].items():
+        allowed, found = tolerance(name, value, expected["rows"]), metrics.get(name)
+        if found is None or not abs(found - value) <= allowed:
+            raise ValueError(f"{file}: metrics.{name} is {value}, the weights give {found} (± {allowed:g})")
+
+
+def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> str:
     """One line of what was found again.
 
     Args:
@@ -100,17 +135,19 @@ def verify(folder: Path, given: dict[str, str], short: bool = False) -> str:
     Raises:
         ValueError: one line that names file and field of what does not hold.
     """
-    text = card.render(folder)
-    file = folder / "results.json"
-    results = json.loads(file.read_text(encoding="utf-8"))
-    for key in ("weights_sha256", "data_sha256", "tolerance", "subset", "evidence"):
-        if key not in results:
+    file, (text, results) = folder / "results.json", render(folder)
+    for key in ("weights_sha256", "data_sha256", "subset", "evidence"):
+        if not results.get(key):
             raise ValueError(f"{file}: {key} is missing; leaner publish writes it")
     if sha256(folder / "model.safetensors") != results["weights_sha256"]:
         raise ValueError(f"{folder / 'model.safetensors'}: not the weights of {file}: weights_sha256 differs")
     readme = folder / "README.md"
     if not readme.is_file() or readme.read_text(encoding="utf-8") != text:
         raise ValueError(f"{readme}: not what leaner card writes from {file}")
+    shown = folder / ".eval_results" / "results.yaml"
+    if (shown.read_text(encoding="utf-8") if shown.is_file() else None) != eval_results(results):
+        raise ValueError(f"{shown}: not what leaner card writes from {file}")
+    check_evidence(folder, results)
     expected = results["subset"] if short else results
     words = local_words(results, given)
     words += ["--max_eval_rows", str(expected["max_eval_rows"])] if short else []
@@ -118,11 +155,8 @@ def verify(folder: Path, given: dict[str, str], short: bool = False) -> str:
     if (rows, data) != (expected["rows"], expected["data_sha256"]):
         said = f"{rows} rows that differ from the card's data, {expected['rows']} rows"
         raise ValueError(f"{file}: data_sha256: {said}")
-    for name, value in expected["metrics"].items():
-        allowed = results["tolerance"][name]
-        if not abs(metrics[name] - value) <= allowed:
-            raise ValueError(f"{file}: metrics.{name} is {value}, the weights give {metrics[name]} (± {allowed:g})")
     main = "eval_" + results["main_metric"].removeprefix("eval_")
+    compare(file, expected, metrics, main)
     return f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected['metrics'])} metrics"
 
 
@@ -134,7 +168,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--short", action="store_true", help="the first rows only")
     options = parser.parse_args(argv)
     logging.set_verbosity_error()
-    given = dict(entry.split("=", 1) for entry in options.data_files if "=" in entry)
+    given = {name: [where] for name, _, where in (entry.partition("=") for entry in options.data_files) if where}
     if len(given) < len(options.data_files):
         raise SystemExit("leaner verify-cards: --data_files: expected NAME=FOLDER, as cifar10=data/cifar10")
     folders = options.folders or sorted(path.parent for path in CARDS.glob("*/config.json"))
@@ -144,7 +178,7 @@ def main(argv: list[str]) -> None:
     for folder in folders:
         try:
             print(f"{folder}: {verify(folder, given, options.short)}", flush=True)
-        except (ValueError, OSError, RuntimeError) as error:
+        except (ValueError, OSError, RuntimeError, KeyError, TypeError) as error:
             failed += 1
             print(f"FAILED {folder}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
     if failed:
