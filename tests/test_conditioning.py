@@ -27,7 +27,7 @@ def test_equals_the_head_outputs_put_together_by_hand():
         values = attention.v_proj(states).view(3, 12, 4, 4).transpose(1, 2)
         heads = (weights @ values).transpose(1, 2).reshape(3, 12, 16)
         singular = torch.linalg.svdvals(heads)
-        assert found[layer] == pytest.approx((singular[:, 0] / singular[:, -1]).median().item(), rel=1e-6)
+        assert found[layer] == pytest.approx((singular[:, 0] / singular[:, -1]).median().item(), rel=1e-4)
 
 
 def test_padding_does_not_count():
