@@ -139,6 +139,9 @@ def test_the_commit_is_that_of_our_own_clone(tmp_path, monkeypatch):
     (tmp_path / "clone" / "runs").mkdir()
     (tmp_path / "clone" / "runs" / "ignored").write_text("")
     assert report.git_commit(package) == commit
+    (tmp_path / "clone" / "model_cards").mkdir()
+    (tmp_path / "clone" / "model_cards" / "results.csv").write_text("")
+    assert report.git_commit(package) == commit
     (package / "new.py").write_text("")
     assert report.git_commit(package) == commit + "-dirty"
     (package / "new.py").unlink()
