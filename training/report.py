@@ -38,13 +38,14 @@ def git(folder: Path, *words: str) -> str | None:
 def git_commit(package: Path) -> str | None:
     """Commit of the clone that `package` is the package folder of; None for a copy elsewhere, as in site-packages.
 
-    "-dirty" follows where the work tree differs from it, by a change or by a new file that git does not ignore; but for
-    model_cards/, which a sweep writes to and nothing reads.
+    "-dirty" follows where the work tree differs from it, by a change or by a new file that git does not ignore, but
+    for model_cards/, which a sweep writes to.
     """
     clone = package.resolve().parent
     ours = (clone / ".git").exists() and found("name = (modeling_leaner)", clone / "setup.cfg")
     commit = git(clone, "rev-parse", "HEAD") if ours else None
-    return commit and commit + ("" if git(clone, "status", "--porcelain", "--", ".", ":!model_cards") == "" else "-dirty")
+    changes = git(clone, "status", "--porcelain", "--", ".", ":!model_cards")
+    return commit and commit + ("" if changes == "" else "-dirty")
 
 
 def used_gpus() -> list[int]:
