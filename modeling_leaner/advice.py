@@ -15,7 +15,8 @@ from .configuration_leaner import LeanConfig
 class Verdict:
     """What one source says of one shape: yes (True), no (False) or nothing (None), and how far off in `margin`.
 
-    `extrapolated`: the shape, or its family, lies outside what the source measured.
+    A margin in layers is the shape's less the source's: + is deeper than it names, − shallower. `extrapolated`: the
+    shape, or its family, lies outside what the source measured, as printed in `Source.valid`.
     """
 
     agrees: bool | None
@@ -68,9 +69,20 @@ class Source:
     judge: Callable[[Case], Verdict]
 
 
+def within(size: float, low: float, high: float) -> bool:
+    """Whether a size lies in a printed range, whose ends are rounded: 1 % beyond them counts as inside."""
+    return 0.99 * low <= size <= 1.01 * high
+
+
+def off_by(layers: float) -> float:
+    """Layers as a margin prints them, to a tenth, so that the verdict is that of the printed number; no −0."""
+    return round(layers, 1) + 0.0
+
+
 # Depth-Width (Levine et al. 2020, arXiv 2006.12467): the asymptotic floor and the fitted law, which differ greatly.
 
 FIT_A, FIT_B, FIT_DEPTHS = 5.039, 0.0555, (6, 48)
+FIT_OFF = 1
 
 
 def depth_floor(width: float) -> float:
@@ -117,16 +129,16 @@ def fitted_depth_of_size(parameters: float) -> float:
 
 def judge_floor(case: Case) -> Verdict:
     """Yes from log3(d) layers on; the margin is in layers."""
-    margin = case.layers - depth_floor(case.width)
+    margin = off_by(case.layers - depth_floor(case.width))
     return Verdict(margin >= 0, f"{margin:+.1f}")
 
 
 def judge_fit(case: Case) -> Verdict:
-    """Yes within one layer of L*(N); the margin is how many layers to add (+) or to take away (−)."""
-    margin = fitted_depth_of_size(case.parameters) - case.layers
+    """Yes within `FIT_OFF` layers of L*(N); the margin is in layers. The threshold is this project's."""
+    margin = off_by(case.layers - fitted_depth_of_size(case.parameters))
     low, high = FIT_DEPTHS
     inside = fitted_parameters(low) <= case.parameters <= fitted_parameters(high) and low <= case.layers <= high
-    return Verdict(abs(margin) <= 1, f"{margin:+.1f}", not inside or case.family != "gpt")
+    return Verdict(abs(margin) <= FIT_OFF, f"{margin:+.1f}", not inside or case.family != "gpt")
 
 
 # One rule each.
@@ -149,78 +161,129 @@ def judge_rank(case: Case) -> Verdict:
 
 
 def judge_low_rank(case: Case) -> Verdict:
-    """Yes where the head size reaches the sequence length: a smaller head cannot form every attention matrix."""
+    """Yes where the head size reaches the sequence length: a smaller head cannot form every attention matrix.
+
+    The theorem is about strictly positive matrices, which causal attention never has.
+    """
     ratio = case.config.head_dim / case.length
-    return Verdict(ratio >= 1, f"{ratio:.2f}")
+    return Verdict(ratio >= 1, f"{ratio:.2f}", case.family == "gpt")
 
 
-# Layers and heads before and after, as printed: XCiT-M (whose printed parameters are those of 16 layers, not 12),
-# TNT-B, XCiT-L, BERT, GPT-2.
-LEAN_ROWS = (((24, 8), (12, 16)), ((12, 10), (8, 16)), ((24, 16), (12, 24)), ((16, 12), (10, 24)), ((12, 12), (4, 16)))
+@dataclass(frozen=True)
+class LeanRow:
+    """One row of Lean's tables: layers and heads before and after, as printed.
+
+    `audited`: the printed parameters are those of the printed layers at fixed width, MLP and heads × head size.
+    """
+
+    model: str
+    layers: tuple[int, int]
+    heads: tuple[int, int]
+    family: str
+    audited: bool
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Layers and heads, as multiples of those before."""
+        return self.layers[1] / self.layers[0], self.heads[1] / self.heads[0]
+
+
+LEAN_ROWS = (
+    LeanRow("XCiT-M", (24, 12), (8, 16), "vit", audited=False),  # its parameters are those of 16 layers, not 12
+    LeanRow("TNT-B", (12, 8), (10, 16), "vit", audited=False),  # its parameters need the MLP halved, too
+    LeanRow("XCiT-L", (24, 12), (16, 24), "vit", audited=True),
+    LeanRow("BERT", (16, 10), (12, 24), "bert", audited=True),
+    LeanRow("GPT-2", (12, 4), (12, 16), "gpt", audited=False),  # parameters and loss after are not known here
+)
 
 
 def judge_lean(case: Case) -> Verdict:
-    """Yes where layers fall and heads rise as in at least one published row; the margin is layers, heads over start.
+    """Yes where layers and heads change as in a published row, to the nearest whole ones; otherwise it says nothing.
 
-    Extrapolated beyond every row: a smaller share of the layers, or a larger multiple of the heads.
+    The margin is layers and heads over the start's. Measured is only what an audited row of the same family did: width,
+    MLP and heads × head size kept, parameters fewer. Rows are of one seed each.
     """
     if case.start is None:
         return Verdict(None, "")
-    depth = case.layers / case.start.num_hidden_layers
-    heads = case.heads / max(case.start.heads_per_layer)
-    rows = [(after[0] / before[0], after[1] / before[1]) for before, after in LEAN_ROWS]
-    agrees = any(depth <= row_depth and heads >= row_heads for row_depth, row_heads in rows)
-    beyond = depth < min(row[0] for row in rows) or heads > max(row[1] for row in rows)
-    return Verdict(agrees, f"{depth:.1f}/{heads:.1f}", agrees and beyond)
+    layers, heads = case.start.num_hidden_layers, max(case.start.heads_per_layer)
+    margin = f"{case.layers / layers:.1f}/{case.heads / heads:.1f}"
+    rows = [
+        row
+        for row in LEAN_ROWS
+        if abs(case.layers - row.shares[0] * layers) <= 0.5 and abs(case.heads - row.shares[1] * heads) <= 0.5
+    ]
+    if not (rows and case.layers < layers and case.heads > heads):
+        return Verdict(None, margin, extrapolated=True)
+    kept = attention_and_widths(case.config) == attention_and_widths(case.start)
+    fewer = case.config.count_parameters().total < case.start.count_parameters().total
+    same = any(row.audited and row.family == case.family for row in rows)
+    return Verdict(True, margin, not (kept and fewer and same))
+
+
+def attention_and_widths(config: LeanConfig) -> tuple[int, int, int]:
+    """Width, MLP width, and heads × head size."""
+    return config.hidden_size, config.intermediate_size, max(config.heads_per_layer) * config.head_dim
 
 
 KAPLAN_ASPECTS = (1600 / 48, 4288 / 6)  # width over layers of two shapes of one size that are within 3 % in loss
 
 
 def judge_kaplan(case: Case) -> Verdict:
-    """Yes (the shape hardly matters) where width over layers lies between two shapes within 3 %: 33 to 715."""
+    """Yes (the shape hardly matters) where width over layers lies between two shapes within 3 %: 33 to 715.
+
+    It objects to no shape: outside of these it says nothing.
+    """
     aspect, (low, high) = case.width / case.layers, KAPLAN_ASPECTS
-    return Verdict(low <= aspect <= high, f"{aspect:.0f}", case.family != "gpt")
+    inside = low <= aspect <= high
+    return Verdict(True if inside else None, f"{aspect:.0f}", not inside or case.family != "gpt")
 
 
 DEEP_ENOUGH = (32, 36)  # layers at which the gain from deepening converges
 
 
 def judge_deep_narrow(case: Case) -> Verdict:
-    """No below 32 layers: deepen first; above 36 the gain has converged. The margin is in layers."""
+    """No below 32 layers: deepen first; above 36 the gain has converged. The margin is in layers.
+
+    Measured on fine-tuned T5, which no family here is.
+    """
     low, high = DEEP_ENOUGH
     margin = case.layers - min(max(case.layers, low), high)
-    return Verdict(margin == 0, f"{margin:+d}" if margin else "", case.family == "vit")
+    return Verdict(margin == 0, f"{margin:+d}" if margin else "", extrapolated=True)
 
 
-MOBILE_SHAPES = ((125e6, 30), (350e6, 32))  # parameters, layers
+MOBILE_SHAPES, MOBILE_OFF = ((125e6, 30), (350e6, 32)), 2  # parameters, layers
 
 
 def judge_mobile(case: Case) -> Verdict:
-    """Yes within two layers of the depth at the nearer published size (30 at 125M, 32 at 350M), total parameters."""
+    """Yes within `MOBILE_OFF` layers of the depth at the nearer published size (30 at 125M, 32 at 350M parameters).
+
+    The margin is in layers. The threshold is this project's.
+    """
     total = case.config.count_parameters().total
     _, layers = min(MOBILE_SHAPES, key=lambda shape: abs(log(total / shape[0])))
-    inside = MOBILE_SHAPES[0][0] / 2 <= total <= 1e9 and case.family == "gpt"
-    return Verdict(abs(case.layers - layers) <= 2, f"{case.layers - layers:+d}", not inside)
+    inside = within(total, MOBILE_SHAPES[0][0], MOBILE_SHAPES[1][0]) and case.family == "gpt"
+    return Verdict(abs(case.layers - layers) <= MOBILE_OFF, f"{case.layers - layers:+d}", not inside)
 
 
 PETTY_SIZES = (41e6, 374e6)
 
 
 def judge_petty(case: Case) -> Verdict:
-    """Yes where there are fewer layers than at the start: their benefit falls quickly, time is about linear in them.
+    """Neither yes nor no, for it trades: the margin is the share of the start's layers, about that of its time.
 
-    The margin is the share of the start's layers, about its share of the time. No threshold is published.
+    The deeper generalise better to new compositions, by less and less per layer; time is about linear in layers. No
+    threshold is published. Sizes are total parameters, of both shapes.
     """
     if case.start is None:
         return Verdict(None, "")
-    share = case.layers / case.start.num_hidden_layers
-    inside = PETTY_SIZES[0] / 2 <= case.config.count_parameters().total <= 2 * PETTY_SIZES[1] and case.family == "gpt"
-    return Verdict(share < 1, f"{share:.2f}", not inside)
+    sizes = [config.count_parameters().total for config in (case.config, case.start)]
+    inside = all(within(size, *PETTY_SIZES) for size in sizes) and case.family == "gpt"
+    return Verdict(None, f"{case.layers / case.start.num_hidden_layers:.2f}", not inside)
 
 
 SOVIT_EXPONENTS = {"layers": 0.45, "width": 0.22, "mlp": 0.6}
-SOVIT_ANCHOR, SOVIT_RANGE = {"layers": 27, "width": 1152, "mlp": 4304}, (150e6, 400e6)
+SOVIT_ANCHOR = {"layers": 27, "width": 1152, "mlp": 4304}
+SOVIT_RANGE, SOVIT_OFF = (129e6, 411e6), 1.2  # blocks of the two published shapes, "150M" and "400M"
 
 
 def sovit_shape(parameters: float) -> dict[str, float]:
@@ -238,15 +301,26 @@ def sovit_shape(parameters: float) -> dict[str, float]:
     return shape
 
 
+def block_parameters(config: LeanConfig) -> int:
+    """Weights of the blocks, L·(4·d·heads·size + 2·d·M), as `sovit_shape` counts them."""
+    inner = sum(config.heads_per_layer) * config.head_dim
+    return config.hidden_size * (4 * inner + 2 * config.intermediate_size * config.num_hidden_layers)
+
+
 def judge_sovit(case: Case) -> Verdict:
-    """Yes within 20 % of the curve's depth, width and MLP width at this size; the margin is the depth over its own."""
+    """Yes within 20 % of the curve's depth, width and MLP width at the size of the blocks; the margin is the depth over
+    the curve's. The threshold is this project's.
+    """
     if case.family != "vit":
         return Verdict(None, "")
-    best = sovit_shape(case.parameters)
+    size = block_parameters(case.config)
+    best = sovit_shape(size)
     ours = {"layers": case.layers, "width": case.width, "mlp": case.config.intermediate_size}
-    agrees = all(1 / 1.2 <= ours[name] / best[name] <= 1.2 for name in best)
-    inside = SOVIT_RANGE[0] / 2 <= case.parameters <= 2 * SOVIT_RANGE[1]
-    return Verdict(agrees, f"{ours['layers'] / best['layers']:.2f}", not inside)
+    agrees = all(1 / SOVIT_OFF <= ours[name] / best[name] <= SOVIT_OFF for name in best)
+    return Verdict(agrees, f"{ours['layers'] / best['layers']:.2f}", not within(size, *SOVIT_RANGE))
+
+
+DELUSION_SIZES = (17e6, 7e9)
 
 
 def critical_depth(width: float) -> float:
@@ -255,9 +329,10 @@ def critical_depth(width: float) -> float:
 
 
 def judge_delusion(case: Case) -> Verdict:
-    """Yes up to D_crit; the margin is in layers, negative beyond it."""
-    margin = critical_depth(case.width) - case.layers
-    return Verdict(margin >= 0, f"{margin:+.0f}", case.family != "gpt")
+    """Yes up to D_crit; the margin is in layers. Sizes are total parameters."""
+    margin = off_by(case.layers - critical_depth(case.width))
+    inside = within(case.config.count_parameters().total, *DELUSION_SIZES) and case.family == "gpt"
+    return Verdict(margin <= 0, f"{margin:+.1f}", not inside)
 
 
 # What runs where. A kernel that pads a head to the next size it has counts as running, and costs the padding.
@@ -300,70 +375,70 @@ SOURCES: dict[str, Source] = {
         Source(
             "fit",
             "language-model loss, equal size",
-            "6-48 layers, 3.3M-2.8B; layers to the best",
+            "3.3M-2.8B, 6-48 layers; off best, yes ±1",
             "Depth-Width's fit, 2006.12467",
             judge_fit,
         ),
         Source(
             "rank",
             "expressiveness per parameter",
-            "vocabularies, patches *; width / rank",
+            "vocabularies; width / rank",
             "Wies 2021, 2105.03928",
             judge_rank,
         ),
         Source(
             "low-rank",
             "every attention matrix can be had",
-            "one head, untrained; head size / length",
+            "one head, not causal; head size / length",
             "Low-Rank 2020, 2002.07028",
             judge_low_rank,
         ),
         Source(
             "lean",
             "equal accuracy, fewer parameters",
-            "one seed; layers / start's, heads / start's",
+            "its rows, one seed; layers, heads / start's",
             "Lean 2025, 2505.20802",
             judge_lean,
         ),
         Source(
             "kaplan",
             "language-model loss, equal size",
-            "width / layers 33-715: it hardly matters",
+            "33-715: it hardly matters; width / layers",
             "Kaplan 2020, 2001.08361",
             judge_kaplan,
         ),
         Source(
             "narrow",
-            "fine-tuning T5: deepen first",
-            "until 32-36 layers; layers off that",
+            "fine-tuning: deepen first",
+            "T5, until 32-36 layers; layers off that",
             "DeepNarrow 2021, 2109.10686",
             judge_deep_narrow,
         ),
         Source(
             "mobile",
-            "zero-shot accuracy below 1B",
-            "125M: 30 layers, 350M: 32; layers off that",
+            "zero-shot accuracy",
+            "125M: 30, 350M: 32 layers; off it, yes ±2",
             "MobileLLM 2024, 2402.14905",
             judge_mobile,
         ),
         Source(
             "petty",
-            "compositional generalisation, time",
-            "41M-374M, no threshold; layers / start's",
+            "time; fewer layers generalise less",
+            "41M-374M; layers / start's, about its time",
             "Petty 2023, 2310.19956",
             judge_petty,
         ),
         Source(
             "sovit",
             "image accuracy at equal compute",
-            "150M-400M, yes ±20 %; depth / best depth",
+            "blocks 129M-411M, yes ±20 %; depth / best",
             "SoViT 2023, 2305.13035",
             judge_sovit,
         ),
         Source(
             "delusion",
             "language-model loss",
-            "17M-7B; layers left to 16·(width/512)^0.44",
+            "17M-7B; layers off 16·(width/512)^0.44",
             "Delusion 2026, 2601.20994",
             judge_delusion,
         ),

@@ -6,10 +6,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from .advice import (
-    SOURCES,
-    kernels_for,
-)
+from .advice import FIT_OFF, MOBILE_OFF, SOURCES, kernels_for
 from .memory import StepSetting
 from .planner import Candidate, human
 from .shapes import family_of
@@ -17,6 +14,11 @@ from .shapes import family_of
 
 WIDTH = 119
 NO_WEIGHT = "Rows go by depth and are not ranked: the sources optimise different costs and disagree."
+LEGEND = (
+    "yes, no or nothing (–), and how far; *: outside what the source measured. Signs are one way: + more layers than the "
+    f"source names, − fewer. fit says yes within {FIT_OFF} layer, mobile within {MOBILE_OFF}, sovit within 20 %: these "
+    "limits are the planner's own."
+)
 COSTS = (
     "parameters with the pretraining head, and without embeddings; FLOPs of matrix products per {unit}, forward and "
     "of a training step; attention: its scores and sums, which grow with length; memory: tensors of a training step"
@@ -53,7 +55,7 @@ def cost_table(candidates: Sequence[Candidate], setting: StepSetting, labels: Se
 
 def advice_table(candidates: Sequence[Candidate], labels: Sequence[str]) -> Table:
     """One row of verdicts per shape, a column per source."""
-    caption = f"yes or no, and how far; *: outside what the source measured. {NO_WEIGHT}"
+    caption = f"{LEGEND} {NO_WEIGHT}"
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, caption=caption)
     for name in ("", *SOURCES):
         table.add_column(name, justify="right", no_wrap=True)

@@ -19,7 +19,7 @@ from transformers import AutoConfig
 from typer.testing import CliRunner
 
 import modeling_leaner
-from modeling_leaner import advice, planner, shapes
+from modeling_leaner import advice, plan_figure, planner, shapes
 from modeling_leaner.advice import advise
 from modeling_leaner.cli import app
 from modeling_leaner.memory import StepSetting, training_memory
@@ -92,7 +92,7 @@ class TestSources:
     def test_floor_and_law_are_shown_apart(self):
         said = advise(load_shape("gpt/base"))
         assert (said["floor"].agrees, said["floor"].margin) == (True, "+6.0")
-        assert (said["fit"].agrees, said["fit"].margin) == (False, "+11.0")
+        assert (said["fit"].agrees, said["fit"].margin) == (False, "-11.0")  # shallower than the fit names
         assert set(said) == set(advice.SOURCES) and len(said) == 12
 
     def test_extrapolation_is_marked(self):
@@ -115,17 +115,69 @@ class TestSources:
         assert said("gpt", "sovit", layers=27).agrees is None
         for layers, width in ((48, 1600), (6, 4288)):
             assert said("gpt", "kaplan", layers=layers, width=width).agrees
-        assert not said("gpt", "kaplan", layers=48, width=1500).agrees
+        assert str(said("gpt", "kaplan", layers=48, width=1500)) == "– 31*"  # it objects to no shape
         assert said("gpt", "narrow", layers=32).agrees and not said("gpt", "narrow", layers=31).agrees
         assert said("gpt", "low-rank", head_dim=128, length=128).agrees
         assert not said("gpt", "low-rank", head_dim=120, length=128).agrees
-        bert = load_shape("bert/16x12")
-        assert said("bert", "lean", bert, layers=10, heads=24, head_dim=32) == advice.Verdict(True, "0.6/2.0")
-        assert said("bert", "lean", bert, layers=3, heads=24, head_dim=32).extrapolated
-        assert said("bert", "lean", bert, layers=16, heads=24, head_dim=32).agrees is False
-        assert said("bert", "lean", bert, layers=10, heads=12).agrees is False
-        assert said("bert", "petty", bert, layers=8) == advice.Verdict(True, "0.50", extrapolated=True)
         assert said("gpt", "lean").agrees is None and said("gpt", "petty").agrees is None
+
+    def test_lean_says_yes_to_its_own_rows(self):
+        """Unstarred only as published: an audited row of the family, and nothing but layers and head size changed."""
+
+        def said(name, **dials):
+            start = load_shape(name)
+            return str(advise(shape_at(start, Dials(**dials)), None, start)["lean"])
+
+        assert said("bert/16x12", layers=10, heads=24, head_dim=32) == "yes 0.6/2.0"
+        for changed in ({"width": 960}, {"mlp": 5824}, {"head_dim": 64}):
+            assert said("bert/16x12", **{"layers": 10, "heads": 24, "head_dim": 32} | changed) == "yes 0.6/2.0*"
+        assert said("bert/base", layers=6, heads=18) == "yes 0.5/1.5*"  # XCiT-L's shares, on text
+        assert said("vit/base", layers=6, heads=24, head_dim=32) == "yes 0.5/2.0*"  # XCiT-M, not audited
+        for dials in ({"layers": 4, "heads": 24}, {"layers": 12, "heads": 24}, {"layers": 8, "heads": 12}):
+            assert said("bert/base", **dials).startswith("– "), dials
+        audited = [row.model for row in advice.LEAN_ROWS if row.audited]
+        assert audited == ["XCiT-L", "BERT"]
+
+    def test_petty_weighs_time_against_generalisation(self):
+        start = load_shape("gpt/base")
+        assert str(advise(shape_at(start, Dials(layers=6)), None, start)["petty"]) == "– 0.50"
+        assert advise(shape_at(start, Dials(layers=1, width=256)), None, start)["petty"].extrapolated  # below 41M
+        assert advise(load_shape("bert/base"), None, load_shape("bert/base"))["petty"].extrapolated
+        assert "fewer layers generalise less" in advice.SOURCES["petty"].optimises
+
+    @pytest.mark.parametrize(
+        ("source", "dials", "starred"),
+        [
+            ("delusion", {"layers": 12}, False),
+            ("delusion", {"layers": 2, "width": 64}, True),  # below 17M
+            ("mobile", {"layers": 12}, False),  # 124M
+            ("mobile", {"layers": 10}, True),  # 110M
+            ("mobile", {"layers": 48}, True),  # 379M
+            ("narrow", {"layers": 32}, True),  # no family here is T5
+            ("low-rank", {}, True),  # causal attention is not strictly positive
+            ("kaplan", {}, False),
+        ],
+    )
+    def test_stars_follow_the_printed_range(self, source, dials, starred):
+        assert advise(shape_at(load_shape("gpt/base"), Dials(**dials)))[source].extrapolated is starred
+
+    def test_stars_of_other_families(self):
+        bert, image = advise(load_shape("bert/base")), load_shape("vit/base")
+        assert bert["narrow"].extrapolated and not bert["low-rank"].extrapolated
+        assert advise(image)["sovit"].extrapolated  # 86M
+        for layers, width, mlp, heads, size in ((18, 880, 2320, 16, 55), (27, 1152, 4304, 16, 72)):
+            config = shape_at(image, Dials(layers, width, heads, size, mlp))
+            assert not advise(config)["sovit"].extrapolated
+
+    def test_signs_are_one_way(self):
+        """+ is deeper than the source names, − shallower; what is printed decides, and no zero is negative."""
+        for layers, sign in ((90, "+"), (2, "-")):
+            said = advise(load_shape("gpt/base", num_hidden_layers=layers))
+            for name in ("floor", "fit", "narrow", "mobile", "delusion"):
+                assert said[name].margin.startswith(sign), name
+        for width in range(500, 525):  # 16 layers are the critical depth of 512
+            said = str(advise(shape_at(load_shape("gpt/base"), Dials(layers=16, width=width)))["delusion"])
+            assert "-0.0" not in said and said.startswith("no" if "+0.0" not in said and "+" in said else "yes"), said
 
     def test_rank_of_the_input(self):
         assert not advise(load_shape("gpt/base", vocab_size=256, bos_token_id=1, eos_token_id=1))["rank"].agrees
@@ -456,6 +508,35 @@ class TestCommand:
         start = load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}})
         assert document["start"]["parameters"] == start.count_parameters().total
         assert {each["head_dim"] % 8 for each in document["candidates"]} == {0}
+
+    def test_legend(self, leaner):
+        """Signs and the planner's own limits are printed, from the numbers that decide."""
+        text = " ".join(leaner("--family", "gpt", "--params", "30M", "--rows", 1).output.split())
+        for words in ("+ more layers than the source names", "fit says yes within 1 layer", "mobile within 2"):
+            assert words in text
+        assert (advice.FIT_OFF, advice.MOBILE_OFF, advice.SOVIT_OFF) == (1, 2, 1.2)
+
+    @pytest.mark.parametrize("name", ["gpt/base", "vit/base"])
+    def test_figure_says_what_the_table_says(self, name):
+        from matplotlib.figure import Figure
+
+        start = load_shape(name)
+        candidates = plan(name.split("/")[0], start=start)
+        left, right = Figure().subplots(1, 2)
+        plan_figure.draw_depths(left, candidates, start, start.default_length, start)
+        plan_figure.draw_heads(right, candidates, start, start.default_length, start)
+        labels = {axis: axis.get_legend_handles_labels()[1] for axis in (left, right)}
+        said = advise(start, None, start)
+        for source in ("floor", "fit", "narrow", "mobile", "delusion"):
+            (label,) = (label for label in labels[left] if label.startswith(source))
+            assert label.split(":")[0].endswith("*") == said[source].extrapolated, label
+        assert any(label.startswith("sovit") for label in labels[left]) == (name == "vit/base")
+        sizes = [label for label in labels[right] if label.startswith("size")]
+        for label in sizes:
+            config = shape_at(start, Dials(head_dim=int(re.search(r"\d+", label)[0])))
+            assert label.endswith(f"low-rank {advise(config)['low-rank']}")
+        assert len(sizes) == 4 and not any(label.startswith("low-rank") for label in labels[right])
+        assert not right.patches  # no band over heads: heads decide nothing that is drawn there
 
     def test_plot(self, leaner, tmp_path):
         assert leaner("--like", "gpt/base", "--plot", tmp_path / "shapes.png").exit_code == 0
