@@ -38,15 +38,20 @@ def plan_for_latency(limit: float, budget: Budget, dials: Dials, rows: int, **qu
     """Shapes whose forward pass of one item takes about `limit` seconds here.
 
     Time is no arithmetic: a ceiling of FLOPs stands for it, which each shape's measured time corrects three times.
+    Where nothing is as small as that, the nearest shape is returned, to be measured.
     """
     from .training.measure_shapes import latencies
 
     setting, base = question["setting"], question["base"]
     rate = flops_unit(base, base.count_flops(setting.length)) / latencies([base], setting)[0]
     highest = budget.flops or float("inf")
-    candidates = plan(
-        budget=replace(budget, flops=min(highest, MARGIN * limit * rate)), dials=dials, rows=rows, **question
-    )
+    ceiling = replace(budget, flops=min(highest, MARGIN * limit * rate))
+    try:
+        candidates = plan(budget=ceiling, dials=dials, rows=rows, **question)
+    except NoShapeFits as error:
+        if ceiling.flops == highest or not (error.goal or "").startswith("--flops"):
+            raise
+        return [cost_of(error.nearest, setting)]  # nobody gave these FLOPs: its time says whether it keeps the limit
     for _ in range(LATENCY_ROUNDS):
         corrected = []
         for each, seconds in zip(candidates, latencies([each.config for each in candidates], setting)):

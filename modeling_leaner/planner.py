@@ -116,7 +116,14 @@ class Candidate:
 
 
 class NoShapeFits(ValueError):
-    """No shape meets the budget; the message names the nearest and by how much it misses."""
+    """No shape meets the budget; the message names the nearest and by how much it misses.
+
+    `nearest` is that shape, and `goal` the name of the budget that it misses; None where no budget is to blame.
+    """
+
+    def __init__(self, message: str, nearest: LeanConfig | None = None, goal: str | None = None):
+        super().__init__(message)
+        self.nearest, self.goal = nearest, goal
 
 
 def flops_unit(config: LeanConfig, flops: Flops) -> float:
@@ -350,10 +357,32 @@ def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
     return Dials(layers, width, heads, head_dim, mlp, dials.mlp_ratio)
 
 
-def is_sensible(config: LeanConfig) -> bool:
-    """Whether a shape of the walk is worth a row: attention about as wide as the width, no thread and no pancake."""
+def objection(config: LeanConfig, dials: Dials) -> str | None:
+    """Why a shape of the walk is not worth a row: what the user fixed is no objection. None where it is worth one."""
     inner, width = max(config.heads_per_layer) * config.head_dim, config.hidden_size
-    return 2 / 3 <= inner / width <= 3 / 2 and 2 <= width / config.num_hidden_layers <= 3000
+    chosen = [dials.width, dials.heads, dials.head_dim].count(None) <= 1  # two of three decide heads × size / width
+    if not chosen and not 2 / 3 <= inner / width <= 3 / 2:
+        return "heads × head size far from the width: give --head-dim with --heads if that is wanted"
+    if dials.layers is None and dials.width is None and not 2 <= width / config.num_hidden_layers <= 3000:
+        return "far deeper than wide, or the reverse: give --layers or --width if that is wanted"
+    return None
+
+
+def flags(dials: Dials) -> str:
+    """The dials that are fixed, as flags."""
+    given = {name: value for name, value in asdict(dials).items() if value is not None}
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items()) or "none"
+
+
+def refusal(goals: list[Goal], missed: list[tuple[float, Goal, LeanConfig]], dials: Dials) -> NoShapeFits:
+    """What to say where every shape that was tried misses a budget; it does not say that none exists."""
+    _, goal, config = min(missed, key=lambda miss: miss[0])
+    if len(goals) == 1 or len(missed) == 1:
+        return NoShapeFits(f"no shape fits: {goal.miss(config)}", config, goal.name)
+    sizes = ", ".join(map(str, sorted({each.head_dim for *_, each in missed})))
+    tried = f"none of {len(missed)} shapes tried (fixed: {flags(dials)}; head sizes {sizes})"
+    together = " and ".join(each.name for each in goals)
+    return NoShapeFits(f"{tried} fits {together} together: {goal.miss(config)}", config, goal.name)
 
 
 def check_dials(dials: Dials) -> None:
@@ -405,7 +434,7 @@ def plan(
     goals = goals_of(budget, setting, start)
     walk = start is None or dials == Dials()
     highest = 1 if goals[0].ceiling or budget.parameters else 1 + TOLERANCE  # a budget is not exceeded
-    fitting, missed = [], []
+    fitting, missed, odd = [], [], {}
     for question, free in questions(base, start, dials):
         config = solve_shape(base, question, free, goals, highest)
         if free is None and start is not None and budget == Budget():  # nothing to solve: the shape as it is
@@ -415,15 +444,15 @@ def plan(
         wrong += [goal for goal in goals if not goal.ceiling and goal.load(config) < 1 - TOLERANCE]
         if wrong:
             missed.append((abs(wrong[0].load(config) - 1), wrong[0], config))
-        elif free is None or not walk or is_sensible(config):
+        elif walk and free is not None and (reason := objection(config, dials)):
+            odd.setdefault(reason, config)
+        else:
             fitting.append(config)
-    if not fitting and missed:
-        _, goal, config = min(missed, key=lambda miss: miss[0])
-        contradict = len(goals) > 1 and goal.ceiling and not goals[0].ceiling
-        problem = f"{goals[0].name} and {goal.name} contradict each other" if contradict else "no shape fits"
-        raise NoShapeFits(f"{problem}: {goal.miss(config)}")
+    if not fitting and odd:  # they do fit the budget
+        reasons = "; ".join(f"{describe(config)} is {reason}" for reason, config in odd.items())
+        raise NoShapeFits(f"no shape worth a row: what fits, as {reasons}")
     if not fitting:
-        raise NoShapeFits("no shape fits: every one is far deeper than wide, or the reverse; give --layers or --width")
+        raise refusal(goals, missed, dials)
     same = describe(start) if start is not None else None
     unique = list({describe(config): config for config in fitting}.values())
     unique = [config for config in unique if describe(config) != same] or unique

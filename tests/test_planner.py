@@ -428,7 +428,8 @@ class TestBadInput:
             ),
             (
                 "--family gpt --params 30M --memory 100MB",
-                "--params 30M and --memory 100MB contradict each other: the nearest, .* times --memory 100MB",
+                "none of 20 shapes tried (fixed: none; head sizes 32, 64) fits --params 30M and --memory 100MB "
+                "together: the nearest, .* times --memory 100MB",
             ),
             (
                 "--family gpt --params 30M --layers 4 --width 256 --heads 4 --head-dim 64 --mlp 1024",
@@ -443,8 +444,28 @@ class TestBadInput:
     def test_one_line(self, leaner, words, message):
         result = leaner(*words.split())
         assert result.exit_code == 1 and result.stdout == "", result.output
-        assert re.match("leaner: .*" + message.replace("(", r"\("), result.stderr), result.stderr
+        assert re.match("leaner: .*" + message.replace("(", r"\(").replace(")", r"\)"), result.stderr), result.stderr
         assert result.stderr.count("\n") == 1
+
+    def test_heads_that_are_wanted_are_no_objection(self):
+        """Heads × size three times the width, and one layer per value of the width, where the dials say so."""
+        (wide,) = plan("gpt", Budget(parameters=30e6), Dials(layers=6, heads=24, head_dim=64))
+        assert wide.config.num_attention_heads * 64 > 1.5 * wide.config.hidden_size
+        deep = shape_at(load_shape("gpt/base"), Dials(300, 64, 8, 8))
+        assert "far deeper than wide" in planner.objection(deep, Dials())
+        assert planner.objection(deep, Dials(layers=300)) is None is planner.objection(deep, Dials(width=64))
+        with pytest.raises(NoShapeFits, match="heads × head size far from the width: give --head-dim with --heads"):
+            plan("gpt", Budget(parameters=30e6), Dials(heads=64))
+
+    def test_no_claim_beyond_what_was_tried(self):
+        """With another head size there is a shape for what none of the shapes tried fits."""
+        budget = Budget(parameters=30e6, memory=7e9)
+        with pytest.raises(NoShapeFits, match=r"none of 20 shapes tried \(fixed: none; head sizes 32, 64\)") as caught:
+            plan("gpt", budget)
+        assert caught.value.goal == "--memory 7GB" and "contradict" not in str(caught.value)
+        assert plan("gpt", budget, Dials(head_dim=128))
+        with pytest.raises(NoShapeFits, match="fixed: --layers 12 --mlp-ratio 4"):
+            plan("gpt", budget, Dials(layers=12, mlp_ratio=4))
 
     def test_another_familys_start(self):
         with pytest.raises(ValueError, match="--like: a bert shape; expected one of --family gpt"):
@@ -604,6 +625,9 @@ class TestMeasure:
         assert all(each["measured"]["latency_s"] <= 0.03 for each in document["candidates"])
         result = leaner(*words, "--latency", "1us")
         assert result.exit_code == 1 and "no shape fits: the nearest, 2 layers" in result.stderr, result.stderr
+        assert "--latency 0.001ms" in result.stderr and "--flops" not in result.stderr
+        result = leaner(*words, "--latency", "1us", "--flops", "1")
+        assert "times --flops 1" in result.stderr, result.stderr
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
     def test_a_gpu_is_asked_for_in_vain(self, leaner):
