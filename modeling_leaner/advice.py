@@ -200,8 +200,8 @@ LEAN_ROWS = (
 def judge_lean(case: Case) -> Verdict:
     """Yes where layers and heads change as in a published row, to the nearest whole ones; otherwise it says nothing.
 
-    The margin is layers and heads over the start's. Measured is only what an audited row of the same family did: width,
-    MLP and heads × head size kept, parameters fewer. Rows are of one seed each.
+    The margin is layers and heads over the start's. Measured is only what an audited row of the same family did: keep
+    width, MLP and heads × head size, with fewer parameters. Rows are of one seed each.
     """
     if case.start is None:
         return Verdict(None, "")
@@ -308,8 +308,9 @@ def block_parameters(config: LeanConfig) -> int:
 
 
 def judge_sovit(case: Case) -> Verdict:
-    """Yes within 20 % of the curve's depth, width and MLP width at the size of the blocks; the margin is the depth over
-    the curve's. The threshold is this project's.
+    """Yes within 20 % of the curve's depth, width and MLP width at the blocks' size; the threshold is this project's.
+
+    The margin is the depth over the curve's.
     """
     if case.family != "vit":
         return Verdict(None, "")

@@ -122,8 +122,8 @@ def plan(
     rows: Annotated[int | None, typer.Option(help="At most so many shapes; with --measure 6, else all.")] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure time and memory on this machine.")] = False,
     write: Annotated[str | None, typer.Option(help="Save a shape under a name, or to a path or file.json.")] = None,
-    pick: Annotated[int, typer.Option(help="The row that --write saves.")] = 1,
-    plot: Annotated[str | None, typer.Option(help="Draw NAME.png and NAME.svg.")] = None,
+    pick: Annotated[int | None, typer.Option(help="The row that --write saves; left out, the first.")] = None,
+    plot: Annotated[str | None, typer.Option(help="Draw NAME.png and NAME.svg, new files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Shapes for a budget or equal to a starting point: what they cost, and what the literature advises."""

@@ -1,13 +1,17 @@
 """`leaner plan`: from its options to the planner, to measurements where they are wanted, and to what is printed."""
 
 import json
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
 
 from .memory import BYTES, StepSetting
-from .plan_figure import draw_plan
-from .plan_report import plan_document, print_plan
+from .plan_figure import draw_plan, figure_files
+from .plan_report import plan_document, plan_text
 from .planner import (
+    MOST_INPUT,
     Budget,
     Candidate,
     Dials,
@@ -17,10 +21,11 @@ from .planner import (
     flops_unit,
     parse_size,
     plan,
+    shape_file,
     with_inputs,
     write_shape,
 )
-from .shapes import CONFIG_CLASSES, family_of, load_config, load_shape
+from .shapes import CONFIG_CLASSES, family_of, load_config, load_shape, shape_names
 
 
 MEASURED_ROWS = 6
@@ -76,6 +81,14 @@ def within_latency(
     return [each for each, _ in kept], head + [row for _, row in kept]
 
 
+def known(name: str) -> str:
+    """The name as it is; raises ValueError, with near ones, for a name that looks registered and is not."""
+    if name.split("/")[0] in CONFIG_CLASSES and name not in shape_names() and not Path(name).exists():
+        near = " or ".join(get_close_matches(name, shape_names(), cutoff=0.5)) or "one that `leaner shapes` lists"
+        raise ValueError(f"unknown shape; did you mean {near}?")
+    return name
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of `leaner plan`, as they were given."""
@@ -104,14 +117,14 @@ class Options:
     rows: int | None
     measure: bool
     write: str | None
-    pick: int
+    pick: int | None
     plot: str | None
     as_json: bool
 
     def __post_init__(self):
         """Raises ValueError that names the flag and what was expected."""
         for name, choices in (
-            ("family", (*CONFIG_CLASSES, *([None] if self.like else []))),
+            ("family", (*CONFIG_CLASSES, None)),
             ("equal", ("params", "flops", None)),
             ("dtype", tuple(BYTES)),
             ("attention", ("sdpa", "eager")),
@@ -120,6 +133,14 @@ class Options:
             if getattr(self, name) not in choices:
                 expected = ", ".join(filter(None, choices))
                 raise ValueError(f"--{name} {getattr(self, name)}: expected one of {expected}")
+        if self.like is not None and not self.like.strip():
+            raise ValueError("--like '': expected a shape, config file, folder or Hub id")
+        if self.family is None and self.like is None:
+            raise ValueError(f"--family: expected one of {', '.join(CONFIG_CLASSES)}, or --like SHAPE")
+        if self.pick is not None and self.write is None:
+            raise ValueError(f"--pick {self.pick}: is the row that --write NAME saves; expected both")
+        if self.batch > MOST_INPUT:
+            raise ValueError(f"--batch {self.batch}: expected at most {MOST_INPUT}")
         for name in ("batch", "rows", "pick"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"--{name} {getattr(self, name)}: expected a number above 0")
@@ -139,7 +160,7 @@ class Options:
         """Arguments of `plan` but for budget and dials: the shapes that give everything else, for the data given."""
         inputs = (self.length, self.image_size, self.vocab_size, self.patch_size)
         try:
-            start = with_inputs(load_config(self.like), *inputs) if self.like else None
+            start = with_inputs(load_config(known(self.like)), *inputs) if self.like else None
         except ValueError as error:
             raise ValueError(f"--like {self.like}: {error}") from error
         family = self.family or family_of(start)
@@ -157,8 +178,11 @@ def run(options: Options) -> None:
     budget = Budget(options.size("params"), options.size("flops"), options.size("memory", "B"), options.equal)
     question = options.question()
     setting, start = question["setting"], question["start"]
-    by_time = limit is not None and budget.parameters is None and start is None
-    if by_time:
+    if options.plot is not None:  # both before anything is written or takes time
+        figure_files(options.plot)
+    if options.write is not None:
+        shape_file(question["family"], options.write)
+    if limit is not None and budget.parameters is None and start is None:
         candidates = plan_for_latency(limit, budget, options.dials, **question)
     else:
         candidates = plan(budget=budget, dials=options.dials, **question)
@@ -166,18 +190,21 @@ def run(options: Options) -> None:
     measurements = measured(candidates, setting, first) if options.measure else None
     if limit is not None:
         candidates, measurements = within_latency(limit, candidates, measurements, first)
-    if options.pick > len(candidates):
-        raise ValueError(f"--pick {options.pick}: expected a row from 1 to {len(candidates)}")
+    row = options.pick or 1
+    if row > len(candidates):
+        raise ValueError(f"--pick {row}: expected a row from 1 to {len(candidates)}")
     done = []
-    if options.plot is not None:
-        try:
-            done += [f"drawn: {path}" for path in draw_plan(candidates, setting, options.plot, start)]
-        except OSError as error:
-            raise ValueError(f"--plot {options.plot}: cannot be written ({error.strerror})") from error
     if options.write is not None:
-        done.append(f"row {options.pick} → {write_shape(candidates[options.pick - 1].config, options.write)}")
+        done.append(f"row {row} → {write_shape(candidates[row - 1].config, options.write)}")
+    if options.plot is not None:
+        done += [f"drawn: {path}" for path in draw_plan(candidates, setting, options.plot, start)]
     if options.as_json:
-        print(json.dumps(plan_document(candidates, setting, first, measurements), indent=1, ensure_ascii=False))
+        say(json.dumps(plan_document(candidates, setting, first, measurements), indent=1))
     else:
-        print_plan(candidates, setting, first, measurements)
-        print(*done, sep="\n", end="\n" if done else "")
+        say(plan_text(candidates, setting, first, measurements, done))
+
+
+def say(text: str) -> None:
+    """Prints, with ? for what the terminal cannot show: files are written by then, and nothing may fail any more."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))

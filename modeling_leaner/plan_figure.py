@@ -4,6 +4,7 @@ Each band says which width or size it is for; a star marks a source outside what
 """
 
 from collections.abc import Callable, Sequence
+from io import BytesIO
 from pathlib import Path
 
 from .advice import (
@@ -22,7 +23,7 @@ from .advice import (
 )
 from .configuration_leaner import LeanConfig
 from .memory import StepSetting
-from .planner import Candidate, Dials, shape_at, whole_groups
+from .planner import Candidate, Dials, free_path, shape_at, whole_groups, write_new
 
 
 TITLE = "Parameters against depth and heads, with what can be drawn of the advice (*: outside what was measured)"
@@ -31,11 +32,13 @@ TITLE = "Parameters against depth and heads, with what can be drawn of the advic
 def draw_plan(
     candidates: Sequence[Candidate], setting: StepSetting, name: str, start: LeanConfig | None = None
 ) -> list[Path]:
-    """Draws parameters against depth and heads, with advice, to NAME.png and NAME.svg, and returns the paths.
+    """Draws parameters against depth and heads, with advice, to `figure_files`, and returns them.
+
+    Raises ValueError that names --plot where a file exists or cannot be written.
 
     Left: lines of one width each, from the candidates' narrowest to widest. Right: the widths' heads at fixed depth;
-    the line of each head size ends where heads × size is four times the width. Low-Rank is about the head size, not the
-    number of heads, so it stands in the legend.
+    the line of each head size ends where heads × size is four times the width. Low-Rank is about the head size, not
+    the number of heads, so it stands in the legend.
     """
     from matplotlib.figure import Figure
 
@@ -52,11 +55,20 @@ def draw_plan(
         axis.grid(alpha=0.3, which="both")
         axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.13), ncols=2, frameon=False)
     figure.suptitle(TITLE, fontsize=11)
-    stem = name.removesuffix(".png").removesuffix(".svg")
-    paths = [Path(f"{stem}.png"), Path(f"{stem}.svg")]
+    paths = figure_files(name)
     for path in paths:
-        figure.savefig(path, dpi=120)
+        drawn = BytesIO()
+        figure.savefig(drawn, dpi=120, format=path.suffix[1:])
+        write_new(f"--plot {name}", path, drawn.getvalue())
     return paths
+
+
+def figure_files(name: str) -> list[Path]:
+    """NAME.png and NAME.svg; raises ValueError that names --plot where one exists, or its folder does not."""
+    stem = name.removesuffix(".png").removesuffix(".svg")
+    if not Path(stem).name or stem.endswith("/"):
+        raise ValueError(f"--plot {name!r}: expected a file's name")
+    return [free_path(f"--plot {name}", Path(f"{stem}.{ending}")) for ending in ("png", "svg")]
 
 
 def parameters_at(config: LeanConfig, **dials: int) -> int:

@@ -2,22 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from io import StringIO
 
 from rich.console import Console
 from rich.table import Table
 
 from .advice import FIT_OFF, MOBILE_OFF, SOURCES, kernels_for
 from .memory import StepSetting
-from .planner import Candidate, human
+from .planner import Candidate, human, human_bytes, human_count
 from .shapes import family_of
 
 
 WIDTH = 119
 NO_WEIGHT = "Rows go by depth and are not ranked: the sources optimise different costs and disagree."
 LEGEND = (
-    "yes, no or nothing (–), and how far; *: outside what the source measured. Signs are one way: + more layers than the "
-    f"source names, − fewer. fit says yes within {FIT_OFF} layer, mobile within {MOBILE_OFF}, sovit within 20 %: these "
-    "limits are the planner's own."
+    "yes, no or nothing (–), and how far; *: outside what the source measured. Signs are one way: + more layers than "
+    f"the source names, − fewer. fit says yes within {FIT_OFF} layer, mobile within {MOBILE_OFF}, sovit within 20 %: "
+    "these limits are the planner's own."
 )
 COSTS = (
     "parameters with the pretraining head, and without embeddings; FLOPs of matrix products per {unit}, forward and "
@@ -27,6 +28,12 @@ COSTS = (
 
 def share(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.0f}%"
+
+
+def heads_of(each: Candidate) -> str:
+    """Heads, the fewest and the most where layers differ."""
+    heads = each.config.heads_per_layer
+    return f"{min(heads)}-{max(heads)}" if len(set(heads)) > 1 else str(heads[0])
 
 
 def cost_table(candidates: Sequence[Candidate], setting: StepSetting, labels: Sequence[str]) -> Table:
@@ -43,13 +50,13 @@ def cost_table(candidates: Sequence[Candidate], setting: StepSetting, labels: Se
         table.add_column(name, justify="right", no_wrap=True)
     for label, each in zip(labels, candidates):
         row, memory = each.document(), each.memory
-        cells = [label, f"{row['layers']}×{row['width']}", f"{row['heads']}×{row['head_dim']}", str(row["mlp"])]
-        cells += [human(row["parameters"]), human(row["parameters_without_embeddings"])]
+        cells = [label, f"{row['layers']}×{row['width']}", f"{heads_of(each)}×{row['head_dim']}", str(row["mlp"])]
+        cells += [human_count(row["parameters"]), human_count(row["parameters_without_embeddings"])]
         cells += [share(each.parameters_over_start)] if against else []
         cells += [human(row["flops_forward"]), share(row["flops_attention"] / row["flops_forward"])]
         cells += [human(row["flops_training_step"])] + ([share(each.flops_over_start)] if against else [])
         cache = "–" if each.kv_bytes_per_token is None else f"{each.kv_bytes_per_token:,}"
-        table.add_row(*cells, cache, human(memory.activations) + "B", human(memory.peak) + "B")
+        table.add_row(*cells, cache, human_bytes(memory.activations), human_bytes(memory.peak))
     return table
 
 
@@ -101,20 +108,21 @@ def measured_table(measurements: Sequence[dict[str, float]], candidates: Sequenc
         rates = [row["training_items_per_second"], row["inference_items_per_second"]]
         done, peak = each.flops.training_step * rates[0] / 1e9, row["peak_memory_bytes"]
         cells = [step, f"{rates[0]:.1f}", forward, f"{rates[1]:.1f}", latency, f"{done:.1f}"]
-        table.add_row(label, *cells, human(peak) + "B", share(peak / each.memory.peak))
+        table.add_row(label, *cells, human_bytes(peak), share(peak / each.memory.peak))
     return table
 
 
-def print_plan(
+def plan_text(
     candidates: Sequence[Candidate],
     setting: StepSetting,
     start: Candidate | None = None,
     measurements: Sequence[dict[str, float]] | None = None,
-) -> None:
-    """The tables for people; the starting point is the first row."""
+    done: Sequence[str] = (),
+) -> str:
+    """The tables for people and what was done; the starting point is the first row."""
     shown = [*([start] if start else []), *candidates]
     labels = [*(["start"] if start else []), *map(str, range(1, len(candidates) + 1))]
-    config, console = shown[0].config, Console(width=WIDTH, highlight=False)
+    config, console = shown[0].config, Console(file=StringIO(), width=WIDTH, highlight=False)
     words = f"batch {setting.batch_size}, {setting.dtype}, {setting.attention} attention, {setting.device}"
     console.print(f"{family_of(config)}, sequences of {shown[0].flops.length} tokens, {words}")
     console.print(cost_table(shown, setting, labels), "", advice_table(shown, labels), "", source_table(), "")
@@ -122,6 +130,7 @@ def print_plan(
         console.print(line)
     if measurements:
         console.print("", measured_table(measurements, shown, labels))
+    return "\n".join([console.file.getvalue().rstrip("\n"), *done])
 
 
 def plan_document(

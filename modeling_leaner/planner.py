@@ -5,8 +5,10 @@ some, the planner walks over depths and head sizes, and solves one more so that 
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import log
@@ -24,24 +26,34 @@ DEPTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 HEAD_SIZES = (32, 64)
 SHARES = (1 / 3, 1 / 2, 2 / 3, 1, 4 / 3, 2)  # of the starting point's layers
 LIMITS = {"width": 2**17, "mlp": 2**20, "layers": 1000, "heads": 2**14}
+GIVEN_LIMITS = {
+    **LIMITS,
+    "head_dim": 256,
+    "mlp_ratio": 1024,
+}  # beyond these the arithmetic overflows, or takes minutes
+MOST_INPUT = 2**24  # tokens, pixels, entries of a vocabulary, items of a batch
 UNITS = {
     "": {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12},
     "B": {"B": 1, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40},
     "s": {"S": 1, "MS": 1e-3, "US": 1e-6},
 }
 EXAMPLES = {"": "30M, 1.5G or 2e9", "B": "8GB or 512MiB", "s": "5ms or 0.1s"}
+SIZES = {"": (1, 1e18), "B": (1, 1e18), "s": (1e-9, 1e6)}  # what makes sense, in units
 
 
 def parse_size(flag: str, text: str, unit: str = "") -> float:
     """A number with a unit: `""` counts (K, M, G or B, T), `"B"` bytes, `"s"` seconds.
 
-    Raises ValueError, naming the flag, for another unit, no number, or nothing above 0.
+    Raises ValueError, naming the flag, for another unit, no number, nothing above 0, or what is beyond `SIZES`.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*([A-Za-z]*)\s*", text)
     factor = UNITS[unit].get(match[2].upper()) if match else None
     if factor is None or float(match[1]) <= 0:
         raise ValueError(f"{flag} {text}: expected a number above 0 with a unit, as {EXAMPLES[unit]}")
-    return float(match[1]) * factor
+    value, (low, high) = float(match[1]) * factor, SIZES[unit]
+    if not low <= value <= high:
+        raise ValueError(f"{flag} {text}: expected {low:g}{unit} to {high:g}{unit}, as {EXAMPLES[unit]}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -211,6 +223,23 @@ def solve_dial(load: Callable[[int], float], limit: int, tolerance: float = 1e-3
     return min(max(exact, 1), limit)
 
 
+def human(value: float) -> str:
+    """Three digits and K, M, G or T."""
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
+        if value >= factor:
+            return f"{value / factor:.3g}{letter}" if value < 999.5 * factor else f"{value / factor:.0f}{letter}"
+    return f"{value:.3g}"
+
+
+def human_count(value: float) -> str:
+    """As `human`, with B for 1e9: parameters are counted in billions."""
+    return human(value).replace("G", "B")
+
+
+def human_bytes(value: float) -> str:
+    return human(value) + "B"
+
+
 @dataclass(frozen=True)
 class Goal:
     """One budget: its flag and text, what it measures, and the value not to exceed (`ceiling`) or to reach."""
@@ -219,6 +248,7 @@ class Goal:
     target: float
     cost: Callable[[LeanConfig], float]
     ceiling: bool = True
+    show: Callable[[float], str] = human
 
     def load(self, config: LeanConfig) -> float:
         return self.cost(config) / self.target
@@ -227,15 +257,7 @@ class Goal:
         """The nearest shape and by how much it misses."""
         cost, load = self.cost(config), self.load(config)
         far = f"{load:.3g} times" if load > 2 else f"{abs(load - 1):.1%} {'over' if load > 1 else 'under'}"
-        return f"the nearest, {describe(config)}, takes {human(cost)}, {far} {self.name}"
-
-
-def human(value: float) -> str:
-    """Three digits and K, M, G or T."""
-    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
-        if value >= factor:
-            return f"{value / factor:.3g}{letter}" if value < 999.5 * factor else f"{value / factor:.0f}{letter}"
-    return f"{value:.3g}"
+        return f"the nearest, {describe(config)}, takes {self.show(cost)}, {far} {self.name}"
 
 
 def goals_of(budget: Budget, setting: StepSetting, start: LeanConfig | None) -> list[Goal]:
@@ -257,15 +279,17 @@ def goals_of(budget: Budget, setting: StepSetting, start: LeanConfig | None) -> 
         raise ValueError(f"--equal {budget.equal}: needs --like SHAPE and no --params, which states another size")
     goals = []
     if budget.parameters is not None:
-        goals.append(Goal(f"--params {human(budget.parameters)}", budget.parameters, parameters, ceiling=False))
+        goals.append(
+            Goal(f"--params {human_count(budget.parameters)}", budget.parameters, parameters, False, human_count)
+        )
     elif start is not None and (budget.equal or not (budget.flops or budget.memory)):
-        cost = flops if budget.equal == "flops" else parameters
-        name = f"{'FLOPs' if budget.equal == 'flops' else 'parameters'} of --like, {human(cost(start))}"
-        goals.append(Goal(name, cost(start), cost, ceiling=False))
+        cost, show = (flops, human) if budget.equal == "flops" else (parameters, human_count)
+        name = f"{'FLOPs' if budget.equal == 'flops' else 'parameters'} of --like, {show(cost(start))}"
+        goals.append(Goal(name, cost(start), cost, False, show))
     if budget.flops is not None:
         goals.append(Goal(f"--flops {human(budget.flops)}", budget.flops, flops))
     if budget.memory is not None:
-        goals.append(Goal(f"--memory {human(budget.memory)}B", budget.memory, memory))
+        goals.append(Goal(f"--memory {human_bytes(budget.memory)}", budget.memory, memory, show=human_bytes))
     if not goals:
         raise ValueError("nothing to plan for: give --params, --flops, --memory, --latency or --like SHAPE")
     return goals
@@ -385,16 +409,35 @@ def refusal(goals: list[Goal], missed: list[tuple[float, Goal, LeanConfig]], dia
     return NoShapeFits(f"{tried} fits {together} together: {goal.miss(config)}", config, goal.name)
 
 
-def check_dials(dials: Dials) -> None:
-    """Raises ValueError, naming the flag, for sizes below 1, two MLP widths, or a head size without fused kernel."""
+def check_dials(dials: Dials, base: LeanConfig) -> None:
+    """Raises ValueError, naming the flag, for sizes beyond `GIVEN_LIMITS`, two MLP widths, a head size without fused
+    kernel, or heads that the key-value heads of `base` do not divide.
+    """
     for name, value in asdict(dials).items():
-        flag = "--" + name.replace("_", "-")
-        if value is not None and value <= 0:
+        flag, most = "--" + name.replace("_", "-"), GIVEN_LIMITS[name]
+        if value is not None and not value > 0:  # also no number
             raise ValueError(f"{flag} {value}: expected a number above 0")
+        if name == "head_dim" and value is not None and not has_fused_kernel(value):
+            raise ValueError(f"{flag} {value}: no fused attention kernel takes it; expected 8, 16, … 256")
+        if value is not None and value > most:
+            raise ValueError(f"{flag} {value}: expected at most {most}")
     if dials.mlp is not None and dials.mlp_ratio is not None:
         raise ValueError("--mlp and --mlp-ratio: expected one of them")
-    if dials.head_dim is not None and not has_fused_kernel(dials.head_dim):
-        raise ValueError(f"--head-dim {dials.head_dim}: no fused attention kernel takes it; expected 8, 16, … 256")
+    groups = key_value_groups(base) or 1
+    if dials.heads is not None and dials.heads % groups:
+        raise ValueError(f"--heads {dials.heads}: expected a multiple of the {groups} key-value heads")
+
+
+def as_given(base: LeanConfig, start: LeanConfig | None, dials: Dials) -> LeanConfig:
+    """The shape where no dial is free: nothing is solved. A head size that is left out follows from the width.
+
+    Raises ValueError, naming the flag, where heads do not divide the width and there is no start to keep.
+    """
+    if start is not None:
+        return shape_at(base, like_start(start, dials, None))
+    if dials.head_dim is None and dials.width % dials.heads:
+        raise ValueError(f"--heads {dials.heads}: does not divide --width {dials.width}; give --head-dim, too")
+    return shape_at(base, replace(dials, head_dim=dials.head_dim or dials.width // dials.heads))
 
 
 def cost_of(config: LeanConfig, setting: StepSetting, start: LeanConfig | None = None) -> Candidate:
@@ -429,17 +472,16 @@ def plan(
     budget, dials, setting = budget or Budget(), dials or Dials(), setting or StepSetting()
     if start is not None and family_of(start) != family:
         raise ValueError(f"--like: a {family_of(start)} shape; expected one of --family {family}")
-    check_dials(dials)
     base = base or start or load_shape(f"{family}/base")
+    check_dials(dials, base)
+    if budget == Budget() and not free_dials(dials):
+        return [cost_of(as_given(base, start, dials), setting, start)]
     goals = goals_of(budget, setting, start)
     walk = start is None or dials == Dials()
     highest = 1 if goals[0].ceiling or budget.parameters else 1 + TOLERANCE  # a budget is not exceeded
     fitting, missed, odd = [], [], {}
     for question, free in questions(base, start, dials):
         config = solve_shape(base, question, free, goals, highest)
-        if free is None and start is not None and budget == Budget():  # nothing to solve: the shape as it is
-            fitting.append(config)
-            continue
         wrong = [goal for goal in goals if goal.load(config) > (highest if goal is goals[0] else 1)]
         wrong += [goal for goal in goals if not goal.ceiling and goal.load(config) < 1 - TOLERANCE]
         if wrong:
@@ -482,6 +524,8 @@ def with_inputs(
     for name, value in given.items():
         able = (family == "vit") == (name in ("image_size", "patch_size"))
         expected = "expected a number above 0" if able else f"{family} has no such input"
+        if able and value > MOST_INPUT:
+            raise ValueError(f"--{name.replace('_', '-')} {value}: expected at most {MOST_INPUT}")
         if not able or value < 1:
             raise ValueError(f"--{name.replace('_', '-')} {value}: {expected}")
     if length := given.pop("length", None):  # as many positions as before, unless the sequences are longer
@@ -493,31 +537,70 @@ def with_inputs(
     if config.per_layer_attributes:
         heads = enumerate(config.heads_per_layer)
         fields["per_layer_config"] = {index: {"num_attention_heads": number} for index, number in heads}
-    return type(config)(architectures=config.architectures, **fields)
+    try:
+        return type(config)(architectures=config.architectures, **fields)
+    except ValueError as error:
+        named = {"length": length, "image-size": image_size, "vocab-size": vocab_size, "patch-size": patch_size}
+        flags = ", ".join(f"--{name} {value}" for name, value in named.items() if value is not None)
+        raise ValueError(f"{flags or config.model_type}: {error}") from error
 
 
-def write_shape(config: LeanConfig, name: str) -> Path:
-    """Writes a complete shape file and returns its path: `configuration/<family>/NAME.json`, which `leaner shapes`
-    then lists, or the file itself where NAME ends in .json or is a path.
+def free_path(flag: str, path: Path) -> Path:
+    """The path, where a new file can be; raises ValueError, naming the flag, where it is taken or has no folder."""
+    if path.name.startswith("."):
+        raise ValueError(f"{flag}: {path} is hidden or no name; expected a file's name")
+    try:
+        taken, there = path.exists() or path.is_symlink(), path.parent.is_dir()
+    except (OSError, ValueError) as error:  # a name too long, a null byte
+        raise ValueError(f"{flag}: cannot be written ({error})") from error
+    if taken:
+        raise ValueError(f"{flag}: {path} exists already; expected a new name")
+    if not there:
+        raise ValueError(f"{flag}: {path} cannot be written (no folder {path.parent})")
+    return path
+
+
+def write_new(flag: str, path: Path, content: bytes) -> None:
+    """Writes a whole file or none, and never over another. Raises ValueError, naming the flag."""
+    whole = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        whole.write_bytes(content)
+        path.open("x").close()  # takes the name; then the content arrives at once
+        try:
+            os.replace(whole, path)
+        except OSError:
+            path.unlink()
+            raise
+    except FileExistsError:
+        raise ValueError(f"{flag}: {path} exists already; expected a new name") from None
+    except OSError as error:
+        raise ValueError(f"{flag}: {path} cannot be written ({error.strerror})") from error
+    finally:
+        with suppress(OSError):  # its name may be too long to exist
+            whole.unlink()
+
+
+def shape_file(family: str, name: str) -> Path:
+    """Where `write_shape` writes: `configuration/<family>/NAME.json`, which `leaner shapes` then lists, or the file
+    itself where NAME ends in .json or is a path.
 
     Raises ValueError where the file exists, its folder does not, or a variant's name has no baseline.
     """
-    family = family_of(config)
-    if name.endswith(".json") or "/" in name:
-        path = Path(name if name.endswith(".json") else f"{name}.json")
-    else:
-        path, registered = shapes_folder() / family / f"{name}.json", f"{family}/{name}"
-        if not re.fullmatch(r"[\w.-]+", name):
-            raise ValueError(f"--write {name!r}: expected letters, digits, dots and dashes, or a path")
-        if (baseline := baseline_of(registered)) not in (None, *shape_names()):
-            raise ValueError(f"--write {name}: a name with {', '.join(VARIANTS)} needs its baseline, {baseline}")
+    flag, is_file = f"--write {name}", name.lower().endswith(".json")
+    if is_file or "/" in name:
+        path = Path(name if is_file else f"{name}.json")
+        return free_path(flag, path)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+        raise ValueError(f"--write {name!r}: expected letters, digits, dots and dashes, or a path")
+    if (baseline := baseline_of(f"{family}/{name}")) not in (None, *shape_names()):
+        raise ValueError(f"--write {name}: a name with {', '.join(VARIANTS)} needs its baseline, {baseline}")
+    return free_path(flag, shapes_folder() / family / f"{name}.json")
+
+
+def write_shape(config: LeanConfig, name: str) -> Path:
+    """Writes a complete shape file and returns its path, `shape_file`; raises ValueError as that does."""
+    path = shape_file(family_of(config), name)
     head = type(config).__name__.removesuffix("Config") + config.task_heads[0]
     document = {"model_type": config.model_type, "architectures": [head], **fields_of(config)}
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(json.dumps(document, indent=2) + "\n")
-    except FileExistsError:
-        raise ValueError(f"--write {name}: {path} exists already; expected a new name") from None
-    except OSError as error:
-        raise ValueError(f"--write {name}: {path} cannot be written ({error.strerror})") from None
+    write_new(f"--write {name}", path, (json.dumps(document, indent=2) + "\n").encode())
     return path

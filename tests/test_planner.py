@@ -390,7 +390,7 @@ class TestBadInput:
         ("words", "message"),
         [
             ("--family gpt --params 30M --rows 0", "--rows 0: expected a number above 0"),
-            ("--params 30M", "--family None: expected one of vit, bert, gpt"),
+            ("--params 30M", "--family: expected one of vit, bert, gpt, or --like SHAPE"),
             ("--family rnn --params 30M", "--family rnn: expected one of vit, bert, gpt"),
             ("--family gpt", "nothing to plan for: give --params, --flops, --memory, --latency or --like SHAPE"),
             ("--family gpt --params 30Q", "--params 30Q: expected a number above 0 with a unit, as 30M, 1.5G or 2e9"),
@@ -404,8 +404,11 @@ class TestBadInput:
                 "--latency 5: expected a number above 0 with a unit, as 5ms or 0.1s",
             ),
             ("--family gpt --like bert/base", "--like bert/base: a bert shape, but --family is gpt"),
-            ("--like gpt/huge", "--like gpt/huge: unknown shape 'gpt/huge', expected one of vit/base"),
-            ("--family gpt --params 30M --rows 1 --plot no/x", "--plot no/x: cannot be written"),
+            ("--like gpt/huge", "--like gpt/huge: unknown shape; did you mean gpt/base or gpt/.*."),
+            (
+                "--family gpt --params 30M --rows 1 --plot no/x",
+                "--plot no/x: no/x.png cannot be written (no folder no)",
+            ),
             ("--like /nowhere", "--like /nowhere: shape /nowhere: no named shape, config file, folder or Hub id"),
             ("--like gpt/base --image-size 8", "--like gpt/base: --image-size 8: gpt has no such input"),
             ("--like gpt/base --params 30M --equal flops", "--equal flops: needs --like SHAPE and no --params"),
@@ -420,8 +423,36 @@ class TestBadInput:
             ("--family gpt --params 30M --dtype int8", "--dtype int8: expected one of float32, bfloat16, float16"),
             ("--family gpt --params 30M --image-size 32", "--image-size 32: gpt has no such input"),
             ("--family vit --params 30M --length 32", "--length 32: vit has no such input"),
-            ("--family vit --params 30M --image-size 30", "image_size: height 30 is not a multiple of patch_size 16"),
-            ("--family gpt --params 30M --pick 99", "--pick 99: expected a row from 1 to"),
+            (
+                "--family vit --params 30M --image-size 30",
+                "--image-size 30: .*: height 30 is not a multiple of patch_size 16",
+            ),
+            ("--family gpt --params 30M --pick 99 --write x.json", "--pick 99: expected a row from 1 to"),
+            ("--family gpt --params 30M --pick 2", "--pick 2: is the row that --write NAME saves; expected both"),
+            ("--family gpt --params 1e400", "--params 1e400: expected 1 to 1e.18, as 30M"),
+            ("--family gpt --params 1e300", "--params 1e300: expected 1 to 1e.18, as 30M"),
+            ("--family gpt --params 1e-300", "--params 1e-300: expected 1 to 1e.18, as 30M"),
+            ("--family gpt --memory 1e300TB", "--memory 1e300TB: expected 1B to 1e.18B, as 8GB"),
+            ("--family gpt --flops 1e300", "--flops 1e300: expected 1 to 1e.18, as 30M"),
+            ("--family gpt --params 1e18", "no shape fits: the nearest, .* under --params 1000000T"),
+            ("--family gpt --params 30M --mlp-ratio inf", "--mlp-ratio inf: expected at most 1024"),
+            ("--family gpt --params 30M --mlp-ratio 1e308", "--mlp-ratio 1e[+]308: expected at most 1024"),
+            ("--family gpt --params 30M --mlp-ratio nan", "--mlp-ratio nan: expected a number above 0"),
+            ("--family gpt --params 30M --layers 100000", "--layers 100000: expected at most 1000"),
+            ("--family gpt --params 30M --width 99999999999999999999999999", "--width 9*: expected at most 131072"),
+            ("--family gpt --params 30M --batch 99999999999999999999", "--batch 9*: expected at most 16777216"),
+            ("--family gpt --params 30M --length 99999999999999999999", "--length 9*: expected at most 16777216"),
+            ("--family gpt --params 30M --write ..", "--write '..': expected letters, digits"),
+            ("--family gpt --params 30M --write .", "--write '.': expected letters, digits"),
+            ("--family gpt --params 30M --write .hidden", "--write '.hidden': expected letters, digits"),
+            ("--family gpt --params 30M --write café", "--write 'café': expected letters, digits"),
+            ("--family gpt --params 30M --write ./.x", "--write ./.x: .x.json is hidden or no name"),
+            ("--family gpt --layers 2 --width 100 --heads 3 --mlp 7", "--heads 3: does not divide --width 100; give"),
+            (
+                "--family gpt --params 3B --memory 1GB --layers 4",
+                ".* and --memory 1GB together: .*, takes .*GB, .* times",
+            ),
+            ("--family gpt --params 1B --layers 1 --width 8", "no shape fits: .* under --params 1B"),
             (
                 "--family gpt --params 10K",
                 "no shape fits: the nearest, 2 layers × 1, .*, 5.18 times --params 10K",
@@ -515,6 +546,8 @@ class TestCommand:
         assert load_config("gpt/thirty").num_hidden_layers == expected.num_hidden_layers
         listed = CliRunner().invoke(app, ["shapes", "--family", "gpt"]).output
         assert "gpt/thirty" in listed
+        result = leaner(*question, "--write", tmp_path / "MINE.JSON")
+        assert result.exit_code == 0 and (tmp_path / "MINE.JSON").is_file(), result.output
         for name, message in (
             ("lean-thirty-one", "needs its baseline, gpt/thirty-one"),
             ("a b", "expected letters, digits, dots and dashes, or a path"),
@@ -522,6 +555,69 @@ class TestCommand:
         ):
             result = leaner(*question, "--write", name)
             assert result.exit_code == 1 and message in result.stderr, result.stderr
+
+    def test_nothing_is_written_by_halves(self, leaner, tmp_path, monkeypatch):
+        """A disk that is full when the file is to appear leaves no file, and no temporary one."""
+
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(planner.os, "replace", full)
+        for flag in ("--write", "--plot"):
+            result = leaner("--family", "gpt", "--params", "30M", "--rows", 1, flag, tmp_path / "x.json")
+            assert result.exit_code == 1 and f"{flag} " in result.stderr and "No space left" in result.stderr
+            assert list(tmp_path.iterdir()) == []
+
+    def test_everything_is_checked_before_anything_is_written(self, leaner, tmp_path):
+        question = ("--family", "gpt", "--params", "30M", "--rows", 1)
+        (tmp_path / "old.svg").write_text("mine")
+        (tmp_path / "old.json").write_text("mine")
+        for words, message in (
+            (("--plot", tmp_path / "old", "--write", tmp_path / "new"), "old.svg exists already; expected a new name"),
+            (
+                ("--plot", tmp_path / "new", "--write", tmp_path / "old"),
+                "old.json exists already; expected a new name",
+            ),
+            (("--plot", "", "--write", tmp_path / "new"), "--plot '': expected a file's name"),
+            (("--plot", tmp_path / "new", "--write", ""), "--write '': expected letters, digits"),
+        ):
+            result = leaner(*question, *words)
+            assert result.exit_code == 1 and message in result.stderr, result.stderr
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["old.json", "old.svg"]
+            assert {path.read_text() for path in tmp_path.iterdir()} == {"mine"}
+
+    @pytest.mark.parametrize("form", [(), ("--json",)])
+    def test_a_terminal_that_cannot_show_it(self, form, tmp_path):
+        words = [
+            "plan",
+            "--family",
+            "gpt",
+            "--params",
+            "30M",
+            "--rows",
+            "1",
+            "--write",
+            str(tmp_path / "é.json"),
+            *form,
+        ]
+        result = CliRunner(charset="ascii").invoke(app, words)
+        assert result.exit_code == 0 and (tmp_path / "é.json").is_file(), result.stderr
+        assert json.loads(result.output)["sources"]["delusion"]["valid"].count("·") if form else "2?" in result.output
+
+    def test_a_shape_is_priced_without_a_start(self, leaner):
+        words = "--family gpt --layers 4 --width 96 --heads 3 --mlp 100 --json"
+        (only,) = json.loads(leaner(*words.split()).output)["candidates"]
+        assert [only[name] for name in ("layers", "width", "heads", "head_dim", "mlp")] == [4, 96, 3, 32, 100]
+
+    def test_heads_and_groups(self, leaner, tmp_path):
+        """Heads that vary are shown as such, and refusals name the flag."""
+        load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}}).save_pretrained(tmp_path / "varied")
+        fewest = min(load_config(str(tmp_path / "varied")).heads_per_layer)
+        assert f" {fewest}-9×" in leaner("--like", tmp_path / "varied", "--layers", 4).output
+        load_shape("gpt/base", num_key_value_heads=4).save_pretrained(tmp_path / "grouped")
+        result = leaner("--like", tmp_path / "grouped", "--heads", 7)
+        assert result.stderr == "leaner: --heads 7: expected a multiple of the 4 key-value heads\n"
+        assert leaner("--like", "").stderr == "leaner: --like '': expected a shape, config file, folder or Hub id\n"
 
     def test_a_folder_and_heads_of_each_layer(self, leaner, tmp_path):
         load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}}).save_pretrained(tmp_path)
