@@ -126,8 +126,9 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
     if trainer.is_fsdp_enabled:
         return None
     task, rows = trainer.task, trainer.eval_dataset
-    batch = task.collate([rows[index] for index in range(min(CONDITION_ROWS, len(rows)))])
-    generators = [np.random.default_rng((0, 0, row)) for row in range(CONDITION_ROWS)]
+    places = range(min(CONDITION_ROWS, len(rows)))
+    batch = task.collate([rows[place] for place in places])
+    generators = [np.random.default_rng((0, 0, place)) for place in places]
     inputs = {**task.transform(batch, generators, training=False)}
     inputs = {name: value.to(arguments.device) for name, value in inputs.items() if name not in ANSWERS}
     try:
