@@ -21,7 +21,11 @@ FAMILIES = {
 FEW = """--max_steps 4 --per_device_train_batch_size 8 --per_device_eval_batch_size 16 --eval_strategy steps
 --eval_steps 2 --save_strategy no --logging_steps 2 --warmup_steps 1 --disable_tqdm true --dataloader_num_workers 0
 --hardware cpu"""
-SMALLER = {"imagenet-1k": "--train_resize 20 --dataloader_num_workers 2", "squad": "--max_length 48 --doc_stride 16"}
+SMALLER = {
+    "imagenet-1k": "--train_resize 20 --dataloader_num_workers 2",
+    "fashion-mnist": "--image_size 16",
+    "squad": "--max_length 48 --doc_stride 16",
+}
 FILES = {
     "config.json",
     "model.safetensors",

@@ -362,6 +362,21 @@ def test_image_options_train(run, extra):
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
 
 
+def test_image_size(run):
+    """A new model reads images of the recipe's size, and so do its processor and the runs that start from it."""
+    task = ("image-classification", "vit", pictures(16, 0))
+    status, said, folder = run(*task, "--image_size", "8")
+    assert status == 0, said
+    assert json.loads((folder / "config.json").read_text())["image_size"] == 8
+    assert json.loads((folder / "preprocessor_config.json").read_text())["size"] == {"height": 8, "width": 8}
+    trained = folder.rename(folder.with_name("trained"))
+    assert run(*task, shape=str(trained))[0] == 0
+    folder.rename(folder.with_name("again"))
+    refused(run(*task, "--image_size", "16", shape=str(trained)), "image_size: 16", "has image_size 8")
+    refused(run(*task, "--image_size", "9"), "image_size", "9 is not a multiple of patch_size")
+    refused(run("masked-lm", "bert", documents(16, 0), "--image_size", "8"), "image_size", "reads no images")
+
+
 def test_options_have_an_effect(run, monkeypatch):
     """Each setting changes the losses of the same run; Muon is Muon."""
     seen, init = [], LeanTrainer.create_optimizer

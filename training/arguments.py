@@ -73,6 +73,7 @@ class RecipeArguments(TrainingArguments):
     metric: str | None = option(None, "the metric that counts; left out, the task's")
 
     # Images
+    image_size: int | None = option(None, "pixels of an image's side for a new model; left out, the shape's")
     train_resize: int | None = option(None, "resize to this before the random crop; left out, the image size")
     crop_padding: int = option(0, "random crop from an image padded by so many pixels on each side")
     horizontal_flip: bool = option(False, "mirror half of the training images")
@@ -133,6 +134,7 @@ BOUNDS = {
     "max_length": (8, float("inf")),
     "mask_fraction": (0.01, 0.99),
     "doc_stride": (1, float("inf")),
+    "image_size": (1, float("inf")),
     "crop_padding": (0, float("inf")),
     "mixup_alpha": (0, float("inf")),
     "dropout": (0, 0.99),

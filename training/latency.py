@@ -21,7 +21,7 @@ from modeling_leaner.shapes import load_config
 
 from . import report
 from .arguments import RecipeArguments, parse
-from .loading import with_fields
+from .loading import resized, with_fields
 from .sweep import TRAIN_COMMAND, Grid, GridError, Run, command, load_grid
 from .tasks import TASKS
 
@@ -43,7 +43,7 @@ def models(grid: Grid) -> dict[str, PreTrainedModel]:
     for shape in grid.shapes:
         set_seed(0)
         arguments = settings(grid, shape)
-        config = with_fields(load_config(shape), arguments, {})
+        config = with_fields(resized(load_config(shape), arguments), arguments, {})
         auto = getattr(transformers, f"AutoModel{TASKS[arguments.task].head}")
         attention = arguments.attn_implementation
         options = {"attn_implementation": attention} if attention else {}

@@ -105,6 +105,24 @@ def fitted(config: LeanConfig, arguments: RecipeArguments, processing: object) -
     return config
 
 
+def resized(config: LeanConfig, arguments: RecipeArguments) -> LeanConfig:
+    """The configuration at the recipe's `image_size`.
+
+    Raises:
+        ValueError: the family reads no images, a checkpoint has another size, or patches do not fill it.
+    """
+    size = arguments.image_size
+    if size is None:
+        return config
+    if family_of(config) != "vit":
+        raise ValueError(f"image_size: {arguments.shape} reads no images")
+    if not has_weights(str(arguments.shape)):
+        return type(config)(**{**config.to_dict(), "image_size": size})
+    if config.image_shape != (size, size):
+        raise ValueError(f"image_size: {size}, but {arguments.shape} has image_size {config.image_size}")
+    return config
+
+
 def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
     """Raises ValueError where the shape's family has no head for the task."""
     task = TASKS[arguments.task]

@@ -26,7 +26,7 @@ from modeling_leaner.shapes import load_config
 from . import report
 from .arguments import RecipeArguments, parse, recipe_names
 from .card import write_run_card
-from .loading import build_model, fitted, load_processing, task_of, with_fields
+from .loading import build_model, fitted, load_processing, resized, task_of, with_fields
 from .run_folder import alone_in, find_checkpoint, open_folder
 from .sources import Rows, content_sha256, describe, load_training
 from .tasks import Task
@@ -40,7 +40,7 @@ ANSWERS = ("labels", "start_positions", "end_positions")
 
 def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | None]:
     """The task with its data, ready for the model: prepared training and evaluation rows."""
-    config = load_config(str(arguments.shape))
+    config = resized(load_config(str(arguments.shape)), arguments)
     task_class = task_of(arguments, config)
     with arguments.main_process_first(local=True, desc="data"):
         train, held_out = load_training(arguments)
