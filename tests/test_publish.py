@@ -187,12 +187,19 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
     assert "all are undecided" in index.verdicts(grids)
 
 
-def test_tolerances_follow_the_rows():
-    assert verify.tolerance("eval_accuracy", 0.7, 200) == pytest.approx(0.015)
-    assert verify.tolerance("eval_accuracy", 0.7, 10_000) == pytest.approx(0.002)
-    assert verify.tolerance("eval_loss", 0.5, 10) == 1e-3 and verify.tolerance("eval_perplexity", 50, 10) == 0.05
+def test_tolerances_follow_the_rows(folder):
+    """And are those of results.json: one that somebody widened is refused."""
+    metrics = {"eval_accuracy": 0.7, "eval_loss": 0.5, "eval_perplexity": 50}
+    few, many = verify.tolerances(metrics, 200), verify.tolerances(metrics, 10_000)
+    assert (few["eval_accuracy"], many["eval_accuracy"]) == (pytest.approx(0.015), pytest.approx(0.002))
+    assert few["eval_loss"] == 1e-3 and few["eval_perplexity"] == 0.05
     with pytest.raises(ValueError, match="metrics.eval_loss is missing"):
         verify.compare(Path("results.json"), {"metrics": {}, "rows": 5}, {}, "eval_loss")
+    expected = json.loads((folder / "results.json").read_text())
+    verify.compare(Path("results.json"), expected, expected["metrics"], "eval_accuracy")
+    expected["tolerances"]["eval_accuracy"] = 0.5
+    with pytest.raises(ValueError, match="results.json: tolerances is .*0.5.*, expected"):
+        verify.compare(Path("results.json"), expected, expected["metrics"], "eval_accuracy")
 
 
 def test_verification_finds_the_same_numbers(workshop, folder):

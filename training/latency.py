@@ -6,6 +6,7 @@ times with those of another day may not. Weights are random, since no arithmetic
 """
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -22,6 +23,7 @@ from modeling_leaner.shapes import load_config
 from . import report
 from .arguments import RecipeArguments, parse
 from .loading import resized, with_fields
+from .measure_shapes import take_turns
 from .sweep import TRAIN_COMMAND, Grid, GridError, Run, command, load_grid
 from .tasks import TASKS
 
@@ -66,21 +68,22 @@ def inputs(model: PreTrainedModel, batch: int, length: int | None) -> dict[str, 
 
 
 @torch.inference_mode()
+def seconds(model: PreTrainedModel, given: dict[str, torch.Tensor]) -> float:
+    """Time of one forward pass."""
+    start = time.perf_counter()
+    model(**given)
+    return time.perf_counter() - start
+
+
 def measure(
     built: dict[str, PreTrainedModel], batch: int, length: int | None, rounds: int = ROUNDS
 ) -> dict[str, dict[str, object]]:
-    """Seconds of one forward pass per shape: median and quartiles over `rounds`; a first round warms up."""
-    times: dict[str, list[float]] = {shape: [] for shape in built}
-    data = {shape: inputs(model, batch, length) for shape, model in built.items()}
-    for _ in range(rounds + 1):
-        for shape, model in built.items():
-            start = time.perf_counter()
-            model(**data[shape])
-            times[shape].append(time.perf_counter() - start)
-    quartiles = {shape: np.percentile(seconds[1:], (25, 50, 75)) for shape, seconds in times.items()}
+    """Seconds of one forward pass per shape: median and quartiles over `rounds`."""
+    calls = [functools.partial(seconds, model, inputs(model, batch, length)) for model in built.values()]
+    quartiles = np.percentile(take_turns(calls, rounds), (25, 50, 75), axis=1).T.tolist()
     return {
         shape: {"seconds": middle, "quartiles": [low, high], "items_per_second": batch / middle}
-        for shape, (low, middle, high) in quartiles.items()
+        for shape, (low, middle, high) in zip(built, quartiles)
     }
 
 

@@ -112,16 +112,20 @@ class Bench:
         return held + max(0, int(np.cumsum(changes).max()))
 
 
-def take_turns(benches: Sequence[Bench], call: Callable[[Bench], None], rounds: int) -> np.ndarray:
-    """Seconds of a call, (benches, rounds)."""
-    times = [[bench.seconds(lambda bench=bench: call(bench)) for bench in benches] for _ in range(WARM_UP + rounds)]
-    return np.array(times[WARM_UP:]).T
+def take_turns(timed: Sequence[Callable[[], float]], rounds: int) -> np.ndarray:
+    """What the calls return, their seconds, after rounds that warm up: (calls, rounds)."""
+    return np.array([[call() for call in timed] for _ in range(WARM_UP + rounds)][WARM_UP:]).T
+
+
+def seconds_of(benches: Sequence[Bench], call: Callable[[Bench], None], rounds: int) -> np.ndarray:
+    """Seconds of a call on each bench, (benches, rounds)."""
+    return take_turns([lambda bench=bench: bench.seconds(lambda: call(bench)) for bench in benches], rounds)
 
 
 def latencies(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7) -> list[float]:
     """Median seconds of one item's forward pass, per shape."""
     benches = [Bench(config, setting) for config in configs]
-    return np.median(take_turns(benches, lambda bench: bench.infer(bench.item), rounds), axis=1).tolist()
+    return np.median(seconds_of(benches, lambda bench: bench.infer(bench.item), rounds), axis=1).tolist()
 
 
 def measure(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7) -> list[dict[str, float]]:
@@ -138,7 +142,7 @@ def measure(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7
     }
     rows: list[dict[str, float]] = [{} for _ in benches]
     for name, call in calls.items():
-        low, middle, high = np.percentile(take_turns(benches, call, rounds), (25, 50, 75), axis=1)
+        low, middle, high = np.percentile(seconds_of(benches, call, rounds), (25, 50, 75), axis=1)
         for index, row in enumerate(rows):
             row[name], row[f"{name}_spread"] = float(middle[index]), float(high[index] - low[index]) / 2
     for row, bench in zip(rows, benches):

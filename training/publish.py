@@ -24,7 +24,7 @@ from .published import write_card
 from .sources import load_training
 from .sweep import Grid, GridError, Run, load_grid, read_rows, tune
 from .tasks import SequenceClassification
-from .verify import CARDS, metrics_of, sha256, verify
+from .verify import CARDS, metrics_of, sha256, tolerances, verify
 
 
 SUBSET = 200  # rows of the short verification
@@ -80,7 +80,14 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
         "license": "apache-2.0",
         "recipe": recipe,
         "weights_sha256": sha256(folder / "model.safetensors"),
-        "subset": {"max_eval_rows": SUBSET, "rows": rows, "data_sha256": data, "metrics": short},
+        "tolerances": tolerances(results["metrics"], results["rows"]),
+        "subset": {
+            "max_eval_rows": SUBSET,
+            "rows": rows,
+            "data_sha256": data,
+            "metrics": short,
+            "tolerances": tolerances(short, rows),
+        },
         "evidence": evidence,
     }
 

@@ -31,7 +31,8 @@ def reduced(head, logits, labels):
     return torch.stack([-(chosen * there).sum(1), there.sum(1), hits.sum(1)], dim=1)
 
 
-def main(folder, head, inputs, output):
+def main(folder: str, head: str, inputs: str, output: str) -> None:
+    """Loads the folder's model and writes what `reduced` keeps of each batch."""
     sys.meta_path.insert(0, NoPackage())
     import torch
     import transformers

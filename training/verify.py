@@ -94,11 +94,13 @@ def local_words(results: dict, given: dict[str, list[str]]) -> list[str]:
     return []
 
 
-def tolerance(name: str, value: float, rows: int) -> float:
-    """How far a metric may be off on another machine: rounding moves a loss by 1e-3 of it, a share by a few rows."""
-    if name.removeprefix("eval_") in ("loss", "perplexity", "bits_per_byte", "squared_error"):
-        return 1e-3 * max(1.0, abs(value))
-    return max(2e-3, 3 / rows)
+def tolerances(metrics: dict[str, float], rows: int) -> dict[str, float]:
+    """How far metrics may be off on another machine: rounding moves a loss by 1e-3 of it, a share by a few rows."""
+    losses = ("loss", "perplexity", "bits_per_byte", "squared_error")
+    return {
+        name: 1e-3 * max(1.0, abs(value)) if name.removeprefix("eval_") in losses else max(2e-3, 3 / rows)
+        for name, value in metrics.items()
+    }
 
 
 def check_evidence(folder: Path, results: dict) -> None:
@@ -116,11 +118,14 @@ def check_evidence(folder: Path, results: dict) -> None:
 
 
 def compare(file: Path, expected: dict, metrics: dict[str, float], main: str) -> None:
-    """Raises ValueError for the first metric that is missing or too far off."""
+    """Raises ValueError for the first metric that is missing or too far off, and for a tolerance that was changed."""
     if main not in expected["metrics"]:
         raise ValueError(f"{file}: metrics.{main} is missing")
+    allow = tolerances(expected["metrics"], expected["rows"])
+    if expected.get("tolerances") != allow:
+        raise ValueError(f"{file}: tolerances is {expected.get('tolerances')}, expected {allow}")
     for name, value in expected["metrics"].items():
-        allowed, found = tolerance(name, value, expected["rows"]), metrics.get(name)
+        allowed, found = allow[name], metrics.get(name)
         if found is None or not abs(found - value) <= allowed:
             raise ValueError(f"{file}: metrics.{name} is {value}, the weights give {found} (± {allowed:g})")
 
