@@ -1,6 +1,7 @@
 """From a finished grid to a published folder, its card, its verification, and the index; each with what must fail."""
 
 import csv
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -135,11 +136,23 @@ def test_another_row_in_the_grid_is_found(workshop):
     path = workshop / "model_cards/grids/tiny/results.csv"
     text, folder = path.read_text(), workshop / "model_cards/leanbert-shallow"
     results = json.loads((folder / "results.json").read_text())
-    verify.check_evidence(folder, results)
+    verify.check_evidence(folder, results["evidence"])
     results["evidence"]["cells"][0]["values"]["2"] += 0.25
     with pytest.raises(ValueError, match="evidence.cells.values: .* for seed 2 of deep/bert.json"):
-        verify.check_evidence(folder, results)
+        verify.check_evidence(folder, results["evidence"])
     assert path.read_text() == text
+
+
+def test_the_cells_of_another_grid(workshop):
+    """A pair's card may show a grid that says more; its numbers are checked too."""
+    grid = dataclasses.replace(sweep.load_grid(Path("grid.yaml")), beside="model_cards/grids/tiny")
+    found, folder = evidence.gather(grid), workshop / "model_cards/leanbert-shallow"
+    said = published.beside(found)
+    assert "The grid `tiny`: recipe `listops-short` with" in said and published.table(found, "") in said
+    verify.check_evidence(folder, found)
+    found["beside"]["cells"][0]["values"]["2"] += 0.25
+    with pytest.raises(ValueError, match="evidence.cells.values: .* for seed 2 of deep/bert.json"):
+        verify.check_evidence(folder, found)
 
 
 def test_the_reference_beside(workshop):

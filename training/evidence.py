@@ -67,6 +67,7 @@ def gather(grid: Grid) -> dict[str, object]:
         "tuning": None if grid.tuning is None else asdict(grid.tuning),
         "overrides": grid.overrides,
         "start_from": None if grid.start_from is None else Path(grid.start_from).name,
+        "beside": None if grid.beside is None else gather(load_grid(Path(grid.beside) / "grid.yaml")),
         "margin": grid.margin,
         "data": grid.data,
         "hub": grid.hub,

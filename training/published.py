@@ -181,6 +181,23 @@ def notes_on(evidence: dict[str, Any]) -> str:
     return "\n\n".join(lines)
 
 
+def beside(evidence: dict[str, Any]) -> str:
+    """The cells of another grid, which says more of layers and heads than the published pair can; or nothing."""
+    other = evidence["beside"]
+    if other is None:
+        return ""
+    differs = ", ".join(f"{key} {value}" for key, value in (other["overrides"] or {}).items())
+    return f"""
+## Layers and heads apart
+
+The grid `{other["grid"]}`: recipe `{other["recipe"]}`{f" with {differs}" if differs else ""}.
+
+{table(other, "")}
+
+{claims(other)}
+"""
+
+
 def chosen(evidence: dict[str, Any]) -> str:
     """How the learning rates came about."""
     if evidence["tuning"] is None:
@@ -294,7 +311,7 @@ Every cell was trained by the same file, with the same data in the same order fo
 ![{evidence["metric"]} against parameters and milliseconds, every seed a dot]({FIGURE})
 
 ![Loss and metric of this run against steps](training.png)
-
+{beside(evidence)}
 ## What was not tested
 
 {untested(evidence, results)}

@@ -17,6 +17,7 @@ with every seed at its own best rate. A grid:
     publish: {vit/tiny: leanvit-tiny}   # folders of model_cards/ that `leaner publish` makes of the first seed
     metric: accuracy                    # left out, the task's; or loss
     start_from: runs/sweeps/pretrained  # left out, from scratch; output_dir of a grid of the same shapes
+    beside: runs/sweeps/short           # output_dir of a grid whose cells the published cards show too
     margin: 0.01                        # of the non-inferiority test, in the metric's units
     test: non-inferiority
 
@@ -54,7 +55,8 @@ from modeling_leaner.shapes import shape_names
 TRAIN_COMMAND = [sys.executable, "-m", "modeling_leaner.training.train"]
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
 # Once the grid has run:
-MAY_GROW, MAY_CHANGE = ("shapes", "seeds", "learning_rates"), ("baseline", "output_dir", "publish", "data", "hub")
+MAY_GROW = ("shapes", "seeds", "learning_rates")
+MAY_CHANGE = ("baseline", "output_dir", "beside", "publish", "data", "hub")
 MIN_PAIRS, MAX_P = 7, 0.01  # of "no loss of quality", which model_cards/README.md decides over all grids
 NOT_LEARNED, NON_INFERIOR = "not learned", "non-inferior before correction"
 POLL_SECONDS = 0.1
@@ -141,6 +143,7 @@ class Grid:
     output_dir: str = _key(_is_text, "a folder")
     metric: str | None = _key(_is_text, "the name of a metric", None)
     start_from: str | None = _key(_is_text, "the output_dir of a grid over the same shapes", None)
+    beside: str | None = _key(_is_text, "the output_dir of another grid", None)
     data: str | None = _key(_is_text, "what the rows are, in words", None)
     hub: bool = _key(lambda value: isinstance(value, bool), "true or false", False)
     publish: dict | None = _key(_is_names, "shapes of the grid and the names of their folders", None)

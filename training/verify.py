@@ -103,18 +103,20 @@ def tolerances(metrics: dict[str, float], rows: int) -> dict[str, float]:
     }
 
 
-def check_evidence(folder: Path, results: dict) -> None:
+def check_evidence(folder: Path, evidence: dict) -> None:
     """Raises ValueError where a cell of the card is not what its grid's results.csv, if it is there, says."""
-    path, seen = folder.parent / "grids" / results["evidence"]["grid"] / "results.csv", {}
+    path, seen = folder.parent / "grids" / evidence["grid"] / "results.csv", {}
     for run, row in read_rows(path).items():
         if run.phase == "report" and row["status"] == "finished":
             seen[(run.shape, str(run.seed), row["learning_rate"])] = row["value"]
-    for cell in results["evidence"]["cells"] if seen else []:
+    for cell in evidence["cells"] if seen else []:
         for seed, value in cell["values"].items():
             held = seen.get((cell["shape"], seed, cell["learning_rate"]))
             if held != value:
                 said = f"{value} for seed {seed} of {cell['shape']}, {path} has {held}"
                 raise ValueError(f"{folder / 'results.json'}: evidence.cells.values: {said}")
+    if evidence["beside"] is not None:
+        check_evidence(folder, evidence["beside"])
 
 
 def compare(file: Path, expected: dict, metrics: dict[str, float], main: str) -> None:
@@ -152,7 +154,7 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     shown = folder / ".eval_results" / "results.yaml"
     if (shown.read_text(encoding="utf-8") if shown.is_file() else None) != eval_results(results):
         raise ValueError(f"{shown}: not what leaner card writes from {file}")
-    check_evidence(folder, results)
+    check_evidence(folder, results["evidence"])
     expected = results["subset"] if short else results
     words = local_words(results, given)
     words += ["--max_eval_rows", str(expected["max_eval_rows"])] if short else []
