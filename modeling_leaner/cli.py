@@ -1,6 +1,8 @@
 """The `leaner` command. Each subcommand is a few lines over a function of the package."""
 
 import json
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -154,73 +156,37 @@ def convert(
 
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+TRAINING_COMMANDS = {  # module of `training` whose main parses the words itself, and what help says of it
+    "train": ("train", "Train a shape by a recipe: leaner train RECIPE --shape NAME [--key value ...]."),
+    "evaluate": ("evaluate", "Evaluate a model: leaner evaluate MODEL [--key value ...]; the last line is JSON."),
+    "sweep": ("sweep", "Train a grid of shapes, seeds and learning rates by one recipe: leaner sweep GRID.yaml."),
+    "latency": ("latency", "Measure inference of a grid's shapes in turns: leaner latency GRID.yaml."),
+    "publish": ("publish", "Copy a grid's runs to model_cards/, ready for the Hub: leaner publish GRID.yaml."),
+    "card": ("published", "Write a folder's model card from its config and results: leaner card FOLDER."),
+    "verify-cards": ("verify", "Recompute a card's numbers from its weights: leaner verify-cards [FOLDER ...]."),
+}
 
 
-@app.command(context_settings=PASSED_ON)
-def train(context: typer.Context) -> None:
-    """Train a shape by a recipe: leaner train RECIPE --shape NAME [--key value ...]."""
-    from .training.train import main as run
+def _pass_on(module: str) -> Callable[[typer.Context], None]:
+    """A command that hands its words to `main` of a module of `training`, imported only then."""
 
-    run(context.args)
+    def run(context: typer.Context) -> None:
+        import_module(f".training.{module}", __package__).main(context.args)
+
+    return run
 
 
-@app.command(context_settings=PASSED_ON)
-def evaluate(context: typer.Context) -> None:
-    """Evaluate a model: leaner evaluate MODEL [--key value ...]; the last line is one JSON document."""
-    from .training.evaluate import main as run
-
-    run(context.args)
+for _name, (_module, _help) in TRAINING_COMMANDS.items():
+    app.command(_name, context_settings=PASSED_ON, help=_help)(_pass_on(_module))
 
 
 @app.command(context_settings=PASSED_ON)
 def tokenizer(context: typer.Context) -> None:
     """Train a tokenizer: leaner tokenizer --kind byte-bpe --output_dir DIR --dataset NAME [--key value ...]."""
-    from .training.tokenizer import main as run
-
     try:
-        run(context.args)
+        _pass_on("tokenizer")(context)
     except (ValueError, OSError) as error:
         fail(" ".join(str(error).split()))
-
-
-@app.command(context_settings=PASSED_ON)
-def sweep(context: typer.Context) -> None:
-    """Train a grid of shapes, seeds and learning rates by one recipe: leaner sweep GRID.yaml."""
-    from .training.sweep import main as run
-
-    run(context.args)
-
-
-@app.command(context_settings=PASSED_ON)
-def latency(context: typer.Context) -> None:
-    """Measure inference of a grid's shapes in turns: leaner latency GRID.yaml."""
-    from .training.latency import main as run
-
-    run(context.args)
-
-
-@app.command(context_settings=PASSED_ON)
-def publish(context: typer.Context) -> None:
-    """Copy a grid's runs to model_cards/, ready for the Hub: leaner publish GRID.yaml."""
-    from .training.publish import main as run
-
-    run(context.args)
-
-
-@app.command(context_settings=PASSED_ON)
-def card(context: typer.Context) -> None:
-    """Write the model card of a folder from its config and results: leaner card FOLDER."""
-    from .training.published import main as run
-
-    run(context.args)
-
-
-@app.command(name="verify-cards", context_settings=PASSED_ON)
-def verify_cards(context: typer.Context) -> None:
-    """Recompute the numbers of published folders from their weights alone: leaner verify-cards [FOLDER ...]."""
-    from .training.verify import main as run
-
-    run(context.args)
 
 
 if __name__ == "__main__":
