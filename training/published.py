@@ -108,7 +108,7 @@ def figure(results: dict[str, Any]) -> bytes:
     for axis, unit in zip(axes, ("parameters, millions", "milliseconds for one input, batch 1")):
         if chance is not None and evidence["higher_is_better"]:
             axis.axhline(chance, color="grey", linestyle=":", label="always the commonest class")
-        axis.set_xlim(left=0)
+        axis.set_xlim(0, axis.get_xlim()[1] * 1.05)
         axis.set(xlabel=unit, ylabel=f"{evidence['metric']}, {way} is better")
         axis.grid(alpha=0.3)
     axes[0].legend(fontsize=8, loc="best")
