@@ -117,8 +117,10 @@ One seed, evaluated on one split: a difference from another model may be chance,
 
 ```python
 from transformers import {", ".join(sorted((auto, processing)))}
-model = {auto}.from_pretrained("{where}", trust_remote_code=True)
-processing = {processing}.from_pretrained("{where}", trust_remote_code=True)
+
+folder = "{where}"
+model = {auto}.from_pretrained(folder, trust_remote_code=True)
+processing = {processing}.from_pretrained(folder, trust_remote_code=True)
 ```
 
 ## Training
