@@ -117,10 +117,8 @@ One seed, evaluated on one split: a difference from another model may be chance,
 
 ```python
 from transformers import {", ".join(sorted((auto, processing)))}
-
-folder = "{where}"
-model = {auto}.from_pretrained(folder, trust_remote_code=True)
-processing = {processing}.from_pretrained(folder, trust_remote_code=True)
+model = {auto}.from_pretrained("{where}", trust_remote_code=True)
+processing = {processing}.from_pretrained("{where}", trust_remote_code=True)
 ```
 
 ## Training

@@ -320,10 +320,8 @@ Every cell was trained by the same file, with the same data in the same order fo
 
 ```python
 from transformers import {", ".join(sorted((auto, processing)))}
-
-folder = "model_cards/{name}"
-model = {auto}.from_pretrained(folder, trust_remote_code=True)
-processing = {processing}.from_pretrained(folder, trust_remote_code=True)
+model = {auto}.from_pretrained("model_cards/{name}", trust_remote_code=True)
+processing = {processing}.from_pretrained("model_cards/{name}", trust_remote_code=True)
 ```
 
 {LIMITS.get(results["task"], "It is for experiments with shapes.")}
