@@ -459,7 +459,7 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
     "changes, message",
     [
         ({"learning_rate": [1]}, "learning_rate: unknown key, expected one of recipe, shapes, baseline, seeds, "
-         "learning_rates, tuning, overrides, output_dir, metric, start_from, data, hub, publish, margin, test "
+         "learning_rates, tuning, overrides, output_dir, metric, start_from, beside, data, hub, publish, margin, test "
         "(did you mean learning_rates?)"),
         ({"recipe": None}, "recipe: missing, expected the name or path of a recipe"),
         ({"recipe": 3}, "recipe: expected the name or path of a recipe, got 3"),
