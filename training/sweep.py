@@ -17,7 +17,7 @@ with every seed at its own best rate. A grid:
     publish: {vit/tiny: leanvit-tiny}   # folders of model_cards/ that `leaner publish` makes of the first seed
     metric: accuracy                    # left out, the task's; or loss
     start_from: runs/sweeps/pretrained  # left out, from scratch; output_dir of a grid of the same shapes
-    beside: runs/sweeps/short           # output_dir of a grid whose cells the published cards show too
+    beside: runs/sweeps/short           # left out, none; output_dir of a grid whose cells the cards show too
     margin: 0.01                        # of the non-inferiority test, in the metric's units
     test: non-inferiority
 
