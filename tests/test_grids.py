@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training import latency, sweep
+from modeling_leaner.training import latency, runs
 from modeling_leaner.training.arguments import RECIPES
+from modeling_leaner.training.grid import load_grid
 
 from modeling_leaner.shapes import load_shape
 
@@ -15,8 +16,8 @@ GRIDS = sorted((RECIPES.parent / "grids").glob("*.yaml"))
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_a_grid_is_fair(path, monkeypatch):
     """One width and MLP, a tuning apart from what is reported, settings that a run accepts."""
-    grid = sweep.load_grid(path)
-    monkeypatch.setattr(sweep, "start_of", lambda grid, run: run.shape)
+    grid = load_grid(path)
+    monkeypatch.setattr(runs, "start_of", lambda grid, run: run.shape)
     configs = [load_shape(shape) for shape in grid.shapes]
     assert len({(config.hidden_size, config.intermediate_size) for config in configs}) == 1
     assert all(config.num_attention_heads * config.head_dim == config.hidden_size for config in configs)
@@ -38,7 +39,7 @@ def test_a_grid_is_fair(path, monkeypatch):
 def test_a_reference_differs_by_its_implementation_alone(path):
     if not path.stem.endswith("-transformers"):
         pytest.skip("not a reference")
-    grid, own = sweep.load_grid(path), sweep.load_grid(Path(str(path).replace("-transformers", "")))
+    grid, own = load_grid(path), load_grid(Path(str(path).replace("-transformers", "")))
     assert {**grid.overrides} == {**(own.overrides or {}), "implementation": "transformers"}
     for name in ("recipe", "baseline", "seeds", "learning_rates", "tuning", "metric"):
         assert getattr(grid, name) == getattr(own, name)

@@ -11,7 +11,19 @@ from pathlib import Path
 import pytest
 import yaml
 from huggingface_hub import ModelCard
-from modeling_leaner.training import data, evidence, index, latency, publish, published, sources, sweep, verify
+from modeling_leaner.training import (
+    comparison,
+    data,
+    evidence,
+    index,
+    latency,
+    publish,
+    published,
+    runs,
+    sources,
+    verify,
+)
+from modeling_leaner.training.grid import GridError, load_grid
 from safetensors.torch import load_file, save_file
 from scipy import stats
 from training_data import write_shape
@@ -48,13 +60,13 @@ def workshop(tmp_path_factory):
     rows = {}
     for shape in shapes:
         for seed in grid["seeds"]:
-            run = sweep.Run("report", shape, seed, 1e-3)
-            loaded = sweep.load_grid(Path("grid.yaml"))
-            words = sweep.command(loaded, run)[len(sweep.TRAIN_COMMAND) :]
+            run = runs.Run("report", shape, seed, 1e-3)
+            loaded = load_grid(Path("grid.yaml"))
+            words = runs.command(loaded, run)[len(runs.TRAIN_COMMAND) :]
             train.main([*words, "--disable_tqdm", "true"])
-            rows[run] = {**sweep.result_row(loaded, run), "jobs": 1}
+            rows[run] = {**runs.result_row(loaded, run), "jobs": 1}
     with Path("model_cards/grids/tiny/results.csv").open("w", newline="") as file:
-        sweep._write_rows(rows.values(), file)
+        runs.write_rows(rows.values(), file)
     Path("model_cards/grids/tiny/grid.yaml").write_text(yaml.safe_dump(grid))
     latency.main(["grid.yaml", "--rounds", "2"])
     publish.main(["grid.yaml"])
@@ -88,7 +100,7 @@ def test_a_published_folder_holds_what_is_pushed(workshop):
 
 
 def test_the_card_shows_the_grid(workshop):
-    found = evidence.gather(sweep.load_grid(Path("grid.yaml")))
+    found = evidence.gather(load_grid(Path("grid.yaml")))
     text = (workshop / "model_cards/leanbert-shallow/README.md").read_text()
     model_card = ModelCard(text)
     assert model_card.data.model_name == "leanbert-shallow" and model_card.data.license == "apache-2.0"
@@ -114,7 +126,7 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
     """The weights that are there stay; a folder that is another's, or whose weights were swapped, is refused."""
     target = workshop / "model_cards/leanbert-deep"
     before = {path.name: path.read_bytes() for path in target.iterdir() if path.suffix != ".png" and path.is_file()}
-    loaded = sweep.load_grid(Path("grid.yaml"))
+    loaded = load_grid(Path("grid.yaml"))
     publish.publish(loaded, loaded.baseline, [], replace=False)
     after = {path.name: path.read_bytes() for path in target.iterdir() if path.suffix != ".png" and path.is_file()}
     assert {name for name in before if before[name] != after[name]} == set() and before.keys() == after.keys()
@@ -145,7 +157,7 @@ def test_another_row_in_the_grid_is_found(workshop):
 
 def test_the_cells_of_another_grid(workshop):
     """A pair's card may show a grid that says more; its numbers are checked too."""
-    grid = dataclasses.replace(sweep.load_grid(Path("grid.yaml")), beside="model_cards/grids/tiny")
+    grid = dataclasses.replace(load_grid(Path("grid.yaml")), beside="model_cards/grids/tiny")
     found, folder = evidence.gather(grid), workshop / "model_cards/leanbert-shallow"
     said = published.beside(found)
     assert "The grid `tiny`: recipe `listops-short` with" in said and published.table(found, "") in said
@@ -167,7 +179,7 @@ def test_the_reference_beside(workshop):
         lines = (here / "results.csv").read_text().splitlines()
         kept = [line for line in lines if "shallow" not in line]
         (beside / "results.csv").write_text("\n".join(kept) + "\n")
-        found = evidence.gather(sweep.load_grid(here / "grid.yaml"))
+        found = evidence.gather(load_grid(here / "grid.yaml"))
         assert found["reference"]["mean"] == found["cells"][0]["mean"] and found["reference"]["n"] == 2
         assert "transformers' own model of the baseline's shape, tuned and trained alike" in published.notes_on(found)
     finally:
@@ -175,7 +187,7 @@ def test_the_reference_beside(workshop):
 
 
 def test_words_of_one_seed_without_tuning_and_margin(workshop):
-    found = evidence.gather(sweep.load_grid(Path("grid.yaml")))
+    found = evidence.gather(load_grid(Path("grid.yaml")))
     for cell in found["cells"]:
         cell.update(n=1, sd=None, interval=None, p=None, p_non_inferiority=None, difference=0.01, verdict="undecided")
     found |= {"seeds": [1], "margin": None, "tuning": None}
@@ -190,11 +202,11 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
 
 
 def test_no_loss_of_quality_is_decided_over_all_grids():
-    cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.006, "verdict": sweep.NON_INFERIOR}
+    cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.006, "verdict": comparison.NON_INFERIOR}
     grids = {name: {"seeds": list(range(7)), "cells": [{**cell}]} for name in ("one", "two")}
     assert index.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
     assert "no loss of quality within" not in index.verdicts(grids)  # 0.012 after correction
-    grids["two"]["cells"][0]["verdict"] = sweep.NOT_LEARNED
+    grids["two"]["cells"][0]["verdict"] = comparison.NOT_LEARNED
     assert index.verdicts(grids).count("no loss of quality within") == 1 and "a on two" not in index.verdicts(grids)
     grids["one"]["cells"][0]["pairs"] = 6
     assert "all are undecided" in index.verdicts(grids)
@@ -320,31 +332,31 @@ def test_holm():
 
 def row(value, chance=0.1, **changes):
     found = {"value": value, "chance": chance, "metric": "accuracy", "higher_is_better": 1, "rows": 100}
-    return sweep._row({**found, "status": "finished", **changes})
+    return runs.typed_row({**found, "status": "finished", **changes})
 
 
 def test_what_counts_as_learned():
-    assert sweep.learned([row(0.5), row(0.52)]) is True
-    assert sweep.learned([row(0.15), row(0.16)]) is False  # within three binomial standard errors of 100 rows
-    assert sweep.learned([row(0.15, rows=10_000), row(0.16, rows=10_000)]) is True
-    assert sweep.learned([row(0.1, rows=10_000), row(0.9, rows=10_000)]) is False  # the seeds disagree
+    assert comparison.learned([row(0.5), row(0.52)]) is True
+    assert comparison.learned([row(0.15), row(0.16)]) is False  # within three binomial standard errors of 100 rows
+    assert comparison.learned([row(0.15, rows=10_000), row(0.16, rows=10_000)]) is True
+    assert comparison.learned([row(0.1, rows=10_000), row(0.9, rows=10_000)]) is False  # the seeds disagree
     loss = {"metric": "loss", "higher_is_better": 0, "chance": 6.0}
-    assert sweep.learned([row(5.0, **loss), row(5.1, **loss)]) is True
-    assert sweep.learned([row(6.2, **loss), row(6.3, **loss)]) is False
-    assert sweep.learned([row(0.5, chance=None)]) is None
-    result = sweep.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
-    assert sweep.verdict(result, 0.01, 7, False) == "not learned"
-    assert sweep.verdict(result, 0.01, 7, True).startswith(sweep.NON_INFERIOR)
+    assert comparison.learned([row(5.0, **loss), row(5.1, **loss)]) is True
+    assert comparison.learned([row(6.2, **loss), row(6.3, **loss)]) is False
+    assert comparison.learned([row(0.5, chance=None)]) is None
+    result = comparison.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
+    assert comparison.verdict(result, 0.01, 7, False) == "not learned"
+    assert comparison.verdict(result, 0.01, 7, True).startswith(comparison.NON_INFERIOR)
 
 
 def test_a_grid_that_starts_from_another(workshop, tmp_path):
     grid = yaml.safe_load(Path("grid.yaml").read_text())
     later = {**grid, "start_from": "model_cards/grids/tiny", "output_dir": str(tmp_path), "publish": None}
     Path("later.yaml").write_text(yaml.safe_dump(later))
-    loaded = sweep.load_grid(Path("later.yaml"))
+    loaded = load_grid(Path("later.yaml"))
     for phase, seed, expected in (("report", 2, "seed2"), ("tune", 0, "seed1")):
-        start = sweep.start_of(loaded, sweep.Run(phase, grid["shapes"][0], seed, 1e-3))
+        start = runs.start_of(loaded, runs.Run(phase, grid["shapes"][0], seed, 1e-3))
         assert start.endswith(f"deep-bert-{expected}-lr0.001") and Path(start, "model.safetensors").is_file()
     for shape, seed in ((grid["shapes"][0], 5), ("bert/nano", 1)):
-        with pytest.raises(sweep.GridError, match=f"start_from: expected a finished run of {shape} with seed {seed}"):
-            sweep.start_of(loaded, sweep.Run("report", shape, seed, 1e-3))
+        with pytest.raises(GridError, match=f"start_from: expected a finished run of {shape} with seed {seed}"):
+            runs.start_of(loaded, runs.Run("report", shape, seed, 1e-3))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from modeling_leaner.training import sweep
+from modeling_leaner.training.grid import load_grid
 from typer.testing import CliRunner
 
 from modeling_leaner.cli import app
@@ -55,7 +55,7 @@ def test_the_grid(folder, monkeypatch):
     """The README's grid is one; cut to one rate, one seed and two steps, it runs to its end."""
     monkeypatch.chdir(folder)
     Path("grid.yaml").write_text(GRID)
-    grid = sweep.load_grid(Path("grid.yaml"))
+    grid = load_grid(Path("grid.yaml"))
     assert len(grid.shapes) == 2 and grid.tuning.holdout == 200
     cut = {**yaml.safe_load(GRID), "learning_rates": [1e-3], "seeds": [1], "overrides": {"max_steps": 2}}
     Path("cut.yaml").write_text(yaml.safe_dump(cut))

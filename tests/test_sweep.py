@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from modeling_leaner.training import sweep
+from modeling_leaner.training import comparison, runs, sweep
+from modeling_leaner.training.grid import load_grid
 from scipy import stats
 
 
@@ -79,7 +80,7 @@ class Bench:
         self.output = folder / "out"
         (folder / "stub.py").write_text(STUB)
         patch.chdir(folder)
-        patch.setattr(sweep, "TRAIN_COMMAND", [sys.executable, "-S", str(folder / "stub.py")])
+        patch.setattr(runs, "TRAIN_COMMAND", [sys.executable, "-S", str(folder / "stub.py")])
         patch.setattr(sweep, "POLL_SECONDS", 0.005)
         patch.setenv("CALLS", str(self.calls_file))
         for name in ("CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"):
@@ -184,9 +185,9 @@ def test_the_grid_grows_at_its_edges_for_all_shapes(bench):
 
 def test_the_grid_does_not_grow_before_all_its_rates_have_run(bench):
     bench.run()
-    rows = sweep.read_rows(bench.output / "results.csv")
+    rows = runs.read_rows(bench.output / "results.csv")
     first = {run: row for run, row in rows.items() if run.phase == "tune" and run.learning_rate == 3e-4}
-    tuning = sweep.tune(sweep.load_grid(Path("grid.yaml")), first)
+    tuning = runs.tune(load_grid(Path("grid.yaml")), first)
     assert tuning.learning_rates == [3e-4, 1e-3, 3e-3] and len(tuning.due) == 4
 
 
@@ -223,7 +224,7 @@ def test_one_learning_rate_needs_no_tuning(bench):
 
 def test_columns(bench):
     bench.run(learning_rates=[1e-3], tuning=None)
-    assert list(bench.rows()[0]) == sweep.COLUMNS
+    assert list(bench.rows()[0]) == runs.COLUMNS
     row = bench.rows()[0]
     assert row["shape"] == LEAN and row["status"] == "finished" and row["git_commit"] == "1e10"
     assert (row["steps"], row["seconds"], row["peak_memory_bytes"], row["jobs"]) == ("3", "2.5", "7", "1")
@@ -254,7 +255,7 @@ def test_seeds_shapes_and_rates_may_be_added(bench):
         + ["tune-vit-tiny-seed0-lr0.002", "report-vit-tiny-seed2-lr0.001"]
         + [f"report-vit-lean-tiny-seed{seed}-lr0.001" for seed in (1, 2)]
     )
-    assert sweep.load_grid(Path("grid.yaml")).learning_rates == [3e-4, 1e-3, 2e-3, 3e-3]
+    assert load_grid(Path("grid.yaml")).learning_rates == [3e-4, 1e-3, 2e-3, 3e-3]
 
 
 def test_unfinished_runs_are_resumed_and_lost_rows_picked_up(bench):
@@ -384,7 +385,7 @@ def test_a_killed_sweep_goes_on(bench):
     process.kill()
     process.join()
     bench.grid |= {"learning_rates": [1e-3]}
-    assert len(sweep.read_rows(bench.output / "results.csv")) == 2
+    assert len(runs.read_rows(bench.output / "results.csv")) == 2
     assert "is in use by another sweep" in refuses(bench, tuning=None)
     until((bench.output / "runs" / last / "results.json").exists)
     with (bench.output / ".lock").open("a") as lock:
@@ -543,11 +544,11 @@ def test_refused_options(bench):
 
 def test_defaults(bench):
     Path("my.yaml").write_text(yaml.safe_dump({key: bench.grid[key] for key in bench.grid if key != "output_dir"}))
-    grid = sweep.load_grid(Path("my.yaml"))
+    grid = load_grid(Path("my.yaml"))
     assert grid.output_dir == "runs/sweeps/my" and grid.tuning.extend == 3 and grid.metric is None
     text = "recipe: a\nshapes: [gpt/nano]\nbaseline: gpt/nano\nseeds: [1]\nmargin: 1e-2\ntest: non-inferiority\n"
     Path("my.yaml").write_text(text + "learning_rates: [1e-3]\n")
-    grid = sweep.load_grid(Path("my.yaml"))
+    grid = load_grid(Path("my.yaml"))
     assert (grid.learning_rates, grid.margin, grid.tuning, grid.overrides) == ([0.001], 0.01, None, None)
 
 
@@ -570,7 +571,7 @@ def test_another_grid_is_refused(bench, changes):
     bench.output.mkdir()
     Path("grid.yaml").write_text(yaml.safe_dump(bench.grid))
     with pytest.MonkeyPatch.context() as patch:  # one run is enough
-        patch.setattr(sweep.Sweep, "run", lambda self: self._run_all([sweep.Run("tune", BASE, 0, 1e-3)]))
+        patch.setattr(sweep.Sweep, "run", lambda self: self._run_all([runs.Run("tune", BASE, 0, 1e-3)]))
         patch.setattr(sweep, "show", lambda summary: None)
         with pytest.raises(SystemExit):
             sweep.main(["grid.yaml"])
@@ -618,7 +619,7 @@ def test_paired_statistics_are_scipys(higher_is_better):
     random = np.random.default_rng(0)
     base = random.normal(0.8, 0.02, 8)
     values = base + random.normal(-0.004, 0.006, 8)
-    result = sweep.paired_statistics(values.tolist(), base.tolist(), 0.01, higher_is_better)
+    result = comparison.paired_statistics(values.tolist(), base.tolist(), 0.01, higher_is_better)
     paired = stats.ttest_rel(values, base)
     assert result["pairs"] == 8 and result["difference"] == pytest.approx((values - base).mean())
     assert result["p"] == pytest.approx(paired.pvalue, rel=1e-9)
@@ -630,7 +631,7 @@ def test_paired_statistics_are_scipys(higher_is_better):
 
 def test_paired_statistics_by_hand():
     """Differences 1, 2, 3: mean 2, standard error 1/√3, t = 2√3 with two degrees of freedom."""
-    result = sweep.paired_statistics([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    result = comparison.paired_statistics([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     assert result["difference"] == 2.0 and result["p_non_inferiority"] is None
     assert result["interval"] == pytest.approx([2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)], rel=1e-6)
     assert result["p"] == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14), rel=1e-9)  # F(t) = (1 + t/√(2 + t²))/2
@@ -643,15 +644,15 @@ def test_differences_without_spread(shift, p, p_non_inferiority):
     base = [0.7, 0.1, 90.0, 3.3]  # their differences differ by rounding
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = sweep.paired_statistics([value + shift for value in base], base, 0.01)
+        result = comparison.paired_statistics([value + shift for value in base], base, 0.01)
     assert (result["p"], result["p_non_inferiority"]) == (p, p_non_inferiority)
     assert result["interval"] == pytest.approx([shift, shift], abs=1e-12)
 
 
 def test_few_pairs():
     nothing = {"interval": None, "p": None, "p_non_inferiority": None}
-    assert sweep.paired_statistics([], [], 0.1) == {"pairs": 0, "difference": None, **nothing}
-    assert sweep.paired_statistics([2.0], [1.0], 0.1) == {"pairs": 1, "difference": 1.0, **nothing}
+    assert comparison.paired_statistics([], [], 0.1) == {"pairs": 0, "difference": None, **nothing}
+    assert comparison.paired_statistics([2.0], [1.0], 0.1) == {"pairs": 1, "difference": 1.0, **nothing}
 
 
 @pytest.mark.parametrize(
@@ -666,7 +667,7 @@ def test_few_pairs():
     ],
 )
 def test_verdict(pairs, seeds, p, margin, expected):
-    assert sweep.verdict({"pairs": pairs, "p_non_inferiority": p}, margin, seeds) == expected
+    assert comparison.verdict({"pairs": pairs, "p_non_inferiority": p}, margin, seeds) == expected
 
 
 def test_summary_of_a_pair(bench, capsys):

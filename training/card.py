@@ -134,7 +134,7 @@ schedule {settings["lr_scheduler_type"]}, warm-up {settings["warmup_steps"]}, we
 leaner evaluate {shlex.quote(where)}
 ```
 
-Device: {machine["device"]}. Processor: {machine["processor"]}, {machine["threads"]} threads. Python
+Device: {machine["device"]}. Processor: {report.machine(machine)}. Python
 {machine["python"]} on {machine["platform"]}; {software}; commit {machine.get("git_commit") or "unknown"}.
 """
     return str(ModelCard(content))

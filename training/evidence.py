@@ -6,8 +6,10 @@ from typing import Any
 
 from modeling_leaner.shapes import load_config
 
-from . import latency
-from .sweep import Grid, Row, Run, load_grid, read_rows, summarise, tune
+from . import latency, report
+from .comparison import summarise
+from .grid import Grid, load_grid
+from .runs import Row, Run, read_rows, tune
 
 
 PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference
@@ -78,7 +80,7 @@ def gather(grid: Grid) -> dict[str, object]:
         "runs": len(rows),
         "failed": len(rows) - len(done),
         "hours": sum(row["seconds"] or 0 for row in done) / 3600,
-        "processor": sorted({f"{row['processor']}, {row['threads']} threads a run" for row in done}),
-        "latency_on": timing and f"{timing['environment']['processor']}, {timing['environment']['threads']} threads",
+        "processor": sorted({f"{report.machine(row)} a run" for row in done}),
+        "latency_on": timing and report.machine(timing["environment"]),
         "software": {name: done[-1][name] if done else None for name in ("python", "torch", "transformers")},
     }

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 
 from . import report
+from .comparison import MAX_P, MIN_PAIRS, NOT_LEARNED
 from .evidence import gather
+from .grid import load_grid
 from .published import claims, notes_on, number, score, table
-from .sweep import MAX_P, MIN_PAIRS, NOT_LEARNED, load_grid
 
 
 HEAD = """# Model cards

@@ -22,9 +22,10 @@ from modeling_leaner.shapes import load_config
 
 from . import report
 from .arguments import RecipeArguments, parse
+from .grid import Grid, GridError, load_grid
 from .loading import resized, with_fields
 from .measure_shapes import take_turns
-from .sweep import TRAIN_COMMAND, Grid, GridError, Run, command, load_grid
+from .runs import TRAIN_COMMAND, Run, command
 from .tasks import TASKS
 
 

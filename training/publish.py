@@ -17,13 +17,15 @@ from transformers.utils import logging
 
 from . import report
 from .baselines import text_baselines
+from .continuations import continuations
 from .evaluate import load
 from .evidence import dataset_name, gather
+from .grid import Grid, GridError, load_grid
 from .index import write_index
 from .published import write_card
-from .sources import load_training
-from .sweep import Grid, GridError, Run, load_grid, read_rows, tune
-from .tasks import SequenceClassification
+from .runs import Run, read_rows, tune
+from .sources import load_evaluation, load_training
+from .tasks import CausalLM, SequenceClassification
 from .verify import CARDS, metrics_of, sha256, tolerances, verify
 
 
@@ -89,6 +91,7 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
             "tolerances": tolerances(short, rows),
         },
         "evidence": evidence,
+        "continuations": writing(folder, words),
     }
 
 
@@ -101,6 +104,18 @@ def guesses(folder: Path, words: list[str]) -> list[dict[str, object]] | None:
             return None
         train = task.prepare(load_training(arguments)[0], "training rows", training=True)
         return text_baselines(task, train, evaluation.prepared)
+
+
+def writing(folder: Path, words: list[str]) -> dict[str, object] | None:
+    """`continuations` of held-out rows, compared with the run's own training rows; None for other tasks."""
+    with tempfile.TemporaryDirectory() as scratch:
+        evaluation = load(str(folder), words, scratch)
+        task, arguments = evaluation.task, evaluation.arguments
+        if not isinstance(task, CausalLM):
+            return None
+        train, held_out = load_training(arguments)
+        held_out = load_evaluation(arguments) if held_out is None else held_out
+        return continuations(folder, train[task.text_column], held_out[task.text_column])
 
 
 def check_target(target: Path, grid: Grid, shape: str) -> None:

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from . import report
 from .card import auto_names, check_weights, metadata, read_run, run_card
+from .comparison import MAX_P, MIN_PAIRS, NOT_LEARNED
 from .evidence import dataset_name
-from .sweep import MAX_P, MIN_PAIRS, NOT_LEARNED
 
 
 FIGURE = "evidence.png"
@@ -223,9 +223,29 @@ def untested(evidence: dict[str, Any], results: dict[str, Any]) -> str:
         chosen(evidence),
         "Speed on accelerators, long inputs, and robustness to other data.",
     ]
-    if results["task"] in ("causal-lm", "masked-lm"):
+    if results["task"] in ("causal-lm", "masked-lm") and not results.get("continuations"):
         lines.append("What the model has learned by heart from its training text.")
     return "\n".join(f"- {line}" for line in lines)
+
+
+def written(results: dict[str, Any]) -> str:
+    """What a language model writes, and how much of it is copied; or nothing."""
+    said = results.get("continuations")
+    if said is None:
+        return ""
+    quotes = "\n\n".join(
+        "> " + f"**{each['prompt']}**{each['continuation']}".replace("\n", "\n> ") for each in said["texts"][:2]
+    )
+    copy = f"“{said['longest_copy']}”, {said['longest_copy_words']} words" if said["longest_copy"] else "below 8 words"
+    return f"""
+## What it writes
+
+The first {said["prompt_words"]} words of {len(said["texts"])} held-out rows, continued by {said["new_tokens"]} tokens
+at most, sampled at temperature {said["temperature"]:g} with seed {said["seed"]}; the first two are here, all
+are in results.json. The longest run of words that also occurs in a training row: {copy}.
+
+{quotes}
+"""
 
 
 def data_section(results: dict[str, Any]) -> str:
@@ -311,7 +331,7 @@ Every cell was trained by the same file, with the same data in the same order fo
 ![{evidence["metric"]} against parameters and milliseconds, every seed a dot]({FIGURE})
 
 ![Loss and metric of this run against steps](training.png)
-{beside(evidence)}
+{written(results)}{beside(evidence)}
 ## What was not tested
 
 {untested(evidence, results)}
@@ -336,9 +356,10 @@ processing = {processing}.from_pretrained("model_cards/{name}", trust_remote_cod
 {commands(results, command)}
 ```
 
-This run: {train["seconds"]:,.0f} s for {train["steps"]:,} steps, {machine["threads"]} threads, {machine["processor"]}.
-The grid: {evidence["runs"]} runs, {evidence["failed"]} of them failed, {evidence["hours"]:.1f} hours together, on
-{"; ".join(evidence["processor"])}; all of them are in `model_cards/grids/{evidence["grid"]}/results.csv`.
+This run: {train["seconds"]:,.0f} s for {train["steps"]:,} steps, {report.machine(machine)}.
+The grid: {evidence["runs"]} runs, {evidence["failed"]} of them failed,
+{evidence["hours"]:.1f} hours together, on {"; ".join(evidence["processor"])}; all of them are in
+`model_cards/grids/{evidence["grid"]}/results.csv`.
 Software: {", ".join(f"{name} {each}" for name, each in software.items())}.
 """
 

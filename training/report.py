@@ -53,6 +53,12 @@ def used_gpus() -> list[int]:
     return [index for index in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(index) > 0]
 
 
+def machine(environment: dict[str, Any]) -> str:
+    """Processor and threads in words, of an `environment` or a row of results.csv."""
+    threads = environment["threads"]
+    return f"{environment['processor']}, {threads} thread{'' if threads == 1 else 's'}"
+
+
 def environment() -> dict[str, str | int | None]:
     """Software and hardware of this process; `device` names what was used so far, so ask after the training."""
     metal = torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() > 0

@@ -26,7 +26,7 @@ from transformers.utils import logging
 from . import reevaluate
 from .evaluate import Evaluation, load
 from .published import eval_results, render
-from .sweep import read_rows
+from .runs import read_rows
 from .trainer import scores
 
 

@@ -1,0 +1,206 @@
+"""A grid file: its keys, read and checked. What a sweep runs, and what a summary and a card say of it.
+
+recipe: fashion-mnist               # name or path
+shapes: [vit/tiny, vit/lean-tiny]   # names or paths
+baseline: vit/tiny                  # one of them
+seeds: [1, 2, 3]
+learning_rates: [3e-4, 1e-3, 3e-3]  # with a single one there is nothing to tune
+tuning: {seed: 0, holdout: 2000, extend: 3, overrides: {max_steps: 300}}
+overrides: {max_steps: 600}         # settings of the training, the same for every run
+output_dir: runs/sweeps/fashion     # left out, runs/sweeps/<name of the grid file>
+data: what the rows are             # left out, the recipe's dataset; stated on the published cards
+hub: true                           # whether the evaluation rows are those of the Hub's dataset; left out, false
+publish: {vit/tiny: leanvit-tiny}   # folders of model_cards/ that `leaner publish` makes of the first seed
+metric: accuracy                    # left out, the task's; or loss
+start_from: runs/sweeps/pretrained  # left out, from scratch; output_dir of a grid of the same shapes
+beside: runs/sweeps/short           # left out, none; output_dir of a grid whose cells the cards show too
+margin: 0.01                        # of the non-inferiority test, in the metric's units
+test: non-inferiority
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
+
+import yaml
+
+from modeling_leaner.shapes import shape_names
+
+
+SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
+# Once the grid has run:
+MAY_GROW = ("shapes", "seeds", "learning_rates")
+MAY_CHANGE = ("baseline", "output_dir", "beside", "publish", "data", "hub")
+
+
+class GridError(ValueError):
+    """What is wrong with a grid file or its folder, in one line."""
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, float) and 0 < value < math.inf
+
+
+def _is_whole(value: object, least: int = 0) -> bool:
+    return type(value) is int and value >= least
+
+
+def _is_list(value: object, fits: Callable[[object], bool]) -> bool:
+    return isinstance(value, list) and value != [] and all(map(fits, value)) and len(set(value)) == len(value)
+
+
+def _is_names(value: object) -> bool:
+    names = list(value.values()) if isinstance(value, dict) else []
+    fit = all(re.fullmatch(r"[a-z0-9][a-z0-9.-]*", str(name)) and name != "grids" for name in names)
+    return isinstance(value, dict) and fit and len(set(names)) == len(names)
+
+
+def _is_settings(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(key, str) and key not in SET_BY_SWEEP and isinstance(item, str | int | float | list | dict)
+        for key, item in value.items()
+    )
+
+
+def _key(fits: Callable[[object], bool], expected: str, default: object = MISSING) -> object:
+    return field(default=default, metadata={"fits": fits, "expected": expected})
+
+
+SETTINGS = f"training settings other than {', '.join(SET_BY_SWEEP)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningKeys:
+    """The keys under `tuning`."""
+
+    seed: int = _key(_is_whole, "a whole number from 0 that is not in seeds")
+    holdout: int = _key(lambda value: _is_whole(value, 1), "how many rows of the training split to evaluate on")
+    extend: int = _key(_is_whole, "how often the learning rates may grow at either edge", 3)
+    overrides: dict | None = _key(_is_settings, SETTINGS, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The keys of a grid file."""
+
+    recipe: str = _key(_is_text, "the name or path of a recipe")
+    shapes: list[str] = _key(lambda value: _is_list(value, _is_text), "a list of different names or paths")
+    baseline: str = _key(_is_text, "one of shapes")
+    seeds: list[int] = _key(lambda value: _is_list(value, _is_whole), "a list of different whole numbers from 0")
+    learning_rates: list[float] = _key(
+        lambda value: _is_list(value, _is_positive) and value == sorted(value), "positive numbers, strictly increasing"
+    )
+    tuning: TuningKeys | None = _key(lambda value: isinstance(value, TuningKeys), "seed, holdout ...", None)
+    overrides: dict | None = _key(_is_settings, SETTINGS, None)
+    output_dir: str = _key(_is_text, "a folder")
+    metric: str | None = _key(_is_text, "the name of a metric", None)
+    start_from: str | None = _key(_is_text, "the output_dir of a grid over the same shapes", None)
+    beside: str | None = _key(_is_text, "the output_dir of another grid", None)
+    data: str | None = _key(_is_text, "what the rows are, in words", None)
+    hub: bool = _key(lambda value: isinstance(value, bool), "true or false", False)
+    publish: dict | None = _key(_is_names, "shapes of the grid and the names of their folders", None)
+    margin: float | None = _key(_is_positive, "a positive number, in the metric's units", None)
+    test: str | None = _key(lambda value: value == "non-inferiority", "non-inferiority", None)
+
+    def path(self, name: str) -> Path:
+        return Path(self.output_dir) / name
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name, list(names), n=1)
+    return f" (did you mean {nearest[0]}?)" if nearest else ""
+
+
+def read_keys(kind: type, values: dict, where: str = "") -> object:
+    """A `Grid` or its `TuningKeys`; `where` precedes the keys in messages.
+
+    Raises:
+        GridError: a key is unknown, missing or mistyped; names it and what was expected.
+    """
+    keys = {key.name: key for key in fields(kind)}
+    for name in map(str, values):
+        if name not in keys:
+            raise GridError(f"{where}{name}: unknown key, expected one of {', '.join(keys)}{_nearest(name, keys)}")
+    given = {name: value for name, value in values.items() if value is not None}
+    for name, key in keys.items():
+        if name not in given and key.default is MISSING:
+            raise GridError(f"{where}{name}: missing, expected {key.metadata['expected']}")
+        if name in given and not key.metadata["fits"](given[name]):
+            raise GridError(f"{where}{name}: expected {key.metadata['expected']}, got {given[name]!r:.100}")
+    return kind(**given)
+
+
+def _number(value: object) -> object:
+    """1e-3 is text in YAML 1.1."""
+    try:
+        return value if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return value
+
+
+def load_grid(path: Path) -> Grid:
+    """The grid of a file.
+
+    Raises:
+        GridError: one line that names the file, the key and what was expected.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise GridError(f"expected keys and values, got {values!r:.100}")
+        values = {"output_dir": f"runs/sweeps/{path.stem}", **values, "margin": _number(values.get("margin"))}
+        if isinstance(values.get("learning_rates"), list):
+            values["learning_rates"] = list(map(_number, values["learning_rates"]))
+        if isinstance(values.get("tuning"), dict):
+            values["tuning"] = read_keys(TuningKeys, values["tuning"], "tuning.")
+        return _checked(read_keys(Grid, values))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise GridError(f"{path}: no YAML file: {' '.join(str(error).split())}") from error
+    except GridError as error:
+        raise GridError(f"{path}: {error}") from error
+
+
+def _checked(grid: Grid) -> Grid:
+    """The grid, once its keys fit together; else raises GridError."""
+    for shape in grid.shapes:
+        if shape not in shape_names() and not Path(shape).exists():
+            raise GridError(f"shapes: expected named shapes or paths, got {shape}{_nearest(shape, shape_names())}")
+    if len({slug(shape) for shape in grid.shapes}) < len(grid.shapes):
+        raise GridError(f"shapes: expected names that give different folder names, got {', '.join(grid.shapes)}")
+    if grid.baseline not in grid.shapes:
+        raise GridError(f"baseline: expected one of {', '.join(grid.shapes)}, got {grid.baseline}")
+    if not set(grid.publish or {}) <= set(grid.shapes):
+        raise GridError(f"publish: expected shapes of the grid, got {', '.join(map(str, grid.publish))}")
+    if grid.tuning is None and len(grid.learning_rates) > 1:
+        raise GridError("tuning: missing, expected seed and holdout to choose among several learning_rates")
+    if grid.tuning is not None and grid.tuning.seed in grid.seeds:
+        raise GridError(f"tuning.seed: expected a seed that is not in seeds, got {grid.tuning.seed}")
+    if (grid.margin is None) != (grid.test is None):
+        raise GridError("margin, test: expected both or neither")
+    return grid
+
+
+def check_unchanged(grid: Grid, rows: Iterable[dict[str, object]]) -> None:
+    """Raises GridError where output_dir holds runs of another grid; shapes, seeds, learning rates may be added."""
+    saved = grid.path("grid.yaml")
+    if not any(row["status"] == "finished" for row in rows) and not any(grid.path("runs").glob("*/*")):
+        return  # whatever failed wrote nothing yet, such as a misspelt setting
+    if not saved.exists():
+        raise GridError(f"output_dir: expected {saved} beside its runs, name another output_dir")
+    before, now = yaml.safe_load(saved.read_text(encoding="utf-8")), asdict(grid)
+    before["tuning"] = before["tuning"] or now["tuning"]  # nothing was tuned over a single learning rate
+    for key, value in before.items():
+        gone = key in MAY_GROW and not set(value) <= set(now[key])
+        if gone or ((value or None) != (now[key] or None) and key not in (*MAY_GROW, *MAY_CHANGE)):
+            raise GridError(f"{key}: expected {value} as in {saved}, got {now[key]}; or name another output_dir")
+
+
+def slug(shape: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", shape.removesuffix(".json")).strip("-.")

@@ -1,0 +1,193 @@
+"""The runs of a grid: rows of results.csv, the learning rates that follow, what is due, and by what command."""
+
+import csv
+import io
+import json
+import math
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from .grid import Grid, GridError, load_grid, slug
+
+
+TRAIN_COMMAND = [sys.executable, "-m", "modeling_leaner.training.train"]
+# The columns of results.csv; an empty cell is unknown. phase: tune or report. status: finished or failed. value: the
+# metric, of a tune run on the rows held out. chance: the same metric of a guess that reads nothing. kappa_*: condition
+# number of the concatenated head outputs before and after training, the median over the layers. rows, data_sha256: of
+# the evaluation. error: the last line that a failed run wrote. jobs: runs at a time.
+COLUMNS = (
+    "phase shape seed learning_rate status metric value chance higher_is_better eval_loss kappa_start kappa_end "
+    "parameters steps seconds items_per_second peak_memory_bytes input_pipeline_share rows data_sha256 error jobs "
+    "git_commit python torch transformers device processor threads"
+).split()
+INTEGERS = "seed higher_is_better parameters steps peak_memory_bytes rows jobs threads".split()
+NUMBERS = (
+    "learning_rate value chance eval_loss kappa_start kappa_end seconds items_per_second input_pipeline_share".split()
+)
+Row = dict[str, object]
+
+
+class Run(NamedTuple):
+    """One cell of the grid; `phase` is tune or report."""
+
+    phase: str
+    shape: str
+    seed: int
+    learning_rate: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.phase}-{slug(self.shape)}-seed{self.seed}-lr{self.learning_rate!r}"
+
+    def folder(self, grid: Grid) -> Path:
+        return grid.path("runs") / self.name
+
+
+def typed_row(cells: dict[str, object]) -> Row:
+    """All columns, typed; None for what is unknown or not finite."""
+    row: Row = {name: None if cells.get(name) == "" else cells.get(name) for name in COLUMNS}
+    row |= {name: int(row[name]) for name in INTEGERS if row[name] is not None}
+    row |= {name: float(row[name]) for name in NUMBERS if row[name] is not None}
+    return row | {name: None for name in NUMBERS if row[name] is not None and not math.isfinite(row[name])}
+
+
+def read_rows(path: Path) -> dict[Run, Row]:
+    """The rows of results.csv by run, none where there is no file. Raises GridError where it has another form."""
+    if not path.exists():
+        return {}
+    reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline=""))
+    if reader.fieldnames != COLUMNS:
+        raise GridError(f"{path}: expected the columns {', '.join(COLUMNS)}")
+    try:
+        rows = [typed_row(cells) for cells in reader]
+    except ValueError as error:
+        raise GridError(f"{path}: line {reader.line_num}: {error}") from error
+    return {Run(*(row[name] for name in Run._fields)): row for row in rows}
+
+
+def write_rows(rows: Iterable[Row], file: TextIO) -> None:
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def result_row(grid: Grid, run: Run) -> Row:
+    """The row of a run that ended well, from its results.json.
+
+    Raises:
+        ValueError: the file does not hold what was asked for, or the metric is not finite: the training diverged.
+    """
+    try:
+        results = json.loads((run.folder(grid) / "results.json").read_text(encoding="utf-8"))
+        main = results["main_metric"].removeprefix("eval_")
+        metric, metrics = grid.metric or main, results["metrics"]
+        if metric not in (main, "loss"):  # which way is up is known of these two
+            raise ValueError(f"metric: expected the training's {main}, or loss, got {metric}")
+        if (results["seed"], results["learning_rate"]) != (run.seed, run.learning_rate):
+            raise ValueError(f"results.json is of seed {results['seed']}, learning rate {results['learning_rate']}")
+        value = metrics[f"eval_{metric}"]
+        if not math.isfinite(value):
+            raise ValueError(f"{metric} is {value}")
+        row = {**results["environment"], **results["train"], **run._asdict(), "status": "finished", "metric": metric}
+        row |= {"value": value, "higher_is_better": metric == main and results["higher_is_better"]}
+        row |= {name: results.get(name) for name in ("parameters", "rows", "data_sha256")}
+        row["chance"] = (results.get("chance") or {}).get("value") if metric == main else None
+        for end, layers in (results.get("condition") or {}).items():
+            row[f"kappa_{end}"] = statistics.median(math.inf if each is None else each for each in layers)
+        return typed_row(row | {"eval_loss": metrics.get("eval_loss")})
+    except (OSError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"results.json: {type(error).__name__} {error}") from error
+
+
+class Tuning(NamedTuple):
+    """What the rows say of the learning rates: those tried, each shape's best, who is at an edge, what has not run."""
+
+    learning_rates: list[float]
+    best: dict[str, float | None]
+    at_edge: list[str]
+    due: list[Run]
+
+
+def _best(grid: Grid, rows: dict[Run, Row], shape: str, rates: list[float]) -> float | None:
+    """The best rate of one shape, the lowest of equals; None where no run has finished."""
+    cells = [rows.get(Run("tune", shape, grid.tuning.seed, rate), {}) for rate in rates]
+    values = {row["learning_rate"]: row["value"] for row in cells if row.get("status") == "finished"}
+    up = any(row.get("higher_is_better") for row in cells)
+    return (max if up else min)(values, key=values.__getitem__, default=None)
+
+
+def tune(grid: Grid, rows: dict[Run, Row]) -> Tuning:
+    """Follows the tuning as far as the rows go.
+
+    While a shape's best rate lies at an edge, the grid grows there by the ratio of its two outermost rates, for all
+    shapes, up to `tuning.extend` times on each side. New rates are rounded to 6 digits.
+    """
+    rates = list(grid.learning_rates)
+    if len(rates) == 1:
+        return Tuning(rates, dict.fromkeys(grid.shapes, rates[0]), [], [])
+    below = above = grid.tuning.extend
+    while True:
+        runs = [Run("tune", shape, grid.tuning.seed, rate) for rate in rates for shape in grid.shapes]
+        best = {shape: _best(grid, rows, shape, rates) for shape in grid.shapes}
+        due = [run for run in runs if run not in rows]
+        down, up = rates[0] in best.values() and below > 0, rates[-1] in best.values() and above > 0
+        if due or not (down or up):
+            return Tuning(rates, best, [shape for shape in best if best[shape] in (rates[0], rates[-1])], due)
+        lower, higher = rates[0] * rates[0] / rates[1], rates[-1] * rates[-1] / rates[-2]
+        rates = [float(f"{lower:.6g}")] * down + rates + [float(f"{higher:.6g}")] * up
+        below, above = below - down, above - up
+
+
+def due_runs(grid: Grid, rows: dict[Run, Row]) -> list[Run]:
+    """The runs without a row that can start: those of the tuning, and once it is over those to report."""
+    tuning = tune(grid, rows)
+    runs = [Run("report", shape, seed, tuning.best[shape]) for seed in grid.seeds for shape in grid.shapes]
+    return tuning.due or [run for run in runs if run not in rows and run.learning_rate is not None]
+
+
+def start_of(grid: Grid, run: Run) -> str:
+    """What a run's `--shape` is: the shape, or its weights in `start_from`: of the same seed, to tune the first's.
+
+    Raises:
+        GridError: `start_from` has no such finished run, or its weights are gone.
+    """
+    if grid.start_from is None:
+        return run.shape
+    folder = Path(grid.start_from)
+    rows = read_rows(folder / "results.csv")
+    if not rows:
+        raise GridError(f"start_from: expected finished runs in {folder / 'results.csv'}, found none")
+    before = load_grid(folder / "grid.yaml")
+    seed = before.seeds[0] if run.phase == "tune" else run.seed
+    start = Run("report", run.shape, seed, tune(before, rows).best.get(run.shape))
+    if rows.get(start, {}).get("status") != "finished":
+        said = f"expected a finished run of {run.shape} with seed {seed} in {folder / 'results.csv'}, found none"
+        raise GridError(f"start_from: {said}")
+    weights = folder / "runs" / start.name
+    if not (weights / "model.safetensors").is_file():
+        raise GridError(f"start_from: expected the weights {weights / 'model.safetensors'}, found none")
+    return str(weights)
+
+
+def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
+    """The command line of one run, with this machine's `local` words; it resumes where its folder holds anything."""
+
+    def word(value: object) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    folder, settings = run.folder(grid), grid.overrides or {}
+    words = [*TRAIN_COMMAND, grid.recipe, "--shape", start_of(grid, run), "--seed", str(run.seed)]
+    words += ["--learning_rate", repr(run.learning_rate), "--output_dir", str(folder)]
+    if run.phase == "tune":
+        words += ["--tuning_holdout", str(grid.tuning.holdout)]
+        settings = {**settings, **(grid.tuning.overrides or {})}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            files = [f"{name}={word(part)}" for name, part in value.items()]
+            value = files if key == "data_files" else json.dumps(value)
+        words += [f"--{key}", *map(word, value if isinstance(value, list) else [value])]
+    words += local
+    return [*words, "--resume"] if folder.is_dir() and any(folder.iterdir()) else words
