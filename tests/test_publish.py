@@ -160,11 +160,37 @@ def test_the_cells_of_another_grid(workshop):
     grid = dataclasses.replace(load_grid(Path("grid.yaml")), beside="model_cards/grids/tiny")
     found, folder = evidence.gather(grid), workshop / "model_cards/leanbert-shallow"
     said = published.beside(found)
-    assert "The grid `tiny`: recipe `listops-short` with" in said and published.table(found, "") in said
+    assert "the grid `tiny`" in said and "Recipe `listops-short` with" in said and published.table(found, "") in said
     verify.check_evidence(folder, found)
     found["beside"]["cells"][0]["values"]["2"] += 0.25
     with pytest.raises(ValueError, match="evidence.cells.values: .* for seed 2 of deep/bert.json"):
         verify.check_evidence(folder, found)
+
+
+def test_what_was_fine_tuned_from_a_grid(workshop):
+    """A grid that starts from another stands on the other's card, a shape that it left out as not run; checked too."""
+    here, later = (workshop / "model_cards/grids" / name for name in ("tiny", "tiny-later"))
+    later.mkdir()
+    try:
+        grid = yaml.safe_load((here / "grid.yaml").read_text())
+        grid |= {"output_dir": "model_cards/grids/tiny-later", "start_from": grid["output_dir"], "publish": None}
+        (later / "grid.yaml").write_text(yaml.safe_dump({**grid, "shapes": grid["shapes"][:1]}))
+        lines = (here / "results.csv").read_text().splitlines()
+        (later / "results.csv").write_text("\n".join(line for line in lines if "shallow" not in line) + "\n")
+        found, folder = evidence.gather(load_grid(here / "grid.yaml")), workshop / "model_cards/leanbert-shallow"
+        (each,) = found["fine_tuned"]
+        (cell,) = each["cells"]
+        assert each["grid"] == "tiny-later" and cell["values"] == found["cells"][0]["values"]
+        score = published.score(found["cells"][0], ".4f")
+        line = f"| `tiny-later`, accuracy (higher is better) | {score} | not run | {cell['chance']:.4f} |"
+        assert line in published.fine_tuned(found)
+        verify.check_evidence(folder, found)
+        cell["values"]["2"] += 0.25
+        with pytest.raises(ValueError, match="tiny-later/results.csv has"):
+            verify.check_evidence(folder, found)
+    finally:
+        shutil.rmtree(later)
+    assert published.fine_tuned(evidence.gather(load_grid(here / "grid.yaml"))) == ""
 
 
 def test_the_reference_beside(workshop):

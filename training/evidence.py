@@ -20,14 +20,25 @@ def dataset_name(results: dict[str, Any]) -> str:
     return results.get("dataset_config") or results["dataset"].split("/")[-1]
 
 
+def finished(cell: dict[str, object], rows: dict[Run, Row]) -> list[Row]:
+    """The rows that a cell of `summarise` is the mean of."""
+    own = cell["shape"], cell["learning_rate"]
+    runs = [run for run in rows if run.phase == "report" and (run.shape, run.learning_rate) == own]
+    return [rows[run] for run in runs if rows[run]["status"] == "finished"]
+
+
+def values_of(done: list[Row]) -> dict[str, dict[str, float]]:
+    """Every seed's value."""
+    return {"values": {str(row["seed"]): row["value"] for row in done}}
+
+
 def cells(grid: Grid, rows: dict[Run, Row]) -> list[dict[str, object]]:
     """Of each shape: sizes, counts, every seed's value, the paired comparison, conditioning, time and memory."""
     timing, found = latency.read(grid), []
     length = latency.length_of(grid)
     for said in summarise(grid, rows)["shapes"]:
         config = load_config(said["shape"])
-        runs = [rows.get(Run("report", said["shape"], seed, said["learning_rate"]), {}) for seed in grid.seeds]
-        done = [row for row in runs if row.get("status") == "finished"]
+        done = finished(said, rows)
         flops = config.count_flops() if length is None else config.count_flops(length=length)
         memory = [row["peak_memory_bytes"] for row in done if row["peak_memory_bytes"]]
         found.append(
@@ -36,7 +47,7 @@ def cells(grid: Grid, rows: dict[Run, Row]) -> list[dict[str, object]]:
             | {"head_dim": config.head_dim, "mlp": config.intermediate_size, "length": flops.length}
             | {"flops_forward": flops.forward, "flops_training": flops.training_step}
             | {"kv_bytes_per_token": config.kv_bytes_per_token()}
-            | {"values": {str(row["seed"]): row["value"] for row in done}}
+            | values_of(done)
             | {"peak_memory_bytes": max(memory, default=None)}
             | {"latency": timing["shapes"].get(said["shape"]) if timing else None}
         )
@@ -51,6 +62,22 @@ def reference(grid: Grid) -> dict[str, object] | None:
     peers = load_grid(folder / "grid.yaml")
     (cell,) = summarise(peers, read_rows(folder / "results.csv"))["shapes"]
     return {name: cell[name] for name in ("learning_rate", "n", "mean", "sd")} if cell["n"] else None
+
+
+def fine_tuned(grid: Grid) -> list[dict[str, object]]:
+    """Of each grid that started from this one's weights: its metric, and every seed's value of each shape."""
+    found = []
+    for path in sorted(Path(grid.output_dir).parent.glob("*/results.csv")):
+        other = load_grid(path.parent / "grid.yaml")
+        rows = read_rows(path)
+        if other.start_from is None or Path(other.start_from) != Path(grid.output_dir) or not rows:
+            continue
+        said = summarise(other, rows)
+        names = ("shape", "learning_rate", "n", "mean", "sd", "chance")
+        cells = [{name: cell[name] for name in names} | values_of(finished(cell, rows)) for cell in said["shapes"]]
+        about = {name: said[name] for name in ("metric", "higher_is_better")}
+        found.append({"grid": path.parent.name, **about, "cells": cells})
+    return found
 
 
 def gather(grid: Grid) -> dict[str, object]:
@@ -70,6 +97,7 @@ def gather(grid: Grid) -> dict[str, object]:
         "overrides": grid.overrides,
         "start_from": None if grid.start_from is None else Path(grid.start_from).name,
         "beside": None if grid.beside is None else gather(load_grid(Path(grid.beside) / "grid.yaml")),
+        "fine_tuned": fine_tuned(grid),
         "margin": grid.margin,
         "data": grid.data,
         "hub": grid.hub,

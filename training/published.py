@@ -188,13 +188,36 @@ def beside(evidence: dict[str, Any]) -> str:
         return ""
     differs = ", ".join(f"{key} {value}" for key, value in (other["overrides"] or {}).items())
     return f"""
-## Layers and heads apart
+## Beside it: the grid `{other["grid"]}`
 
-The grid `{other["grid"]}`: recipe `{other["recipe"]}`{f" with {differs}" if differs else ""}.
+Recipe `{other["recipe"]}`{f" with {differs}" if differs else ""}.
 
 {table(other, "")}
 
 {claims(other)}
+"""
+
+
+def fine_tuned(evidence: dict[str, Any]) -> str:
+    """The cells after fine-tuning, a line for each grid that started from their weights; or nothing."""
+    grids = evidence.get("fine_tuned")
+    if not grids:
+        return ""
+    shapes = [cell["shape"] for cell in evidence["cells"]]
+    lines = ["| task | " + " | ".join(shapes) + " | guess |", "|---" * (len(shapes) + 2) + "|"]
+    for each in grids:
+        cells = {cell["shape"]: cell for cell in each["cells"]}
+        said = [score(cells[shape], ".4f") if shape in cells else "not run" for shape in shapes]
+        way = "higher" if each["higher_is_better"] else "lower"
+        guess = number(each["cells"][0]["chance"], ".4f")
+        lines.append(f"| `{each['grid']}`, {each['metric']} ({way} is better) | {' | '.join(said)} | {guess} |")
+    return f"""
+## After fine-tuning
+
+Mean ± sd (seeds) on the validation split, each seed from its own pretraining. The numbers come from the results.csv of
+the grids named; weights of fine-tuned models are published for SST-2 alone.
+
+{chr(10).join(lines)}
 """
 
 
@@ -331,7 +354,7 @@ Every cell was trained by the same file, with the same data in the same order fo
 ![{evidence["metric"]} against parameters and milliseconds, every seed a dot]({FIGURE})
 
 ![Loss and metric of this run against steps](training.png)
-{written(results)}{beside(evidence)}
+{written(results)}{fine_tuned(evidence)}{beside(evidence)}
 ## What was not tested
 
 {untested(evidence, results)}

@@ -115,8 +115,9 @@ def check_evidence(folder: Path, evidence: dict) -> None:
             if held != value:
                 said = f"{value} for seed {seed} of {cell['shape']}, {path} has {held}"
                 raise ValueError(f"{folder / 'results.json'}: evidence.cells.values: {said}")
-    if evidence["beside"] is not None:
-        check_evidence(folder, evidence["beside"])
+    for other in (evidence.get("beside"), *evidence.get("fine_tuned", ())):
+        if other is not None:
+            check_evidence(folder, other)
 
 
 def compare(file: Path, expected: dict, metrics: dict[str, float], main: str) -> None:
