@@ -104,7 +104,7 @@ class ListOpsRules:
 
     A node below `max_depth` is an operator with probability `operator_probability`, else a digit; an operator takes
     2..`max_args` arguments. Length counts operators, closing brackets and digits; both bounds are strict. The defaults
-    are the benchmark's; `SHORT_LISTOPS` changes the lengths alone, to 25-100 tokens; `SMALL_LISTOPS` has shallow trees
+    are the benchmark's; `SHORT_LISTOPS` changes the lengths alone, to 10-30 tokens; `SMALL_LISTOPS` has shallow trees
     that a small model reads in seconds.
     """
 
@@ -115,7 +115,7 @@ class ListOpsRules:
     max_length: int = 2000
 
 
-SHORT_LISTOPS = ListOpsRules(min_length=24, max_length=101)
+SHORT_LISTOPS = ListOpsRules(min_length=9, max_length=31)
 SMALL_LISTOPS = ListOpsRules(max_depth=3, max_args=4, min_length=4, max_length=40)
 LISTOPS_OPERATORS = {
     "[MIN": min,
