@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 import warnings
@@ -702,3 +703,9 @@ def test_a_summary_under_way(bench, capsys):
     sweep.main(["grid.yaml", "--summary"])
     assert bench.summary()[LEAN]["notes"] == ["the tuning is not finished"] and bench.summary()[LEAN]["n"] == 0
     assert "None" not in capsys.readouterr().out.splitlines()[0]
+
+
+def test_the_module_is_a_command():
+    words = [sys.executable, "-m", "modeling_leaner.training.sweep", "none.yaml"]
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert process.returncode == 1 and process.stderr.startswith("leaner sweep: none.yaml: no YAML file")

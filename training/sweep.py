@@ -194,3 +194,7 @@ def main(argv: list[str]) -> None:
     show(summary)
     if not options.summary and any(row["n"] < len(grid.seeds) for row in summary["shapes"]):
         raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
