@@ -7,11 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from modeling_leaner.training import (
+    baselines,
     comparison,
     data,
     evidence,
@@ -114,7 +118,7 @@ def test_the_card_shows_the_grid(workshop):
         assert cell["kappa_end"] == pytest.approx(stats.tmean(kappas)) and f"→ {cell['kappa_end']:.3g}" in text
         assert cell["latency"]["1"]["seconds"] > 0 and f"{cell['parameters']:,}" in text
     assert found["cells"][1]["parameters_over_baseline"] < 1
-    for said in ("majority class", "length only", "bag of tokens", "was not trained by this", "What was not tested"):
+    for said in ("majority class", "length only", "first token only", "bag of tokens", "was not trained by this", "What was not tested"):
         assert said in text
     assert "The baseline is not clearly better than guessing, so this says nothing." in text
     assert text.count("o loss of quality") == 1  # what it would need
@@ -373,6 +377,35 @@ def test_what_counts_as_learned():
     result = comparison.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
     assert comparison.verdict(result, 0.01, 7, False) == "not learned"
     assert comparison.verdict(result, 0.01, 7, True).startswith(comparison.NON_INFERIOR)
+
+
+@pytest.mark.parametrize("told_by", ["first token only", "length only", "bag of tokens"])
+def test_guesses_find_what_tells_the_label(told_by):
+    """Rows whose label is one simple thing are solved by the guess that reads it, and by no other.
+
+    But the bag of tokens, a share of each, knows the length by the share of the mark of the beginning.
+    """
+    rng = np.random.default_rng(0)
+
+    def rows(count):
+        ids, labels = [], []
+        for label in rng.integers(3, size=count):
+            length = 4 * 2**label if told_by == "length only" else rng.integers(3, 30)
+            body = rng.integers(10, 20, size=length)
+            if told_by == "first token only":
+                body[0] = 5 + label
+                body[-2:] = 5 + (label + 1) % 3, 5 + (label + 2) % 3  # so that the bag has every mark once
+            elif told_by == "bag of tokens":
+                body[rng.integers(1, length, size=length // 2)] = 5 + label
+            ids.append([1, *body])
+            labels.append(label)
+        return Dataset.from_dict({"input_ids": ids, "length": [len(each) for each in ids], "labels": labels})
+
+    task = SimpleNamespace(processing=range(20), metric="accuracy")
+    task.score = lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()}
+    found = {each["name"]: each["value"] for each in baselines.text_baselines(task, rows(2000), rows(500))}
+    assert found.pop(told_by) > 0.95, found
+    assert all(value < 0.6 for name, value in found.items() if (told_by, name) != ("length only", "bag of tokens"))
 
 
 def test_a_grid_that_starts_from_another(workshop, tmp_path):
