@@ -185,7 +185,7 @@ def test_what_was_fine_tuned_from_a_grid(workshop):
         found, folder = evidence.gather(load_grid(here / "grid.yaml")), workshop / "model_cards/leanbert-shallow"
         (each,) = found["fine_tuned"]
         (cell,) = each["cells"]
-        assert each["grid"] == "tiny-later" and cell["values"] == found["cells"][0]["values"]
+        assert each["grid"] == "tiny-later" and not each["published"] and cell["values"] == found["cells"][0]["values"]
         score = published.score(found["cells"][0], ".4f")
         line = f"| `tiny-later`, accuracy (higher is better) | {score} | not run | {cell['chance']:.4f} |"
         assert line in published.fine_tuned(found)
@@ -224,7 +224,9 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     found |= {"seeds": [1], "margin": None, "tuning": None}
     said = published.claims(found)
     assert "0.0100 better than the baseline, one pair of runs, which may be chance." in said and "interval" not in said
-    rest = published.untested(found, {"task": "causal-lm"})
+    rest = published.untested(found, {"task": "causal-lm", "continuations": None})
+    quoted = published.untested(found, {"task": "causal-lm", "continuations": {"texts": []}})
+    assert "by heart" in rest and "by heart" not in quoted
     assert "was not tuned" in rest and "against a margin fixed" in rest and "–" not in rest.split("Seeds a cell")[1]
     found["tuning"] = {"seed": 0, "holdout": 200, "overrides": {"max_steps": 3}}
     assert "in runs of max_steps 3, which may favour what learns quickly" in published.chosen(found)

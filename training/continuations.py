@@ -9,7 +9,7 @@ from transformers import pipeline, set_seed
 
 
 PROMPTS, PROMPT_WORDS, NEW_TOKENS, TEMPERATURE, SEED = 20, 16, 96, 0.7, 0
-LEAST = 8  # words that two texts share by chance as often as not
+LEAST = 8  # words; a shorter run is not counted as a copy
 
 
 def words_of(text: str) -> list[str]:
@@ -57,7 +57,11 @@ def longest_copy(texts: Iterable[str], originals: Iterable[str]) -> list[str]:
 
 
 def continuations(folder: Path, train: Iterable[str], held_out: Iterable[str]) -> dict[str, object]:
-    """What results.json holds of it: how it was drawn, the texts, and the longest copy."""
+    """What results.json holds of it: how it was drawn, the texts, and the longest copy.
+
+    Args:
+        train, held_out: the texts of the training rows, and those whose beginnings are continued.
+    """
     prompts = prompts_of(held_out)
     texts = continued(folder, prompts)
     copied = longest_copy(texts, train)

@@ -20,16 +20,15 @@ def dataset_name(results: dict[str, Any]) -> str:
     return results.get("dataset_config") or results["dataset"].split("/")[-1]
 
 
-def finished(cell: dict[str, object], rows: dict[Run, Row]) -> list[Row]:
-    """The rows that a cell of `summarise` is the mean of."""
-    own = cell["shape"], cell["learning_rate"]
-    runs = [run for run in rows if run.phase == "report" and (run.shape, run.learning_rate) == own]
-    return [rows[run] for run in runs if rows[run]["status"] == "finished"]
+def finished(grid: Grid, cell: dict[str, object], rows: dict[Run, Row]) -> list[Row]:
+    """The rows that a cell of `summarise` is the mean of, in the order of the grid's seeds."""
+    runs = [rows.get(Run("report", cell["shape"], seed, cell["learning_rate"]), {}) for seed in grid.seeds]
+    return [row for row in runs if row.get("status") == "finished"]
 
 
-def values_of(done: list[Row]) -> dict[str, dict[str, float]]:
-    """Every seed's value."""
-    return {"values": {str(row["seed"]): row["value"] for row in done}}
+def values_of(done: list[Row]) -> dict[str, float]:
+    """Seed → value, the seed as JSON's keys are."""
+    return {str(row["seed"]): row["value"] for row in done}
 
 
 def cells(grid: Grid, rows: dict[Run, Row]) -> list[dict[str, object]]:
@@ -38,7 +37,7 @@ def cells(grid: Grid, rows: dict[Run, Row]) -> list[dict[str, object]]:
     length = latency.length_of(grid)
     for said in summarise(grid, rows)["shapes"]:
         config = load_config(said["shape"])
-        done = finished(said, rows)
+        done = finished(grid, said, rows)
         flops = config.count_flops() if length is None else config.count_flops(length=length)
         memory = [row["peak_memory_bytes"] for row in done if row["peak_memory_bytes"]]
         found.append(
@@ -47,7 +46,7 @@ def cells(grid: Grid, rows: dict[Run, Row]) -> list[dict[str, object]]:
             | {"head_dim": config.head_dim, "mlp": config.intermediate_size, "length": flops.length}
             | {"flops_forward": flops.forward, "flops_training": flops.training_step}
             | {"kv_bytes_per_token": config.kv_bytes_per_token()}
-            | values_of(done)
+            | {"values": values_of(done)}
             | {"peak_memory_bytes": max(memory, default=None)}
             | {"latency": timing["shapes"].get(said["shape"]) if timing else None}
         )
@@ -65,7 +64,8 @@ def reference(grid: Grid) -> dict[str, object] | None:
 
 
 def fine_tuned(grid: Grid) -> list[dict[str, object]]:
-    """Of each grid that started from this one's weights: its metric, and every seed's value of each shape."""
+    """Of each grid that started from this one's weights: its metric, every seed's value of each shape, and whether
+    weights of it are published."""
     found = []
     for path in sorted(Path(grid.output_dir).parent.glob("*/results.csv")):
         other = load_grid(path.parent / "grid.yaml")
@@ -74,8 +74,11 @@ def fine_tuned(grid: Grid) -> list[dict[str, object]]:
             continue
         said = summarise(other, rows)
         names = ("shape", "learning_rate", "n", "mean", "sd", "chance")
-        cells = [{name: cell[name] for name in names} | values_of(finished(cell, rows)) for cell in said["shapes"]]
-        about = {name: said[name] for name in ("metric", "higher_is_better")}
+        cells = [
+            {name: cell[name] for name in names} | {"values": values_of(finished(other, cell, rows))}
+            for cell in said["shapes"]
+        ]
+        about = {name: said[name] for name in ("metric", "higher_is_better")} | {"published": bool(other.publish)}
         found.append({"grid": path.parent.name, **about, "cells": cells})
     return found
 

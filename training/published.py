@@ -18,10 +18,12 @@ from matplotlib.figure import Figure
 from . import report
 from .card import auto_names, check_weights, metadata, read_run, run_card
 from .comparison import MAX_P, MIN_PAIRS, NOT_LEARNED
+from .continuations import LEAST
 from .evidence import dataset_name
 
 
 FIGURE = "evidence.png"
+NO_COPY = f"none of {LEAST} words or more"
 COLOURS = ("tab:blue", "tab:cyan", "tab:orange", "tab:red", "tab:green", "tab:purple", "tab:brown", "tab:pink")
 NAMES = {"lean_vit": "LeanViT", "lean_bert": "LeanBERT", "lean_gpt": "LeanGPT"}
 LIMITS = {
@@ -200,22 +202,22 @@ Recipe `{other["recipe"]}`{f" with {differs}" if differs else ""}.
 
 def fine_tuned(evidence: dict[str, Any]) -> str:
     """The cells after fine-tuning, a line for each grid that started from their weights; or nothing."""
-    grids = evidence.get("fine_tuned")
-    if not grids:
+    if not evidence["fine_tuned"]:
         return ""
     shapes = [cell["shape"] for cell in evidence["cells"]]
     lines = ["| task | " + " | ".join(shapes) + " | guess |", "|---" * (len(shapes) + 2) + "|"]
-    for each in grids:
+    for each in evidence["fine_tuned"]:
         cells = {cell["shape"]: cell for cell in each["cells"]}
         said = [score(cells[shape], ".4f") if shape in cells else "not run" for shape in shapes]
         way = "higher" if each["higher_is_better"] else "lower"
         guess = number(each["cells"][0]["chance"], ".4f")
-        lines.append(f"| `{each['grid']}`, {each['metric']} ({way} is better) | {' | '.join(said)} | {guess} |")
+        name = f"`{each['grid']}`" + (", weights published" if each["published"] else "")
+        lines.append(f"| {name}, {each['metric']} ({way} is better) | {' | '.join(said)} | {guess} |")
     return f"""
 ## After fine-tuning
 
 Mean ± sd (seeds) on the validation split, each seed from its own pretraining. The numbers come from the results.csv of
-the grids named; weights of fine-tuned models are published for SST-2 alone.
+the grids named; where no weights are published, only the sweep gets them again.
 
 {chr(10).join(lines)}
 """
@@ -246,26 +248,27 @@ def untested(evidence: dict[str, Any], results: dict[str, Any]) -> str:
         chosen(evidence),
         "Speed on accelerators, long inputs, and robustness to other data.",
     ]
-    if results["task"] in ("causal-lm", "masked-lm") and not results.get("continuations"):
+    if results["task"] in ("causal-lm", "masked-lm") and not results["continuations"]:
         lines.append("What the model has learned by heart from its training text.")
     return "\n".join(f"- {line}" for line in lines)
 
 
 def written(results: dict[str, Any]) -> str:
     """What a language model writes, and how much of it is copied; or nothing."""
-    said = results.get("continuations")
+    said = results["continuations"]
     if said is None:
         return ""
     quotes = "\n\n".join(
         "> " + f"**{each['prompt']}**{each['continuation']}".replace("\n", "\n> ") for each in said["texts"][:2]
     )
-    copy = f"“{said['longest_copy']}”, {said['longest_copy_words']} words" if said["longest_copy"] else "below 8 words"
+    copy = f"“{said['longest_copy']}”, {said['longest_copy_words']} words" if said["longest_copy"] else NO_COPY
     return f"""
 ## What it writes
 
 The first {said["prompt_words"]} words of {len(said["texts"])} held-out rows, continued by {said["new_tokens"]} tokens
 at most, sampled at temperature {said["temperature"]:g} with seed {said["seed"]}; the first two are here, all
-are in results.json. The longest run of words that also occurs in a training row: {copy}.
+are in results.json. The longest run of words that also occurs in a training row: {copy}. `leaner publish` drew and
+compared them; `leaner verify-cards` does not repeat that, since sampling differs from machine to machine.
 
 {quotes}
 """

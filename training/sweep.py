@@ -4,7 +4,7 @@ First every shape is tuned over the same learning rates, with a seed that is not
 training split; where a best rate lies at an edge the grid grows there, for all shapes. Then every shape is trained
 with every seed at its own best rate. The keys of a grid file are described in `grid.py`.
 
-In output_dir: results.csv (one row per finished or failed run, see `COLUMNS`), summary.json, grid.yaml, and of each
+In output_dir: results.csv (one row per finished or failed run, see `runs.py`), summary.json, grid.yaml, and of each
 run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same command continues it.
 """
 

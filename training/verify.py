@@ -104,7 +104,15 @@ def tolerances(metrics: dict[str, float], rows: int) -> dict[str, float]:
 
 
 def check_evidence(folder: Path, evidence: dict) -> None:
-    """Raises ValueError where a cell of the card is not what its grid's results.csv, if it is there, says."""
+    """Raises ValueError where a cell of any grid on the card is not what its results.csv, if it is there, says."""
+    for each in (evidence, *evidence["fine_tuned"]):
+        check_cells(folder, each)
+    if evidence["beside"] is not None:
+        check_evidence(folder, evidence["beside"])
+
+
+def check_cells(folder: Path, evidence: dict) -> None:
+    """Raises ValueError where a cell of one grid differs from the row of its results.csv."""
     path, seen = folder.parent / "grids" / evidence["grid"] / "results.csv", {}
     for run, row in read_rows(path).items():
         if run.phase == "report" and row["status"] == "finished":
@@ -115,9 +123,6 @@ def check_evidence(folder: Path, evidence: dict) -> None:
             if held != value:
                 said = f"{value} for seed {seed} of {cell['shape']}, {path} has {held}"
                 raise ValueError(f"{folder / 'results.json'}: evidence.cells.values: {said}")
-    for other in (evidence.get("beside"), *evidence.get("fine_tuned", ())):
-        if other is not None:
-            check_evidence(folder, other)
 
 
 def compare(file: Path, expected: dict, metrics: dict[str, float], main: str) -> None:
