@@ -503,10 +503,11 @@ class LanguageModelling(TextTask):
     def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
         """(B, 3): loss in nats, tokens and hits of each row, from logits (B, T, V) and labels (B, T), -100 ignored."""
         logits, labels = self.aligned(super().reduce(outputs, labels), labels)
-        losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")  # (B, T)
         counted = labels != -100
-        hits = (logits.argmax(-1) == labels) & counted
-        return torch.stack([losses.sum(1), counted.sum(1).float(), hits.sum(1).float()], dim=1)
+        logits, labels, row = logits[counted].float(), labels[counted], counted.nonzero()[:, 0]  # (N, V), (N,), (N,)
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        each = torch.stack([losses, torch.ones_like(losses), (logits.argmax(-1) == labels).float()], dim=1)
+        return each.new_zeros(len(counted), 3).index_add(0, row, each)
 
 
 class CausalLM(LanguageModelling):
