@@ -17,6 +17,7 @@ from modeling_leaner.training.optimizers import MuonAdamW
 from modeling_leaner.training.tokenizer import train_tokenizer
 from modeling_leaner.training.trainer import LeanTrainer, whole_checkpoints
 from safetensors import SafetensorError
+from torch import nn
 from training_data import documents, labelled, pictures, read_lines, write_shape
 
 
@@ -522,6 +523,23 @@ def test_transformers_own_model_by_the_same_recipe(run, family, monkeypatch):
     assert results["recipe"]["implementation"] == "transformers"
     again = evaluate.evaluate(str(folder), ["--hardware", "cpu"])["metrics"]
     assert again == pytest.approx(results["metrics"], rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["lean", "transformers"])
+def test_new_weights_are_as_wide_as_the_recipe_says(run, implementation, monkeypatch):
+    widths, plain = [], train.LeanTrainer.train
+
+    def measured(self, *args, **kwargs):
+        widths.extend(float(each.weight.detach().std()) for each in self.model.modules() if type(each) is nn.Linear)
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(train.LeanTrainer, "train", measured)
+    words = ("--implementation", implementation, "--initializer_range", "0.06")
+    _, _, folder = run("masked-lm", "bert", documents(24, 0), *words)
+    assert widths == pytest.approx([0.06] * len(widths), rel=0.2) and len(widths) > 6
+    assert json.loads((folder / "config.json").read_text())["initializer_range"] == 0.06
+    folder.rename(folder.with_name("trained"))
+    refused(run("masked-lm", "bert", documents(24, 0), "--initializer_range", "0"), "initializer_range: 0")
 
 
 def test_transformers_own_model_has_no_muon_of_ours(run):

@@ -81,6 +81,7 @@ class RecipeArguments(TrainingArguments):
 
     # The model
     implementation: Literal["lean", "transformers"] = option("lean", "transformers: its ViT, BERT or GPT-2 instead")
+    initializer_range: float | None = option(None, "replaces the shape's standard deviation of new weights")
 
     # The machine
     attn_implementation: str | None = option(None, "eager, sdpa, flex_attention; left out, sdpa; rounding differs")
@@ -138,6 +139,7 @@ BOUNDS = {
     "crop_padding": (0, float("inf")),
     "mixup_alpha": (0, float("inf")),
     "dropout": (0, 0.99),
+    "initializer_range": (1e-6, 1),
     "ema_decay": (0, 1),
     "early_stopping_patience": (1, float("inf")),
     "per_device_train_batch_size": (1, float("inf")),

@@ -135,7 +135,7 @@ def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
 
 
 def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str, object]) -> LeanConfig:
-    """The configuration with what data and recipe decide: labels, dropout, and the positions of a new model.
+    """The configuration with what data and recipe decide: labels, dropout, new weights, and a new model's positions.
 
     Raises:
         ValueError: a checkpoint has fewer positions than `max_length`.
@@ -148,6 +148,8 @@ def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str
         values["max_position_embeddings"] = length
     if "num_labels" in fields and "id2label" not in fields:
         values.pop("id2label", None), values.pop("label2id", None)
+    if arguments.initializer_range is not None:
+        values["initializer_range"] = arguments.initializer_range
     if arguments.dropout is not None:
         values["hidden_dropout_prob"] = values["attention_probs_dropout_prob"] = arguments.dropout
         if "classifier_dropout" in values:
