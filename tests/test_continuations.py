@@ -24,6 +24,10 @@ def test_the_longest_copy_is_found_wherever_it_lies(start, end):
     assert longest_copy([f"other words: {text.upper()}! More."], originals) == LETTERS[start:end]
 
 
+def test_a_copy_of_the_fewest_words_at_the_end_of_a_text():
+    assert longest_copy([" ".join(LETTERS[:LEAST])], ["before " + " ".join(LETTERS[:LEAST])]) == LETTERS[:LEAST]
+
+
 def test_short_copies_and_broken_ones_are_none():
     assert longest_copy([" ".join(LETTERS[: LEAST - 1])], [" ".join(LETTERS)]) == []
     broken = LETTERS[:7] + ["!x"] + LETTERS[7:14]
@@ -33,7 +37,8 @@ def test_short_copies_and_broken_ones_are_none():
 
 def test_words_and_prompts():
     assert words_of("Lily's 3 well-known cats; said “No!”") == ["lily's", "well-known", "cats", "said", "no"]
-    rows = ["too short"] + [f"{number} " + " ".join(LETTERS * 2) for number in range(PROMPTS + 5)]
+    short = " ".join((LETTERS * 2)[: 2 * PROMPT_WORDS - 1])
+    rows = [short] + [f"{number} " + " ".join(LETTERS * 2) for number in range(PROMPTS + 5)]
     prompts = prompts_of(rows)
     assert len(prompts) == PROMPTS and prompts[0] == " ".join(["0", *LETTERS[: PROMPT_WORDS - 1]])
 

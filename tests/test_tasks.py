@@ -120,6 +120,25 @@ def test_language_model_scores(tmp_path):
     assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
 
 
+def test_sums_of_each_row(tmp_path):
+    """Loss, tokens and hits, row by row as defined; a row without any target has none."""
+    task, rows = text_task("masked-lm", tmp_path)
+    labels = torch.randint(0, task.config.vocab_size, (5, 7), generator=torch.manual_seed(0))
+    labels[torch.rand(labels.shape, generator=torch.manual_seed(1)) < 0.5] = -100
+    labels[2] = -100
+    logits = torch.randn(5, 7, task.config.vocab_size, generator=torch.manual_seed(2))
+    logits[torch.arange(5), 3, labels[:, 3].clamp(min=0)] += 20  # hits
+    expected = [[0.0, 0, 0] for _ in labels]
+    for row, token in (labels != -100).nonzero().tolist():
+        target = int(labels[row, token])
+        expected[row][0] -= float(logits[row, token].log_softmax(0)[target])
+        expected[row][1] += 1
+        expected[row][2] += int(logits[row, token].argmax()) == target
+    found = task.reduce(logits, labels)
+    assert found[2].tolist() == [0, 0, 0] and found[:, 2].sum() > 0
+    assert found.numpy() == pytest.approx(np.array(expected), rel=1e-5)
+
+
 def test_unigram_chance_is_the_entropy_of_the_counts(tmp_path):
     task, rows = text_task("causal-lm", tmp_path, family="gpt", tokenizer="byte-bpe", rows=documents(400, 0))
     counts = np.bincount(np.concatenate([row[1:] for row in rows["input_ids"]]), minlength=task.config.vocab_size)
