@@ -163,10 +163,15 @@ def test_another_row_in_the_grid_is_found(workshop):
 def test_the_cells_of_another_grid(workshop):
     """A pair's card may show a grid that says more; its numbers are checked too."""
     grid = dataclasses.replace(load_grid(Path("grid.yaml")), beside="model_cards/grids/tiny")
-    found, folder = evidence.gather(grid), workshop / "model_cards/leanbert-shallow"
+    with pytest.raises(ValueError, match="beside: goes in a circle: tiny → tiny"):
+        evidence.gather(grid)
+    shutil.copytree("model_cards/grids/tiny", "other", ignore=shutil.ignore_patterns("runs"))
+    folder = workshop / "model_cards/leanbert-shallow"
+    found = evidence.gather(dataclasses.replace(grid, output_dir="other"))
     said = published.beside(found)
     assert "the grid `tiny`" in said and "Recipe `listops-short` with" in said and published.table(found, "") in said
     verify.check_evidence(folder, found)
+    assert published.beside({**found, "beside": found}).count("## Beside it") == 2
     found["beside"]["cells"][0]["values"]["2"] += 0.25
     with pytest.raises(ValueError, match="evidence.cells.values: .* for seed 2 of deep/bert.json"):
         verify.check_evidence(folder, found)

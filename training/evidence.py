@@ -83,8 +83,15 @@ def fine_tuned(grid: Grid) -> list[dict[str, object]]:
     return found
 
 
-def gather(grid: Grid) -> dict[str, object]:
-    """The evidence of a grid. Raises GridError, or ValueError where no run of it has ended."""
+def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
+    """The evidence of a grid, `around` which others are shown.
+
+    Raises:
+        GridError, ValueError: no run of it, or of a grid beside it, has ended, or the grids go in a circle.
+    """
+    around = (*around, Path(grid.output_dir).name)
+    if around[-1] in around[:-1]:
+        raise ValueError(f"beside: goes in a circle: {' → '.join(around)}")
     rows = read_rows(grid.path("results.csv"))
     if not rows:
         raise ValueError(f"{grid.path('results.csv')}: no run has ended yet")
@@ -99,7 +106,7 @@ def gather(grid: Grid) -> dict[str, object]:
         "tuning": None if grid.tuning is None else asdict(grid.tuning),
         "overrides": grid.overrides,
         "start_from": None if grid.start_from is None else Path(grid.start_from).name,
-        "beside": None if grid.beside is None else gather(load_grid(Path(grid.beside) / "grid.yaml")),
+        "beside": None if grid.beside is None else gather(load_grid(Path(grid.beside) / "grid.yaml"), around),
         "fine_tuned": fine_tuned(grid),
         "margin": grid.margin,
         "data": grid.data,

@@ -184,7 +184,7 @@ def notes_on(evidence: dict[str, Any]) -> str:
 
 
 def beside(evidence: dict[str, Any]) -> str:
-    """The cells of another grid, which says more of layers and heads than the published pair can; or nothing."""
+    """The cells of another grid, and of the one beside that; or nothing."""
     other = evidence["beside"]
     if other is None:
         return ""
@@ -197,7 +197,7 @@ Recipe `{other["recipe"]}`{f" with {differs}" if differs else ""}.
 {table(other, "")}
 
 {claims(other)}
-"""
+{beside(other)}"""
 
 
 def fine_tuned(evidence: dict[str, Any]) -> str:
