@@ -112,11 +112,18 @@ class Tuning(NamedTuple):
 
 
 def _best(grid: Grid, rows: dict[Run, Row], shape: str, rates: list[float]) -> float | None:
-    """The best rate of one shape, the lowest of equals; None where no run has finished."""
+    """The best rate of one shape, of equals that of the lower loss; None where no run has finished.
+
+    Accuracies tie where a model still says the most frequent class; its loss already tells the rates apart.
+    """
     cells = [rows.get(Run("tune", shape, grid.tuning.seed, rate), {}) for rate in rates]
-    values = {row["learning_rate"]: row["value"] for row in cells if row.get("status") == "finished"}
-    up = any(row.get("higher_is_better") for row in cells)
-    return (max if up else min)(values, key=values.__getitem__, default=None)
+    finished = [row for row in cells if row.get("status") == "finished"]
+
+    def badness(row: Row) -> tuple[float, float]:
+        value = -row["value"] if row.get("higher_is_better") else row["value"]
+        return value, math.inf if row.get("eval_loss") is None else row["eval_loss"]
+
+    return min(finished, key=badness)["learning_rate"] if finished else None
 
 
 def tune(grid: Grid, rows: dict[Run, Row]) -> Tuning:
