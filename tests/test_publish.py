@@ -119,7 +119,11 @@ def test_the_card_shows_the_grid(workshop):
         assert cell["latency"]["1"]["seconds"] > 0 and f"{cell['parameters']:,}" in text
     assert found["cells"][1]["parameters_over_baseline"] < 1
     guesses = ("majority class", "length only", "first token only", "bag of tokens")
-    for said in (*guesses, "was not trained by this", "What was not tested"):
+    results = json.loads((workshop / "model_cards/leanbert-shallow/results.json").read_text())
+    epochs, ended, held_out = *(results["train"][key] for key in ("epochs", "loss")), results["metrics"]["eval_loss"]
+    ended = published.number(ended, ".4f")  # a run this short may not have logged any
+    losses = f"training rows {epochs:.2g} times. Loss at the end: {ended} over the last training steps"
+    for said in (*guesses, "was not trained by this", "What was not tested", f"{losses}, {held_out:.4f} held out."):
         assert said in text
     assert "The baseline is not clearly better than guessing, so this says nothing." in text
     assert text.count("o loss of quality") == 1  # what it would need
@@ -175,6 +179,19 @@ def test_the_cells_of_another_grid(workshop):
     found["beside"]["cells"][0]["values"]["2"] += 0.25
     with pytest.raises(ValueError, match="evidence.cells.values: .* for seed 2 of deep/bert.json"):
         verify.check_evidence(folder, found)
+
+
+def test_the_index_needs_no_grid_beside_another(workshop):
+    """A grid that is under way is listed before the one that its cards will show has begun."""
+    path = Path("model_cards/grids/tiny/grid.yaml")
+    before = path.read_text()
+    path.write_text(before + "beside: model_cards/grids/later\n")
+    try:
+        assert index.render(Path("model_cards")).count("### tiny") == 1
+        with pytest.raises(GridError, match="grids/later"):
+            evidence.gather(load_grid(path))
+    finally:
+        path.write_text(before)
 
 
 def test_what_was_fine_tuned_from_a_grid(workshop):

@@ -1,6 +1,7 @@
 """model_cards/README.md: the published folders and every cell of every grid; written from their files, not by hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from . import report
@@ -79,7 +80,8 @@ def render(cards: Path) -> str:
     """The index's text. Raises ValueError or GridError where a grid's files do not fit."""
     found = {}
     for path in sorted(cards.glob("grids/*/results.csv")):
-        found[path.parent.name] = gather(load_grid(path.parent / "grid.yaml"))
+        grid = load_grid(path.parent / "grid.yaml")
+        found[path.parent.name] = gather(replace(grid, beside=None))  # which has a section of its own
     overview = ["| grid | baseline | more heads | fewer layers | both |", "|---|---|---|---|---|"]
     for name, evidence in found.items():
         cells = [f"{score(cell, '.4f')}" for cell in evidence["cells"]]
