@@ -327,7 +327,7 @@ def published_card(folder: Path, config: Any, results: dict[str, Any], command: 
     seeds, software = ", ".join(map(str, evidence["seeds"])), evidence["software"] | {"commit": machine["git_commit"]}
     role = "the baseline" if own["shape"] == evidence["baseline"] else "a variant of the baseline"
     metrics = {key.removeprefix("eval_"): value for key, value in sorted(results["metrics"].items())}
-    losses = f"{number(train['loss'], '.4f')} over the last training steps, {number(metrics.get('loss'), '.4f')} held out"
+    ended, held_out = number(train["loss"], ".4f"), number(metrics.get("loss"), ".4f")
     lines = "\n".join(f"| {key} | {value:.4f} |" for key, value in metrics.items())
     return f"""---
 {metadata(results, metrics, hub=evidence["hub"])}
@@ -357,7 +357,7 @@ Every cell was trained by the same file, with the same data in the same order fo
 
 ![{evidence["metric"]} against parameters and milliseconds, every seed a dot]({FIGURE})
 
-It saw its training rows {train["epochs"]:.2g} times. Loss at the end: {losses}.
+It saw its training rows {train["epochs"]:.2g} times. Loss at the end: {ended} over the last training steps, {held_out} held out.
 
 ![Loss and metric of this run against steps](training.png)
 {written(results)}{fine_tuned(evidence)}{beside(evidence)}
