@@ -122,8 +122,8 @@ def test_the_card_shows_the_grid(workshop):
     results = json.loads((workshop / "model_cards/leanbert-shallow/results.json").read_text())
     epochs, ended, held_out = *(results["train"][key] for key in ("epochs", "loss")), results["metrics"]["eval_loss"]
     ended = published.number(ended, ".4f")  # a run this short may not have logged any
-    losses = f"training rows {epochs:.2g} times. Loss at the end: {ended} over the last training steps"
-    for said in (*guesses, "was not trained by this", "What was not tested", f"{losses}, {held_out:.4f} held out."):
+    losses = f"training rows {epochs:.2g} times. Loss at the end: {ended} over the last training steps,\n"
+    for said in (*guesses, "was not trained by this", "What was not tested", f"{losses}{held_out:.4f} held out."):
         assert said in text
     assert "The baseline is not clearly better than guessing, so this says nothing." in text
     assert text.count("o loss of quality") == 1  # what it would need

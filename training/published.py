@@ -357,7 +357,8 @@ Every cell was trained by the same file, with the same data in the same order fo
 
 ![{evidence["metric"]} against parameters and milliseconds, every seed a dot]({FIGURE})
 
-It saw its training rows {train["epochs"]:.2g} times. Loss at the end: {ended} over the last training steps, {held_out} held out.
+It saw its training rows {train["epochs"]:.2g} times. Loss at the end: {ended} over the last training steps,
+{held_out} held out.
 
 ![Loss and metric of this run against steps](training.png)
 {written(results)}{fine_tuned(evidence)}{beside(evidence)}
