@@ -8,12 +8,12 @@ from datasets import load_dataset
 from modeling_leaner.training import continuations, publish, published, train
 from modeling_leaner.training.continuations import LEAST, PROMPT_WORDS, PROMPTS, longest_copy, prompts_of, words_of
 from spellchecker import SpellChecker
-from training_data import documents, write_shape
+from training_data import LOCAL_DATA, documents, write_shape
 
 
 ROOT = Path(__file__).parents[1]
 STORIES = ROOT / "model_cards" / "leangpt-lean-mini-tinystories"
-LOCAL = ROOT.parent / "shared" / "data" / "tinystories"
+LOCAL = LOCAL_DATA / "tinystories"
 LETTERS = "a b c d e f g h i j k l m n o p q r s t u v w x y z".split()
 
 

@@ -1,13 +1,12 @@
 """The built-in data: digits, the standard library's prose, ListOps by the benchmark's rules."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from modeling_leaner.training import data
+from training_data import LOCAL_DATA
 
 
-ORIGINAL_LISTOPS = Path(__file__).parents[2] / "shared" / "data" / "listops" / "test_d20s_original.parquet"
+ORIGINAL_LISTOPS = LOCAL_DATA / "listops" / "test_d20s_original.parquet"
 
 
 def evaluate(tokens):

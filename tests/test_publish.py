@@ -32,6 +32,8 @@ from safetensors.torch import load_file, save_file
 from scipy import stats
 from training_data import write_shape
 
+from modeling_leaner.shapes import load_config
+
 
 WORDS = "--max_steps 6 --max_train_rows 96 --max_eval_rows 64 --per_device_train_batch_size 8 --logging_steps 2"
 GRID = {
@@ -122,7 +124,11 @@ def test_the_card_shows_the_grid(workshop):
     results = json.loads((workshop / "model_cards/leanbert-shallow/results.json").read_text())
     epochs, ended, held_out = *(results["train"][key] for key in ("epochs", "loss")), results["metrics"]["eval_loss"]
     ended = published.number(ended, ".4f")  # a run this short may not have logged any
-    losses = f"training rows {epochs:.2g} times. Loss at the end: {ended} over the last training steps,\n"
+    losses = f"trained for {epochs:.2g} epochs. Loss at the end: {ended} over the last training steps,\n"
+    flops = load_config("shallow/bert.json").count_flops(128, "ForSequenceClassification").forward
+    assert f"| FLOPs of a forward pass, 128 tokens | {found['cells'][0]['flops_forward'] / 1e6:,.1f}M |" in text
+    assert found["cells"][1]["flops_forward"] == pytest.approx(flops, rel=1e-3) and " (1) | **" in text
+    assert "not timed" not in text and "against parameters and milliseconds" in text
     for said in (*guesses, "was not trained by this", "What was not tested", f"{losses}{held_out:.4f} held out."):
         assert said in text
     assert "The baseline is not clearly better than guessing, so this says nothing." in text
@@ -136,7 +142,7 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
     target = workshop / "model_cards/leanbert-deep"
     before = {path.name: path.read_bytes() for path in target.iterdir() if path.suffix != ".png" and path.is_file()}
     loaded = load_grid(Path("grid.yaml"))
-    publish.publish(loaded, loaded.baseline, [], replace=False)
+    publish.renew(loaded, loaded.baseline)
     after = {path.name: path.read_bytes() for path in target.iterdir() if path.suffix != ".png" and path.is_file()}
     assert {name for name in before if before[name] != after[name]} == set() and before.keys() == after.keys()
     assert not list((workshop / "model_cards").glob(".publish-*"))
@@ -148,20 +154,90 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
     (target / "model.safetensors").write_bytes(weights[:-4] + bytes(4))
     try:
         with pytest.raises(ValueError, match="weights_sha256 of its results.json differs"):
-            publish.publish(loaded, loaded.baseline, [], replace=False)
+            publish.renew(loaded, loaded.baseline)
     finally:
         (target / "model.safetensors").write_bytes(weights)
 
 
-def test_another_row_in_the_grid_is_found(workshop):
-    path = workshop / "model_cards/grids/tiny/results.csv"
-    text, folder = path.read_text(), workshop / "model_cards/leanbert-shallow"
-    results = json.loads((folder / "results.json").read_text())
-    verify.check_evidence(folder, results["evidence"])
-    results["evidence"]["cells"][0]["values"]["2"] += 0.25
-    with pytest.raises(ValueError, match="evidence.cells.values: .* for seed 2 of deep/bert.json"):
-        verify.check_evidence(folder, results["evidence"])
-    assert path.read_text() == text
+@pytest.mark.parametrize(
+    "place, value",
+    [
+        ("cells.0.values.2", 0.9),
+        ("cells.1.mean", 0.99),
+        ("cells.1.interval.0", 0.4),
+        ("cells.1.n", 7),
+        ("cells.1.kappa_end", 1.5),
+        ("cells.0.heads", 48),
+        ("cells.0.latency.1.seconds", 1e-9),
+        ("margin", 0.5),
+        ("runs", 70),
+        ("reference", {"mean": 0.9}),
+        ("data", "all of Wikipedia"),
+        ("grid", "small"),
+    ],
+)
+def test_invented_evidence_is_found(workshop, place, value):
+    folder = workshop / "model_cards/leanbert-shallow"
+    found = json.loads((folder / "results.json").read_text())["evidence"]
+    verify.check_evidence(folder, found)
+    *way, last = [int(key) if key.isdigit() and at < 2 else key for at, key in enumerate(place.split("."))]
+    inner = found
+    for key in way:
+        inner = inner[key]
+    inner[int(last) if isinstance(inner, list) else last] = value
+    with pytest.raises(ValueError, match=rf"results.json: evidence.{place} is "):
+        verify.check_evidence(folder, found)
+
+
+def test_a_seed_that_was_left_out_is_found(workshop):
+    folder = workshop / "model_cards/leanbert-shallow"
+    found = json.loads((folder / "results.json").read_text())["evidence"]
+    del found["cells"][0]["values"]["2"]
+    with pytest.raises(ValueError, match="evidence.cells.0.values.2 is None"):
+        verify.check_evidence(folder, found)
+
+
+def test_without_grids_the_cells_are_said_not_to_be_compared(folder):
+    assert verify.verify(folder, {}, short=True).endswith("other cells not compared, no grids/ beside it")
+
+
+@pytest.mark.parametrize("name", ["evil.py", "pytorch_model.bin", "notes.txt"])
+def test_files_that_are_not_published_are_found(folder, name):
+    (folder / name).write_text("")
+    with pytest.raises(ValueError, match=f"{name}: not a file of a published folder"):
+        verify.verify(folder, {})
+
+
+def test_missing_files_and_another_recipe_are_found(folder):
+    recipe = (folder / "recipe.yaml").read_text()
+    (folder / "recipe.yaml").write_text(recipe.replace("learning_rate: 0.001", "learning_rate: 0.9"))
+    with pytest.raises(ValueError, match="recipe.yaml: not the recipe of"):
+        verify.verify(folder, {})
+    (folder / "recipe.yaml").write_text(recipe)
+    (folder / "training.png").unlink()
+    with pytest.raises(ValueError, match="training.png: missing"):
+        verify.verify(folder, {})
+
+
+def test_a_failed_move_leaves_what_was_there(tmp_path, monkeypatch):
+    target, scratch = tmp_path / "target", tmp_path / "scratch"
+    for path in (target, scratch / "new"):
+        path.mkdir(parents=True)
+        (path / "file").write_text(path.name)
+    rename = Path.rename
+
+    def fails(path, place):
+        if path.name == "new":
+            raise OSError("disk full")
+        return rename(path, place)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(OSError, match="disk full"):
+        publish.moved(scratch / "new", target, scratch)
+    assert (target / "file").read_text() == "target"
+    monkeypatch.setattr(Path, "rename", rename)
+    publish.moved(scratch / "new", target, scratch)
+    assert (target / "file").read_text() == "new"
 
 
 def test_the_cells_of_another_grid(workshop):
@@ -174,11 +250,18 @@ def test_the_cells_of_another_grid(workshop):
     found = evidence.gather(dataclasses.replace(grid, output_dir="other"))
     said = published.beside(found)
     assert "the grid `tiny`" in said and "Recipe `listops-short` with" in said and published.table(found, "") in said
-    verify.check_evidence(folder, found)
     assert published.beside({**found, "beside": found}).count("## Beside it") == 2
-    found["beside"]["cells"][0]["values"]["2"] += 0.25
-    with pytest.raises(ValueError, match="evidence.cells.values: .* for seed 2 of deep/bert.json"):
+    shutil.copytree("other", "model_cards/grids/other")
+    text = Path("model_cards/grids/other/grid.yaml").read_text()
+    text += "beside: model_cards/grids/tiny\n"
+    Path("model_cards/grids/other/grid.yaml").write_text(text.replace("grids/tiny\n", "grids/other\n", 1))
+    try:
         verify.check_evidence(folder, found)
+        found["beside"]["cells"][0]["values"]["2"] += 0.25
+        with pytest.raises(ValueError, match="evidence.beside.cells.0.values.2 is"):
+            verify.check_evidence(folder, found)
+    finally:
+        shutil.rmtree("model_cards/grids/other")
 
 
 def test_the_index_needs_no_grid_beside_another(workshop):
@@ -213,7 +296,7 @@ def test_what_was_fine_tuned_from_a_grid(workshop):
         assert line in published.fine_tuned(found)
         verify.check_evidence(folder, found)
         cell["values"]["2"] += 0.25
-        with pytest.raises(ValueError, match="tiny-later/results.csv has"):
+        with pytest.raises(ValueError, match="evidence.fine_tuned.0.cells.0.values.2 is"):
             verify.check_evidence(folder, found)
     finally:
         shutil.rmtree(later)
@@ -251,7 +334,7 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert "by heart" in rest and "by heart" not in quoted
     assert "was not tuned" in rest and "against a margin fixed" in rest and "–" not in rest.split("Seeds a cell")[1]
     found["tuning"] = {"seed": 0, "holdout": 200, "overrides": {"max_steps": 3}}
-    assert "in runs of max_steps 3, which may favour what learns quickly" in published.chosen(found)
+    assert "in runs of max_steps 3, which may favour what learns quickly" in published.chosen(found, "rows")
     found["cells"][1]["notes"] = ["the best learning rate is at the edge of the grid"]
     assert "Note: the best learning rate is at the edge of the grid." in published.claims(found)
 
@@ -323,7 +406,9 @@ def test_the_evaluator_sees_no_results(folder, monkeypatch):
 def test_other_data_are_said_to_differ(folder, monkeypatch):
     rules = data.SMALL_LISTOPS
     monkeypatch.setitem(sources.BUILT_IN, "listops-short", lambda: data.listops(rules, train=200, test=80, seed=9))
-    with pytest.raises(ValueError, match="data_sha256: 64 rows that differ from the card's data, 64 rows"):
+    with pytest.raises(
+        ValueError, match="data_sha256: 64 rows of listops-short with .* differ from the card's data, 64 rows with"
+    ):
         verify.verify(folder, {})
 
 
@@ -342,6 +427,14 @@ def test_an_edited_card_is_found(folder):
         ({"metrics": {"eval_accuracy": 0.99, "eval_loss": 1.0}}, "evidence.cells.values is .* expected 0.99"),
         ({"parameters": 7}, "parameters is 7"),
         ({"main_metric": ...}, "main_metric is None"),
+        ({"partners": ...}, "partners is None, expected list"),
+        ({"cell": ...}, "cell is None, expected str"),
+        ({"evidence": ...}, "evidence is None, expected dict"),
+        ({"evidence": {}}, "evidence.grid is None, expected str"),
+        ({"evidence": []}, r"evidence is \[\], expected dict"),
+        ({"name": "../../etc"}, "name, partners is '../../etc', expected a folder's name"),
+        ({"rows": -5}, "rows is -5, expected a number from 0"),
+        ({"continuations": {}}, "KeyError 'texts'; leaner publish writes it"),
     ],
 )
 def test_numbers_that_do_not_fit_make_no_card(folder, values, message):
@@ -375,6 +468,12 @@ def test_commands_end_with_one_line(folder, workshop, capsys):
     assert "FAILED" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="--data_files: expected NAME=FOLDER"):
         verify.main(["--data_files", "folder"])
+    with pytest.raises(
+        SystemExit, match="--data_files: listopps is no dataset of these folders, expected one of list"
+    ):
+        verify.main(["--data_files", "listopps=folder"])
+    with pytest.raises(SystemExit, match="leaner latency: --rounds: expected a number from 1, got 0"):
+        latency.main(["grid.yaml", "--rounds", "0"])
     Path("bare.yaml").write_text(yaml.safe_dump({**yaml.safe_load(Path("grid.yaml").read_text()), "publish": None}))
     with pytest.raises(SystemExit, match="publish: missing"):
         publish.main(["bare.yaml"])
@@ -398,10 +497,12 @@ def test_what_counts_as_learned():
     loss = {"metric": "loss", "higher_is_better": 0, "chance": 6.0}
     assert comparison.learned([row(5.0, **loss), row(5.1, **loss)]) is True
     assert comparison.learned([row(6.2, **loss), row(6.3, **loss)]) is False
+    assert comparison.learned([row(5.99, **loss)]) is None and comparison.learned([row(6.1, **loss)]) is False
     assert comparison.learned([row(0.5, chance=None)]) is None
     result = comparison.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
     assert comparison.verdict(result, 0.01, 7, False) == "not learned"
     assert comparison.verdict(result, 0.01, 7, True).startswith(comparison.NON_INFERIOR)
+    assert comparison.verdict(result, 0.01, 7, None) == "undecided"
 
 
 @pytest.mark.parametrize("told_by", ["first token only", "length only", "bag of tokens"])

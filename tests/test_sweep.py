@@ -55,7 +55,7 @@ loss = 1 - accuracy if name not in wanted.get("nan", []) else math.nan
 accuracy = 0.5 if shape in wanted.get("same", []) else accuracy
 results = {"task": "x", "shape": shape, "seed": int(seed), "learning_rate": float(rate), "main_metric": "accuracy"}
 results |= {"higher_is_better": True, "metrics": {"eval_accuracy": accuracy, "eval_loss": loss}}
-results |= {"parameters": 1000 if "lean" not in shape else 600}
+results |= {"parameters": 1000 if "lean" not in shape else 600, "rows": 500, "chance": {"value": 0.1}}
 results["train"] = {"steps": 3, "seconds": 2.5, "items_per_second": 9.0, "peak_memory_bytes": 7, "loss": 1.0}
 results["environment"] = {"git_commit": "1e10", "torch": "2.13.0", "python": "3.11.7"}
 with open(os.path.join(folder, "results.json"), "w") as file:
@@ -76,7 +76,7 @@ class Bench:
             "seeds": [1, 2],
             "learning_rates": [3e-4, 1e-3, 3e-3],
             "tuning": {"seed": 0, "holdout": 50, "overrides": {"max_steps": 30}},
-            "overrides": {"max_steps": 60, "muon": True, "names": ["a", "b"], "data_files": {"train": "x.csv"}},
+            "overrides": {"max_steps": 60, "muon": True, "label_names": ["a", "b"], "data_files": {"train": "x.csv"}},
             "output_dir": "out",
         }
         self.output = folder / "out"
@@ -218,7 +218,7 @@ def test_tuning_never_sees_what_is_reported(bench):
         assert given.get("tuning_holdout") == (["50"] if tunes else None)
         assert given["seed"] in ([["0"]] if tunes else [["1"], ["2"]])
         assert given["max_steps"] == ["30" if tunes else "60"]
-        assert (given["muon"], given["names"], given["data_files"]) == (["true"], ["a", "b"], ["train=x.csv"])
+        assert (given["muon"], given["label_names"], given["data_files"]) == (["true"], ["a", "b"], ["train=x.csv"])
         assert "resume" not in given and Path(given["output_dir"][0]) == Path("out/runs") / call["name"]
 
 
@@ -310,6 +310,10 @@ def test_a_failed_run_is_a_row_and_is_tried_again(bench, capsys):
     calls = bench.calls()
     assert names(calls) == failing[:1] and calls[0]["words"][-1] == "--resume"
     assert {row["status"] for row in bench.rows()} == {"finished"}
+    assert {row["phase"]: row["failures"] for row in bench.rows() if row["failures"] != "0"} == {
+        "tune": "2",
+        "report": "1",
+    }
 
 
 def test_no_rate_of_a_shape_finishes(bench):
@@ -464,6 +468,7 @@ def test_devices(monkeypatch):
 
 
 SETTINGS = "training settings other than shape, seed, learning_rate, output_dir, resume, tuning_holdout"
+PLACES = "shapes of the grid and different names of their folders, of a-z, 0-9, dots and hyphens"
 RATES = "learning_rates: expected positive numbers, strictly increasing, got"
 
 
@@ -471,8 +476,8 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
     "changes, message",
     [
         ({"learning_rate": [1]}, "learning_rate: unknown key, expected one of recipe, shapes, baseline, seeds, "
-         "learning_rates, tuning, overrides, output_dir, metric, start_from, beside, data, hub, publish, margin, test "
-        "(did you mean learning_rates?)"),
+         "learning_rates, tuning, overrides, output_dir, metric, start_from, beside, length, data, hub, publish, "
+         "margin, test (did you mean learning_rates?)"),
         ({"recipe": None}, "recipe: missing, expected the name or path of a recipe"),
         ({"recipe": 3}, "recipe: expected the name or path of a recipe, got 3"),
         ({"shapes": None}, "shapes: missing, expected a list of different names or paths"),
@@ -517,8 +522,9 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
         ({"margin": "1 %", "test": "non-inferiority"}, "margin: expected a positive number, in the metric's units, "
          "got '1 %'"),
         ({"start_from": 3}, "start_from: expected the output_dir of a grid over the same shapes, got 3"),
-        ({"publish": ["vit"]}, "publish: expected shapes of the grid and the names of their folders, got ['vit']"),
-        ({"publish": {"vit/nano": "a/b"}}, "publish: expected shapes of the grid and the names of their folders, got "
+        ({"publish": ["vit"]}, f"publish: expected {PLACES}, got ['vit']"),
+        ({"publish": {"vit/nano": 5}}, f"publish: expected {PLACES}, got {{'vit/nano': 5}}"),
+        ({"publish": {"vit/nano": "a/b"}}, f"publish: expected {PLACES}, got "
          "{'vit/nano': 'a/b'}"),
         ({"publish": {"vit/none": "name"}}, "publish: expected shapes of the grid, got vit/none"),
         ({"margin": 0.01}, "margin, test: expected both or neither"),
@@ -610,11 +616,63 @@ def test_a_grid_whose_runs_wrote_nothing_may_change(bench):
     assert "overrides: expected" in refuses(bench, overrides={"max_steps": 2})
 
 
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            {"overrides": {"max_stepz": 5}},
+            "vit/tiny by recipe digits: max_stepz: unknown key, did you mean max_steps?",
+        ),
+        ({"overrides": {"max_steps": "many"}}, "vit/tiny by recipe digits: max_steps: invalid int value: 'many'"),
+        (
+            {"shapes": [BASE, "bert/nano"]},
+            "bert/nano by recipe digits: task: image-classification is not for lean_bert",
+        ),
+        ({"recipe": "digit"}, "vit/tiny by recipe digit: "),
+        (
+            {"tuning": {"seed": 0, "holdout": 5, "overrides": {"max_stepz": 5}}},
+            "vit/tiny by recipe digits: max_stepz: unknown key",
+        ),
+    ],
+)
+def test_settings_are_refused_before_the_first_process(bench, changes, message):
+    assert refuses(bench, **changes).startswith(f"leaner sweep: {message}")
+    assert bench.calls() == [] and not (bench.output / "grid.yaml").exists()
+
+
+def test_another_output_dir_trains_all_anew(bench):
+    changes = {"learning_rates": [1e-3], "tuning": None, "seeds": [1]}
+    bench.run(**changes)
+    before = (bench.output / "results.csv").read_text()
+    bench.run("--output_dir", "again", **changes)
+    assert len(bench.calls()) == 4 and len(Path("again/results.csv").read_text().splitlines()) == 3
+    assert (bench.output / "results.csv").read_text() == before
+    Path("file").write_text("")
+    assert refuses(bench, "--output_dir", "file").startswith("leaner sweep: output_dir: expected a folder that can be")
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("report,vit/tiny,1,", "report,vit/tiny,one,", "line 4: invalid literal"),
+        ("report,vit/tiny,1,", "repeat,vit/tiny,1,", "line 4: phase, status: expected tune or report"),
+        ("report,vit/tiny,1,", "report,vit/tiny,,", "line 4: seed: expected a value"),
+        ("1,0.001,finished,accuracy,0.892", "1,0.001,finished,accuracy,nan", "line 4: value: expected a value"),
+        ("report,vit/tiny,1,", "report,more,vit/tiny,1,", "line 4: invalid literal"),
+        ("report,vit/tiny,1,", "report,vit/tiny\nreport,vit/tiny,1,", f"line 4: expected {len(runs.COLUMNS)} cells"),
+    ],
+)
+def test_broken_rows_are_refused(bench, old, new, message):
+    bench.run(learning_rates=[1e-3], tuning=None)
+    results = bench.output / "results.csv"
+    assert old in results.read_text()
+    results.write_text(results.read_text().replace(old, new))
+    assert message in refuses(bench)
+
+
 def test_rows_of_an_unknown_grid_are_refused(bench):
     bench.run(learning_rates=[1e-3], tuning=None)
     results = bench.output / "results.csv"
-    results.write_text(results.read_text().replace("report,vit/tiny,1,", "report,vit/tiny,one,"))
-    assert "line 4: invalid literal" in refuses(bench)
     results.write_text("a,b\n1,2\n")
     assert "results.csv: expected the columns phase, shape" in refuses(bench)
     results.unlink()
@@ -678,7 +736,7 @@ def test_few_pairs():
     ],
 )
 def test_verdict(pairs, seeds, p, margin, expected):
-    assert comparison.verdict({"pairs": pairs, "p_non_inferiority": p}, margin, seeds) == expected
+    assert comparison.verdict({"pairs": pairs, "p_non_inferiority": p}, margin, seeds, True) == expected
 
 
 def test_summary_of_a_pair(bench, capsys):

@@ -1,6 +1,7 @@
 """Small made-up rows in the columns of each dataset that the recipes name, and shapes that train in a second."""
 
 import json
+import os
 import random
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from PIL import Image as PILImage
 from modeling_leaner.shapes import load_shape
 
 
+# Local copies of the Hub's datasets, for the tests that want them; CONTRIBUTING.md.
+LOCAL_DATA = Path(os.environ.get("LEANER_DATA") or Path(__file__).parents[2] / "shared" / "data")
 SIZES = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "head_dim": 8, "intermediate_size": 64}
 WORDS = "the a cat dog bird likes sees hates big small red blue house tree river and or but not very".split()
 TEXT = Value("string")

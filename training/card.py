@@ -17,6 +17,7 @@ from .arguments import TASKS, SettingsParser, tokens_of
 
 
 HUB_TASK = {"masked-lm": "fill-mask", "causal-lm": "text-generation", "sequence-classification": "text-classification"}
+FAMILIES = ("lean_vit", "lean_bert", "lean_gpt")
 SIZES = "hidden_size num_hidden_layers num_attention_heads head_dim intermediate_size".split()
 FIELDS = {  # of results.json; what ends in ? may be missing or null
     dict: "metrics recipe train environment",
@@ -28,6 +29,17 @@ FIELDS = {  # of results.json; what ends in ? may be missing or null
 }
 
 
+def check_fields(file: Path, values: dict[str, Any], fields: dict[type, str], prefix: str = "") -> None:
+    """Raises ValueError for the first of `fields` that is missing or of another type; `values` are `report.flat`."""
+    for kind, names in fields.items():
+        for name in names.split():
+            value, place = values.get(prefix + name.rstrip("?")), prefix + name.rstrip("?")
+            good = type(value) in ((float, int) if kind is float else (kind,)) or (value is None and "?" in name)
+            report.require(good, file, place, value, kind.__name__)
+            if kind is int or name.rpartition(".")[2].startswith(("seconds", "epochs", "hours")):
+                report.require(value is None or value >= 0, file, place, value, "a number from 0")
+
+
 def read_run(folder: Path) -> tuple[PreTrainedConfig, dict[str, Any], dict[str, Any], str]:
     """Config, results, settings and command of a run; ValueError names the file and the missing or wrong field."""
     path, file = folder / "config.json", folder / "results.json"
@@ -35,14 +47,12 @@ def read_run(folder: Path) -> tuple[PreTrainedConfig, dict[str, Any], dict[str, 
         fields = report.flat(path, json.loads(path.read_text(encoding="utf-8")))
         for name, kind in {"model_type": str, **dict.fromkeys(SIZES, int)}.items():
             report.require(type(fields.get(name)) is kind, path, name, fields.get(name), kind.__name__)
+        family = fields["model_type"]
+        report.require(family in FAMILIES, path, "model_type", family, f"one of {FAMILIES}")
         config, path = AutoConfig.from_pretrained(folder, trust_remote_code=False), file
         results = report.flat(path, json.loads(path.read_text(encoding="utf-8")))
-        for kind, names in FIELDS.items():
-            scores = [name for name in results if name.startswith("metrics.")] if kind is float else []
-            for name in names.split() + scores:
-                value = results.get(name.rstrip("?"))
-                good = type(value) in ((float, int) if kind is float else (kind,)) or (value is None and "?" in name)
-                report.require(good, path, name.rstrip("?"), value, kind.__name__)
+        check_fields(path, results, FIELDS)
+        check_fields(path, results, {float: " ".join(name for name in results if name.startswith("metrics."))})
         classes = [target.split(".")[1] for target in config.auto_classes().values() if "For" in target]
         kind = results["architecture"]
         report.require(kind in classes, path, "architecture", kind, f"one of {classes}")

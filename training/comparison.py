@@ -52,7 +52,8 @@ def paired_statistics(
 def learned(rows: Iterable[Row]) -> bool | None:
     """Whether finished runs of one cell are better than guessing by three standard errors; None where none can say.
 
-    The standard error is the larger of that over the seeds and, for a share of right answers, the binomial one.
+    The standard error is the larger of that over the seeds and, for a share of right answers, the binomial one. One
+    run of another metric has none: it is False if no better than the guess, else None.
     """
     known = [row for row in rows if row["value"] is not None and row["chance"] is not None]
     if not known:
@@ -63,14 +64,17 @@ def learned(rows: Iterable[Row]) -> bool | None:
         share = min(max(statistics.fmean(values), 0.0), 1.0)
         errors.append(math.sqrt(share * (1 - share) / first["rows"]))
     advantage = (statistics.fmean(values) - first["chance"]) * (1 if first["higher_is_better"] else -1)
-    return advantage > 3 * max(errors, default=0.0)
+    if not errors:
+        return None if advantage > 0 else False
+    return advantage > 3 * max(errors)
 
 
-def verdict(result: dict[str, object], margin: float | None, seeds: int, baseline_learned: bool | None = None) -> str:
-    """What may be said of paired statistics. While a seed is missing or failed, nothing: its loss is unknown."""
+def verdict(result: dict[str, object], margin: float | None, seeds: int, baseline_learned: bool | None) -> str:
+    """What may be said of paired statistics. While a seed is missing or failed, nothing: its loss is unknown; nor
+    where nobody knows whether the baseline has learned."""
     if baseline_learned is False:
         return NOT_LEARNED
-    enough = margin is not None and result["pairs"] >= MIN_PAIRS and result["pairs"] == seeds
+    enough = baseline_learned and margin is not None and result["pairs"] >= MIN_PAIRS and result["pairs"] == seeds
     proven = enough and result["p_non_inferiority"] < MAX_P
     return f"{NON_INFERIOR} (margin {margin:g})" if proven else "undecided"
 

@@ -1,18 +1,36 @@
 """What a grid says of its cells, as the results.json of a published folder holds it."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from modeling_leaner.shapes import load_config
-
 from . import latency, report
+from .card import check_fields
 from .comparison import summarise
 from .grid import Grid, load_grid
 from .runs import Row, Run, read_rows, tune
 
 
 PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference
+
+EVIDENCE = {  # the fields; what ends in ? may be missing or null
+    str: "grid recipe baseline metric data? start_from? latency_on?",
+    list: "seeds learning_rates cells fine_tuned processor commits guesses?",
+    dict: "tuning? overrides? beside? reference? software",
+    bool: "hub higher_is_better",
+    int: "runs failed failures",
+    float: "margin? hours",
+}
+CELL = {
+    str: "shape verdict",
+    list: "notes jobs interval?",
+    dict: "values latency?",
+    int: "n layers heads head_dim width mlp length parameters? kv_bytes_per_token? pairs? peak_memory_bytes?",
+    float: "learning_rate? mean? sd? difference? p_non_inferiority? parameters_over_baseline? flops_forward seconds? "
+    "kappa_start? kappa_end? chance?",
+}
+FINE_TUNED = {str: "grid metric", bool: "higher_is_better published", list: "cells"}
 
 
 def dataset_name(results: dict[str, Any]) -> str:
@@ -31,23 +49,28 @@ def values_of(done: list[Row]) -> dict[str, float]:
     return {str(row["seed"]): row["value"] for row in done}
 
 
+def distinct(rows: Iterable[Row], name: str) -> list[object]:
+    """The different values of a column, sorted, without what is unknown."""
+    return sorted({row[name] for row in rows} - {None})
+
+
 def cells(grid: Grid, rows: dict[Run, Row]) -> list[dict[str, object]]:
     """Of each shape: sizes, counts, every seed's value, the paired comparison, conditioning, time and memory."""
     timing, found = latency.read(grid), []
     length = latency.length_of(grid)
     for said in summarise(grid, rows)["shapes"]:
-        config = load_config(said["shape"])
+        config, head = latency.config_of(grid, said["shape"])
         done = finished(grid, said, rows)
-        flops = config.count_flops() if length is None else config.count_flops(length=length)
+        flops = config.count_flops(length, head)
         memory = [row["peak_memory_bytes"] for row in done if row["peak_memory_bytes"]]
         found.append(
             said
             | {"layers": config.num_hidden_layers, "width": config.hidden_size, "heads": config.heads_per_layer[0]}
             | {"head_dim": config.head_dim, "mlp": config.intermediate_size, "length": flops.length}
-            | {"flops_forward": flops.forward, "flops_training": flops.training_step}
+            | {"flops_forward": flops.forward}
             | {"kv_bytes_per_token": config.kv_bytes_per_token()}
             | {"values": values_of(done)}
-            | {"peak_memory_bytes": max(memory, default=None)}
+            | {"peak_memory_bytes": max(memory, default=None), "jobs": distinct(done, "jobs")}
             | {"latency": timing["shapes"].get(said["shape"]) if timing else None}
         )
     return found
@@ -117,8 +140,38 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "reference": reference(grid),
         "runs": len(rows),
         "failed": len(rows) - len(done),
+        "failures": sum(row["failures"] or 0 for row in rows.values()),
         "hours": sum(row["seconds"] or 0 for row in done) / 3600,
         "processor": sorted({f"{report.machine(row)} a run" for row in done}),
         "latency_on": timing and report.machine(timing["environment"]),
-        "software": {name: done[-1][name] if done else None for name in ("python", "torch", "transformers")},
+        "software": {name: distinct(done, name) for name in ("python", "torch", "transformers")},
+        "commits": distinct(done, "git_commit"),
     }
+
+
+def check_fields_of(file: Path, values: dict[str, Any], prefix: str) -> None:
+    """Raises ValueError, naming file and field, where an evidence, or what is beside it, lacks something.
+
+    Args:
+        values: `report.flat` of the file's document; the names of the evidence's fields begin with `prefix`.
+    """
+    check_fields(file, values, EVIDENCE, prefix)
+    for name in ("seeds", "cells"):
+        report.require(values[prefix + name], file, prefix + name, values[prefix + name], "at least one")
+    for index in range(len(values[f"{prefix}cells"])):
+        check_fields(file, values, CELL, f"{prefix}cells.{index}.")
+        for batch in values[f"{prefix}cells.{index}.latency"] or ():
+            timed = {float: "seconds items_per_second"}
+            check_fields(file, values, timed, f"{prefix}cells.{index}.latency.{batch}.")
+    shapes = [values[f"{prefix}cells.{index}.shape"] for index in range(len(values[f"{prefix}cells"]))]
+    report.require(
+        values[f"{prefix}baseline"] in shapes,
+        file,
+        f"{prefix}baseline",
+        values[f"{prefix}baseline"],
+        f"one of {shapes}",
+    )
+    for index in range(len(values[f"{prefix}fine_tuned"])):
+        check_fields(file, values, FINE_TUNED, f"{prefix}fine_tuned.{index}.")
+    if values.get(f"{prefix}beside") is not None:
+        check_fields_of(file, values, f"{prefix}beside.")

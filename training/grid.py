@@ -14,6 +14,7 @@ publish: {vit/tiny: leanvit-tiny}   # folders of model_cards/ that `leaner publi
 metric: accuracy                    # left out, the task's; or loss
 start_from: runs/sweeps/pretrained  # left out, from scratch; output_dir of a grid of the same shapes
 beside: runs/sweeps/short           # left out, none; output_dir of a grid whose cells the cards show too
+length: 32                          # tokens that FLOPs and latency are of; left out, the longest that it trains on
 margin: 0.01                        # of the non-inferiority test, in the metric's units
 test: non-inferiority
 """
@@ -33,7 +34,7 @@ from modeling_leaner.shapes import shape_names
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
 # Once the grid has run:
 MAY_GROW = ("shapes", "seeds", "learning_rates")
-MAY_CHANGE = ("baseline", "output_dir", "beside", "publish", "data", "hub")
+MAY_CHANGE = ("baseline", "output_dir", "beside", "publish", "data", "hub", "length")
 
 
 class GridError(ValueError):
@@ -58,7 +59,8 @@ def _is_list(value: object, fits: Callable[[object], bool]) -> bool:
 
 def _is_names(value: object) -> bool:
     names = list(value.values()) if isinstance(value, dict) else []
-    fit = all(re.fullmatch(r"[a-z0-9][a-z0-9.-]*", str(name)) and name != "grids" for name in names)
+    fit = all(isinstance(name, str) and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name) for name in names)
+    fit = fit and "grids" not in names
     return isinstance(value, dict) and fit and len(set(names)) == len(names)
 
 
@@ -103,9 +105,12 @@ class Grid:
     metric: str | None = _key(_is_text, "the name of a metric", None)
     start_from: str | None = _key(_is_text, "the output_dir of a grid over the same shapes", None)
     beside: str | None = _key(_is_text, "the output_dir of another grid", None)
+    length: int | None = _key(lambda value: _is_whole(value, 1), "a number of tokens from 1", None)
     data: str | None = _key(_is_text, "what the rows are, in words", None)
     hub: bool = _key(lambda value: isinstance(value, bool), "true or false", False)
-    publish: dict | None = _key(_is_names, "shapes of the grid and the names of their folders", None)
+    publish: dict | None = _key(
+        _is_names, "shapes of the grid and different names of their folders, of a-z, 0-9, dots and hyphens", None
+    )
     margin: float | None = _key(_is_positive, "a positive number, in the metric's units", None)
     test: str | None = _key(lambda value: value == "non-inferiority", "non-inferiority", None)
 

@@ -8,7 +8,7 @@ from . import report
 from .comparison import MAX_P, MIN_PAIRS, NOT_LEARNED
 from .evidence import gather
 from .grid import load_grid
-from .published import claims, notes_on, number, score, table
+from .published import claims, is_local, notes_on, number, score, table
 
 
 HEAD = """# Model cards
@@ -17,6 +17,19 @@ Written by `leaner card` from the folders here and the results.csv of each grid.
 exactly what is pushed to the Hub; `make verify-cards` recomputes their numbers from the weights alone. What was
 expected before each grid and what came out, failures too, is in [LOG.md](LOG.md).
 """
+
+
+KINDS = ("baseline", "more heads", "fewer layers", "both")
+
+
+def kind(cell: dict, evidence: dict) -> str | None:
+    """How a cell differs from the baseline, one of KINDS; None for any other difference."""
+    base = next(each for each in evidence["cells"] if each["shape"] == evidence["baseline"])
+    same = all(cell[name] == base[name] for name in ("width", "mlp"))
+    more, equal = cell["heads"] > base["heads"], cell["heads"] == base["heads"]
+    fewer, deep = cell["layers"] < base["layers"], cell["layers"] == base["layers"]
+    fits = (equal and deep, more and deep, equal and fewer, more and fewer)
+    return KINDS[fits.index(True)] if same and any(fits) else None
 
 
 def holm(values: dict[str, float]) -> dict[str, float]:
@@ -38,6 +51,7 @@ def folders_table(cards: Path) -> str:
         metric, name = results["main_metric"].removeprefix("eval_"), path.parent.name
         value = f"{metric} {results['metrics'][f'eval_{metric}']:.4f} on {results['rows']:,} rows"
         data = results.get("dataset_config") or results["dataset"]
+        data += ", a local copy that its card describes" if is_local(results) else ""
         lines.append(f"| [{name}]({name}) | {results['cell']} | {results['parameters']:,} | {data} | {value} |")
     return "\n".join(lines) if len(lines) > 2 else "None is published yet."
 
@@ -82,11 +96,11 @@ def render(cards: Path) -> str:
     for path in sorted(cards.glob("grids/*/results.csv")):
         grid = load_grid(path.parent / "grid.yaml")
         found[path.parent.name] = gather(replace(grid, beside=None))  # which has a section of its own
-    overview = ["| grid | baseline | more heads | fewer layers | both |", "|---|---|---|---|---|"]
+    overview = [f"| grid | {' | '.join(KINDS)} |", "|---" * (1 + len(KINDS)) + "|"]
     for name, evidence in found.items():
-        cells = [f"{score(cell, '.4f')}" for cell in evidence["cells"]]
-        if len(cells) == 4:
-            overview.append(f"| {name}, {evidence['metric']} | " + " | ".join(cells) + " |")
+        cells = {kind(cell, evidence): score(cell, ".4f") for cell in evidence["cells"]}
+        if cells.keys() == set(KINDS):
+            overview.append(f"| {name}, {evidence['metric']} | " + " | ".join(cells[each] for each in KINDS) + " |")
     parts = [HEAD, "## Published folders\n", folders_table(cards), "\n## All cells\n"]
     parts += ["\n".join(overview), "", verdicts(found), "", *(grid_section(*each) for each in found.items())]
     return "\n".join(parts).rstrip() + "\n" if found else "\n".join(parts[:3]) + "\n"
@@ -94,5 +108,7 @@ def render(cards: Path) -> str:
 
 def write_index(cards: Path) -> Path:
     """Writes README.md of the folder of cards."""
+    if not cards.is_dir():
+        raise ValueError(f"{cards}: expected the folder of published models, found none")
     report.write_bytes(cards / "README.md", render(cards).encode())
     return cards / "README.md"

@@ -10,22 +10,20 @@ import functools
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
-from transformers import PreTrainedModel, set_seed
+from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from modeling_leaner.shapes import load_config
 
 from . import report
-from .arguments import RecipeArguments, parse
 from .grid import Grid, GridError, load_grid
 from .loading import resized, with_fields
 from .measure_shapes import take_turns
-from .runs import TRAIN_COMMAND, Run, command
+from .runs import settings
 from .tasks import TASKS
 
 
@@ -33,11 +31,10 @@ BATCHES, ROUNDS = (1, 32), 15
 FILE = "latency.json"
 
 
-def settings(grid: Grid, shape: str) -> RecipeArguments:
-    """What a run of the grid is trained with, wherever its weights start from."""
-    run = Run("report", shape, grid.seeds[0], grid.learning_rates[0])
-    words = command(replace(grid, start_from=None), run)[len(TRAIN_COMMAND) :]
-    return parse(words[0], [*words[1:], "--shape", shape])
+def config_of(grid: Grid, shape: str) -> tuple[PreTrainedConfig, str]:
+    """The configuration that a shape is trained with, and the head of the grid's task as in `ForMaskedLM`."""
+    arguments = settings(grid, shape)
+    return with_fields(resized(load_config(shape), arguments), arguments, {}), TASKS[arguments.task].head
 
 
 def models(grid: Grid) -> dict[str, PreTrainedModel]:
@@ -45,19 +42,19 @@ def models(grid: Grid) -> dict[str, PreTrainedModel]:
     built = {}
     for shape in grid.shapes:
         set_seed(0)
-        arguments = settings(grid, shape)
-        config = with_fields(resized(load_config(shape), arguments), arguments, {})
-        auto = getattr(transformers, f"AutoModel{TASKS[arguments.task].head}")
-        attention = arguments.attn_implementation
+        config, head = config_of(grid, shape)
+        attention = settings(grid, shape).attn_implementation
         options = {"attn_implementation": attention} if attention else {}
-        built[shape] = auto.from_config(config, **options).eval()
+        built[shape] = getattr(transformers, f"AutoModel{head}").from_config(config, **options).eval()
     return built
 
 
 def length_of(grid: Grid) -> int | None:
-    """Tokens of a full row of the grid's task; None for images, whose shape says it."""
+    """Tokens of the inputs that are timed: the grid's, or a full row of its task; None for images."""
     config = load_config(grid.baseline)
-    return settings(grid, grid.baseline).max_length or getattr(config, "max_position_embeddings", None)
+    if hasattr(config, "image_size"):
+        return None
+    return grid.length or settings(grid, grid.baseline).max_length or config.max_position_embeddings
 
 
 def inputs(model: PreTrainedModel, batch: int, length: int | None) -> dict[str, torch.Tensor]:
@@ -95,6 +92,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args(argv)
     try:
+        if options.rounds < 1:
+            raise ValueError(f"--rounds: expected a number from 1, got {options.rounds}")
         grid = load_grid(options.grid)
         if (grid.overrides or {}).get("implementation") == "transformers":
             raise GridError(f"{options.grid}: implementation: this family's models are timed, transformers' are not")
@@ -115,6 +114,16 @@ def main(argv: list[str]) -> None:
 
 
 def read(grid: Grid) -> dict | None:
-    """What latency.json of the grid holds; None where it was not measured."""
+    """What latency.json of the grid holds; None where it was not measured, or with inputs of another length.
+
+    Raises:
+        ValueError: the file cannot be read; names it.
+    """
     path = grid.path(FILE)
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        return held if held["length"] == length_of(grid) and held["shapes"] and held["environment"] else None
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path}: {type(error).__name__} {error}; leaner latency writes it") from error

@@ -1,8 +1,8 @@
 """`leaner publish GRID.yaml`: folders under model_cards/, exactly as they are pushed to the Hub, from a grid's runs.
 
 Of each shape that the grid's `publish` names it takes the run of the first seed, whatever its result: weights, code,
-configuration, tokenizer or processor, the resolved recipe, and a results.json with the evidence of the whole grid. A
-folder that is there keeps its weights; `--replace` takes them anew.
+configuration, tokenizer or processor, the resolved recipe, and a results.json with the evidence of the whole grid. Of
+a folder that is there only the evidence and the card are written anew; `--replace` takes all anew from the run.
 """
 
 import argparse
@@ -26,15 +26,11 @@ from .published import write_card
 from .runs import Run, read_rows, tune
 from .sources import load_evaluation, load_training
 from .tasks import CausalLM, SequenceClassification
-from .verify import CARDS, metrics_of, sha256, tolerances, verify
+from .verify import CARDS, KEPT, metrics_of, sha256, tolerances, verify
 
 
 SUBSET = 200  # rows of the short verification
 LOCAL = ("data_files",)  # settings that say where data lie on one machine
-KEPT = (
-    "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
-    "tokenizer_config.json special_tokens_map.json *.py training.png metrics.jsonl"
-).split()
 
 
 def run_of(grid: Grid, shape: str) -> Path:
@@ -46,7 +42,7 @@ def run_of(grid: Grid, shape: str) -> Path:
         raise ValueError(f"{grid.path('results.csv')}: no finished run of {shape} with seed {grid.seeds[0]}")
     folder = run.folder(grid)
     if not (folder / "model.safetensors").is_file():
-        raise ValueError(f"{folder}: the run's weights are not there; leaner sweep trains them again")
+        raise ValueError(f"{folder}: the run's weights are not there; a sweep with another output_dir trains them")
     return folder
 
 
@@ -63,7 +59,9 @@ def started_from(grid: Grid, shape: str, folder: Path) -> str:
     if name is None or not (CARDS / name / "model.safetensors").is_file():
         raise ValueError(f"start_from: the weights of {shape} in {grid.start_from} are not published yet")
     begun = Path(json.loads((folder / "results.json").read_text(encoding="utf-8"))["shape"]) / "model.safetensors"
-    if begun.is_file() and sha256(begun) != sha256(CARDS / name / "model.safetensors"):
+    if not begun.is_file():
+        raise ValueError(f"start_from: {begun}, which the run started from, is not there to compare")
+    if sha256(begun) != sha256(CARDS / name / "model.safetensors"):
         raise ValueError(f"start_from: {CARDS / name} does not hold {begun}, which the run started from")
     return str(CARDS / name)
 
@@ -118,10 +116,12 @@ def writing(folder: Path, words: list[str]) -> dict[str, object] | None:
         return continuations(folder, train[task.text_column], held_out[task.text_column])
 
 
-def check_target(target: Path, grid: Grid, shape: str) -> None:
-    """Raises ValueError where the folder is another's, or its weights are not those that its results name."""
-    if not target.exists():
-        return
+def check_target(target: Path, grid: Grid, shape: str) -> dict[str, Any]:
+    """The results of a folder that is there.
+
+    Raises:
+        ValueError: the folder is another's, or its weights are not those that its results name.
+    """
     try:
         results = json.loads((target / "results.json").read_text(encoding="utf-8"))
         theirs = results["evidence"]["grid"], results["cell"]
@@ -133,23 +133,54 @@ def check_target(target: Path, grid: Grid, shape: str) -> None:
         raise ValueError(f"{target}: there already, of {theirs[1]} in the grid {theirs[0]}; choose another name")
     if sha256(target / "model.safetensors") != weights:
         raise ValueError(f"{target / 'model.safetensors'}: weights_sha256 of its results.json differs")
+    return results
 
 
-def publish(grid: Grid, shape: str, words: list[str], replace: bool, cards: Path = CARDS) -> Path:
-    """Writes one folder, whole or not at all, once it has been verified.
+def moved(folder: Path, target: Path, scratch: Path) -> None:
+    """Puts a folder in the place of another, which stays where it was if that fails."""
+    before = scratch / "before"
+    if target.is_dir():
+        target.rename(before)  # deleted with the scratch folder, once the new one is in place
+    try:
+        folder.rename(target)
+    except OSError:
+        if before.is_dir():
+            before.rename(target)
+        raise
+
+
+def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
+    """Writes the evidence and the card of a folder that is there, both or neither; the rest stays as it is.
+
+    Raises:
+        ValueError: the folder is another's, or does not hold together.
+    """
+    target = cards / grid.publish[shape]
+    results = check_target(target, grid, shape)
+    kept = {key: value for key, value in results["evidence"].items() if key == "guesses"}
+    partners = [name for each, name in grid.publish.items() if each != shape]
+    with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
+        folder = Path(scratch) / target.name
+        shutil.copytree(target, folder)
+        report.write_json(folder / "results.json", {**results, "partners": partners, "evidence": gather(grid) | kept})
+        write_card(folder)
+        moved(folder, target, Path(scratch))
+    return target
+
+
+def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Path:
+    """Writes one folder from its run, whole or not at all, once it has been verified.
 
     Args:
         words: `--data_files` and the like, where the evaluation rows lie here.
-        replace: take the weights anew where the folder is there already.
 
     Raises:
         ValueError: a run is missing, or the folder does not hold what its card says.
     """
-    target = cards / grid.publish[shape]
-    check_target(target, grid, shape)
-    source = target if target.is_dir() and not replace else run_of(grid, shape)
-    evidence = gather(grid)
-    evidence["guesses"] = guesses(source, words)
+    target, source = cards / grid.publish[shape], run_of(grid, shape)
+    if target.exists():
+        check_target(target, grid, shape)
+    evidence = gather(grid) | {"guesses": guesses(source, words)}
     results = results_of(source, grid, shape, evidence, words)
     cards.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
@@ -165,9 +196,7 @@ def publish(grid: Grid, shape: str, words: list[str], replace: bool, cards: Path
         report.write_json(folder / "results.json", results)
         write_card(folder)
         verify(folder, {dataset_name(results): words[1:]} if words else {})
-        if target.is_dir():
-            target.rename(Path(scratch) / "before")  # deleted with the scratch folder, once the new one is in place
-        folder.rename(target)
+        moved(folder, target, Path(scratch))
     return target
 
 
@@ -176,7 +205,7 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="leaner publish", description=__doc__.split("\n")[0])
     parser.add_argument("grid", type=Path, help="the grid file, YAML, with publish")
     parser.add_argument("--data_files", nargs="+", default=[], help="a local copy of the recipe's dataset")
-    parser.add_argument("--replace", action="store_true", help="take the weights of folders that are there anew")
+    parser.add_argument("--replace", action="store_true", help="take folders that are there anew, weights too")
     options = parser.parse_args(argv)
     logging.set_verbosity_error()
     words = ["--data_files", *options.data_files] if options.data_files else []
@@ -184,8 +213,9 @@ def main(argv: list[str]) -> None:
         grid = load_grid(options.grid)
         if not grid.publish:
             raise ValueError(f"{options.grid}: publish: missing, expected shapes and the names of their folders")
-        for shape in grid.publish:
-            print(publish(grid, shape, words, options.replace))
+        for shape, name in grid.publish.items():
+            there = (CARDS / name).exists() and not options.replace
+            print(renew(grid, shape) if there else publish(grid, shape, words))
         print(write_index(CARDS))
     except (GridError, ValueError, OSError) as error:
         raise SystemExit(f"leaner publish: {' '.join(str(error).split())}") from error

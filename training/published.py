@@ -7,6 +7,7 @@ what was not tested, the data and their terms.
 import argparse
 import io
 import itertools
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,21 @@ from huggingface_hub import EvalResultEntry, ModelCard, eval_result_entries_to_y
 from matplotlib.figure import Figure
 
 from . import report
-from .card import auto_names, check_weights, metadata, read_run, run_card
+from .card import auto_names, check_fields, check_weights, metadata, read_run, run_card
 from .comparison import MAX_P, MIN_PAIRS, NOT_LEARNED
 from .continuations import LEAST
-from .evidence import dataset_name
+from .evidence import check_fields_of, dataset_name
 
 
 FIGURE = "evidence.png"
+PUBLISHED = {  # of results.json beside `card.FIELDS`, of a published folder; what ends in ? may be missing or null
+    str: "name cell weights_sha256 data_sha256 training_data.sha256?",
+    list: "partners",
+    dict: "evidence continuations? training_data?",
+    int: "training_data.rows?",
+    float: "train.epochs",
+    bool: "training_data.local?",
+}
 NO_COPY = f"none of {LEAST} words or more"
 COLOURS = ("tab:blue", "tab:cyan", "tab:orange", "tab:red", "tab:green", "tab:purple", "tab:brown", "tab:pink")
 NAMES = {"lean_vit": "LeanViT", "lean_bert": "LeanBERT", "lean_gpt": "LeanGPT"}
@@ -70,7 +79,7 @@ def column(cell: dict[str, Any], evidence: dict[str, Any]) -> dict[str, str]:
     times, interval = cell["latency"] or {}, cell["interval"]
     one, many = (times.get(batch, {}) for batch in ("1", "32"))
     difference = "baseline" if cell["shape"] == evidence["baseline"] else number(cell["difference"], "+.4f")
-    way = "higher" if evidence["higher_is_better"] else "lower"
+    way, at_a_time = "higher" if evidence["higher_is_better"] else "lower", " or ".join(map(str, cell["jobs"]))
     return {
         "": cell["shape"],
         "layers × heads × head size": f"{cell['layers']} × {cell['heads']} × {cell['head_dim']}",
@@ -82,18 +91,25 @@ def column(cell: dict[str, Any], evidence: dict[str, Any]) -> dict[str, str]:
         f"FLOPs of a forward pass, {cell['length']} tokens": f"{cell['flops_forward'] / 1e6:,.1f}M",
         "cache bytes a token (bf16)": number(cell["kv_bytes_per_token"], ",d"),
         "κ before → after training": f"{number(cell['kappa_start'], '.3g')} → {number(cell['kappa_end'], '.3g')}",
-        "learning rate, chosen": number(cell["learning_rate"], "g"),
-        "training, seconds": number(cell["seconds"], ",.0f"),
-        "training, peak memory, GiB": number(cell["peak_memory_bytes"] and cell["peak_memory_bytes"] / 2**30, ".2f"),
+        "learning rate": number(cell["learning_rate"], "g"),
+        "training, seconds (runs at a time)": f"{number(cell['seconds'], ',.0f')} ({at_a_time or '–'})",
+        "training, largest memory, GiB": number(
+            cell["peak_memory_bytes"] and cell["peak_memory_bytes"] / 2**30, ".2f"
+        ),
         "inference, batch 1, ms": number(one and one["seconds"] * 1e3, ".1f"),
         "inference, batch 32, inputs/s": number(many and many["items_per_second"], ",.0f"),
     }
 
 
+def is_timed(evidence: dict[str, Any]) -> bool:
+    """Whether milliseconds of inference are known of any cell."""
+    return any(cell["latency"] for cell in evidence["cells"])
+
+
 def figure(results: dict[str, Any]) -> bytes:
     """PNG: the metric against parameters, and against milliseconds where they were measured; every seed a dot."""
     evidence, content = results["evidence"], io.BytesIO()
-    timed = any(cell["latency"] for cell in evidence["cells"])
+    timed = is_timed(evidence)
     chart = Figure((11 if timed else 6, 4.2), layout="constrained")
     axes = chart.subplots(1, 1 + timed, squeeze=False, sharey=True)[0]
     for cell, colour in zip(evidence["cells"], itertools.cycle(COLOURS)):
@@ -115,7 +131,8 @@ def figure(results: dict[str, Any]) -> bytes:
         axis.grid(alpha=0.3)
     axes[0].legend(fontsize=8, loc="best")
     seeds = len(evidence["seeds"])
-    chart.suptitle(f"{dataset_name(results)}: {seeds} seeds a shape, each a dot, the bar their mean", fontsize=10)
+    dots = f"{seeds} seeds a shape, each a dot, the bar their mean" if seeds > 1 else "one seed a shape"
+    chart.suptitle(f"{dataset_name(results)}: {dots}", fontsize=10)
     chart.savefig(content, format="png", dpi=110)
     return content.getvalue()
 
@@ -147,8 +164,11 @@ def claims(evidence: dict[str, Any]) -> str:
         else:
             sure = cell["interval"][0] * cell["interval"][1] > 0
             certainty = f"over {cell['pairs']} seeds; the 95 % interval {'excludes' if sure else 'includes'} 0"
-        if cell["p_non_inferiority"] is not None:
-            certainty += f"; p of a loss of {evidence['margin']:g} or more: {cell['p_non_inferiority']:.3g}"
+        if evidence["margin"] is not None and cell["pairs"] < MIN_PAIRS:
+            certainty += f"; undecided, with fewer than the {MIN_PAIRS} seeds that a verdict needs"
+        elif cell["p_non_inferiority"] is not None:
+            against = f"being worse by {evidence['margin']:g} or more"
+            certainty += f"; one-sided p against {against}, not corrected: {cell['p_non_inferiority']:.3g}"
         learned = " The baseline is not clearly better than guessing, so this says nothing."
         lines.append(
             f"- {cell['shape']}, {label(cell)}: {said}, {certainty}."
@@ -177,8 +197,10 @@ def notes_on(evidence: dict[str, Any]) -> str:
     lines.append(
         "κ is σ_max/σ_min of the concatenated head outputs: the median over 8 held-out rows and over the layers, the "
         "mean over the seeds, – where it was infinite. FLOPs are those of the matrix products, for one input of the "
-        "stated length. Times of training are of runs that shared the machine; inference was measured in turns"
-        + (f" on {evidence['latency_on']}." if evidence["latency_on"] else ", but not here yet.")
+        "stated length. Intervals are not corrected for the number of comparisons. Times of training are means over "
+        "the seeds, of runs that shared the machine with other work; memory is the process's resident memory, the "
+        "largest of the seeds. Inference was "
+        + (f"measured in turns on {evidence['latency_on']}." if evidence["latency_on"] else "not timed yet.")
     )
     return "\n\n".join(lines)
 
@@ -223,7 +245,12 @@ the grids named; where no weights are published, only the sweep gets them again.
 """
 
 
-def chosen(evidence: dict[str, Any]) -> str:
+def rows_of(results: dict[str, Any]) -> str:
+    """What the training data is counted in: language models pack documents into rows of one length."""
+    return "documents" if results["task"] in ("causal-lm", "masked-lm") else "rows"
+
+
+def chosen(evidence: dict[str, Any], unit: str) -> str:
     """How the learning rates came about."""
     if evidence["tuning"] is None:
         return "The learning rate was the same for every cell and was not tuned; nor was anything else."
@@ -232,30 +259,33 @@ def chosen(evidence: dict[str, Any]) -> str:
     rates = ", ".join(f"{rate:g}" for rate in evidence["learning_rates"])
     return (
         f"Only the learning rate was tuned for each cell, among {rates}, with seed {tuning['seed']} on "
-        f"{tuning['holdout']:,} rows of the training split that are not reported"
+        f"{tuning['holdout']:,} {unit} of the training split that are not reported"
         + (f", in runs of {shorter}, which may favour what learns quickly." if shorter else ".")
     )
 
 
 def untested(evidence: dict[str, Any], results: dict[str, Any]) -> str:
     """What a reader might take for granted and should not."""
-    margin = "a margin" if evidence["margin"] is None else f"a margin of {evidence['margin']:g}"
+    cell, margin = (
+        evidence["cells"][0],
+        "a margin" + ("" if evidence["margin"] is None else f" of {evidence['margin']:g}"),
+    )
     lines = [
-        f"One width ({evidence['cells'][0]['width']}), one MLP width, one recipe and one length of training; larger "
+        f"One width ({cell['width']}), one MLP width ({cell['mlp']}), one recipe and one length of training; larger "
         "models and longer training may order the cells otherwise.",
         f"Seeds a cell: {len(evidence['seeds'])}. “No loss of quality” would need {MIN_PAIRS} or more, and "
         f"p < {MAX_P:g} against {margin} fixed before the first run, corrected over the tasks.",
-        chosen(evidence),
+        chosen(evidence, rows_of(results)),
         "Speed on accelerators, long inputs, and robustness to other data.",
     ]
-    if results["task"] in ("causal-lm", "masked-lm") and not results["continuations"]:
+    if results["task"] in ("causal-lm", "masked-lm") and not results.get("continuations"):
         lines.append("What the model has learned by heart from its training text.")
     return "\n".join(f"- {line}" for line in lines)
 
 
 def written(results: dict[str, Any]) -> str:
     """What a language model writes, and how much of it is copied; or nothing."""
-    said = results["continuations"]
+    said = results.get("continuations")
     if said is None:
         return ""
     quotes = "\n\n".join(
@@ -274,43 +304,59 @@ compared them; `leaner verify-cards` does not repeat that, since sampling differ
 """
 
 
+def limits_of_inputs(config: Any, results: dict[str, Any]) -> str:
+    """How long the inputs were that it has learned from; nothing for images, which have one size."""
+    length, positions = results["recipe"].get("max_length"), getattr(config, "max_position_embeddings", None)
+    if length is None or positions is None:
+        return ""
+    rest = f"; its positions from there to {positions} have not been trained" if positions > length else ""
+    return f" It has learned from inputs of at most {length} tokens{rest}."
+
+
 def data_section(results: dict[str, Any]) -> str:
     """What it was trained and evaluated on, and on what terms."""
     evidence, training = results["evidence"], results.get("training_data") or {}
     stated = evidence["data"] or f"{results['dataset']}, as its owners publish it."
-    seen = f"{training['rows']:,} rows" if training.get("rows") else "an unknown number of rows"
+    unit = rows_of(results)
+    seen = f"{training['rows']:,} {unit}" if training.get("rows") else f"an unknown number of {unit}"
     seen += f" (sha256 of what they hold: `{training['sha256'][:16]}…`)" if training.get("sha256") else ""
-    copy = " From a local copy." if training.get("local") and not evidence["hub"] else ""
+    evaluated = f"{results['rows']:,}" + (" rows cut from held-out documents" if unit == "documents" else "")
+    copy = " From a local copy, which no command here makes." if is_local(results) else ""
     return (
-        f"{stated} Trained on {seen}, evaluated on {results['rows']:,} (`{results['data_sha256'][:16]}…`).{copy}\n\n"
+        f"{stated} Trained on {seen}, evaluated on {evaluated} (`{results['data_sha256'][:16]}…`).{copy}\n\n"
         "The weights and the code are under Apache-2.0; the terms of the data are their owners'."
     )
 
 
+def is_local(results: dict[str, Any]) -> bool:
+    """Whether its rows are neither generated nor those of a dataset of the Hub."""
+    return "/" in results["dataset"] and not results["evidence"]["hub"]
+
+
 def commands(results: dict[str, Any], command: str) -> str:
     """What gets the card's numbers again, and where its rows come from."""
-    name, data = results["name"], dataset_name(results)
-    if "/" not in results["dataset"]:
-        source = "rows are generated"
-    elif results["evidence"]["hub"]:
-        source = f"rows from the Hub, or --data_files {data}=FOLDER"
-    else:
-        source = f"with --data_files {data}=FOLDER, the copy described above"
-    grid = results["evidence"]["grid"]
+    name, data, grid = results["name"], dataset_name(results), results["evidence"]["grid"]
+    named, files = (f" --data_files {data}=FOLDER", " --data_files FOLDER") if is_local(results) else ("", "")
+    source = "rows are generated" if "/" not in results["dataset"] else f"rows from the Hub, or --data_files {data}=…"
+    source = "FOLDER: the copy described below “Data”" if files else source
     return (
-        f"leaner verify-cards model_cards/{name}   # {source}\nleaner evaluate model_cards/{name}\n{command}\n"
-        f"leaner sweep training/grids/{grid}.yaml   # every cell; leaner publish writes this folder from its runs"
+        f"leaner verify-cards model_cards/{name}{named}   # {source}\n"
+        f"leaner evaluate model_cards/{name}{files}\n{command}{files}\n"
+        f"leaner sweep training/grids/{grid}.yaml --output_dir runs/{grid}{files}   # every cell, trained anew"
     )
 
 
-def own_cell(folder: Path, results: dict[str, Any]) -> dict[str, Any]:
+def own_cell(folder: Path, config: Any, results: dict[str, Any]) -> dict[str, Any]:
     """The cell that the folder is of. Raises ValueError where its numbers are not the folder's."""
     evidence, file = results["evidence"], folder / "results.json"
     own = next((cell for cell in evidence["cells"] if cell["shape"] == results["cell"]), None)
     if own is None:
         raise ValueError(f"{file}: cell is {results['cell']!r}, expected a shape of evidence.cells")
     main = results["metrics"].get(f"eval_{evidence['metric']}")
+    sizes = {"layers": "num_hidden_layers", "heads": "num_attention_heads", "head_dim": "head_dim"}
+    sizes |= {"width": "hidden_size", "mlp": "intermediate_size"}
     for field, here, there in (
+        *((f"evidence.cells.{name}", own[name], getattr(config, key)) for name, key in sizes.items()),
         ("evidence.cells.parameters", own["parameters"], results["parameters"]),
         ("evidence.cells.values", own["values"].get(str(results["seed"])), main),
     ):
@@ -319,32 +365,60 @@ def own_cell(folder: Path, results: dict[str, Any]) -> dict[str, Any]:
     return own
 
 
+def introduction(config: Any, results: dict[str, Any], own: dict[str, Any]) -> str:
+    """What it is, its partners, and the numbers that its own weights give."""
+    evidence = results["evidence"]
+    role = "the baseline" if own["shape"] == evidence["baseline"] else "a variant of the baseline"
+    seeds, partners = ", ".join(map(str, evidence["seeds"])), ", ".join(f"`{each}`" for each in results["partners"])
+    start = evidence.get("start_from")
+    start = f" It started from the weights that the grid `{start}` trained with the same seed." if start else ""
+    metrics = "\n".join(f"| {name} | {value:.4f} |" for name, value in named_metrics(results).items())
+    shape = f"{label(own)}, width {own['width']}, {results['parameters']:,} parameters"
+    return f"""{NAMES[config.model_type]} with {shape}: {role} of a
+comparison of layers and heads on {dataset_name(results)}; seed {results["seed"]} of {seeds}.{start} Published with it:
+{partners or "no other folder"}.
+
+{results["architecture"].split("For")[-1]} on {results["rows"]:,} held-out rows ({results["split"]}),
+from these very weights:
+
+| metric | value |
+|---|---|
+{metrics}
+"""
+
+
+def named_metrics(results: dict[str, Any]) -> dict[str, float]:
+    """The metrics of the evaluation without `eval_`, by name."""
+    return {key.removeprefix("eval_"): value for key, value in sorted(results["metrics"].items())}
+
+
+def run_and_grid(results: dict[str, Any]) -> str:
+    """Hardware, hours and software, of this run and of all runs of the grid."""
+    evidence, train, machine = results["evidence"], results["train"], results["environment"]
+    software = ", ".join(f"{name} {' and '.join(each)}" for name, each in evidence["software"].items())
+    commits = ", ".join(f"`{each[:12]}`" for each in evidence["commits"]) or "unknown"
+    repeated = f", {evidence['failures']} further attempts failed and were repeated" if evidence["failures"] else ""
+    return f"""This run: {train["seconds"]:,.0f} s for {train["steps"]:,} steps, {report.machine(machine)}.
+The grid: {evidence["runs"]} runs, {evidence["failed"]} of them failed{repeated},
+{evidence["hours"]:.1f} hours together without failed ones, on {"; ".join(evidence["processor"])}; all of them are in
+`model_cards/grids/{evidence["grid"]}/results.csv`. Their software: {software}; commits of this project: {commits}.
+"""
+
+
 def published_card(folder: Path, config: Any, results: dict[str, Any], command: str) -> str:
     """The text of a published folder's card. Raises ValueError as of `own_cell`."""
-    evidence, name, own = results["evidence"], results["name"], own_cell(folder, results)
-    train, machine = results["train"], results["environment"]
+    evidence, name, own = results["evidence"], results["name"], own_cell(folder, config, results)
     auto, processing = auto_names(config, results["architecture"])
-    seeds, software = ", ".join(map(str, evidence["seeds"])), evidence["software"] | {"commit": machine["git_commit"]}
-    role = "the baseline" if own["shape"] == evidence["baseline"] else "a variant of the baseline"
-    metrics = {key.removeprefix("eval_"): value for key, value in sorted(results["metrics"].items())}
-    ended, held_out = number(train["loss"], ".4f"), number(metrics.get("loss"), ".4f")
-    lines = "\n".join(f"| {key} | {value:.4f} |" for key, value in metrics.items())
+    metrics, train = named_metrics(results), results["train"]
+    ended, held_out = number(train.get("loss"), ".4f"), number(metrics.get("loss"), ".4f")
+    against = "parameters and milliseconds" if is_timed(evidence) else "parameters"
     return f"""---
 {metadata(results, metrics, hub=evidence["hub"])}
 ---
 
 # {name}
 
-{NAMES[config.model_type]} with {label(own)}, width {own["width"]}, {results["parameters"]:,} parameters: {role} of a
-comparison of layers and heads on {dataset_name(results)}; seed {results["seed"]} of {seeds}. Published with it:
-{", ".join(f"`{each}`" for each in results["partners"]) or "no other folder"}.
-
-{auto.removeprefix("AutoModelFor")} on {results["rows"]:,} held-out rows ({results["split"]}), from these very weights:
-
-| metric | value |
-|---|---|
-{lines}
-
+{introduction(config, results, own)}
 ## The comparison: layers × heads at one width
 
 Every cell was trained by the same file, with the same data in the same order for each seed. This model is in bold.
@@ -355,9 +429,9 @@ Every cell was trained by the same file, with the same data in the same order fo
 
 {notes_on(evidence)}
 
-![{evidence["metric"]} against parameters and milliseconds, every seed a dot]({FIGURE})
+![{evidence["metric"]} against {against}, every seed a dot]({FIGURE})
 
-It saw its training rows {train["epochs"]:.2g} times. Loss at the end: {ended} over the last training steps,
+This model was trained for {train["epochs"]:.2g} epochs. Loss at the end: {ended} over the last training steps,
 {held_out} held out.
 
 ![Loss and metric of this run against steps](training.png)
@@ -374,7 +448,8 @@ model = {auto}.from_pretrained("model_cards/{name}", trust_remote_code=True)
 processing = {processing}.from_pretrained("model_cards/{name}", trust_remote_code=True)
 ```
 
-{LIMITS.get(results["task"], "It is for experiments with shapes.")}
+{LIMITS.get(results["task"], "It is for experiments with shapes.")}{limits_of_inputs(config, results)}
+The paths above and below are those in a clone of the project; elsewhere, put this folder's own.
 
 ## Data and licence
 
@@ -386,21 +461,35 @@ processing = {processing}.from_pretrained("model_cards/{name}", trust_remote_cod
 {commands(results, command)}
 ```
 
-This run: {train["seconds"]:,.0f} s for {train["steps"]:,} steps, {report.machine(machine)}.
-The grid: {evidence["runs"]} runs, {evidence["failed"]} of them failed,
-{evidence["hours"]:.1f} hours together, on {"; ".join(evidence["processor"])}; all of them are in
-`model_cards/grids/{evidence["grid"]}/results.csv`.
-Software: {", ".join(f"{name} {each}" for name, each in software.items())}.
-"""
+{run_and_grid(results)}"""
+
+
+def check_published(folder: Path, results: dict[str, Any]) -> None:
+    """Raises ValueError, naming file and field, where something that the card says is missing or of another type."""
+    file, values = folder / "results.json", report.flat(folder / "results.json", results)
+    check_fields(file, values, PUBLISHED)
+    check_fields_of(file, values, "evidence.")
+    for name in (results["name"], *results["partners"]):
+        fits = isinstance(name, str) and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name)
+        report.require(bool(fits), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens")
+    weights = folder / "model.safetensors"
+    report.require(
+        weights.is_file(), file, "weights_sha256", results["weights_sha256"], f"that of {weights}, which is missing"
+    )
 
 
 def render(folder: Path) -> tuple[str, dict[str, Any]]:
     """The card's text and the results. Raises ValueError where config, results and weights do not fit each other."""
     config, results, _, command = read_run(folder)
     check_weights(folder, results["architecture"], config)
-    if "evidence" not in results:
+    if "evidence" not in results and "weights_sha256" not in results:
         return run_card(folder), results
-    return str(ModelCard(published_card(folder, config, results, command))), results
+    check_published(folder, results)
+    try:
+        return str(ModelCard(published_card(folder, config, results, command))), results
+    except (LookupError, TypeError, AttributeError) as error:  # a field so deep that no list of fields has it
+        said = f"{type(error).__name__} {error}; leaner publish writes it"
+        raise ValueError(f"{folder / 'results.json'}: {said}") from error
 
 
 def eval_results(results: dict[str, Any]) -> str | None:

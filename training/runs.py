@@ -7,23 +7,29 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from modeling_leaner.shapes import load_config
+
+from .arguments import RecipeArguments, parse
 from .grid import Grid, GridError, load_grid, slug
+from .loading import task_of
 
 
 TRAIN_COMMAND = [sys.executable, "-m", "modeling_leaner.training.train"]
 # The columns of results.csv; an empty cell is unknown. phase: tune or report. status: finished or failed. value: the
 # metric, of a tune run on the rows held out. chance: the same metric of a guess that reads nothing. kappa_*: condition
 # number of the concatenated head outputs before and after training, the median over the layers. rows, data_sha256: of
-# the evaluation. error: the last line that a failed run wrote. jobs: runs at a time.
+# the evaluation. error: the last line that a failed run wrote. failures: how often the same run had failed before.
+# jobs: runs at a time.
 COLUMNS = (
     "phase shape seed learning_rate status metric value chance higher_is_better eval_loss kappa_start kappa_end "
-    "parameters steps seconds items_per_second peak_memory_bytes input_pipeline_share rows data_sha256 error jobs "
-    "git_commit python torch transformers device processor threads"
+    "parameters steps seconds items_per_second peak_memory_bytes input_pipeline_share rows data_sha256 error failures "
+    "jobs git_commit python torch transformers device processor threads"
 ).split()
-INTEGERS = "seed higher_is_better parameters steps peak_memory_bytes rows jobs threads".split()
+INTEGERS = "seed higher_is_better parameters steps peak_memory_bytes rows failures jobs threads".split()
 NUMBERS = (
     "learning_rate value chance eval_loss kappa_start kappa_end seconds items_per_second input_pipeline_share".split()
 )
@@ -54,6 +60,18 @@ def typed_row(cells: dict[str, object]) -> Row:
     return row | {name: None for name in NUMBERS if row[name] is not None and not math.isfinite(row[name])}
 
 
+def check_row(row: Row, other_length: bool) -> None:
+    """Raises ValueError for a row with more or fewer cells than columns, and for one that says too little."""
+    if other_length:
+        raise ValueError(f"expected {len(COLUMNS)} cells")
+    if row["phase"] not in ("tune", "report") or row["status"] not in ("finished", "failed"):
+        said = f"{row['phase']} and {row['status']}"
+        raise ValueError(f"phase, status: expected tune or report, finished or failed, got {said}")
+    for name in ("shape", "seed", "learning_rate", *(("metric", "value") if row["status"] == "finished" else ())):
+        if row[name] is None:
+            raise ValueError(f"{name}: expected a value")
+
+
 def read_rows(path: Path) -> dict[Run, Row]:
     """The rows of results.csv by run, none where there is no file. Raises GridError where it has another form."""
     if not path.exists():
@@ -62,7 +80,10 @@ def read_rows(path: Path) -> dict[Run, Row]:
     if reader.fieldnames != COLUMNS:
         raise GridError(f"{path}: expected the columns {', '.join(COLUMNS)}")
     try:
-        rows = [typed_row(cells) for cells in reader]
+        rows = []
+        for cells in reader:
+            rows.append(typed_row(cells))
+            check_row(rows[-1], None in cells or None in cells.values())
     except ValueError as error:
         raise GridError(f"{path}: line {reader.line_num}: {error}") from error
     return {Run(*(row[name] for name in Run._fields)): row for row in rows}
@@ -198,3 +219,20 @@ def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
         words += [f"--{key}", *map(word, value if isinstance(value, list) else [value])]
     words += local
     return [*words, "--resume"] if folder.is_dir() and any(folder.iterdir()) else words
+
+
+def settings(grid: Grid, shape: str, phase: str = "report") -> RecipeArguments:
+    """What a run of the grid is trained with, wherever its weights start from.
+
+    Raises:
+        GridError: the recipe or the settings are refused, or the shape's family is not for the task.
+    """
+    seed = grid.tuning.seed if phase == "tune" else grid.seeds[0]
+    words = command(replace(grid, start_from=None), Run(phase, shape, seed, grid.learning_rates[0]))
+    words = [word for word in words[len(TRAIN_COMMAND) :] if word != "--resume"]
+    try:
+        arguments = parse(words[0], words[1:])
+        task_of(arguments, load_config(shape))
+    except (ValueError, OSError) as error:
+        raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
+    return arguments

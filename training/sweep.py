@@ -10,34 +10,26 @@ run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same 
 
 import argparse
 import fcntl
-import json
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TextIO
 
 import yaml
 
+from . import report
 from .comparison import show, summarise
 from .grid import Grid, GridError, check_unchanged, load_grid
-from .runs import Row, Run, command, due_runs, read_rows, result_row, start_of, typed_row, write_rows
+from .runs import Row, Run, command, due_runs, read_rows, result_row, settings, start_of, typed_row, write_rows
 
 
 POLL_SECONDS = 0.1
-
-
-def _replace(path: Path, write: Callable[[TextIO], object]) -> None:
-    """Writes a file as a whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
-        write(file)
-    os.replace(temporary, path)
 
 
 def cuda_devices() -> list[str]:
@@ -131,12 +123,21 @@ class Sweep:
         except ValueError as error:
             row = typed_row({**run._asdict(), "status": "failed", "error": str(error)})
             said = f"failed: {error} ({log})"
-        self.rows[run] = {**row, "jobs": self.jobs}
+        before = self.rows.get(run) or {"failures": 0}  # a row that is there is of an attempt that failed
+        failures = before["failures"] + (before.get("status") == "failed")
+        self.rows[run] = {**row, "failures": failures, "jobs": self.jobs}
         self.again.discard(run)
         rows = [self.rows[key] for key in sorted(self.rows, key=lambda key: (key.phase != "tune", key))]
-        _replace(self.grid.path("results.csv"), lambda file: write_rows(rows, file))
+        file = io.StringIO()
+        write_rows(rows, file)
+        report.write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
         cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}"
         print(f"[{count}] {cell}: {said}", file=sys.stderr, flush=True)
+
+
+def write_grid(grid: Grid) -> None:
+    """The grid that the rows are of, beside them."""
+    report.write_bytes(grid.path("grid.yaml"), yaml.safe_dump(asdict(grid), sort_keys=False).encode())
 
 
 def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row]:
@@ -147,7 +148,10 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row
     Raises:
         GridError: output_dir is in use, or holds runs of another grid.
     """
-    Path(grid.output_dir).mkdir(parents=True, exist_ok=True)
+    try:
+        Path(grid.output_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GridError(f"output_dir: expected a folder that can be written to, got {error}") from error
     with grid.path(".lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -156,7 +160,10 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row
             raise GridError(f"output_dir: {grid.output_dir} is {used}") from None
         sweep = Sweep(grid, jobs, lock.fileno(), local)
         check_unchanged(grid, sweep.rows.values())
-        _replace(grid.path("grid.yaml"), lambda file: yaml.safe_dump(asdict(grid), file, sort_keys=False))
+        for shape in grid.shapes:  # before the first process
+            for phase in ("report",) if grid.tuning is None else ("tune", "report"):
+                settings(grid, shape, phase)
+        write_grid(grid)
         sweep.run()
     return sweep.rows
 
@@ -171,17 +178,21 @@ def main(argv: list[str]) -> None:
     parser.add_argument("grid", type=Path, help="the grid file, YAML")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; they share the machine's cores")
     parser.add_argument("--data_files", nargs="+", help="a local copy of the recipe's dataset, as of leaner train")
+    parser.add_argument("--output_dir", help="in place of the grid's; a new folder trains all anew")
     parser.add_argument("--summary", action="store_true", help="only summarise the runs that are there")
     options = parser.parse_args(argv)
     try:
         if options.jobs < 1:
             raise GridError(f"--jobs: expected a number from 1, got {options.jobs}")
         grid = load_grid(options.grid)
+        if options.output_dir:
+            grid = replace(grid, output_dir=options.output_dir)
         if options.summary:
             rows = read_rows(grid.path("results.csv"))
             check_unchanged(grid, rows.values())
             if not rows:
                 raise GridError(f"{grid.path('results.csv')}: no run has ended yet")
+            write_grid(grid)  # of which that may have changed which no run depends on
         else:
             rows = run_sweep(grid, options.jobs, ["--data_files", *options.data_files] if options.data_files else [])
     except GridError as error:
@@ -190,7 +201,7 @@ def main(argv: list[str]) -> None:
         print("leaner sweep: interrupted; the same command continues where the runs stopped", file=sys.stderr)
         raise SystemExit(130) from None
     summary = summarise(grid, rows)
-    _replace(grid.path("summary.json"), lambda file: json.dump(summary, file, indent=1, allow_nan=False))
+    report.write_json(grid.path("summary.json"), summary)
     show(summary)
     if not options.summary and any(row["n"] < len(grid.seeds) for row in summary["shapes"]):
         raise SystemExit(1)

@@ -3,13 +3,17 @@
 Of each folder: the weights are the ones that results.json names; the card is what `leaner card` writes from it; the
 metrics come out again, within the tolerances of results.json, in a fresh process that cannot import this package
 and sees neither results.json nor the card (`reevaluate.py`). Rows come from the Hub, from a local copy by
-`--data_files cifar10=FOLDER`, or are generated; what they hold must have the hash of the card's. The other cells of
-the card are compared with the rows of their grid, where model_cards/grids/ is beside the folder; to get those again
-takes the sweep.
+`--data_files cifar10=FOLDER`, or are generated; what they hold must have the hash of the card's. All that the card
+says of other runs is gathered again from the rows of the grids, where model_cards/grids/ is beside the folder; to get
+those again takes the sweep.
 """
 
 import argparse
+import contextlib
+import fnmatch
 import hashlib
+import json
+import math
 import os
 import shutil
 import subprocess
@@ -19,18 +23,24 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 from transformers.utils import logging
 
 from . import reevaluate
 from .evaluate import Evaluation, load
-from .published import eval_results, render
-from .runs import read_rows
+from .evidence import gather
+from .grid import load_grid
+from .published import FIGURE, eval_results, render
 from .trainer import scores
 
 
 CARDS = Path("model_cards")
+KEPT = (  # what a published folder has of its run
+    "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
+    "tokenizer_config.json special_tokens_map.json *_lean*.py training.png metrics.jsonl"
+).split()
 # From the stranger's process:
 HIDDEN = ("results.json", "README.md", ".eval_results", "metrics.jsonl", "*.png", "checkpoint-*")
 
@@ -62,7 +72,10 @@ def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, s
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         shutil.copytree(folder, place / "model", ignore=shutil.ignore_patterns(*HIDDEN))
-        evaluation = load(str(place / "model"), words, str(place / "unused"))
+        try:
+            evaluation = load(str(place / "model"), words, str(place / "unused"))
+        except (ValueError, OSError) as error:
+            raise ValueError(str(error).replace(str(place / "model"), str(folder))) from error
         task = evaluation.task
         save_file(batches(evaluation), place / "inputs.safetensors")
         environment = {**os.environ, "HF_MODULES_CACHE": str(place / "modules")}
@@ -73,6 +86,7 @@ def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, s
         )
         if process.returncode != 0:
             reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
+            reason = reason.replace(str(place / "model"), str(folder))
             raise ValueError(f"{folder}: loading and running it without the package failed: {reason}")
         kept, given = load_file(files[1]), load_file(files[0])
         count = len(kept)
@@ -86,9 +100,23 @@ def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, s
         return scores(metrics), len(evaluation.prepared), evaluation.data_sha256
 
 
+def names_of(results: dict) -> list[str]:
+    """What `--data_files` may call a folder's dataset."""
+    dataset = results["dataset"]
+    return [name for name in (results.get("dataset_config"), dataset.split("/")[-1], dataset) if name]
+
+
+def names_in(file: Path) -> list[str]:
+    """The same of a results.json; none where it cannot be read, which the verification says."""
+    try:
+        return names_of(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return []
+
+
 def local_words(results: dict, given: dict[str, list[str]]) -> list[str]:
     """`--data_files` for the folder's dataset where a local copy is given, by its configuration's or its own name."""
-    for name in (results.get("dataset_config"), results["dataset"].split("/")[-1], results["dataset"]):
+    for name in names_of(results):
         if name in given:
             return ["--data_files", *given[name]]
     return []
@@ -103,26 +131,46 @@ def tolerances(metrics: dict[str, float], rows: int) -> dict[str, float]:
     }
 
 
+def difference(held: object, fresh: object, name: str) -> str | None:
+    """The first field in which two documents differ, in words; None where they are the same but for rounding."""
+    if isinstance(held, dict) and isinstance(fresh, dict):
+        pairs = [(f"{name}.{key}", held.get(key), fresh.get(key)) for key in {**held, **fresh}]
+    elif isinstance(held, list) and isinstance(fresh, list) and len(held) == len(fresh):
+        pairs = [(f"{name}.{index}", *both) for index, both in enumerate(zip(held, fresh))]
+    elif type(held) is type(fresh) is float and math.isclose(held, fresh, rel_tol=1e-6, abs_tol=1e-12):
+        return None
+    else:
+        return None if held == fresh else f"{name} is {held!r:.100}, {fresh!r:.100}"
+    return next((found for place, *both in pairs if (found := difference(*both, place))), None)
+
+
 def check_evidence(folder: Path, evidence: dict) -> None:
-    """Raises ValueError where a cell of any grid on the card is not what its results.csv, if it is there, says."""
-    for each in (evidence, *evidence["fine_tuned"]):
-        check_cells(folder, each)
-    if evidence["beside"] is not None:
-        check_evidence(folder, evidence["beside"])
+    """Raises ValueError where the evidence is not what the grids beside the folder, if there are any, say now."""
+    grids, file = folder.resolve().parent / "grids", folder / "results.json"
+    if not grids.is_dir():
+        return
+    path = grids / evidence["grid"] / "grid.yaml"
+    if not path.is_file():
+        raise ValueError(f"{file}: evidence.grid is {evidence['grid']}, {grids} has no such grid")
+    with contextlib.chdir(grids.parent.parent):  # which the paths in grid files are relative to
+        fresh = json.loads(json.dumps(gather(load_grid(path))))
+    held = {key: value for key, value in evidence.items() if key != "guesses"}
+    if found := difference(held, fresh, "evidence"):
+        raise ValueError(f"{file}: {found} by the rows in {grids}; leaner publish renews it")
 
 
-def check_cells(folder: Path, evidence: dict) -> None:
-    """Raises ValueError where a cell of one grid differs from the row of its results.csv."""
-    path, seen = folder.parent / "grids" / evidence["grid"] / "results.csv", {}
-    for run, row in read_rows(path).items():
-        if run.phase == "report" and row["status"] == "finished":
-            seen[(run.shape, str(run.seed), row["learning_rate"])] = row["value"]
-    for cell in evidence["cells"] if seen else []:
-        for seed, value in cell["values"].items():
-            held = seen.get((cell["shape"], seed, cell["learning_rate"]))
-            if held != value:
-                said = f"{value} for seed {seed} of {cell['shape']}, {path} has {held}"
-                raise ValueError(f"{folder / 'results.json'}: evidence.cells.values: {said}")
+def check_files(folder: Path, results: dict) -> None:
+    """Raises ValueError for a file that `leaner publish` does not write, one that is missing, and another recipe."""
+    written = {"README.md", "results.json", "recipe.yaml", FIGURE}
+    there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    for name in sorted(there - written):
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in KEPT):
+            raise ValueError(f"{folder / name}: not a file of a published folder")
+    for name in sorted({"config.json", "model.safetensors", "training.png", *written} - there):
+        raise ValueError(f"{folder / name}: missing")
+    recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+    if recipe != {**results["recipe"], "shape": results["shape"]}:
+        raise ValueError(f"{folder / 'recipe.yaml'}: not the recipe of {folder / 'results.json'}")
 
 
 def compare(file: Path, expected: dict, metrics: dict[str, float], main: str) -> None:
@@ -160,17 +208,22 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     shown = folder / ".eval_results" / "results.yaml"
     if (shown.read_text(encoding="utf-8") if shown.is_file() else None) != eval_results(results):
         raise ValueError(f"{shown}: not what leaner card writes from {file}")
+    check_files(folder, results)
     check_evidence(folder, results["evidence"])
     expected = results["subset"] if short else results
     words = local_words(results, given)
     words += ["--max_eval_rows", str(expected["max_eval_rows"])] if short else []
     metrics, rows, data = metrics_of(folder, words)
     if (rows, data) != (expected["rows"], expected["data_sha256"]):
-        said = f"{rows} rows that differ from the card's data, {expected['rows']} rows"
-        raise ValueError(f"{file}: data_sha256: {said}")
+        where = " ".join(words[1:2]) or results["dataset"]
+        said = f"{rows} rows of {where} with {data} differ from the card's data, {expected['rows']} rows with"
+        raise ValueError(f"{file}: data_sha256: {said} {expected['data_sha256']}")
     main = "eval_" + results["main_metric"].removeprefix("eval_")
     compare(file, expected, metrics, main)
-    return f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected['metrics'])} metrics"
+    said = f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected['metrics'])} metrics"
+    said += " of results.json's subset" if short else ""
+    beside = (folder.resolve().parent / "grids").is_dir()
+    return said if beside else f"{said}; other cells not compared, no grids/ beside it"
 
 
 def main(argv: list[str]) -> None:
@@ -187,13 +240,18 @@ def main(argv: list[str]) -> None:
     folders = options.folders or sorted(path.parent for path in CARDS.glob("*/config.json"))
     if not folders:
         raise SystemExit(f"leaner verify-cards: no published folder in {CARDS}/")
+    known = {name for folder in folders for name in names_in(folder / "results.json")}
+    if unknown := sorted(given.keys() - known):
+        said = f"{unknown[0]} is no dataset of these folders, expected one of {', '.join(sorted(known))}"
+        raise SystemExit(f"leaner verify-cards: --data_files: {said}")
     failed = 0
     for folder in folders:
         try:
             print(f"{folder}: {verify(folder, given, options.short)}", flush=True)
-        except (ValueError, OSError, RuntimeError, KeyError, TypeError) as error:
+        except (ValueError, OSError, RuntimeError, LookupError, TypeError, AttributeError) as error:
             failed += 1
-            print(f"FAILED {folder}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+            said = str(error) if str(folder) in str(error) else f"{folder}: {error}"
+            print(f"FAILED {' '.join(said.split())}", file=sys.stderr, flush=True)
     if failed:
         raise SystemExit(f"leaner verify-cards: {failed} of {len(folders)} failed")
-    print(f"{len(folders)} folders hold what their cards say")
+    print(f"{len(folders)} folders hold what their {'subsets' if options.short else 'cards'} say")
