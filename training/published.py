@@ -190,8 +190,10 @@ def notes_on(evidence: dict[str, Any]) -> str:
     else:
         lines.append("transformers' own model of the baseline's shape was not trained by this recipe yet.")
     if guesses := evidence.get("guesses"):
-        said = ", ".join(f"{each['name']} {each['value']:.4f}" for each in guesses)
-        lines.append(f"Without a transformer the same metric is: {said}.")
+        names, values = (" | ".join(each) for each in zip(*((one["name"], f"{one['value']:.4f}") for one in guesses)))
+        lines.append(
+            f"| without a transformer | {names} |\n{'|---' * (1 + len(guesses))}|\n| {evidence['metric']} | {values} |"
+        )
     elif base.get("chance") is not None:
         lines.append(f"A guess that reads nothing has {base['chance']:.4f}.")
     lines.append(
