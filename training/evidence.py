@@ -120,6 +120,7 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         raise ValueError(f"{grid.path('results.csv')}: no run has ended yet")
     done = [row for row in rows.values() if row["status"] == "finished"]
     timing, summary = latency.read(grid), summarise(grid, rows)
+    other = None if grid.beside is None else gather(load_grid(Path(grid.beside) / "grid.yaml"), around)
     return {
         "grid": Path(grid.output_dir).name,
         "recipe": grid.recipe,
@@ -129,7 +130,7 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "tuning": None if grid.tuning is None else asdict(grid.tuning),
         "overrides": grid.overrides,
         "start_from": None if grid.start_from is None else Path(grid.start_from).name,
-        "beside": None if grid.beside is None else gather(load_grid(Path(grid.beside) / "grid.yaml"), around),
+        "beside": other if other and other["metric"] else None,  # nothing to show before its first reported run
         "fine_tuned": fine_tuned(grid),
         "margin": grid.margin,
         "data": grid.data,
