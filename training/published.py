@@ -80,10 +80,11 @@ def column(cell: dict[str, Any], evidence: dict[str, Any]) -> dict[str, str]:
     one, many = (times.get(batch, {}) for batch in ("1", "32"))
     difference = "baseline" if cell["shape"] == evidence["baseline"] else number(cell["difference"], "+.4f")
     way, at_a_time = "higher" if evidence["higher_is_better"] else "lower", " or ".join(map(str, cell["jobs"]))
+    metric = f"{evidence['metric']} ({way} is better)" if evidence["metric"] else "metric, not yet known"
     return {
         "": cell["shape"],
         "layers × heads × head size": f"{cell['layers']} × {cell['heads']} × {cell['head_dim']}",
-        f"{evidence['metric']} ({way} is better), mean ± sd (seeds)": score(cell, ".4f"),
+        f"{metric}, mean ± sd (seeds)": score(cell, ".4f"),
         "against the baseline, same seeds": difference,
         "95 % interval of it": "–" if interval is None else f"[{interval[0]:+.4f}, {interval[1]:+.4f}]",
         "parameters": number(cell["parameters"], ",d"),
@@ -412,6 +413,7 @@ def published_card(folder: Path, config: Any, results: dict[str, Any], command: 
     evidence, name, own = results["evidence"], results["name"], own_cell(folder, config, results)
     auto, processing = auto_names(config, results["architecture"])
     metrics, train = named_metrics(results), results["train"]
+    epochs = "1 epoch" if f"{train['epochs']:.2g}" == "1" else f"{train['epochs']:.2g} epochs"
     ended, held_out = number(train.get("loss"), ".4f"), number(metrics.get("loss"), ".4f")
     against = "parameters and milliseconds" if is_timed(evidence) else "parameters"
     return f"""---
@@ -433,7 +435,7 @@ Every cell was trained by the same file, with the same data in the same order fo
 
 ![{evidence["metric"]} against {against}, every seed a dot]({FIGURE})
 
-This model was trained for {train["epochs"]:.2g} epochs. Loss at the end: {ended} over the last training steps,
+This model was trained for {epochs}. Loss at the end: {ended} over the last training steps,
 {held_out} held out.
 
 ![Loss and metric of this run against steps](training.png)
