@@ -292,7 +292,7 @@ def test_what_was_fine_tuned_from_a_grid(workshop):
         (cell,) = each["cells"]
         assert each["grid"] == "tiny-later" and not each["published"] and cell["values"] == found["cells"][0]["values"]
         score = published.score(found["cells"][0], ".4f")
-        line = f"| `tiny-later`, accuracy (higher is better) | {score} | not run | {cell['chance']:.4f} |"
+        line = f"| `tiny-later`, accuracy (higher is better) | its own | {score} | not run | {cell['chance']:.4f} |"
         assert line in published.fine_tuned(found)
         verify.check_evidence(folder, found)
         cell["values"]["2"] += 0.25
@@ -545,3 +545,24 @@ def test_a_grid_that_starts_from_another(workshop, tmp_path):
     for shape, seed in ((grid["shapes"][0], 5), ("bert/nano", 1)):
         with pytest.raises(GridError, match=f"start_from: expected a finished run of {shape} with seed {seed}"):
             runs.start_of(loaded, runs.Run("report", shape, seed, 1e-3))
+
+
+def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
+    """Of one seed for all runs: the run's own folder where it is there, else the folder published of the first seed."""
+    grid = yaml.safe_load(Path("grid.yaml").read_text())
+    shape = grid["shapes"][0]
+    later = {**grid, "start_from": "model_cards/grids/tiny", "output_dir": str(tmp_path), "publish": None}
+    starts = {}
+    for seed in (1, 2):
+        Path("later.yaml").write_text(yaml.safe_dump({**later, "start_seed": seed}))
+        starts[seed] = load_grid(Path("later.yaml"))
+    of = [runs.Run("tune", shape, 0, 1e-3), runs.Run("report", shape, 5, 1e-3)]
+    kept = Path("model_cards/grids/tiny/runs")
+    assert {runs.start_of(starts[2], run) for run in of} == {str(kept / runs.Run("report", shape, 2, 1e-3).name)}
+    kept.rename(tmp_path / "runs")
+    try:
+        assert {runs.start_of(starts[1], run) for run in of} == {f"model_cards/{grid['publish'][shape]}"}
+        with pytest.raises(GridError, match="start_from: expected the weights .*seed2.*, found none"):
+            runs.start_of(starts[2], of[0])
+    finally:
+        (tmp_path / "runs").rename(kept)

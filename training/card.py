@@ -12,12 +12,14 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
+from modeling_leaner.shapes import CONFIG_CLASSES
+
 from . import report
 from .arguments import TASKS, SettingsParser, tokens_of
 
 
 HUB_TASK = {"masked-lm": "fill-mask", "causal-lm": "text-generation", "sequence-classification": "text-classification"}
-FAMILIES = ("lean_vit", "lean_bert", "lean_gpt")
+FAMILIES = tuple(kind.model_type for kind in CONFIG_CLASSES.values())
 SIZES = "hidden_size num_hidden_layers num_attention_heads head_dim intermediate_size".split()
 FIELDS = {  # of results.json; what ends in ? may be missing or null
     dict: "metrics recipe train environment",

@@ -19,7 +19,7 @@ EVIDENCE = {  # the fields; what ends in ? may be missing or null
     list: "seeds learning_rates cells fine_tuned processor commits guesses?",
     dict: "tuning? overrides? beside? reference? software",
     bool: "hub higher_is_better",
-    int: "runs failed failures",
+    int: "runs failed failures start_seed?",
     float: "margin? hours",
 }
 CELL = {
@@ -30,7 +30,7 @@ CELL = {
     float: "learning_rate? mean? sd? difference? p_non_inferiority? parameters_over_baseline? flops_forward seconds? "
     "kappa_start? kappa_end? chance?",
 }
-FINE_TUNED = {str: "grid metric", bool: "higher_is_better published", list: "cells"}
+FINE_TUNED = {str: "grid metric", bool: "higher_is_better published", list: "cells", int: "start_seed?"}
 
 
 def dataset_name(results: dict[str, Any]) -> str:
@@ -101,7 +101,8 @@ def fine_tuned(grid: Grid) -> list[dict[str, object]]:
             {name: cell[name] for name in names} | {"values": values_of(finished(other, cell, rows))}
             for cell in said["shapes"]
         ]
-        about = {name: said[name] for name in ("metric", "higher_is_better")} | {"published": bool(other.publish)}
+        about = {name: said[name] for name in ("metric", "higher_is_better")}
+        about |= {"published": bool(other.publish), "start_seed": other.start_seed}
         found.append({"grid": path.parent.name, **about, "cells": cells})
     return found
 
@@ -130,6 +131,7 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "tuning": None if grid.tuning is None else asdict(grid.tuning),
         "overrides": grid.overrides,
         "start_from": None if grid.start_from is None else Path(grid.start_from).name,
+        "start_seed": grid.start_seed,
         "beside": other if other and other["metric"] else None,  # nothing to show before its first reported run
         "fine_tuned": fine_tuned(grid),
         "margin": grid.margin,
@@ -150,7 +152,7 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
     }
 
 
-def check_fields_of(file: Path, values: dict[str, Any], prefix: str) -> None:
+def check_evidence_fields(file: Path, values: dict[str, Any], prefix: str) -> None:
     """Raises ValueError, naming file and field, where an evidence, or what is beside it, lacks something.
 
     Args:
@@ -165,14 +167,9 @@ def check_fields_of(file: Path, values: dict[str, Any], prefix: str) -> None:
             timed = {float: "seconds items_per_second"}
             check_fields(file, values, timed, f"{prefix}cells.{index}.latency.{batch}.")
     shapes = [values[f"{prefix}cells.{index}.shape"] for index in range(len(values[f"{prefix}cells"]))]
-    report.require(
-        values[f"{prefix}baseline"] in shapes,
-        file,
-        f"{prefix}baseline",
-        values[f"{prefix}baseline"],
-        f"one of {shapes}",
-    )
+    base = values[f"{prefix}baseline"]
+    report.require(base in shapes, file, f"{prefix}baseline", base, f"one of {shapes}")
     for index in range(len(values[f"{prefix}fine_tuned"])):
         check_fields(file, values, FINE_TUNED, f"{prefix}fine_tuned.{index}.")
     if values.get(f"{prefix}beside") is not None:
-        check_fields_of(file, values, f"{prefix}beside.")
+        check_evidence_fields(file, values, f"{prefix}beside.")

@@ -13,6 +13,7 @@ hub: true                           # whether the evaluation rows are those of t
 publish: {vit/tiny: leanvit-tiny}   # folders of model_cards/ that `leaner publish` makes of the first seed
 metric: accuracy                    # left out, the task's; or loss
 start_from: runs/sweeps/pretrained  # left out, from scratch; output_dir of a grid of the same shapes
+start_seed: 1                       # left out, each run's own; the seed in start_from whose weights all start from
 beside: runs/sweeps/short           # left out, none; output_dir of a grid whose cells the cards show too
 length: 32                          # tokens that FLOPs and latency are of; left out, the longest that it trains on
 margin: 0.01                        # of the non-inferiority test, in the metric's units
@@ -57,10 +58,14 @@ def _is_list(value: object, fits: Callable[[object], bool]) -> bool:
     return isinstance(value, list) and value != [] and all(map(fits, value)) and len(set(value)) == len(value)
 
 
+def is_folder_name(value: object) -> bool:
+    """Whether it may be the name of a folder of model_cards/."""
+    return isinstance(value, str) and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", value) is not None
+
+
 def _is_names(value: object) -> bool:
     names = list(value.values()) if isinstance(value, dict) else []
-    fit = all(isinstance(name, str) and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name) for name in names)
-    fit = fit and "grids" not in names
+    fit = all(map(is_folder_name, names)) and "grids" not in names
     return isinstance(value, dict) and fit and len(set(names)) == len(names)
 
 
@@ -104,6 +109,7 @@ class Grid:
     output_dir: str = _key(_is_text, "a folder")
     metric: str | None = _key(_is_text, "the name of a metric", None)
     start_from: str | None = _key(_is_text, "the output_dir of a grid over the same shapes", None)
+    start_seed: int | None = _key(_is_whole, "a seed of the grid in start_from", None)
     beside: str | None = _key(_is_text, "the output_dir of another grid", None)
     length: int | None = _key(lambda value: _is_whole(value, 1), "a number of tokens from 1", None)
     data: str | None = _key(_is_text, "what the rows are, in words", None)
@@ -187,6 +193,8 @@ def _checked(grid: Grid) -> Grid:
         raise GridError("tuning: missing, expected seed and holdout to choose among several learning_rates")
     if grid.tuning is not None and grid.tuning.seed in grid.seeds:
         raise GridError(f"tuning.seed: expected a seed that is not in seeds, got {grid.tuning.seed}")
+    if grid.start_seed is not None and grid.start_from is None:
+        raise GridError("start_from: missing, expected the grid whose start_seed is meant")
     if (grid.margin is None) != (grid.test is None):
         raise GridError("margin, test: expected both or neither")
     return grid

@@ -7,7 +7,6 @@ what was not tested, the data and their terms.
 import argparse
 import io
 import itertools
-import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from . import report
 from .card import auto_names, check_fields, check_weights, metadata, read_run, run_card
 from .comparison import MAX_P, MIN_PAIRS, NOT_LEARNED
 from .continuations import LEAST
-from .evidence import check_fields_of, dataset_name
+from .evidence import check_evidence_fields, dataset_name
+from .grid import is_folder_name
 
 
 FIGURE = "evidence.png"
@@ -201,8 +201,8 @@ def notes_on(evidence: dict[str, Any]) -> str:
         "κ is σ_max/σ_min of the concatenated head outputs: the median over 8 held-out rows and over the layers, the "
         "mean over the seeds, – where it was infinite. FLOPs are those of the matrix products, for one input of the "
         "stated length. Intervals are not corrected for the number of comparisons. Times of training are means over "
-        "the seeds, of runs that shared the machine with other work; memory is the process's resident memory, the "
-        "largest of the seeds. Inference was "
+        "the seeds, of runs that shared the machine with other work; memory is the most that the process "
+        "held, on a GPU what its tensors took there, the largest of the seeds. Inference was "
         + (f"measured in turns on {evidence['latency_on']}." if evidence["latency_on"] else "not timed yet.")
     )
     return "\n\n".join(lines)
@@ -230,19 +230,20 @@ def fine_tuned(evidence: dict[str, Any]) -> str:
     if not evidence["fine_tuned"]:
         return ""
     shapes = [cell["shape"] for cell in evidence["cells"]]
-    lines = ["| task | " + " | ".join(shapes) + " | guess |", "|---" * (len(shapes) + 2) + "|"]
+    lines = ["| task | pretraining | " + " | ".join(shapes) + " | guess |", "|---" * (len(shapes) + 3) + "|"]
     for each in evidence["fine_tuned"]:
         cells = {cell["shape"]: cell for cell in each["cells"]}
         said = [score(cells[shape], ".4f") if shape in cells else "not run" for shape in shapes]
         way = "higher" if each["higher_is_better"] else "lower"
         guess = number(each["cells"][0]["chance"], ".4f")
         name = f"`{each['grid']}`" + (", weights published" if each["published"] else "")
-        lines.append(f"| {name}, {each['metric']} ({way} is better) | {' | '.join(said)} | {guess} |")
+        start = "its own" if each["start_seed"] is None else f"seed {each['start_seed']}'s"
+        lines.append(f"| {name}, {each['metric']} ({way} is better) | {start} | {' | '.join(said)} | {guess} |")
     return f"""
 ## After fine-tuning
 
-Mean ± sd (seeds) on the validation split, each seed from its own pretraining. The numbers come from the results.csv of
-the grids named; where no weights are published, only the sweep gets them again.
+Mean ± sd (seeds) on the validation split; the pretraining is each seed's own or one seed's for all. The numbers come
+from the results.csv of the grids named; where no weights are published, only the sweep gets them again.
 
 {chr(10).join(lines)}
 """
@@ -308,12 +309,12 @@ compared them; `leaner verify-cards` does not repeat that, since sampling differ
 
 
 def limits_of_inputs(config: Any, results: dict[str, Any]) -> str:
-    """How long the inputs were that it has learned from; nothing for images, which have one size."""
+    """Where the recipe cut the inputs, in tokens; nothing for images, which have one size."""
     length, positions = results["recipe"].get("max_length"), getattr(config, "max_position_embeddings", None)
     if length is None or positions is None:
         return ""
-    rest = f"; its positions from there to {positions} have not been trained" if positions > length else ""
-    return f" It has learned from inputs of at most {length} tokens{rest}."
+    rest = f"; the positions from there to {positions} have not been trained" if positions > length else ""
+    return f" Its training cut inputs at {length} tokens{rest}."
 
 
 def data_section(results: dict[str, Any]) -> str:
@@ -374,7 +375,8 @@ def introduction(config: Any, results: dict[str, Any], own: dict[str, Any]) -> s
     role = "the baseline" if own["shape"] == evidence["baseline"] else "a variant of the baseline"
     seeds, partners = ", ".join(map(str, evidence["seeds"])), ", ".join(f"`{each}`" for each in results["partners"])
     start = evidence.get("start_from")
-    start = f" It started from the weights that the grid `{start}` trained with the same seed." if start else ""
+    seed = "the same seed" if evidence.get("start_seed") is None else f"seed {evidence['start_seed']}"
+    start = f" It started from the weights that the grid `{start}` trained with {seed}." if start else ""
     metrics = "\n".join(f"| {name} | {value:.4f} |" for name, value in named_metrics(results).items())
     shape = f"{label(own)}, width {own['width']}, {results['parameters']:,} parameters"
     return f"""{NAMES[config.model_type]} with {shape}: {role} of a
@@ -472,10 +474,11 @@ def check_published(folder: Path, results: dict[str, Any]) -> None:
     """Raises ValueError, naming file and field, where something that the card says is missing or of another type."""
     file, values = folder / "results.json", report.flat(folder / "results.json", results)
     check_fields(file, values, PUBLISHED)
-    check_fields_of(file, values, "evidence.")
+    check_evidence_fields(file, values, "evidence.")
     for name in (results["name"], *results["partners"]):
-        fits = isinstance(name, str) and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name)
-        report.require(bool(fits), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens")
+        report.require(
+            is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens"
+        )
     weights = folder / "model.safetensors"
     report.require(
         weights.is_file(), file, "weights_sha256", results["weights_sha256"], f"that of {weights}, which is missing"

@@ -177,10 +177,12 @@ def due_runs(grid: Grid, rows: dict[Run, Row]) -> list[Run]:
 
 
 def start_of(grid: Grid, run: Run) -> str:
-    """What a run's `--shape` is: the shape, or its weights in `start_from`: of the same seed, to tune the first's.
+    """What a run's `--shape` is: the shape, or the folder of its weights in `start_from`, or as they were published.
+
+    They are those of `start_seed`; without it of the run's own seed, and to tune of the first.
 
     Raises:
-        GridError: `start_from` has no such finished run, or its weights are gone.
+        GridError: `start_from` has no such finished run, or its weights are neither there nor published.
     """
     if grid.start_from is None:
         return run.shape
@@ -190,14 +192,17 @@ def start_of(grid: Grid, run: Run) -> str:
         raise GridError(f"start_from: expected finished runs in {folder / 'results.csv'}, found none")
     before = load_grid(folder / "grid.yaml")
     seed = before.seeds[0] if run.phase == "tune" else run.seed
+    seed = seed if grid.start_seed is None else grid.start_seed
     start = Run("report", run.shape, seed, tune(before, rows).best.get(run.shape))
     if rows.get(start, {}).get("status") != "finished":
         said = f"expected a finished run of {run.shape} with seed {seed} in {folder / 'results.csv'}, found none"
         raise GridError(f"start_from: {said}")
-    weights = folder / "runs" / start.name
-    if not (weights / "model.safetensors").is_file():
-        raise GridError(f"start_from: expected the weights {weights / 'model.safetensors'}, found none")
-    return str(weights)
+    weights, name = folder / "runs" / start.name, (before.publish or {}).get(run.shape)
+    published = None if name is None or seed != before.seeds[0] else folder.parent.parent / name
+    for place in filter(None, (weights, published)):
+        if (place / "model.safetensors").is_file():
+            return str(place)
+    raise GridError(f"start_from: expected the weights {weights / 'model.safetensors'}, found none")
 
 
 def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
@@ -228,10 +233,10 @@ def settings(grid: Grid, shape: str, phase: str = "report") -> RecipeArguments:
         GridError: the recipe or the settings are refused, or the shape's family is not for the task.
     """
     seed = grid.tuning.seed if phase == "tune" else grid.seeds[0]
-    words = command(replace(grid, start_from=None), Run(phase, shape, seed, grid.learning_rates[0]))
-    words = [word for word in words[len(TRAIN_COMMAND) :] if word != "--resume"]
+    run = Run(phase, shape, seed, grid.learning_rates[0])
+    recipe, *words = command(replace(grid, start_from=None), run)[len(TRAIN_COMMAND) :]
     try:
-        arguments = parse(words[0], words[1:])
+        arguments = parse(recipe, words)
         task_of(arguments, load_config(shape))
     except (ValueError, OSError) as error:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error

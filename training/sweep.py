@@ -123,8 +123,8 @@ class Sweep:
         except ValueError as error:
             row = typed_row({**run._asdict(), "status": "failed", "error": str(error)})
             said = f"failed: {error} ({log})"
-        before = self.rows.get(run) or {"failures": 0}  # a row that is there is of an attempt that failed
-        failures = before["failures"] + (before.get("status") == "failed")
+        before = self.rows.get(run)  # of an attempt that failed, or None
+        failures = (before["failures"] or 0) + 1 if before else 0
         self.rows[run] = {**row, "failures": failures, "jobs": self.jobs}
         self.again.discard(run)
         rows = [self.rows[key] for key in sorted(self.rows, key=lambda key: (key.phase != "tune", key))]
@@ -179,7 +179,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; they share the machine's cores")
     parser.add_argument("--data_files", nargs="+", help="a local copy of the recipe's dataset, as of leaner train")
     parser.add_argument("--output_dir", help="in place of the grid's; a new folder trains all anew")
-    parser.add_argument("--summary", action="store_true", help="only summarise the runs that are there")
+    parser.add_argument(
+        "--summary", action="store_true", help="only summarise the runs that are there; grid.yaml and summary.json"
+    )
     options = parser.parse_args(argv)
     try:
         if options.jobs < 1:
@@ -192,7 +194,7 @@ def main(argv: list[str]) -> None:
             check_unchanged(grid, rows.values())
             if not rows:
                 raise GridError(f"{grid.path('results.csv')}: no run has ended yet")
-            write_grid(grid)  # of which that may have changed which no run depends on
+            write_grid(grid)  # what no run depends on, such as data and publish, may have changed
         else:
             rows = run_sweep(grid, options.jobs, ["--data_files", *options.data_files] if options.data_files else [])
     except GridError as error:
