@@ -339,6 +339,55 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert "Note: the best learning rate is at the edge of the grid." in published.claims(found)
 
 
+@pytest.mark.parametrize("dataset, hub", [("nyu-mll/glue", True), ("articles/enwik8", False), ("listops", False)])
+def test_commands_name_a_local_copy_where_the_hub_has_none(dataset, hub):
+    results = {"name": "lean", "dataset": dataset, "evidence": {"grid": "g", "hub": hub}}
+    lines = published.commands(results, "leaner train recipe.yaml").splitlines()
+    local = dataset == "articles/enwik8"
+    assert (" --data_files enwik8=FOLDER" in lines[0]) == local and ("generated" in lines[0]) == ("/" not in dataset)
+    assert [" --data_files FOLDER" in line for line in lines[1:]] == [local] * 3
+
+
+def test_words_of_inputs_rows_and_attempts():
+    config, recipe = SimpleNamespace(max_position_embeddings=512), {"recipe": {"max_length": 64}}
+    assert "at 64 tokens; the positions from there to 512 have" in published.limits_of_inputs(config, recipe)
+    config.max_position_embeddings = 64
+    assert published.limits_of_inputs(config, recipe) == " Its training cut inputs at 64 tokens."
+    assert published.limits_of_inputs(SimpleNamespace(), recipe) == ""
+    named = {task: published.rows_of({"task": task}) for task in ("causal-lm", "masked-lm", "image-classification")}
+    assert list(named.values()) == ["documents", "documents", "rows"]
+    found = {"software": {"torch": ["2"]}, "commits": ["abc"], "failures": 2, "runs": 9, "failed": 1, "hours": 1.0}
+    results = {"evidence": {**found, "processor": ["x"], "grid": "g"}, "train": {"seconds": 1.0, "steps": 2}}
+    results["environment"] = {"device": "cpu", "processor": "x", "threads": 1}
+    assert "1 of them failed, 2 further attempts failed and were repeated" in " ".join(
+        published.run_and_grid(results).split()
+    )
+    results["evidence"]["failures"] = 0
+    assert "attempts" not in published.run_and_grid(results)
+
+
+def test_the_kinds_of_cells():
+    base = {"shape": "base", "layers": 8, "heads": 3, "width": 96, "mlp": 384}
+    cells = [base, {**base, "heads": 6}, {**base, "layers": 4}, {**base, "layers": 4, "heads": 6}]
+    cells += [{**base, "width": 64, "heads": 6}, {**base, "heads": 1}, {**base, "layers": 12}]
+    found = {"baseline": "base", "cells": [{**base, "shape": "base"}]}
+    said = [index.kind(cell, found) for cell in cells]
+    assert said == ["baseline", "more heads", "fewer layers", "both", None, None, None]
+
+
+def test_times_of_another_length_are_not_shown(workshop, tmp_path):
+    grid = load_grid(Path("grid.yaml"))
+    held = latency.read(grid)
+    assert held["shapes"] and latency.read(dataclasses.replace(grid, length=held["length"] + 1)) is None
+    grid = dataclasses.replace(grid, output_dir=str(tmp_path))
+    assert latency.read(grid) is None
+    (tmp_path / latency.FILE).write_text(json.dumps({**held, "shapes": {}}))
+    assert latency.read(grid) is None
+    (tmp_path / latency.FILE).write_text("[]")
+    with pytest.raises(ValueError, match=f"{latency.FILE}: TypeError"):
+        latency.read(grid)
+
+
 def test_no_loss_of_quality_is_decided_over_all_grids():
     cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.006, "verdict": comparison.NON_INFERIOR}
     grids = {name: {"seeds": list(range(7)), "cells": [{**cell}]} for name in ("one", "two")}
@@ -547,8 +596,34 @@ def test_a_grid_that_starts_from_another(workshop, tmp_path):
             runs.start_of(loaded, runs.Run("report", shape, seed, 1e-3))
 
 
+def test_what_a_published_run_started_from_is_compared(workshop, monkeypatch):
+    """The weights that it began with must be those of the folder that the card names."""
+    grid = yaml.safe_load(Path("grid.yaml").read_text())
+    shape = grid["shapes"][0]
+    monkeypatch.setattr(publish, "CARDS", workshop / "model_cards")
+    monkeypatch.setattr(publish, "load_grid", lambda path: load_grid(Path("grid.yaml")))
+    started = SimpleNamespace(start_from="model_cards/grids/tiny")
+    run = workshop / "begun"
+    run.mkdir()
+    folder = workshop / "model_cards/leanbert-deep"
+
+    def begun_from(place):
+        (run / "results.json").write_text(json.dumps({"shape": str(place)}))
+        return publish.started_from(started, shape, run)
+
+    assert publish.started_from(SimpleNamespace(start_from=None), shape, run) == shape
+    first, second = (runs.Run("report", shape, seed, 1e-3).folder(load_grid(Path("grid.yaml"))) for seed in (1, 2))
+    assert begun_from(first) == begun_from(folder) == str(folder)
+    with pytest.raises(ValueError, match="start_from: .*leanbert-deep does not hold .*seed2"):
+        begun_from(second)
+    with pytest.raises(ValueError, match="start_from: .*gone.model.safetensors, .* is not there to compare"):
+        begun_from(workshop / "gone")
+    with pytest.raises(ValueError, match="start_from: the weights of other in .* are not published yet"):
+        publish.started_from(started, "other", run)
+
+
 def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
-    """Of one seed for all runs: the run's own folder where it is there, else the folder published of the first seed."""
+    """Of one seed for all: its run's folder where that is there, else the folder that was published of it."""
     grid = yaml.safe_load(Path("grid.yaml").read_text())
     shape = grid["shapes"][0]
     later = {**grid, "start_from": "model_cards/grids/tiny", "output_dir": str(tmp_path), "publish": None}
