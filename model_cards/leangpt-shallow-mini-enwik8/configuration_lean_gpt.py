@@ -1,0 +1,78 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
+"""LeanGPT configuration."""
+
+from typing import ClassVar
+
+from .configuration_leaner import LeanTextConfig, Linear, strict_config
+
+
+@strict_config
+class LeanGPTConfig(LeanTextConfig):
+    r"""Configuration of the LeanGPT models; the defaults are GPT-2 small (Radford et al. 2019).
+
+    Raises ValueError, naming the field, for everything `LeanConfig` refuses and for query heads (of any layer) that
+    the key-value heads do not divide.
+
+    Args (beside those of `LeanTextConfig`):
+        num_key_value_heads (`int`, *optional*): key-value heads of every layer; left out, `num_attention_heads`.
+        use_cache (`bool`, *optional*, defaults to `True`): return the key-value cache.
+    """
+
+    model_type = "lean_gpt"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    task_heads: ClassVar[tuple[str, ...]] = (
+        "ForCausalLM",
+        "ForSequenceClassification",
+        "ForTokenClassification",
+        "ForQuestionAnswering",
+    )
+    base_model_pp_plan = LeanTextConfig.base_model_pp_plan | {"norm": (["hidden_states"], ["hidden_states"])}
+
+    vocab_size: int = 50257
+    num_key_value_heads: int | None = None
+    hidden_act: str = "gelu_new"
+    max_position_embeddings: int = 1024
+    layer_norm_eps: float = 1e-5
+    use_cache: bool = True
+    bos_token_id: int | None = 50256
+    eos_token_id: int | list[int] | None = 50256
+
+    def __post_init__(self, **kwargs):
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self) -> None:
+        super().validate_architecture()
+        self._require_sizes("num_key_value_heads")
+        for index, heads in enumerate(self.heads_per_layer):
+            self._require(
+                heads % self.num_key_value_heads == 0,
+                f"num_attention_heads={heads} of layer {index} is not a multiple of "
+                f"num_key_value_heads={self.num_key_value_heads}",
+            )
+
+    @property
+    def key_value_heads_per_layer(self) -> list[int]:
+        return [self.num_key_value_heads] * self.num_hidden_layers
+
+    def kv_bytes_per_token(self, bytes_per_value: int = 2) -> int:
+        """Bytes that one token adds to the key-value cache, all layers together (2 a value: bfloat16)."""
+        return 2 * sum(self.key_value_heads_per_layer) * self.head_dim * bytes_per_value
+
+    def _embedding_parameters(self) -> int:
+        return (self.vocab_size + self.max_position_embeddings) * self.hidden_size
+
+    def _outer_linears(self, head: str, length: int) -> list[Linear]:
+        width = self.hidden_size
+        return {
+            "Model": [],
+            "ForCausalLM": [Linear(width, self.vocab_size, bias=False, rows=length)],
+            "ForSequenceClassification": [Linear(width, self.num_labels, bias=False)],
+            "ForTokenClassification": [Linear(width, self.num_labels, rows=length)],
+            "ForQuestionAnswering": [Linear(width, 2, rows=length)],
+        }[head]
+
+    def _outer_parameters(self, head: str) -> int:
+        tied = self.vocab_size * self.hidden_size if head == "ForCausalLM" and self.tie_word_embeddings else 0
+        return 2 * self.hidden_size - tied
