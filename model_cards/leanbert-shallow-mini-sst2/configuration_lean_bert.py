@@ -1,0 +1,53 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
+"""LeanBERT configuration."""
+
+from typing import ClassVar
+
+from .configuration_leaner import LeanTextConfig, Linear, strict_config
+
+
+@strict_config
+class LeanBERTConfig(LeanTextConfig):
+    r"""Configuration of the LeanBERT models; the defaults are BERT-base (Devlin et al. 2018, arXiv 1810.04805).
+
+    Raises ValueError, naming the field, for everything `LeanTextConfig` refuses.
+
+    Args (beside those of `LeanTextConfig`):
+        type_vocab_size (`int`, *optional*, defaults to 2): number of token types.
+    """
+
+    model_type = "lean_bert"
+    task_heads: ClassVar[tuple[str, ...]] = (
+        "ForMaskedLM",
+        "ForSequenceClassification",
+        "ForTokenClassification",
+        "ForQuestionAnswering",
+        "ForMultipleChoice",
+    )
+
+    type_vocab_size: int = 2
+    pad_token_id: int | None = 0
+
+    def validate_architecture(self) -> None:
+        super().validate_architecture()
+        self._require_sizes("type_vocab_size")
+        self._require(not getattr(self, "is_decoder", False), "is_decoder: LeanBERT is an encoder")
+
+    def _embedding_parameters(self) -> int:
+        return (self.vocab_size + self.max_position_embeddings + self.type_vocab_size) * self.hidden_size
+
+    def _outer_linears(self, head: str, length: int) -> list[Linear]:
+        width, pooler = self.hidden_size, Linear(self.hidden_size, self.hidden_size)
+        return {
+            "Model": [pooler],
+            "ForMaskedLM": [Linear(width, width, rows=length), Linear(width, self.vocab_size, rows=length)],
+            "ForSequenceClassification": [pooler, Linear(width, self.num_labels)],
+            "ForTokenClassification": [Linear(width, self.num_labels, rows=length)],
+            "ForQuestionAnswering": [Linear(width, 2, rows=length)],
+            "ForMultipleChoice": [pooler, Linear(width, 1)],
+        }[head]
+
+    def _outer_parameters(self, head: str) -> int:
+        masked = head == "ForMaskedLM"  # has a norm of its own, and its matrix is the token embedding where tied
+        tied = self.vocab_size * self.hidden_size if masked and self.tie_word_embeddings else 0
+        return 2 * (1 + masked) * self.hidden_size - tied
