@@ -1,0 +1,231 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
+"""What all three families are made of: one attention, one MLP, one block in two norm orders, one base class, losses.
+
+Shapes: B batch, T query tokens, S key tokens, D hidden_size, H query heads, K key-value heads, d head_dim.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import ModelOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+
+from .configuration_leaner import LeanConfig
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Plain softmax attention: query (B, H, T, d), key and value (B, K, S, d) → (B, T, H, d), weights (B, H, T, S)."""
+    groups = module.num_key_value_groups
+    if groups > 1:
+        key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
+    scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+class LeanAttention(nn.Module):
+    """Multi-head attention whose heads and head size are free of the width (Bhojanapalli et al. 2020, section 3).
+
+    The heads of this layer come from `config.per_layer_config`; key-value heads may be fewer (LeanGPT). The scale is
+    1/sqrt(head_dim).
+    """
+
+    def __init__(self, config: LeanConfig, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.head_dim = config.head_dim
+        self.num_heads = config.heads_per_layer[layer_idx]
+        self.num_key_value_heads = config.key_value_heads_per_layer[layer_idx]
+        self.num_key_value_groups = self.num_heads // self.num_key_value_heads
+        self.scaling = self.head_dim**-0.5
+        self.attention_dropout = config.attention_probs_dropout_prob
+        width, bias = config.hidden_size, getattr(config, "qkv_bias", True)
+        self.q_proj = nn.Linear(width, self.num_heads * self.head_dim, bias=bias)
+        self.k_proj = nn.Linear(width, self.num_key_value_heads * self.head_dim, bias=bias)
+        self.v_proj = nn.Linear(width, self.num_key_value_heads * self.head_dim, bias=bias)
+        self.o_proj = nn.Linear(self.num_heads * self.head_dim, width)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(B, T, D) → (B, T, D) and the weights (B, H, T, S), which only eager attention returns."""
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)  # -1: a tensor-parallel rank holds some of the heads
+        query_states = self.q_proj(hidden_states).view(shape).transpose(1, 2)  # (B, H, T, d)
+        key_states = self.k_proj(hidden_states).view(shape).transpose(1, 2)  # (B, K, T, d)
+        value_states = self.v_proj(hidden_states).view(shape).transpose(1, 2)  # (B, K, T, d)
+        if past_key_values is not None:
+            key_states, value_states = past_key_values.update(key_states, value_states, self.layer_idx)  # (B, K, S, d)
+
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        states, dropout = (query_states, key_states, value_states), self.attention_dropout if self.training else 0.0
+        attn_output, attn_weights = attention_interface(
+            self, *states, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
+        )
+        attn_output = attn_output.reshape(*hidden_states.shape[:-1], -1).contiguous()  # (B, T, H·d)
+        return self.o_proj(attn_output), attn_weights
+
+
+class LeanMLP(nn.Module):
+    """Two linear layers with an activation between them."""
+
+    def __init__(self, config: LeanConfig):
+        super().__init__()
+        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
+        # gelu_new spells the tanh approximation out in nine operations; torch has the same function in one.
+        self.act = ACT2FN["gelu_pytorch_tanh" if config.hidden_act == "gelu_new" else config.hidden_act]
+        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.fc2(self.act(self.fc1(hidden_states)))
+
+
+class LeanBlock(GradientCheckpointingLayer):
+    """Attention and MLP with the norm before each (pre-LN): ViT and GPT-2."""
+
+    def __init__(self, config: LeanConfig, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.self_attn = LeanAttention(config, layer_idx, is_causal)
+        self.norm2 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mlp = LeanMLP(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        hidden_states = hidden_states + self.dropout(self.self_attn(self.norm1(hidden_states), *args, **kwargs)[0])
+        return hidden_states + self.dropout(self.mlp(self.norm2(hidden_states)))
+
+
+class LeanPostNormBlock(LeanBlock):
+    """The same block with the norm after each residual sum (post-LN): BERT."""
+
+    def forward(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        hidden_states = self.norm1(hidden_states + self.dropout(self.self_attn(hidden_states, *args, **kwargs)[0]))
+        return self.norm2(hidden_states + self.dropout(self.mlp(hidden_states)))
+
+
+class LeanPooler(nn.Module):
+    """Linear layer and activation on the first token: (B, T, D) → (B, out)."""
+
+    def __init__(self, hidden_size: int, output_size: int, activation: str = "tanh"):
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, output_size)
+        self.activation = ACT2FN[activation]
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.activation(self.dense(hidden_states[:, 0]))
+
+
+class LeanPreTrainedModel(PreTrainedModel):
+    """What every LeanViT, LeanBERT and LeanGPT class shares: flags, initialisation, and saving with its code."""
+
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["LeanBlock", "LeanPostNormBlock", "LeanViTEmbeddings", "LeanBERTEmbeddings"]
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {"hidden_states": LeanBlock, "attentions": LeanAttention}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Weights N(0, initializer_range), biases 0, norms 1 and 0; a leaf's `init_scale` narrows it (GPT-2)."""
+        super()._init_weights(module)
+        if hasattr(module, "init_scale"):
+            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range * module.init_scale)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
+        """As in transformers, but from safetensors only, unless `use_safetensors=False`: a pickle can run code.
+
+        Raises OSError for a file that is missing or damaged, RuntimeError that names each tensor of another shape.
+        """
+        source = pretrained_model_name_or_path
+        kwargs["use_safetensors"] = kwargs.get("use_safetensors", True) is not False
+        options = {"output_loading_info": False, "ignore_mismatched_sizes": False}
+        wants_info, allows_mismatch = (kwargs.pop(name, default) for name, default in options.items())
+        try:
+            model, info = super().from_pretrained(source, *model_args, **dict.fromkeys(options, True), **kwargs)
+        except SafetensorError as error:
+            raise OSError(f"{source}: damaged or not safetensors ({error}); expected model.safetensors") from error
+        except OSError as error:
+            pickle = Path(source) / "pytorch_model.bin"
+            if not (kwargs["use_safetensors"] and pickle.is_file()):
+                raise
+            raise OSError(f"{pickle} is a pickle, which can run code; expected model.safetensors") from error
+        if info["mismatched_keys"] and not allows_mismatch:
+            mismatches = [f"{name} is {list(is_)}, expected {list(to)}" for name, is_, to in info["mismatched_keys"]]
+            raise RuntimeError(f"{source}: tensors do not fit the configuration: {'; '.join(sorted(mismatches))}")
+        return (model, info) if wants_info else model
+
+    def save_pretrained(self, save_directory, *args, **kwargs) -> None:
+        """As in transformers; the config names every Auto class of the family, so that strangers can load any head."""
+        if self._auto_class is not None:
+            self.config.auto_map = self.config.auto_classes()
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+
+def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, ignore_index: int | None = None) -> None:
+    """Raises ValueError for an id outside 0..size-1, named with its position; only in eager mode on a CPU.
+
+    Elsewhere reading the values would wait for the device or break the graph.
+    """
+    if ids is None or type(ids) is not torch.Tensor or ids.device.type != "cpu" or ids.is_floating_point():
+        return
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return
+    wrong = (ids < 0) | (ids >= size)
+    if ignore_index is not None:
+        wrong &= ids != ignore_index
+    if wrong.any():
+        position = tuple(wrong.nonzero()[0].tolist())
+        raise ValueError(f"{name}{list(position)} is {ids[position].item()}, expected 0..{size - 1} ({bound}={size})")
+
+
+def recorded(outputs: ModelOutput) -> dict[str, tuple[torch.Tensor, ...] | None]:
+    """Hidden states and attentions of the base model, to be handed on by a head."""
+    return {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
+
+
+def class_loss(model: PreTrainedModel, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs):
+    """Loss of one prediction per item, logits (B, num_labels); what kind follows `config.problem_type` and labels.
+
+    Labels: (B,) classes; (B,) or (B, num_labels) numbers for regression; (B, num_labels) for several labels at once.
+    """
+    if labels is None:
+        return None
+    if model.config.problem_type in (None, "single_label_classification") and model.config.num_labels > 1:
+        check_range("labels", labels, model.config.num_labels, "num_labels", ignore_index=-100)
+    loss, items = model.loss_function(labels, logits, model.config, **kwargs), kwargs.get("num_items_in_batch")
+    if items is not None and model.config.problem_type != "single_label_classification":
+        loss = loss * labels.numel() / items  # transformers' mean is of one batch, Trainer divides by all accumulated
+    return loss
