@@ -159,6 +159,23 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
         (target / "model.safetensors").write_bytes(weights)
 
 
+def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(publish, "GRIDS", tmp_path)
+    publish.main([])  # nothing is there
+    shutil.copyfile("grid.yaml", tmp_path / "tiny.yaml")
+    target = workshop / "model_cards/leanbert-deep"
+    before = (target / "results.json").read_text()
+    results = json.loads(before)
+    change(target, evidence={**results["evidence"], "margin": 0.5})
+    assert (target / "results.json").read_text() != before
+    publish.main([])
+    assert (target / "results.json").read_text() == before
+    assert "leanbert-deep\nmodel_cards/leanbert-shallow\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        publish.main(["--replace"])
+    assert "--replace: expected with the grid file whose runs are meant" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "place, value",
     [

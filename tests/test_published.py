@@ -34,6 +34,11 @@ def test_a_folder_says_what_its_weights_give(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_what_a_folder_says_of_other_runs_is_in_the_rows_of_the_grids(folder):
+    verify.check_evidence(folder, json.loads((folder / "results.json").read_text())["evidence"])
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_folder_is_small_and_names_no_local_path(folder):
     assert (folder / "model.safetensors").stat().st_size <= 25e6
     for path in folder.rglob("*"):

@@ -1,8 +1,9 @@
-"""`leaner publish GRID.yaml`: folders under model_cards/, exactly as they are pushed to the Hub, from a grid's runs.
+"""`leaner publish [GRID.yaml]`: folders under model_cards/, exactly as they are pushed to the Hub, from a grid's runs.
 
 Of each shape that the grid's `publish` names it takes the run of the first seed, whatever its result: weights, code,
 configuration, tokenizer or processor, the resolved recipe, and a results.json with the evidence of the whole grid. Of
 a folder that is there only the evidence and the card are written anew; `--replace` takes all anew from the run.
+Without a grid, evidence and card of every folder that is there: a card also shows the rows of other grids.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from .tasks import CausalLM, SequenceClassification
 from .verify import CARDS, KEPT, metrics_of, sha256, tolerances, verify
 
 
+GRIDS = Path("training/grids")
 SUBSET = 200  # rows of the short verification
 LOCAL = ("data_files",)  # settings that say where data lie on one machine
 
@@ -54,7 +56,7 @@ def started_from(grid: Grid, shape: str, folder: Path) -> str:
     """
     if grid.start_from is None:
         return shape
-    earlier = load_grid(CARDS.parent / "training" / "grids" / f"{Path(grid.start_from).name}.yaml")
+    earlier = load_grid(GRIDS / f"{Path(grid.start_from).name}.yaml")
     name = (earlier.publish or {}).get(shape)
     if name is None or not (CARDS / name / "model.safetensors").is_file():
         raise ValueError(f"start_from: the weights of {shape} in {grid.start_from} are not published yet")
@@ -200,22 +202,35 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
     return target
 
 
+def renew_all() -> None:
+    """`renew` for each folder of this project's grids that is there."""
+    for grid in map(load_grid, sorted(GRIDS.glob("*.yaml"))):
+        for shape, name in (grid.publish or {}).items():
+            if (CARDS / name).exists():
+                print(renew(grid, shape))
+
+
 def main(argv: list[str]) -> None:
     """The command; status 1 and one line where something is missing or does not hold."""
     parser = argparse.ArgumentParser(prog="leaner publish", description=__doc__.split("\n")[0])
-    parser.add_argument("grid", type=Path, help="the grid file, YAML, with publish")
+    parser.add_argument("grid", nargs="?", type=Path, help="YAML, with publish; left out, renew the folders there are")
     parser.add_argument("--data_files", nargs="+", default=[], help="a local copy of the recipe's dataset")
     parser.add_argument("--replace", action="store_true", help="take folders that are there anew, weights too")
     options = parser.parse_args(argv)
+    if options.grid is None and (options.data_files or options.replace):
+        parser.error("--data_files and --replace: expected with the grid file whose runs are meant")
     logging.set_verbosity_error()
     words = ["--data_files", *options.data_files] if options.data_files else []
     try:
-        grid = load_grid(options.grid)
-        if not grid.publish:
-            raise ValueError(f"{options.grid}: publish: missing, expected shapes and the names of their folders")
-        for shape, name in grid.publish.items():
-            there = (CARDS / name).exists() and not options.replace
-            print(renew(grid, shape) if there else publish(grid, shape, words))
+        if options.grid is None:
+            renew_all()
+        else:
+            grid = load_grid(options.grid)
+            if not grid.publish:
+                raise ValueError(f"{options.grid}: publish: missing, expected shapes and the names of their folders")
+            for shape, name in grid.publish.items():
+                there = (CARDS / name).exists() and not options.replace
+                print(renew(grid, shape) if there else publish(grid, shape, words))
         print(write_index(CARDS))
     except (GridError, ValueError, OSError) as error:
         raise SystemExit(f"leaner publish: {' '.join(str(error).split())}") from error
