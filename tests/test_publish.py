@@ -129,9 +129,9 @@ def test_the_card_shows_the_grid(workshop):
     assert f"| FLOPs of a forward pass, 128 tokens | {found['cells'][0]['flops_forward'] / 1e6:,.1f}M |" in text
     assert found["cells"][1]["flops_forward"] == pytest.approx(flops, rel=1e-3) and " (1) | **" in text
     assert "not timed" not in text and "against parameters and milliseconds" in text
-    for said in (*guesses, "was not trained by this", "What was not tested", f"{losses}{held_out:.4f} held out."):
+    for said in (*guesses, "has not been trained this", "What was not tested", f"{losses}{held_out:.4f} held out."):
         assert said in text
-    assert "The baseline is not clearly better than guessing, so this says nothing." in text
+    assert "; not learned: the baseline is not clearly better than guessing, so this says nothing." in text
     assert text.count("o loss of quality") == 1  # what it would need
     assert (workshop / "model_cards/README.md").read_text() == index.render(Path("model_cards"))
     assert "[leanbert-deep](leanbert-deep)" in index.render(Path("model_cards"))
@@ -161,7 +161,8 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
 
 def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(publish, "GRIDS", tmp_path)
-    publish.main([])  # nothing is there
+    with pytest.raises(SystemExit, match=f"model_cards/leanbert-deep: no grid in {tmp_path} has it under publish"):
+        publish.main([])
     shutil.copyfile("grid.yaml", tmp_path / "tiny.yaml")
     target = workshop / "model_cards/leanbert-deep"
     before = (target / "results.json").read_text()
@@ -176,10 +177,28 @@ def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, monkeypatch,
     assert "--replace: expected with the grid file whose runs are meant" in capsys.readouterr().err
 
 
+def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
+    """So that a verification, which reads the grid beside the rows, finds what the card says."""
+    folder, saved = workshop / "model_cards/leanbert-deep", workshop / "model_cards/grids/tiny/grid.yaml"
+    before, loaded = saved.read_bytes(), load_grid(Path("grid.yaml"))
+    try:
+        publish.renew(dataclasses.replace(loaded, data="trees of another wood"), loaded.baseline)
+        said = json.loads((folder / "results.json").read_text())["evidence"]
+        assert said["data"] == "trees of another wood" and "another wood" in (folder / "README.md").read_text()
+        verify.check_evidence(folder, said)
+        for change in ({"start_seed": 2, "start_from": "x"}, {"margin": 0.5}, {"overrides": None}):
+            with pytest.raises(GridError, match=f"{[*change][-1]}: expected"):
+                publish.renew(dataclasses.replace(loaded, **change), loaded.baseline)
+    finally:
+        saved.write_bytes(before)
+        publish.renew(load_grid(saved), loaded.baseline)
+
+
 @pytest.mark.parametrize(
     "place, value",
     [
         ("cells.0.values.2", 0.9),
+        ("guesses.1.value", 0.99),
         ("cells.1.mean", 0.99),
         ("cells.1.interval.0", 0.4),
         ("cells.1.n", 7),
@@ -236,7 +255,8 @@ def test_missing_files_and_another_recipe_are_found(folder):
         verify.verify(folder, {})
 
 
-def test_a_failed_move_leaves_what_was_there(tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt("disk full")], ids=["full", "Ctrl-C"])
+def test_a_failed_move_leaves_what_was_there(error, tmp_path, monkeypatch):
     target, scratch = tmp_path / "target", tmp_path / "scratch"
     for path in (target, scratch / "new"):
         path.mkdir(parents=True)
@@ -245,11 +265,11 @@ def test_a_failed_move_leaves_what_was_there(tmp_path, monkeypatch):
 
     def fails(path, place):
         if path.name == "new":
-            raise OSError("disk full")
+            raise error
         return rename(path, place)
 
     monkeypatch.setattr(Path, "rename", fails)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(type(error), match="disk full"):
         publish.moved(scratch / "new", target, scratch)
     assert (target / "file").read_text() == "target"
     monkeypatch.setattr(Path, "rename", rename)
@@ -309,8 +329,13 @@ def test_what_was_fine_tuned_from_a_grid(workshop):
         (cell,) = each["cells"]
         assert each["grid"] == "tiny-later" and not each["published"] and cell["values"] == found["cells"][0]["values"]
         score = published.score(found["cells"][0], ".4f")
-        line = f"| `tiny-later`, accuracy (higher is better) | its own | {score} | not run | {cell['chance']:.4f} |"
+        guess = f"{cell['chance']:.4f}" + (", not learned" if each["learned"] is False else "")
+        line = f"| `tiny-later`, accuracy (higher is better) | its own | {score} | not run | {guess} |"
         assert line in published.fine_tuned(found)
+        for learned in (True, False, None):
+            each["learned"] = learned
+            assert (", not learned |" in published.fine_tuned(found)) == (learned is False)
+        each["learned"] = evidence.gather(load_grid(here / "grid.yaml"))["fine_tuned"][0]["learned"]
         verify.check_evidence(folder, found)
         cell["values"]["2"] += 0.25
         with pytest.raises(ValueError, match="evidence.fine_tuned.0.cells.0.values.2 is"):
@@ -328,6 +353,7 @@ def test_the_reference_beside(workshop):
     try:
         grid = yaml.safe_load((here / "grid.yaml").read_text())
         grid |= {"output_dir": "model_cards/grids/tiny-transformers", "shapes": grid["shapes"][:1], "publish": None}
+        grid["overrides"] = {**grid["overrides"], "implementation": "transformers"}
         (beside / "grid.yaml").write_text(yaml.safe_dump(grid))
         lines = (here / "results.csv").read_text().splitlines()
         kept = [line for line in lines if "shallow" not in line]
@@ -335,6 +361,11 @@ def test_the_reference_beside(workshop):
         found = evidence.gather(load_grid(here / "grid.yaml"))
         assert found["reference"]["mean"] == found["cells"][0]["mean"] and found["reference"]["n"] == 2
         assert "transformers' own model of the baseline's shape, tuned and trained alike" in published.notes_on(found)
+        assert "transformers' own" not in published.notes_on(evidence.gather(load_grid(beside / "grid.yaml")))
+        for key, value in (("overrides", {**grid["overrides"], "max_steps": 9}), ("recipe", "listops")):
+            (beside / "grid.yaml").write_text(yaml.safe_dump({**grid, key: value}))
+            with pytest.raises(ValueError, match=f"tiny-transformers/grid.yaml: {key}: expected .* got"):
+                evidence.gather(load_grid(here / "grid.yaml"))
     finally:
         shutil.rmtree(beside)
 
@@ -345,7 +376,8 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
         cell.update(n=1, sd=None, interval=None, p=None, p_non_inferiority=None, difference=0.01, verdict="undecided")
     found |= {"seeds": [1], "margin": None, "tuning": None}
     said = published.claims(found)
-    assert "0.0100 better than the baseline, one pair of runs, which may be chance." in said and "interval" not in said
+    assert "0.0100 better than the baseline, one pair of runs, which may be chance; undecided, with fewer than" in said
+    assert "interval" not in said
     rest = published.untested(found, {"task": "causal-lm", "continuations": None})
     quoted = published.untested(found, {"task": "causal-lm", "continuations": {"texts": []}})
     assert "by heart" in rest and "by heart" not in quoted
@@ -354,6 +386,18 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert "in runs of max_steps 3, which may favour what learns quickly" in published.chosen(found, "rows")
     found["cells"][1]["notes"] = ["the best learning rate is at the edge of the grid"]
     assert "Note: the best learning rate is at the edge of the grid." in published.claims(found)
+    found["cells"][1] |= {"verdict": comparison.NOT_LEARNED}
+    assert "; not learned: the baseline" in published.claims(found) and "undecided" not in published.claims(found)
+    found["cells"][1] |= {"verdict": "undecided", "pairs": 7, "interval": [-0.1, 0.2]}
+    assert "includes 0; undecided, without the margin that a verdict needs" in published.claims(found)
+
+
+def test_words_of_where_the_weights_start():
+    found = {"recipe": "cola", "overrides": {"max_steps": 3, "eval_strategy": "no"}}
+    assert published.setting(found) == "Recipe `cola` with max_steps 3, eval_strategy no."
+    found = {"recipe": "cola", "overrides": None, "start_from": "masked", "start_seed": None}
+    assert published.setting(found) == "Recipe `cola`; from the weights of `masked`."
+    assert published.setting({**found, "start_seed": 1}) == "Recipe `cola`; from the weights of seed 1 of `masked`."
 
 
 @pytest.mark.parametrize("dataset, hub", [("nyu-mll/glue", True), ("articles/enwik8", False), ("listops", False)])
@@ -363,6 +407,10 @@ def test_commands_name_a_local_copy_where_the_hub_has_none(dataset, hub):
     local = dataset == "articles/enwik8"
     assert (" --data_files enwik8=FOLDER" in lines[0]) == local and ("generated" in lines[0]) == ("/" not in dataset)
     assert [" --data_files FOLDER" in line for line in lines[1:]] == [local] * 3
+    results["evidence"] |= {"data_files": "train=FOLDER/a validation=FOLDER/b", "start_from": "masked"}
+    lines = published.commands(results, "leaner train recipe.yaml").splitlines()
+    assert [" --data_files train=FOLDER/a validation=FOLDER/b" in line for line in lines[1:]] == [False, local, local]
+    assert lines[-1].endswith("   # every cell, trained anew; names the runs of masked that it needs")
 
 
 def test_words_of_inputs_rows_and_attempts():
@@ -406,14 +454,19 @@ def test_times_of_another_length_are_not_shown(workshop, tmp_path):
 
 
 def test_no_loss_of_quality_is_decided_over_all_grids():
-    cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.006, "verdict": comparison.NON_INFERIOR}
-    grids = {name: {"seeds": list(range(7)), "cells": [{**cell}]} for name in ("one", "two")}
+    base = {"shape": "base", "pairs": None, "n": 7, "p_non_inferiority": None, "learned": True}
+    cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.006}
+    grids = {
+        name: {"baseline": "base", "seeds": list(range(7)), "cells": [{**cell}, {**base}]} for name in ("one", "two")
+    }
     assert index.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
     assert "no loss of quality within" not in index.verdicts(grids)  # 0.012 after correction
-    grids["two"]["cells"][0]["verdict"] = comparison.NOT_LEARNED
-    assert index.verdicts(grids).count("no loss of quality within") == 1 and "a on two" not in index.verdicts(grids)
+    for learned in (False, None):  # nobody knows
+        grids["two"]["cells"][1]["learned"] = learned
+        said = index.verdicts(grids)
+        assert said.count("no loss of quality within") == 1 and "a on two" not in said
     grids["one"]["cells"][0]["pairs"] = 6
-    assert "all are undecided" in index.verdicts(grids)
+    assert "7 seeds (the most here is 7)" in index.verdicts(grids) and "none is decided" in index.verdicts(grids)
 
 
 def test_tolerances_follow_the_rows(folder):
@@ -448,6 +501,18 @@ def test_a_changed_tensor_is_found(folder):
     change(folder, weights_sha256=verify.sha256(path))
     published.write_card(folder)
     with pytest.raises(ValueError, match=r"results.json: metrics.eval_\w+ is .*, the weights give"):
+        verify.verify(folder, {})
+
+
+def test_invented_guesses_are_found(folder):
+    """Where no grid is beside the folder, by fitting them again."""
+    results = json.loads((folder / "results.json").read_text())
+    (bag,) = (each for each in results["evidence"]["guesses"] if each["name"] == "bag of tokens")
+    bag["value"] = 0.01
+    change(folder, evidence=results["evidence"])
+    published.write_card(folder)
+    verify.verify(folder, {}, short=True)
+    with pytest.raises(ValueError, match="results.json: evidence.guesses: bag of tokens is 0.01, the data give"):
         verify.verify(folder, {})
 
 
@@ -514,6 +579,30 @@ def test_numbers_that_do_not_fit_make_no_card(folder, values, message):
     with pytest.raises(ValueError, match=rf"results.json: .*{message}"):
         published.write_card(folder)
     assert (folder / "README.md").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "place, value, message",
+    [
+        ("values", {"1": "x", "2": 0.1}, "TypeError"),
+        ("latency", {"32": {"seconds": 1.0, "items_per_second": 1.0}}, "KeyError '1'"),
+    ],
+)
+def test_what_cannot_be_drawn_makes_no_card(folder, place, value, message):
+    before = (folder / "README.md").read_text()
+    found = json.loads((folder / "results.json").read_text())["evidence"]
+    found["cells"][0][place] = value
+    change(folder, evidence=found)
+    with pytest.raises(ValueError, match=f"results.json: .*{message}"):
+        published.write_card(folder)
+    assert (folder / "README.md").read_text() == before
+
+
+def test_a_recipe_that_is_no_yaml(folder, capsys):
+    (folder / "recipe.yaml").write_text("task: [")
+    with pytest.raises(SystemExit, match="1 of 1 failed"):
+        verify.main([str(folder)])
+    assert "recipe.yaml: no YAML file" in capsys.readouterr().err
 
 
 def test_weights_of_another_shape(folder, workshop):
@@ -654,7 +743,8 @@ def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
     kept.rename(tmp_path / "runs")
     try:
         assert {runs.start_of(starts[1], run) for run in of} == {f"model_cards/{grid['publish'][shape]}"}
-        with pytest.raises(GridError, match="start_from: expected the weights .*seed2.*, found none"):
+        how = "leaner train listops-short --shape deep/bert.json --seed 2 .*--output_dir model_cards/grids/tiny/runs"
+        with pytest.raises(GridError, match=f"start_from: .*seed2.*, found none; {how}.* trains them"):
             runs.start_of(starts[2], of[0])
     finally:
         (tmp_path / "runs").rename(kept)

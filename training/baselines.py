@@ -1,5 +1,8 @@
 """What can be had without a transformer: guesses from label counts, length, first token and bag of tokens."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 from datasets import Dataset
 from scipy.sparse import csr_matrix
@@ -7,6 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import OneHotEncoder
 from transformers import EvalPrediction
 
+from .evaluate import load
+from .sources import load_training
 from .tasks import SequenceClassification
 
 
@@ -51,3 +56,14 @@ def text_baselines(task: SequenceClassification, train: Dataset, held_out: Datas
         model = LogisticRegression(max_iter=300).fit(seen, labels)
         found.append({"name": name, "value": score(model.predict(asked))})
     return found
+
+
+def guesses(folder: Path, words: list[str]) -> list[dict[str, object]] | None:
+    """`text_baselines` on the training and evaluation rows of a run or a published folder; None for other tasks."""
+    with tempfile.TemporaryDirectory() as scratch:
+        evaluation = load(str(folder), words, scratch)
+        task, arguments = evaluation.task, evaluation.arguments
+        if not isinstance(task, SequenceClassification) or task.regression:
+            return None
+        train = task.prepare(load_training(arguments)[0], "training rows", training=True)
+        return text_baselines(task, train, evaluation.prepared)

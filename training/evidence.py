@@ -1,5 +1,6 @@
 """What a grid says of its cells, as the results.json of a published folder holds it."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -12,10 +13,11 @@ from .grid import Grid, load_grid
 from .runs import Row, Run, read_rows, tune
 
 
+GUESSES = "guesses.json"  # beside a grid's rows: what `baselines.guesses` found
 PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference
 
 EVIDENCE = {  # the fields; what ends in ? may be missing or null
-    str: "grid recipe baseline metric data? start_from? latency_on?",
+    str: "grid recipe baseline metric data? data_files? start_from? latency_on?",
     list: "seeds learning_rates cells fine_tuned processor commits guesses?",
     dict: "tuning? overrides? beside? reference? software",
     bool: "hub higher_is_better",
@@ -29,13 +31,30 @@ CELL = {
     int: "n layers heads head_dim width mlp length parameters? kv_bytes_per_token? pairs? peak_memory_bytes?",
     float: "learning_rate? mean? sd? difference? p_non_inferiority? parameters_over_baseline? flops_forward seconds? "
     "kappa_start? kappa_end? chance?",
+    bool: "learned?",
 }
-FINE_TUNED = {str: "grid metric", bool: "higher_is_better published", list: "cells", int: "start_seed?"}
+FINE_TUNED = {str: "grid metric", bool: "higher_is_better published learned?", list: "cells", int: "start_seed?"}
+KINDS = ("baseline", "more heads", "fewer layers", "both")
 
 
 def dataset_name(results: dict[str, Any]) -> str:
     """The short name of a run's dataset."""
     return results.get("dataset_config") or results["dataset"].split("/")[-1]
+
+
+def baseline_of(evidence: dict[str, Any]) -> dict[str, Any]:
+    """The cell that the others are compared with."""
+    return next(cell for cell in evidence["cells"] if cell["shape"] == evidence["baseline"])
+
+
+def kind(cell: dict[str, Any], evidence: dict[str, Any]) -> str | None:
+    """How a cell differs from the baseline, one of KINDS; None for any other difference."""
+    base = baseline_of(evidence)
+    same = all(cell[name] == base[name] for name in ("width", "mlp"))
+    more, equal = cell["heads"] > base["heads"], cell["heads"] == base["heads"]
+    fewer, deep = cell["layers"] < base["layers"], cell["layers"] == base["layers"]
+    fits = (equal and deep, more and deep, equal and fewer, more and fewer)
+    return KINDS[fits.index(True)] if same and any(fits) else None
 
 
 def finished(grid: Grid, cell: dict[str, object], rows: dict[Run, Row]) -> list[Row]:
@@ -77,18 +96,28 @@ def cells(grid: Grid, rows: dict[Run, Row]) -> list[dict[str, object]]:
 
 
 def reference(grid: Grid) -> dict[str, object] | None:
-    """transformers' own model of the baseline's shape, tuned and trained alike in the grid beside; None without."""
+    """transformers' own model of the baseline's shape, tuned and trained alike in the grid beside; None without.
+
+    Raises:
+        ValueError: that grid trains something else, or otherwise.
+    """
     folder = Path(grid.output_dir.rstrip("/") + PEERS)
     if not (folder / "results.csv").is_file():
         return None
     peers = load_grid(folder / "grid.yaml")
+    alike = {"shapes": [grid.baseline], "recipe": grid.recipe, "tuning": grid.tuning, "start_from": grid.start_from}
+    alike |= {"overrides": {**(grid.overrides or {}), "implementation": "transformers"}}
+    for key, expected in alike.items():
+        if getattr(peers, key) != expected:
+            said = f"expected {expected} as of the reference of {grid.output_dir}, got {getattr(peers, key)}"
+            raise ValueError(f"{folder / 'grid.yaml'}: {key}: {said}")
     (cell,) = summarise(peers, read_rows(folder / "results.csv"))["shapes"]
     return {name: cell[name] for name in ("learning_rate", "n", "mean", "sd")} if cell["n"] else None
 
 
 def fine_tuned(grid: Grid) -> list[dict[str, object]]:
-    """Of each grid that started from this one's weights: its metric, every seed's value of each shape, and whether
-    weights of it are published."""
+    """Of each grid that started from this one's weights: its metric, every seed's value of each shape, whether its
+    baseline learned, and whether weights of it are published."""
     found = []
     for path in sorted(Path(grid.output_dir).parent.glob("*/results.csv")):
         other = load_grid(path.parent / "grid.yaml")
@@ -103,8 +132,18 @@ def fine_tuned(grid: Grid) -> list[dict[str, object]]:
         ]
         about = {name: said[name] for name in ("metric", "higher_is_better")}
         about |= {"published": bool(other.publish), "start_seed": other.start_seed}
+        about |= {"learned": next(cell["learned"] for cell in said["shapes"] if cell["shape"] == other.baseline)}
         found.append({"grid": path.parent.name, **about, "cells": cells})
     return found
+
+
+def guesses_of(grid: Grid) -> list[dict[str, object]] | None:
+    """What GUESSES of the grid holds; None where none were made."""
+    path = grid.path(GUESSES)
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except ValueError as error:
+        raise ValueError(f"{path}: no JSON: {error}; leaner publish --replace writes it") from error
 
 
 def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
@@ -136,11 +175,13 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "fine_tuned": fine_tuned(grid),
         "margin": grid.margin,
         "data": grid.data,
+        "data_files": grid.data_files,
         "hub": grid.hub,
         "metric": summary["metric"],
         "higher_is_better": summary["higher_is_better"],
         "cells": cells(grid, rows),
         "reference": reference(grid),
+        "guesses": guesses_of(grid),
         "runs": len(rows),
         "failed": len(rows) - len(done),
         "failures": sum(row["failures"] or 0 for row in rows.values()),

@@ -9,6 +9,7 @@ tuning: {seed: 0, holdout: 2000, extend: 3, overrides: {max_steps: 300}}
 overrides: {max_steps: 600}         # settings of the training, the same for every run
 output_dir: runs/sweeps/fashion     # left out, runs/sweeps/<name of the grid file>
 data: what the rows are             # left out, the recipe's dataset; stated on the published cards
+data_files: train=FOLDER/a.parquet  # the words of --data_files for a copy in FOLDER; left out, FOLDER alone
 hub: true                           # whether the evaluation rows are those of the Hub's dataset; left out, false
 publish: {vit/tiny: leanvit-tiny}   # folders of model_cards/ that `leaner publish` makes of the first seed
 metric: accuracy                    # left out, the task's; or loss
@@ -31,11 +32,13 @@ import yaml
 
 from modeling_leaner.shapes import shape_names
 
+from . import report
+
 
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
 # Once the grid has run:
 MAY_GROW = ("shapes", "seeds", "learning_rates")
-MAY_CHANGE = ("baseline", "output_dir", "beside", "publish", "data", "hub", "length")
+MAY_CHANGE = ("baseline", "output_dir", "beside", "publish", "data", "data_files", "hub", "length")
 
 
 class GridError(ValueError):
@@ -113,6 +116,7 @@ class Grid:
     beside: str | None = _key(_is_text, "the output_dir of another grid", None)
     length: int | None = _key(lambda value: _is_whole(value, 1), "a number of tokens from 1", None)
     data: str | None = _key(_is_text, "what the rows are, in words", None)
+    data_files: str | None = _key(_is_text, "words of --data_files in which FOLDER stands for the copy's folder", None)
     hub: bool = _key(lambda value: isinstance(value, bool), "true or false", False)
     publish: dict | None = _key(
         _is_names, "shapes of the grid and different names of their folders, of a-z, 0-9, dots and hyphens", None
@@ -207,12 +211,17 @@ def check_unchanged(grid: Grid, rows: Iterable[dict[str, object]]) -> None:
         return  # whatever failed wrote nothing yet, such as a misspelt setting
     if not saved.exists():
         raise GridError(f"output_dir: expected {saved} beside its runs, name another output_dir")
-    before, now = yaml.safe_load(saved.read_text(encoding="utf-8")), asdict(grid)
+    before, now = asdict(load_grid(saved)), asdict(grid)
     before["tuning"] = before["tuning"] or now["tuning"]  # nothing was tuned over a single learning rate
     for key, value in before.items():
         gone = key in MAY_GROW and not set(value) <= set(now[key])
         if gone or ((value or None) != (now[key] or None) and key not in (*MAY_GROW, *MAY_CHANGE)):
             raise GridError(f"{key}: expected {value} as in {saved}, got {now[key]}; or name another output_dir")
+
+
+def write_grid(grid: Grid) -> None:
+    """The grid that the rows are of, beside them."""
+    report.write_bytes(grid.path("grid.yaml"), yaml.safe_dump(asdict(grid), sort_keys=False).encode())
 
 
 def slug(shape: str) -> str:

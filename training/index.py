@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import report
-from .comparison import MAX_P, MIN_PAIRS, NOT_LEARNED
-from .evidence import gather
+from .comparison import MAX_P, MIN_PAIRS
+from .evidence import KINDS, baseline_of, gather, kind
 from .grid import load_grid
-from .published import claims, is_local, notes_on, number, score, table
+from .published import claims, is_local, notes_on, number, score, setting, table
 
 
 HEAD = """# Model cards
@@ -17,19 +17,6 @@ Written by `leaner card` from the folders here and the results.csv of each grid.
 exactly what is pushed to the Hub; `make verify-cards` recomputes their numbers from the weights alone. What was
 expected before each grid and what came out, failures too, is in [LOG.md](LOG.md).
 """
-
-
-KINDS = ("baseline", "more heads", "fewer layers", "both")
-
-
-def kind(cell: dict, evidence: dict) -> str | None:
-    """How a cell differs from the baseline, one of KINDS; None for any other difference."""
-    base = next(each for each in evidence["cells"] if each["shape"] == evidence["baseline"])
-    same = all(cell[name] == base[name] for name in ("width", "mlp"))
-    more, equal = cell["heads"] > base["heads"], cell["heads"] == base["heads"]
-    fewer, deep = cell["layers"] < base["layers"], cell["layers"] == base["layers"]
-    fits = (equal and deep, more and deep, equal and fewer, more and fewer)
-    return KINDS[fits.index(True)] if same and any(fits) else None
 
 
 def holm(values: dict[str, float]) -> dict[str, float]:
@@ -63,25 +50,25 @@ def grid_section(name: str, evidence: dict) -> str:
     far = "all" if done == planned else f"{done} of {planned}"
     seeds = ", ".join(map(str, evidence["seeds"]))
     rates = ", ".join(f"{rate:g}" for rate in evidence["learning_rates"])
-    about = f"Recipe `{evidence['recipe']}`, seeds {seeds}, learning rates tried {rates}; {far} reported runs "
+    about = f"{setting(evidence)} Seeds {seeds}, learning rates tried {rates}; {far} reported runs "
     about += f"finished, {evidence['failed']} failed, {evidence['hours']:.1f} hours."
     return "\n\n".join((f"### {name}", about, table(evidence, ""), claims(evidence), notes_on(evidence))) + "\n"
 
 
 def verdicts(found: dict[str, dict]) -> str:
-    """Non-inferiority of every cell over all grids, corrected together; or how many seeds are missing for it."""
+    """Non-inferiority of every cell over all grids, corrected together; or that none can be tested."""
     raw = {
         f"{cell['shape']} on {name}": cell["p_non_inferiority"]
         for name, evidence in found.items()
         for cell in evidence["cells"]
         if cell["p_non_inferiority"] is not None
         and cell["pairs"] == len(evidence["seeds"]) >= MIN_PAIRS
-        and cell["verdict"] != NOT_LEARNED
+        and baseline_of(evidence)["learned"]
     }
     if not raw:
         most = max((cell["n"] for evidence in found.values() for cell in evidence["cells"]), default=0)
-        needed = f"the {MIN_PAIRS} seeds that “no loss of quality” needs"
-        return f"No cell has {needed}, the most is {most}: all are undecided."
+        needed = f"{MIN_PAIRS} seeds (the most here is {most}), a margin fixed before the first run, and a baseline"
+        return f"“No loss of quality” needs {needed} that has learned. No cell has all of it: none is decided."
     lines = [
         f"- {name}: p = {number(raw[name], '.3g')}, corrected {number(value, '.3g')}: "
         + ("no loss of quality within the margin." if value < MAX_P else "undecided.")

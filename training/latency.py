@@ -98,7 +98,7 @@ def main(argv: list[str]) -> None:
         if (grid.overrides or {}).get("implementation") == "transformers":
             raise GridError(f"{options.grid}: implementation: this family's models are timed, transformers' are not")
         built, length = models(grid), length_of(grid)
-    except (GridError, ValueError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise SystemExit(f"leaner latency: {' '.join(str(error).split())}") from error
     shapes: dict[str, dict] = {shape: {} for shape in built}
     for batch in BATCHES:

@@ -17,16 +17,16 @@ import yaml
 from transformers.utils import logging
 
 from . import report
-from .baselines import text_baselines
+from .baselines import guesses
 from .continuations import continuations
 from .evaluate import load
-from .evidence import dataset_name, gather
-from .grid import Grid, GridError, load_grid
+from .evidence import GUESSES, dataset_name, gather
+from .grid import Grid, check_unchanged, load_grid, write_grid
 from .index import write_index
 from .published import write_card
 from .runs import Run, read_rows, tune
 from .sources import load_evaluation, load_training
-from .tasks import CausalLM, SequenceClassification
+from .tasks import CausalLM
 from .verify import CARDS, KEPT, metrics_of, sha256, tolerances, verify
 
 
@@ -68,6 +68,22 @@ def started_from(grid: Grid, shape: str, folder: Path) -> str:
     return str(CARDS / name)
 
 
+def partners(grid: Grid, shape: str) -> list[str]:
+    """The folders that are published with that of a shape."""
+    return [name for each, name in grid.publish.items() if each != shape]
+
+
+def gathered(grid: Grid) -> dict[str, Any]:
+    """The evidence of the rows, whose grid.yaml becomes the grid's own where that differs in what no run depends on.
+
+    Raises:
+        GridError: the rows are of another grid.
+    """
+    check_unchanged(grid, read_rows(grid.path("results.csv")).values())
+    write_grid(grid)
+    return gather(grid)
+
+
 def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], words: list[str]) -> dict[str, Any]:
     """The published results.json: the run's own, the evidence, and what a verification compares."""
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
@@ -78,7 +94,7 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
         "name": grid.publish[shape],
         "cell": shape,
         "shape": started_from(grid, shape, folder),
-        "partners": [name for each, name in grid.publish.items() if each != shape],
+        "partners": partners(grid, shape),
         "license": "apache-2.0",
         "recipe": recipe,
         "weights_sha256": sha256(folder / "model.safetensors"),
@@ -93,17 +109,6 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
         "evidence": evidence,
         "continuations": writing(folder, words),
     }
-
-
-def guesses(folder: Path, words: list[str]) -> list[dict[str, object]] | None:
-    """`text_baselines` on the run's own training and evaluation rows; None for tasks that they do not fit."""
-    with tempfile.TemporaryDirectory() as scratch:
-        evaluation = load(str(folder), words, scratch)
-        task, arguments = evaluation.task, evaluation.arguments
-        if not isinstance(task, SequenceClassification) or task.regression:
-            return None
-        train = task.prepare(load_training(arguments)[0], "training rows", training=True)
-        return text_baselines(task, train, evaluation.prepared)
 
 
 def writing(folder: Path, words: list[str]) -> dict[str, object] | None:
@@ -145,7 +150,7 @@ def moved(folder: Path, target: Path, scratch: Path) -> None:
         target.rename(before)  # deleted with the scratch folder, once the new one is in place
     try:
         folder.rename(target)
-    except OSError:
+    except BaseException:  # Ctrl-C, too
         if before.is_dir():
             before.rename(target)
         raise
@@ -159,12 +164,11 @@ def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
     """
     target = cards / grid.publish[shape]
     results = check_target(target, grid, shape)
-    kept = {key: value for key, value in results["evidence"].items() if key == "guesses"}
-    partners = [name for each, name in grid.publish.items() if each != shape]
+    results |= {"partners": partners(grid, shape), "evidence": gathered(grid)}
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
         shutil.copytree(target, folder)
-        report.write_json(folder / "results.json", {**results, "partners": partners, "evidence": gather(grid) | kept})
+        report.write_json(folder / "results.json", results)
         write_card(folder)
         moved(folder, target, Path(scratch))
     return target
@@ -182,8 +186,9 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
     target, source = cards / grid.publish[shape], run_of(grid, shape)
     if target.exists():
         check_target(target, grid, shape)
-    evidence = gather(grid) | {"guesses": guesses(source, words)}
-    results = results_of(source, grid, shape, evidence, words)
+    if guessed := guesses(source, words):
+        report.write_json(grid.path(GUESSES), guessed)
+    results = results_of(source, grid, shape, gathered(grid), words)
     cards.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
@@ -203,11 +208,14 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
 
 
 def renew_all() -> None:
-    """`renew` for each folder of this project's grids that is there."""
-    for grid in map(load_grid, sorted(GRIDS.glob("*.yaml"))):
-        for shape, name in (grid.publish or {}).items():
-            if (CARDS / name).exists():
-                print(renew(grid, shape))
+    """`renew` for each folder that is there. Raises ValueError for one that no grid publishes."""
+    grids = map(load_grid, sorted(GRIDS.glob("*.yaml")))
+    known = {name: (grid, shape) for grid in grids for shape, name in (grid.publish or {}).items()}
+    there = sorted(path.parent.name for path in CARDS.glob("*/results.json"))
+    if unknown := [name for name in there if name not in known]:
+        raise ValueError(f"{CARDS / unknown[0]}: no grid in {GRIDS} has it under publish")
+    for name in there:
+        print(renew(*known[name]))
 
 
 def main(argv: list[str]) -> None:
@@ -232,5 +240,5 @@ def main(argv: list[str]) -> None:
                 there = (CARDS / name).exists() and not options.replace
                 print(renew(grid, shape) if there else publish(grid, shape, words))
         print(write_index(CARDS))
-    except (GridError, ValueError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise SystemExit(f"leaner publish: {' '.join(str(error).split())}") from error

@@ -5,9 +5,11 @@ what was not tested, the data and their terms.
 """
 
 import argparse
+import contextlib
 import io
 import itertools
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from . import report
 from .card import auto_names, check_fields, check_weights, metadata, read_run, run_card
 from .comparison import MAX_P, MIN_PAIRS, NOT_LEARNED
 from .continuations import LEAST
-from .evidence import check_evidence_fields, dataset_name
+from .evidence import KINDS, baseline_of, check_evidence_fields, dataset_name, kind
 from .grid import is_folder_name
 
 
@@ -33,7 +35,8 @@ PUBLISHED = {  # of results.json beside `card.FIELDS`, of a published folder; wh
     bool: "training_data.local?",
 }
 NO_COPY = f"none of {LEAST} words or more"
-COLOURS = ("tab:blue", "tab:cyan", "tab:orange", "tab:red", "tab:green", "tab:purple", "tab:brown", "tab:pink")
+COLOURS = dict(zip(KINDS, ("tab:blue", "tab:cyan", "tab:orange", "tab:red")))
+FURTHER = ("tab:green", "tab:purple", "tab:brown", "tab:pink")  # of cells that differ otherwise
 NAMES = {"lean_vit": "LeanViT", "lean_bert": "LeanBERT", "lean_gpt": "LeanGPT"}
 LIMITS = {
     "image-classification": "It sorts small photographs into the ten classes of its training set and knows no others.",
@@ -111,9 +114,11 @@ def figure(results: dict[str, Any]) -> bytes:
     """PNG: the metric against parameters, and against milliseconds where they were measured; every seed a dot."""
     evidence, content = results["evidence"], io.BytesIO()
     timed = is_timed(evidence)
-    chart = Figure((11 if timed else 6, 4.2), layout="constrained")
+    chart = Figure((11 if timed else 6, 4.6), layout="constrained")
     axes = chart.subplots(1, 1 + timed, squeeze=False, sharey=True)[0]
-    for cell, colour in zip(evidence["cells"], itertools.cycle(COLOURS)):
+    further = itertools.cycle(FURTHER)
+    for cell in evidence["cells"]:
+        colour = COLOURS.get(kind(cell, evidence)) or next(further)
         values = list(cell["values"].values())
         places = [cell["parameters"] / 1e6 if cell["parameters"] else None]
         if timed:
@@ -130,7 +135,7 @@ def figure(results: dict[str, Any]) -> bytes:
         axis.set_xlim(0, axis.get_xlim()[1] * 1.05)
         axis.set(xlabel=unit, ylabel=f"{evidence['metric']}, {way} is better")
         axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8, loc="best")
+    chart.legend(*axes[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=3)
     seeds = len(evidence["seeds"])
     dots = f"{seeds} seeds a shape, each a dot, the bar their mean" if seeds > 1 else "one seed a shape"
     chart.suptitle(f"{dataset_name(results)}: {dots}", fontsize=10)
@@ -165,31 +170,33 @@ def claims(evidence: dict[str, Any]) -> str:
         else:
             sure = cell["interval"][0] * cell["interval"][1] > 0
             certainty = f"over {cell['pairs']} seeds; the 95 % interval {'excludes' if sure else 'includes'} 0"
-        if evidence["margin"] is not None and cell["pairs"] < MIN_PAIRS:
-            certainty += f"; undecided, with fewer than the {MIN_PAIRS} seeds that a verdict needs"
+        if cell["verdict"] == NOT_LEARNED:
+            certainty += "; not learned: the baseline is not clearly better than guessing, so this says nothing"
+        elif evidence["margin"] is None or cell["pairs"] < MIN_PAIRS:
+            few = f" fewer than the {MIN_PAIRS} seeds" if cell["pairs"] < MIN_PAIRS else "out the margin"
+            certainty += f"; undecided, with{few} that a verdict needs"
         elif cell["p_non_inferiority"] is not None:
             against = f"being worse by {evidence['margin']:g} or more"
             certainty += f"; one-sided p against {against}, not corrected: {cell['p_non_inferiority']:.3g}"
-        learned = " The baseline is not clearly better than guessing, so this says nothing."
-        lines.append(
-            f"- {cell['shape']}, {label(cell)}: {said}, {certainty}."
-            + (learned if cell["verdict"] == NOT_LEARNED else "")
-            + notes
-        )
+        lines.append(f"- {cell['shape']}, {label(cell)}: {said}, {certainty}.{notes}")
     return "\n".join(lines) or "- No cell has been compared yet."
 
 
 def notes_on(evidence: dict[str, Any]) -> str:
     """The reference run, the guesses, and what the table's rows are."""
-    lines = []
-    base = next(cell for cell in evidence["cells"] if cell["shape"] == evidence["baseline"])
+    lines, base = [], baseline_of(evidence)
     if (peer := evidence["reference"]) is not None:
         lines.append(
             "transformers' own model of the baseline's shape, tuned and trained alike, at learning rate "
             f"{peer['learning_rate']:g}: {score(peer, '.4f')}; the baseline here: {score(base, '.4f')}."
         )
-    else:
-        lines.append("transformers' own model of the baseline's shape was not trained by this recipe yet.")
+    elif (evidence["overrides"] or {}).get("implementation") != "transformers":
+        lines.append("transformers' own model of the baseline's shape has not been trained this way.")
+    if evidence.get("start_seed") is not None:
+        lines.append(
+            f"All runs start from the weights of the same seed, {evidence['start_seed']}: what differs between seeds "
+            "is the fine-tuning alone, and intervals do not include the chance of the pretraining."
+        )
     if guesses := evidence.get("guesses"):
         names, values = (" | ".join(each) for each in zip(*((one["name"], f"{one['value']:.4f}") for one in guesses)))
         lines.append(
@@ -203,9 +210,21 @@ def notes_on(evidence: dict[str, Any]) -> str:
         "stated length. Intervals are not corrected for the number of comparisons. Times of training are means over "
         "the seeds, of runs that shared the machine with other work; memory is the most that the process "
         "held, on a GPU what its tensors took there, the largest of the seeds. Inference was "
-        + (f"measured in turns on {evidence['latency_on']}." if evidence["latency_on"] else "not timed yet.")
+        + (
+            f"measured in turns on {evidence['latency_on']}: compare it within this table, not with another's."
+            if evidence["latency_on"]
+            else "not timed yet."
+        )
     )
     return "\n\n".join(lines)
+
+
+def setting(evidence: dict[str, Any]) -> str:
+    """A grid's recipe with its overrides, and where its weights start from."""
+    differs = ", ".join(f"{key} {value}" for key, value in (evidence["overrides"] or {}).items())
+    start = "" if evidence.get("start_seed") is None else f"seed {evidence['start_seed']} of "
+    start = f"; from the weights of {start}`{evidence['start_from']}`" if evidence.get("start_from") else ""
+    return f"Recipe `{evidence['recipe']}`{f' with {differs}' if differs else ''}{start}."
 
 
 def beside(evidence: dict[str, Any]) -> str:
@@ -213,11 +232,10 @@ def beside(evidence: dict[str, Any]) -> str:
     other = evidence["beside"]
     if other is None:
         return ""
-    differs = ", ".join(f"{key} {value}" for key, value in (other["overrides"] or {}).items())
     return f"""
 ## Beside it: the grid `{other["grid"]}`
 
-Recipe `{other["recipe"]}`{f" with {differs}" if differs else ""}.
+{setting(other)} Times of inference are to be compared within one table alone.
 
 {table(other, "")}
 
@@ -235,7 +253,7 @@ def fine_tuned(evidence: dict[str, Any]) -> str:
         cells = {cell["shape"]: cell for cell in each["cells"]}
         said = [score(cells[shape], ".4f") if shape in cells else "not run" for shape in shapes]
         way = "higher" if each["higher_is_better"] else "lower"
-        guess = number(each["cells"][0]["chance"], ".4f")
+        guess = number(each["cells"][0]["chance"], ".4f") + (", not learned" if each.get("learned") is False else "")
         name = f"`{each['grid']}`" + (", weights published" if each["published"] else "")
         start = "its own" if each["start_seed"] is None else f"seed {each['start_seed']}'s"
         lines.append(f"| {name}, {each['metric']} ({way} is better) | {start} | {' | '.join(said)} | {guess} |")
@@ -339,14 +357,17 @@ def is_local(results: dict[str, Any]) -> bool:
 
 def commands(results: dict[str, Any], command: str) -> str:
     """What gets the card's numbers again, and where its rows come from."""
-    name, data, grid = results["name"], dataset_name(results), results["evidence"]["grid"]
+    name, data, evidence = results["name"], dataset_name(results), results["evidence"]
+    grid, start = evidence["grid"], evidence.get("start_from")
     named, files = (f" --data_files {data}=FOLDER", " --data_files FOLDER") if is_local(results) else ("", "")
     source = "rows are generated" if "/" not in results["dataset"] else f"rows from the Hub, or --data_files {data}=…"
     source = "FOLDER: the copy described below “Data”" if files else source
+    training = f" --data_files {evidence['data_files']}" if files and evidence.get("data_files") else files
+    anew = "every cell, trained anew" + (f"; names the runs of {start} that it needs" if start else "")
     return (
         f"leaner verify-cards model_cards/{name}{named}   # {source}\n"
-        f"leaner evaluate model_cards/{name}{files}\n{command}{files}\n"
-        f"leaner sweep training/grids/{grid}.yaml --output_dir runs/{grid}{files}   # every cell, trained anew"
+        f"leaner evaluate model_cards/{name}{files}\n{command}{training}\n"
+        f"leaner sweep training/grids/{grid}.yaml --output_dir runs/{grid}{training}   # {anew}"
     )
 
 
@@ -485,6 +506,15 @@ def check_published(folder: Path, results: dict[str, Any]) -> None:
     )
 
 
+@contextlib.contextmanager
+def complete(file: Path) -> Iterator[None]:
+    """Raises ValueError where a field is missing or wrong that lies so deep that no list of fields has it."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file}: {type(error).__name__} {error}; leaner publish writes it") from error
+
+
 def render(folder: Path) -> tuple[str, dict[str, Any]]:
     """The card's text and the results. Raises ValueError where config, results and weights do not fit each other."""
     config, results, _, command = read_run(folder)
@@ -492,11 +522,8 @@ def render(folder: Path) -> tuple[str, dict[str, Any]]:
     if "evidence" not in results and "weights_sha256" not in results:
         return run_card(folder), results
     check_published(folder, results)
-    try:
+    with complete(folder / "results.json"):
         return str(ModelCard(published_card(folder, config, results, command))), results
-    except (LookupError, TypeError, AttributeError) as error:  # a field so deep that no list of fields has it
-        said = f"{type(error).__name__} {error}; leaner publish writes it"
-        raise ValueError(f"{folder / 'results.json'}: {said}") from error
 
 
 def eval_results(results: dict[str, Any]) -> str | None:
@@ -509,7 +536,9 @@ def write_card(folder: Path) -> None:
     """README.md, of a published folder also its figure and `.eval_results/`; each whole, and once all is known."""
     text, results = render(folder)
     if "evidence" in results:
-        report.write_bytes(folder / FIGURE, figure(results))
+        with complete(folder / "results.json"):
+            chart = figure(results)
+        report.write_bytes(folder / FIGURE, chart)
         if entries := eval_results(results):
             (folder / ".eval_results").mkdir(exist_ok=True)
             report.write_bytes(folder / ".eval_results" / "results.yaml", entries.encode())

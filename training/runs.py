@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import shlex
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
@@ -202,7 +203,9 @@ def start_of(grid: Grid, run: Run) -> str:
     for place in filter(None, (weights, published)):
         if (place / "model.safetensors").is_file():
             return str(place)
-    raise GridError(f"start_from: expected the weights {weights / 'model.safetensors'}, found none")
+    how = shlex.join(["leaner", "train", *command(before, start)[len(TRAIN_COMMAND) :]])
+    said = f"expected the weights {weights / 'model.safetensors'}, found none"
+    raise GridError(f"start_from: {said}; {how} trains them, with --data_files as the grid's rows had")
 
 
 def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:

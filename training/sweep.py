@@ -18,14 +18,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-
-import yaml
 
 from . import report
 from .comparison import show, summarise
-from .grid import Grid, GridError, check_unchanged, load_grid
+from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
 from .runs import Row, Run, command, due_runs, read_rows, result_row, settings, start_of, typed_row, write_rows
 
 
@@ -133,11 +131,6 @@ class Sweep:
         report.write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
         cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}"
         print(f"[{count}] {cell}: {said}", file=sys.stderr, flush=True)
-
-
-def write_grid(grid: Grid) -> None:
-    """The grid that the rows are of, beside them."""
-    report.write_bytes(grid.path("grid.yaml"), yaml.safe_dump(asdict(grid), sort_keys=False).encode())
 
 
 def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row]:

@@ -29,6 +29,7 @@ from transformers import EvalPrediction
 from transformers.utils import logging
 
 from . import reevaluate
+from .baselines import guesses
 from .evaluate import Evaluation, load
 from .evidence import gather
 from .grid import load_grid
@@ -154,8 +155,7 @@ def check_evidence(folder: Path, evidence: dict) -> None:
         raise ValueError(f"{file}: evidence.grid is {evidence['grid']}, {grids} has no such grid")
     with contextlib.chdir(grids.parent.parent):  # which the paths in grid files are relative to
         fresh = json.loads(json.dumps(gather(load_grid(path))))
-    held = {key: value for key, value in evidence.items() if key != "guesses"}
-    if found := difference(held, fresh, "evidence"):
+    if found := difference(evidence, fresh, "evidence"):
         raise ValueError(f"{file}: {found} by the rows in {grids}; leaner publish renews it")
 
 
@@ -168,9 +168,22 @@ def check_files(folder: Path, results: dict) -> None:
             raise ValueError(f"{folder / name}: not a file of a published folder")
     for name in sorted({"config.json", "model.safetensors", "training.png", *written} - there):
         raise ValueError(f"{folder / name}: missing")
-    recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+    try:
+        recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{folder / 'recipe.yaml'}: no YAML file: {error}") from error
     if recipe != {**results["recipe"], "shape": results["shape"]}:
         raise ValueError(f"{folder / 'recipe.yaml'}: not the recipe of {folder / 'results.json'}")
+
+
+def check_guesses(folder: Path, held: list[dict], rows: int, words: list[str]) -> None:
+    """Raises ValueError where the guesses without a transformer, fitted again, are not those of the evidence."""
+    fresh = {each["name"]: each["value"] for each in guesses(folder, words) or ()}
+    for each in held:
+        found, allowed = fresh.get(each["name"]), max(2e-3, 3 / rows)
+        if found is None or not abs(found - each["value"]) <= allowed:
+            said = f"{each['name']} is {each['value']}, the data give {found} (± {allowed:g})"
+            raise ValueError(f"{folder / 'results.json'}: evidence.guesses: {said}")
 
 
 def compare(file: Path, expected: dict, metrics: dict[str, float], main: str) -> None:
@@ -220,6 +233,8 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
         raise ValueError(f"{file}: data_sha256: {said} {expected['data_sha256']}")
     main = "eval_" + results["main_metric"].removeprefix("eval_")
     compare(file, expected, metrics, main)
+    if not short and results["evidence"].get("guesses"):
+        check_guesses(folder, results["evidence"]["guesses"], rows, words)
     said = f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected['metrics'])} metrics"
     said += " of results.json's subset" if short else ""
     beside = (folder.resolve().parent / "grids").is_dir()
