@@ -476,8 +476,8 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
     "changes, message",
     [
         ({"learning_rate": [1]}, "learning_rate: unknown key, expected one of recipe, shapes, baseline, seeds, "
-         "learning_rates, tuning, overrides, output_dir, metric, start_from, start_seed, beside, length, data, hub, "
-         "publish, margin, test (did you mean learning_rates?)"),
+         "learning_rates, tuning, overrides, output_dir, metric, start_from, start_seed, beside, length, data, "
+         "data_files, hub, publish, margin, test (did you mean learning_rates?)"),
         ({"recipe": None}, "recipe: missing, expected the name or path of a recipe"),
         ({"recipe": 3}, "recipe: expected the name or path of a recipe, got 3"),
         ({"shapes": None}, "shapes: missing, expected a list of different names or paths"),
@@ -523,6 +523,8 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
          "got '1 %'"),
         ({"start_from": 3}, "start_from: expected the output_dir of a grid over the same shapes, got 3"),
         ({"start_seed": "first"}, "start_seed: expected a seed of the grid in start_from, got 'first'"),
+        ({"data_files": ["a"]}, "data_files: expected words of --data_files in which FOLDER stands for the copy's folder, "
+         "got ['a']"),
         ({"start_seed": 1}, "start_from: missing, expected the grid whose start_seed is meant"),
         ({"publish": ["vit"]}, f"publish: expected {PLACES}, got ['vit']"),
         ({"publish": {"vit/nano": 5}}, f"publish: expected {PLACES}, got {{'vit/nano': 5}}"),
