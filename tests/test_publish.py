@@ -649,6 +649,11 @@ def test_what_counts_as_learned():
     assert comparison.learned([row(0.15), row(0.16)]) is False  # within three binomial standard errors of 100 rows
     assert comparison.learned([row(0.15, rows=10_000), row(0.16, rows=10_000)]) is True
     assert comparison.learned([row(0.1, rows=10_000), row(0.9, rows=10_000)]) is False  # the seeds disagree
+    matthews = {"metric": "matthews_correlation", "chance": 0.0, "rows": 1043}
+    assert comparison.learned([row(0.062, **matthews), row(0.064, **matthews)]) is False  # 1/√1042 is 0.031
+    assert comparison.learned([row(0.12, **matthews), row(0.13, **matthews)]) is True
+    f1 = {"metric": "f1", "chance": 0.81, "rows": 400}
+    assert comparison.learned([row(0.83, **f1)]) is False and comparison.learned([row(0.9, **f1)]) is True
     loss = {"metric": "loss", "higher_is_better": 0, "chance": 6.0}
     assert comparison.learned([row(5.0, **loss), row(5.1, **loss)]) is True
     assert comparison.learned([row(6.2, **loss), row(6.3, **loss)]) is False

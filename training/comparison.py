@@ -49,20 +49,32 @@ def paired_statistics(
     return result
 
 
+def row_error(metric: str, value: float, rows: int) -> float | None:
+    """Standard error of a metric by the choice of so many rows; None where nothing simple is known of it.
+
+    Binomial for accuracy, and for F1 as if it were one; (1 − r²)/√(rows − 1) for a correlation, Matthews' included.
+    """
+    if metric in ("accuracy", "f1"):
+        share = min(max(value, 0.0), 1.0)
+        return math.sqrt(share * (1 - share) / rows)
+    if metric in ("matthews_correlation", "pearson", "spearman"):
+        return (1 - value**2) / math.sqrt(max(rows - 1, 1))
+    return None
+
+
 def learned(rows: Iterable[Row]) -> bool | None:
     """Whether finished runs of one cell are better than guessing by three standard errors; None where none can say.
 
-    The standard error is the larger of that over the seeds and, for a share of right answers, the binomial one. One
-    run of another metric has none: it is False if no better than the guess, else None.
+    The standard error is the larger of that over the seeds and `row_error`, that by the choice of rows. One run of a
+    metric without the latter has none: it is False if no better than the guess, else None.
     """
     known = [row for row in rows if row["value"] is not None and row["chance"] is not None]
     if not known:
         return None
     values, (first, *_) = [row["value"] for row in known], known
     errors = [statistics.stdev(values) / math.sqrt(len(values))] if len(values) > 1 else []
-    if first["metric"] == "accuracy" and first["rows"]:
-        share = min(max(statistics.fmean(values), 0.0), 1.0)
-        errors.append(math.sqrt(share * (1 - share) / first["rows"]))
+    if first["rows"] and (error := row_error(first["metric"], statistics.fmean(values), first["rows"])) is not None:
+        errors.append(error)
     advantage = (statistics.fmean(values) - first["chance"]) * (1 if first["higher_is_better"] else -1)
     if not errors:
         return None if advantage > 0 else False

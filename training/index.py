@@ -87,7 +87,9 @@ def render(cards: Path) -> str:
     for name, evidence in found.items():
         cells = {kind(cell, evidence): score(cell, ".4f") for cell in evidence["cells"]}
         if cells.keys() == set(KINDS):
-            overview.append(f"| {name}, {evidence['metric']} | " + " | ".join(cells[each] for each in KINDS) + " |")
+            said = f"{name}, {evidence['metric']}"
+            said += ", not learned" if baseline_of(evidence)["learned"] is False else ""
+            overview.append(f"| {said} | " + " | ".join(cells[each] for each in KINDS) + " |")
     parts = [HEAD, "## Published folders\n", folders_table(cards), "\n## All cells\n"]
     parts += ["\n".join(overview), "", verdicts(found), "", *(grid_section(*each) for each in found.items())]
     return "\n".join(parts).rstrip() + "\n" if found else "\n".join(parts[:3]) + "\n"
