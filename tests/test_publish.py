@@ -15,14 +15,17 @@ import yaml
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from modeling_leaner.training import (
+    arguments,
     baselines,
     comparison,
     data,
     evidence,
     index,
     latency,
+    loading,
     publish,
     published,
+    report,
     runs,
     sources,
     verify,
@@ -172,6 +175,13 @@ def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, monkeypatch,
     publish.main([])
     assert (target / "results.json").read_text() == before
     assert "leanbert-deep\nmodel_cards/leanbert-shallow\n" in capsys.readouterr().out
+    (target / "results.json").rename(tmp_path / "results.json")
+    try:
+        for main in (publish.main, published.main):
+            with pytest.raises(SystemExit, match="leanbert-deep/results.json"):
+                main([])
+    finally:
+        (tmp_path / "results.json").rename(target / "results.json")
     with pytest.raises(SystemExit):
         publish.main(["--replace"])
     assert "--replace: expected with the grid file whose runs are meant" in capsys.readouterr().err
@@ -189,6 +199,14 @@ def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
         for change in ({"start_seed": 2, "start_from": "x"}, {"margin": 0.5}, {"overrides": None}):
             with pytest.raises(GridError, match=f"{[*change][-1]}: expected"):
                 publish.renew(dataclasses.replace(loaded, **change), loaded.baseline)
+        kept = saved.read_bytes()
+        for change, message in (
+            ({"beside": "model_cards/grids/nope"}, "no YAML file"),
+            ({"length": 100_000}, "length: expected at most the 128 positions of deep/bert.json, got 100000"),
+        ):
+            with pytest.raises(GridError, match=message):
+                publish.renew(dataclasses.replace(loaded, **change), loaded.baseline)
+            assert saved.read_bytes() == kept
     finally:
         saved.write_bytes(before)
         publish.renew(load_grid(saved), loaded.baseline)
@@ -223,6 +241,30 @@ def test_invented_evidence_is_found(workshop, place, value):
     inner[int(last) if isinstance(inner, list) else last] = value
     with pytest.raises(ValueError, match=rf"results.json: evidence.{place} is "):
         verify.check_evidence(folder, found)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("name", "leanbert-shallow"),
+        ("partners", ["gpt-5"]),
+        ("license", "mit"),
+        ("learning_rate", 0.5),
+        ("train.steps", 5),
+        ("rows", 7),
+        ("data_sha256", "0" * 64),
+        ("recipe.learning_rate", 0.5),
+        ("recipe.max_train_rows", 7),
+    ],
+)
+def test_what_a_folder_says_of_its_run_is_compared(workshop, name, value):
+    folder = workshop / "model_cards/leanbert-deep"
+    results = json.loads((folder / "results.json").read_text())
+    verify.check_run(folder, results)
+    outer, _, key = name.rpartition(".")
+    (results[outer] if outer else results)[key] = value
+    with pytest.raises(ValueError, match=f"results.json: {name} is .*, expected .*, as of its grid and its row there"):
+        verify.check_run(folder, results)
 
 
 def test_a_seed_that_was_left_out_is_found(workshop):
@@ -415,7 +457,7 @@ def test_commands_name_a_local_copy_where_the_hub_has_none(dataset, hub):
 
 def test_words_of_inputs_rows_and_attempts():
     config, recipe = SimpleNamespace(max_position_embeddings=512), {"recipe": {"max_length": 64}}
-    assert "at 64 tokens; the positions from there to 512 have" in published.limits_of_inputs(config, recipe)
+    assert "at 64 tokens; positions beyond its longest row, of 512, have" in published.limits_of_inputs(config, recipe)
     config.max_position_embeddings = 64
     assert published.limits_of_inputs(config, recipe) == " Its training cut inputs at 64 tokens."
     assert published.limits_of_inputs(SimpleNamespace(), recipe) == ""
@@ -443,14 +485,25 @@ def test_the_kinds_of_cells():
 def test_times_of_another_length_are_not_shown(workshop, tmp_path):
     grid = load_grid(Path("grid.yaml"))
     held = latency.read(grid)
-    assert held["shapes"] and latency.read(dataclasses.replace(grid, length=held["length"] + 1)) is None
+    assert held["shapes"] and latency.read(dataclasses.replace(grid, length=held["length"] - 1)) is None
     grid = dataclasses.replace(grid, output_dir=str(tmp_path))
     assert latency.read(grid) is None
     (tmp_path / latency.FILE).write_text(json.dumps({**held, "shapes": {}}))
     assert latency.read(grid) is None
-    (tmp_path / latency.FILE).write_text("[]")
-    with pytest.raises(ValueError, match=f"{latency.FILE}: TypeError"):
-        latency.read(grid)
+    for wrong in ([], {**held, "environment": "x"}, {**held, "environment": {"a": 1}}, {**held, "shapes": "x"}):
+        (tmp_path / latency.FILE).write_text(json.dumps(wrong))
+        with pytest.raises(ValueError, match=f"{latency.FILE}: (Type|Key|Attribute)Error"):
+            latency.read(grid)
+
+
+@pytest.mark.parametrize("wrong", ["{", "{}", "[]", "[1]", '[{"name": "a"}]', '[{"name": "a", "value": "x"}]'])
+def test_guesses_of_another_form(tmp_path, wrong):
+    grid = load_grid(Path(__file__).parent.parent / "training/grids/wnli.yaml")
+    grid = dataclasses.replace(grid, output_dir=str(tmp_path))
+    assert evidence.guesses_of(grid) is None
+    (tmp_path / evidence.GUESSES).write_text(wrong)
+    with pytest.raises(ValueError, match=f"{evidence.GUESSES}: expected a list of name and value"):
+        evidence.guesses_of(grid)
 
 
 def test_no_loss_of_quality_is_decided_over_all_grids():
@@ -498,7 +551,7 @@ def test_a_changed_tensor_is_found(folder):
     save_file(tensors, path, {"format": "pt"})
     with pytest.raises(ValueError, match="weights_sha256 differs"):
         verify.verify(folder, {})
-    change(folder, weights_sha256=verify.sha256(path))
+    change(folder, weights_sha256=report.sha256(path))
     published.write_card(folder)
     with pytest.raises(ValueError, match=r"results.json: metrics.eval_\w+ is .*, the weights give"):
         verify.verify(folder, {})
@@ -585,6 +638,9 @@ def test_numbers_that_do_not_fit_make_no_card(folder, values, message):
     "place, value, message",
     [
         ("values", {"1": "x", "2": 0.1}, "TypeError"),
+        ("interval", ["a", 1.0], "ValueError"),
+        ("mean", 10**400, "OverflowError"),
+        ("latency", ..., "KeyError 'latency'"),
         ("latency", {"32": {"seconds": 1.0, "items_per_second": 1.0}}, "KeyError '1'"),
     ],
 )
@@ -592,6 +648,8 @@ def test_what_cannot_be_drawn_makes_no_card(folder, place, value, message):
     before = (folder / "README.md").read_text()
     found = json.loads((folder / "results.json").read_text())["evidence"]
     found["cells"][0][place] = value
+    if value is ...:
+        del found["cells"][0][place]
     change(folder, evidence=found)
     with pytest.raises(ValueError, match=f"results.json: .*{message}"):
         published.write_card(folder)
@@ -603,6 +661,17 @@ def test_a_recipe_that_is_no_yaml(folder, capsys):
     with pytest.raises(SystemExit, match="1 of 1 failed"):
         verify.main([str(folder)])
     assert "recipe.yaml: no YAML file" in capsys.readouterr().err
+    (folder / "results.json").write_text("[]")
+    with pytest.raises(SystemExit, match="1 of 1 failed"):  # named, and not that its dataset is unknown
+        verify.main([str(folder), "--data_files", "sst2=x"])
+    assert "results.json" in capsys.readouterr().err
+
+
+def test_weights_of_another_run_make_no_card(folder, workshop):
+    weights = load_file(folder / "model.safetensors")
+    save_file({name: tensor + 1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match="model.safetensors: weights_sha256 differs"):
+        published.write_card(folder)
 
 
 def test_weights_of_another_shape(folder, workshop):
@@ -694,6 +763,12 @@ def test_guesses_find_what_tells_the_label(told_by):
     assert all(value < 0.6 for name, value in found.items() if (told_by, name) != ("length only", "bag of tokens"))
 
 
+def test_a_tokenizer_that_is_kept_says_the_length_of_the_new_training(workshop):
+    words = ["--shape", "model_cards/leanbert-deep", "--max_length", "16", "--output_dir", "unused"]
+    kept = loading.load_processing(arguments.parse("listops-short", words), load_config("deep/bert.json"), None)
+    assert kept.model_max_length == 16
+
+
 def test_a_grid_that_starts_from_another(workshop, tmp_path):
     grid = yaml.safe_load(Path("grid.yaml").read_text())
     later = {**grid, "start_from": "model_cards/grids/tiny", "output_dir": str(tmp_path), "publish": None}
@@ -751,5 +826,13 @@ def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
         how = "leaner train listops-short --shape deep/bert.json --seed 2 .*--output_dir model_cards/grids/tiny/runs"
         with pytest.raises(GridError, match=f"start_from: .*seed2.*, found none; {how}.* trains them"):
             runs.start_of(starts[2], of[0])
+        own = dataclasses.replace(starts[1], start_seed=None)
+        with pytest.raises(GridError, match="start_from: .*deep-bert-seed2-.*; also the weights .*shallow-bert-seed2"):
+            runs.check_starts(own, {})
+        rows = runs.read_rows(Path("model_cards/grids/tiny/results.csv"))
+        runs.check_starts(own, rows)  # nothing left to train
+        del rows[runs.Run("report", grid["shapes"][1], 2, 1e-3)]
+        with pytest.raises(GridError, match="shallow-bert-seed2.* trains them .*rows.$"):
+            runs.check_starts(own, rows)
     finally:
         (tmp_path / "runs").rename(kept)

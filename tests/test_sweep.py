@@ -664,13 +664,16 @@ def test_another_output_dir_trains_all_anew(bench):
         ("1,0.001,finished,accuracy,0.892", "1,0.001,finished,accuracy,nan", "line 4: value: expected a value"),
         ("report,vit/tiny,1,", "report,more,vit/tiny,1,", "line 4: invalid literal"),
         ("report,vit/tiny,1,", "report,vit/tiny\nreport,vit/tiny,1,", f"line 4: expected {len(runs.COLUMNS)} cells"),
+        ("report,vit/tiny,2,", "report,vit/tiny,1,", "a second row of report-vit-tiny-seed1-lr0.001"),
+        ("\xe9", "\xe9", "results.csv: no UTF-8 text"),
     ],
 )
 def test_broken_rows_are_refused(bench, old, new, message):
     bench.run(learning_rates=[1e-3], tuning=None)
     results = bench.output / "results.csv"
-    assert old in results.read_text()
-    results.write_text(results.read_text().replace(old, new))
+    text = results.read_text() + ("" if old.isascii() else old)
+    assert old in text
+    results.write_text(text.replace(old, new), encoding="latin-1")
     assert message in refuses(bench)
 
 

@@ -140,10 +140,15 @@ def fine_tuned(grid: Grid) -> list[dict[str, object]]:
 def guesses_of(grid: Grid) -> list[dict[str, object]] | None:
     """What GUESSES of the grid holds; None where none were made."""
     path = grid.path(GUESSES)
+    if not path.is_file():
+        return None
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except ValueError as error:
-        raise ValueError(f"{path}: no JSON: {error}; leaner publish --replace writes it") from error
+        held = json.loads(path.read_bytes())
+        if not isinstance(held, list) or not held:
+            raise ValueError(f"got {held!r:.100}")
+        return [{"name": str(each["name"]), "value": float(each["value"])} for each in held]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path}: expected a list of name and value, {type(error).__name__} {error}") from error
 
 
 def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
@@ -204,7 +209,7 @@ def check_evidence_fields(file: Path, values: dict[str, Any], prefix: str) -> No
         report.require(values[prefix + name], file, prefix + name, values[prefix + name], "at least one")
     for index in range(len(values[f"{prefix}cells"])):
         check_fields(file, values, CELL, f"{prefix}cells.{index}.")
-        for batch in values[f"{prefix}cells.{index}.latency"] or ():
+        for batch in values.get(f"{prefix}cells.{index}.latency") or ():
             timed = {float: "seconds items_per_second"}
             check_fields(file, values, timed, f"{prefix}cells.{index}.latency.{batch}.")
     shapes = [values[f"{prefix}cells.{index}.shape"] for index in range(len(values[f"{prefix}cells"]))]

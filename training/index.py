@@ -8,7 +8,7 @@ from . import report
 from .comparison import MAX_P, MIN_PAIRS
 from .evidence import KINDS, baseline_of, gather, kind
 from .grid import load_grid
-from .published import claims, is_local, notes_on, number, score, setting, table
+from .published import claims, duration, is_local, notes_on, number, score, setting, table
 
 
 HEAD = """# Model cards
@@ -31,7 +31,7 @@ def holm(values: dict[str, float]) -> dict[str, float]:
 def folders_table(cards: Path) -> str:
     """The published folders, one line each."""
     lines = ["| folder | shape | parameters | data | held-out metric |", "|---|---|---|---|---|"]
-    for path in sorted(cards.glob("*/results.json")):
+    for path in sorted(folder.with_name("results.json") for folder in cards.glob("*/config.json")):
         results = json.loads(path.read_text(encoding="utf-8"))
         if "evidence" not in results:
             continue
@@ -51,7 +51,7 @@ def grid_section(name: str, evidence: dict) -> str:
     seeds = ", ".join(map(str, evidence["seeds"]))
     rates = ", ".join(f"{rate:g}" for rate in evidence["learning_rates"])
     about = f"{setting(evidence)} Seeds {seeds}, learning rates tried {rates}; {far} reported runs "
-    about += f"finished, {evidence['failed']} failed, {evidence['hours']:.1f} hours."
+    about += f"finished, {evidence['failed']} failed, {duration(evidence['hours'])}."
     return "\n\n".join((f"### {name}", about, table(evidence, ""), claims(evidence), notes_on(evidence))) + "\n"
 
 

@@ -28,6 +28,7 @@ from .tasks import TASKS
 
 
 BATCHES, ROUNDS = (1, 32), 15
+TIMES = ("seconds", "items_per_second")
 FILE = "latency.json"
 
 
@@ -54,7 +55,11 @@ def length_of(grid: Grid) -> int | None:
     config = load_config(grid.baseline)
     if hasattr(config, "image_size"):
         return None
-    return grid.length or settings(grid, grid.baseline).max_length or config.max_position_embeddings
+    length = grid.length or settings(grid, grid.baseline).max_length or config.max_position_embeddings
+    if length > config.max_position_embeddings:
+        said = f"expected at most the {config.max_position_embeddings} positions of {grid.baseline}, got {length}"
+        raise GridError(f"length: {said}")
+    return length
 
 
 def inputs(model: PreTrainedModel, batch: int, length: int | None) -> dict[str, torch.Tensor]:
@@ -119,11 +124,13 @@ def read(grid: Grid) -> dict | None:
     Raises:
         ValueError: the file cannot be read; names it.
     """
-    path = grid.path(FILE)
+    path, length = grid.path(FILE), length_of(grid)
     if not path.is_file():
         return None
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
-        return held if held["length"] == length_of(grid) and held["shapes"] and held["environment"] else None
-    except (ValueError, LookupError, TypeError) as error:
+        times = [float(batch[name]) for shape in held["shapes"].values() for batch in shape.values() for name in TIMES]
+        known = times and report.machine(held["environment"])
+        return held if known and held["length"] == length else None
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: {type(error).__name__} {error}; leaner latency writes it") from error

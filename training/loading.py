@@ -60,7 +60,9 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
         if "tokenizer" in arguments.given:
             raise ValueError(f"tokenizer: {source} keeps its own; --tokenizer is for a shape without weights")
         arguments.settings.pop("tokenizer", None)  # the recipe's is for a shape without weights
-        return AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer.model_max_length = arguments.max_length or tokenizer.model_max_length
+        return tokenizer
     if name is None:
         raise ValueError(f"tokenizer: missing; one of {', '.join(KINDS)} to train one, or a folder or Hub id")
     if name in KINDS:

@@ -27,12 +27,11 @@ from .published import write_card
 from .runs import Run, read_rows, tune
 from .sources import load_evaluation, load_training
 from .tasks import CausalLM
-from .verify import CARDS, KEPT, metrics_of, sha256, tolerances, verify
+from .verify import CARDS, KEPT, LICENSE, LOCAL, metrics_of, tolerances, verify
 
 
 GRIDS = Path("training/grids")
 SUBSET = 200  # rows of the short verification
-LOCAL = ("data_files",)  # settings that say where data lie on one machine
 
 
 def run_of(grid: Grid, shape: str) -> Path:
@@ -63,7 +62,7 @@ def started_from(grid: Grid, shape: str, folder: Path) -> str:
     begun = Path(json.loads((folder / "results.json").read_text(encoding="utf-8"))["shape"]) / "model.safetensors"
     if not begun.is_file():
         raise ValueError(f"start_from: {begun}, which the run started from, is not there to compare")
-    if sha256(begun) != sha256(CARDS / name / "model.safetensors"):
+    if report.sha256(begun) != report.sha256(CARDS / name / "model.safetensors"):
         raise ValueError(f"start_from: {CARDS / name} does not hold {begun}, which the run started from")
     return str(CARDS / name)
 
@@ -80,8 +79,9 @@ def gathered(grid: Grid) -> dict[str, Any]:
         GridError: the rows are of another grid.
     """
     check_unchanged(grid, read_rows(grid.path("results.csv")).values())
+    found = gather(grid)
     write_grid(grid)
-    return gather(grid)
+    return found
 
 
 def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], words: list[str]) -> dict[str, Any]:
@@ -95,9 +95,9 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
         "cell": shape,
         "shape": started_from(grid, shape, folder),
         "partners": partners(grid, shape),
-        "license": "apache-2.0",
+        "license": LICENSE,
         "recipe": recipe,
-        "weights_sha256": sha256(folder / "model.safetensors"),
+        "weights_sha256": report.sha256(folder / "model.safetensors"),
         "tolerances": tolerances(results["metrics"], results["rows"]),
         "subset": {
             "max_eval_rows": SUBSET,
@@ -138,8 +138,9 @@ def check_target(target: Path, grid: Grid, shape: str) -> dict[str, Any]:
     ours = Path(grid.output_dir).name, shape
     if theirs != ours:
         raise ValueError(f"{target}: there already, of {theirs[1]} in the grid {theirs[0]}; choose another name")
-    if sha256(target / "model.safetensors") != weights:
-        raise ValueError(f"{target / 'model.safetensors'}: weights_sha256 of its results.json differs")
+    file = target / "model.safetensors"
+    if not file.is_file() or report.sha256(file) != weights:
+        raise ValueError(f"{file}: {'weights_sha256 of its results.json differs' if file.is_file() else 'missing'}")
     return results
 
 
@@ -169,7 +170,11 @@ def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
         folder = Path(scratch) / target.name
         shutil.copytree(target, folder)
         report.write_json(folder / "results.json", results)
-        write_card(folder)
+        try:
+            write_card(folder)
+        except ValueError as error:
+            said = str(error).replace(f"{folder / 'results.json'}: ", "")
+            raise ValueError(f"{target}: a card of the rows of {grid.output_dir} cannot be written: {said}") from error
         moved(folder, target, Path(scratch))
     return target
 
@@ -211,9 +216,11 @@ def renew_all() -> None:
     """`renew` for each folder that is there. Raises ValueError for one that no grid publishes."""
     grids = map(load_grid, sorted(GRIDS.glob("*.yaml")))
     known = {name: (grid, shape) for grid in grids for shape, name in (grid.publish or {}).items()}
-    there = sorted(path.parent.name for path in CARDS.glob("*/results.json"))
+    there = sorted({path.parent.name for name in ("config.json", "results.json") for path in CARDS.glob(f"*/{name}")})
     if unknown := [name for name in there if name not in known]:
         raise ValueError(f"{CARDS / unknown[0]}: no grid in {GRIDS} has it under publish")
+    for name in there:
+        check_target(CARDS / name, *known[name])
     for name in there:
         print(renew(*known[name]))
 
@@ -236,8 +243,12 @@ def main(argv: list[str]) -> None:
             grid = load_grid(options.grid)
             if not grid.publish:
                 raise ValueError(f"{options.grid}: publish: missing, expected shapes and the names of their folders")
-            for shape, name in grid.publish.items():
-                there = (CARDS / name).exists() and not options.replace
+            targets = {shape: CARDS / name for shape, name in grid.publish.items()}
+            for shape, target in targets.items():
+                if target.exists():
+                    check_target(target, grid, shape)
+            for shape, target in targets.items():
+                there = target.exists() and not options.replace
                 print(renew(grid, shape) if there else publish(grid, shape, words))
         print(write_index(CARDS))
     except (ValueError, OSError) as error:

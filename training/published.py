@@ -157,6 +157,8 @@ def eval_entries(results: dict[str, Any]) -> list[EvalResultEntry]:
 def claims(evidence: dict[str, Any]) -> str:
     """What the numbers say, cell by cell. Whether quality was lost is decided over all grids, in the index."""
     lines = []
+    if len(evidence["cells"]) == 1:
+        return "- One cell, with nothing to compare in this grid."
     for cell in evidence["cells"]:
         notes = "".join(f" Note: {note}." for note in cell["notes"])
         if cell["shape"] == evidence["baseline"] or cell["difference"] is None:
@@ -232,10 +234,13 @@ def beside(evidence: dict[str, Any]) -> str:
     other = evidence["beside"]
     if other is None:
         return ""
+    apart = "Times of inference are to be compared within one table alone."
+    if other["recipe"] != evidence["recipe"]:
+        apart = "Another recipe: compare its numbers with each other, not with those above."
     return f"""
 ## Beside it: the grid `{other["grid"]}`
 
-{setting(other)} Times of inference are to be compared within one table alone.
+{setting(other)} {apart}
 
 {table(other, "")}
 
@@ -265,6 +270,11 @@ from the results.csv of the grids named; where no weights are published, only th
 
 {chr(10).join(lines)}
 """
+
+
+def duration(hours: float) -> str:
+    """Hours in words, minutes where they are fewer than one."""
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
 
 
 def rows_of(results: dict[str, Any]) -> str:
@@ -317,10 +327,11 @@ def written(results: dict[str, Any]) -> str:
     return f"""
 ## What it writes
 
-The first {said["prompt_words"]} words of {len(said["texts"])} held-out rows, continued by {said["new_tokens"]} tokens
-at most, sampled at temperature {said["temperature"]:g} with seed {said["seed"]}; the first two are here, all
-are in results.json. The longest run of words that also occurs in a training row: {copy}. `leaner publish` drew and
-compared them; `leaner verify-cards` does not repeat that, since sampling differs from machine to machine.
+The first {said["prompt_words"]} words of {len(said["texts"])} held-out documents, continued by {said["new_tokens"]}
+tokens at most, sampled at temperature {said["temperature"]:g} with seed {said["seed"]}; the first two are here, all
+are in results.json. The longest run of words that also occurs in a training document: {copy}.
+`leaner publish` drew and compared them; `leaner verify-cards` does not repeat that, since sampling differs from one
+machine to another.
 
 {quotes}
 """
@@ -331,7 +342,7 @@ def limits_of_inputs(config: Any, results: dict[str, Any]) -> str:
     length, positions = results["recipe"].get("max_length"), getattr(config, "max_position_embeddings", None)
     if length is None or positions is None:
         return ""
-    rest = f"; the positions from there to {positions} have not been trained" if positions > length else ""
+    rest = f"; positions beyond its longest row, of {positions}, have not been trained" if positions > length else ""
     return f" Its training cut inputs at {length} tokens{rest}."
 
 
@@ -395,13 +406,14 @@ def introduction(config: Any, results: dict[str, Any], own: dict[str, Any]) -> s
     evidence = results["evidence"]
     role = "the baseline" if own["shape"] == evidence["baseline"] else "a variant of the baseline"
     seeds, partners = ", ".join(map(str, evidence["seeds"])), ", ".join(f"`{each}`" for each in results["partners"])
+    seeds = f"{results['seed']} of {seeds}" if len(evidence["seeds"]) > 1 else f"{results['seed']}, the only one"
     start = evidence.get("start_from")
     seed = "the same seed" if evidence.get("start_seed") is None else f"seed {evidence['start_seed']}"
     start = f" It started from the weights that the grid `{start}` trained with {seed}." if start else ""
     metrics = "\n".join(f"| {name} | {value:.4f} |" for name, value in named_metrics(results).items())
     shape = f"{label(own)}, width {own['width']}, {results['parameters']:,} parameters"
     return f"""{NAMES[config.model_type]} with {shape}: {role} of a
-comparison of layers and heads on {dataset_name(results)}; seed {results["seed"]} of {seeds}.{start} Published with it:
+comparison of layers and heads on {dataset_name(results)}; seed {seeds}.{start} Published with it:
 {partners or "no other folder"}.
 
 {results["architecture"].split("For")[-1]} on {results["rows"]:,} held-out rows ({results["split"]}),
@@ -426,7 +438,7 @@ def run_and_grid(results: dict[str, Any]) -> str:
     repeated = f", {evidence['failures']} further attempts failed and were repeated" if evidence["failures"] else ""
     return f"""This run: {train["seconds"]:,.0f} s for {train["steps"]:,} steps, {report.machine(machine)}.
 The grid: {evidence["runs"]} runs, {evidence["failed"]} of them failed{repeated},
-{evidence["hours"]:.1f} hours together without failed ones, on {"; ".join(evidence["processor"])}; all of them are in
+{duration(evidence["hours"])} together without failed ones, on {"; ".join(evidence["processor"])}; all of them are in
 `model_cards/grids/{evidence["grid"]}/results.csv`. Their software: {software}; commits of this project: {commits}.
 """
 
@@ -438,6 +450,8 @@ def published_card(folder: Path, config: Any, results: dict[str, Any], command: 
     metrics, train = named_metrics(results), results["train"]
     epochs = "1 epoch" if f"{train['epochs']:.2g}" == "1" else f"{train['epochs']:.2g} epochs"
     ended, held_out = number(train.get("loss"), ".4f"), number(metrics.get("loss"), ".4f")
+    smoothing = results["recipe"].get("label_smoothing_factor")
+    smoothed = f" (with labels smoothed by {smoothing:g}, which raises it)" if smoothing else ""
     against = "parameters and milliseconds" if is_timed(evidence) else "parameters"
     return f"""---
 {metadata(results, metrics, hub=evidence["hub"])}
@@ -458,7 +472,7 @@ Every cell was trained by the same file, with the same data in the same order fo
 
 ![{evidence["metric"]} against {against}, every seed a dot]({FIGURE})
 
-This model was trained for {epochs}. Loss at the end: {ended} over the last training steps,
+This model was trained for {epochs}. Loss at the end: {ended} over the last training steps{smoothed},
 {held_out} held out.
 
 ![Loss and metric of this run against steps](training.png)
@@ -495,15 +509,17 @@ def check_published(folder: Path, results: dict[str, Any]) -> None:
     """Raises ValueError, naming file and field, where something that the card says is missing or of another type."""
     file, values = folder / "results.json", report.flat(folder / "results.json", results)
     check_fields(file, values, PUBLISHED)
-    check_evidence_fields(file, values, "evidence.")
+    with complete(file):
+        check_evidence_fields(file, values, "evidence.")
     for name in (results["name"], *results["partners"]):
         report.require(
             is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens"
         )
     weights = folder / "model.safetensors"
-    report.require(
-        weights.is_file(), file, "weights_sha256", results["weights_sha256"], f"that of {weights}, which is missing"
-    )
+    there = report.sha256(weights) if weights.is_file() else None
+    if there != results["weights_sha256"]:
+        said = "missing" if there is None else f"weights_sha256 differs, {there} in place of {file}'s"
+        raise ValueError(f"{weights}: {said}")
 
 
 @contextlib.contextmanager
@@ -511,7 +527,9 @@ def complete(file: Path) -> Iterator[None]:
     """Raises ValueError where a field is missing or wrong that lies so deep that no list of fields has it."""
     try:
         yield
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
+        if str(file) in str(error):
+            raise
         raise ValueError(f"{file}: {type(error).__name__} {error}; leaner publish writes it") from error
 
 

@@ -1,5 +1,6 @@
 """What a run says of itself: environment, memory, its figure; and files that are written whole or not at all."""
 
+import hashlib
 import io
 import json
 import math
@@ -86,6 +87,11 @@ def peak_memory_bytes() -> tuple[int, str]:
     except ImportError:  # Windows
         return 0, "not measured on this platform"
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024), kind
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

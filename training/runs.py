@@ -68,26 +68,37 @@ def check_row(row: Row, other_length: bool) -> None:
     if row["phase"] not in ("tune", "report") or row["status"] not in ("finished", "failed"):
         said = f"{row['phase']} and {row['status']}"
         raise ValueError(f"phase, status: expected tune or report, finished or failed, got {said}")
-    for name in ("shape", "seed", "learning_rate", *(("metric", "value") if row["status"] == "finished" else ())):
+    done = ("metric", "value", "higher_is_better") if row["status"] == "finished" else ()
+    for name in ("shape", "seed", "learning_rate", *done):
         if row[name] is None:
             raise ValueError(f"{name}: expected a value")
+    if row["higher_is_better"] not in (None, 0, 1):
+        raise ValueError(f"higher_is_better: expected 0 or 1, got {row['higher_is_better']}")
 
 
 def read_rows(path: Path) -> dict[Run, Row]:
     """The rows of results.csv by run, none where there is no file. Raises GridError where it has another form."""
     if not path.exists():
         return {}
-    reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline=""))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise GridError(f"{path}: no UTF-8 text: {error}") from error
+    reader = csv.DictReader(io.StringIO(text, newline=""))
     if reader.fieldnames != COLUMNS:
         raise GridError(f"{path}: expected the columns {', '.join(COLUMNS)}")
     try:
-        rows = []
+        rows = {}
         for cells in reader:
-            rows.append(typed_row(cells))
-            check_row(rows[-1], None in cells or None in cells.values())
+            row = typed_row(cells)
+            check_row(row, None in cells or None in cells.values())
+            run = Run(*(row[name] for name in Run._fields))
+            if run in rows:
+                raise ValueError(f"a second row of {run.name}")
+            rows[run] = row
     except ValueError as error:
         raise GridError(f"{path}: line {reader.line_num}: {error}") from error
-    return {Run(*(row[name] for name in Run._fields)): row for row in rows}
+    return rows
 
 
 def write_rows(rows: Iterable[Row], file: TextIO) -> None:
@@ -205,7 +216,25 @@ def start_of(grid: Grid, run: Run) -> str:
             return str(place)
     how = shlex.join(["leaner", "train", *command(before, start)[len(TRAIN_COMMAND) :]])
     said = f"expected the weights {weights / 'model.safetensors'}, found none"
-    raise GridError(f"start_from: {said}; {how} trains them, with --data_files as the grid's rows had")
+    raise GridError(f"start_from: {said}; {how} trains them (--data_files for a local copy of its rows)")
+
+
+def check_starts(grid: Grid, rows: dict[Run, Row]) -> None:
+    """Raises GridError, with all that is missing, where a run that has no row yet has no weights to start from."""
+    missing, tuning = {}, tune(grid, rows)
+    for seed in grid.seeds:
+        for shape in grid.shapes:
+            run = Run("report", shape, seed, tuning.best[shape])
+            if rows.get(run, {}).get("status") == "finished" and not tuning.due:
+                continue
+            try:
+                start_of(grid, run)
+            except GridError as error:
+                missing[str(error)] = None
+    if missing:
+        first, *others = missing
+        rest = [said.removeprefix("start_from: expected ").split("; ")[0] for said in others]
+        raise GridError("; also ".join((first, *rest)))
 
 
 def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:

@@ -24,7 +24,19 @@ from pathlib import Path
 from . import report
 from .comparison import show, summarise
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
-from .runs import Row, Run, command, due_runs, read_rows, result_row, settings, start_of, typed_row, write_rows
+from .runs import (
+    Row,
+    Run,
+    check_starts,
+    command,
+    due_runs,
+    read_rows,
+    result_row,
+    settings,
+    start_of,
+    typed_row,
+    write_rows,
+)
 
 
 POLL_SECONDS = 0.1
@@ -141,6 +153,7 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row
     Raises:
         GridError: output_dir is in use, or holds runs of another grid.
     """
+    check_starts(grid, read_rows(grid.path("results.csv")))  # before anything is written
     try:
         Path(grid.output_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:

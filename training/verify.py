@@ -11,7 +11,6 @@ those again takes the sweep.
 import argparse
 import contextlib
 import fnmatch
-import hashlib
 import json
 import math
 import os
@@ -28,27 +27,25 @@ from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 from transformers.utils import logging
 
-from . import reevaluate
+from . import reevaluate, report
 from .baselines import guesses
 from .evaluate import Evaluation, load
 from .evidence import gather
 from .grid import load_grid
 from .published import FIGURE, eval_results, render
+from .runs import Run, read_rows
 from .trainer import scores
 
 
 CARDS = Path("model_cards")
+LICENSE = "apache-2.0"  # of weights and code
+LOCAL = ("data_files",)  # settings that say where data lie on one machine
 KEPT = (  # what a published folder has of its run
     "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
     "tokenizer_config.json special_tokens_map.json *_lean*.py training.png metrics.jsonl"
 ).split()
 # From the stranger's process:
 HIDDEN = ("results.json", "README.md", ".eval_results", "metrics.jsonl", "*.png", "checkpoint-*")
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def batches(evaluation: Evaluation) -> dict[str, torch.Tensor]:
@@ -159,6 +156,35 @@ def check_evidence(folder: Path, evidence: dict) -> None:
         raise ValueError(f"{file}: {found} by the rows in {grids}; leaner publish renews it")
 
 
+def check_run(folder: Path, results: dict) -> None:
+    """Raises ValueError where name, partners, settings or counts are not those of the grid and of the run's row."""
+    file, grids = folder / "results.json", folder.resolve().parent / "grids"
+    if not grids.is_dir():
+        return
+    grid = load_grid(grids / results["evidence"]["grid"] / "grid.yaml")
+    names = grid.publish or {}
+    own = next(cell for cell in results["evidence"]["cells"] if cell["shape"] == results["cell"])
+    run = Run("report", results["cell"], results["seed"], own["learning_rate"])
+    row = read_rows(grids / results["evidence"]["grid"] / "results.csv").get(run, {})
+    expected = {
+        "name": names.get(results["cell"]),
+        "partners": [name for shape, name in names.items() if shape != results["cell"]],
+        "license": LICENSE,
+        "learning_rate": own["learning_rate"],
+        "train.steps": row.get("steps"),
+        "rows": row.get("rows"),
+        "data_sha256": row.get("data_sha256"),
+    }
+    asked = {**(grid.overrides or {}), "seed": results["seed"], "learning_rate": own["learning_rate"]}
+    stated = results["recipe"].keys() - set(LOCAL)  # what is not a default
+    expected |= {f"recipe.{key}": value for key, value in asked.items() if key in stated}
+    values = report.flat(file, results)
+    for name, value in expected.items():
+        if values.get(name) != value:
+            said = f"{name} is {values.get(name)!r}, expected {value!r}, as of its grid and its row there"
+            raise ValueError(f"{file}: {said}")
+
+
 def check_files(folder: Path, results: dict) -> None:
     """Raises ValueError for a file that `leaner publish` does not write, one that is missing, and another recipe."""
     written = {"README.md", "results.json", "recipe.yaml", FIGURE}
@@ -213,8 +239,6 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     for key in ("weights_sha256", "data_sha256", "subset", "evidence"):
         if not results.get(key):
             raise ValueError(f"{file}: {key} is missing; leaner publish writes it")
-    if sha256(folder / "model.safetensors") != results["weights_sha256"]:
-        raise ValueError(f"{folder / 'model.safetensors'}: not the weights of {file}: weights_sha256 differs")
     readme = folder / "README.md"
     if not readme.is_file() or readme.read_text(encoding="utf-8") != text:
         raise ValueError(f"{readme}: not what leaner card writes from {file}")
@@ -223,6 +247,7 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
         raise ValueError(f"{shown}: not what leaner card writes from {file}")
     check_files(folder, results)
     check_evidence(folder, results["evidence"])
+    check_run(folder, results)
     expected = results["subset"] if short else results
     words = local_words(results, given)
     words += ["--max_eval_rows", str(expected["max_eval_rows"])] if short else []
@@ -236,7 +261,7 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     if not short and results["evidence"].get("guesses"):
         check_guesses(folder, results["evidence"]["guesses"], rows, words)
     said = f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected['metrics'])} metrics"
-    said += " of results.json's subset" if short else ""
+    said += " of results.json's subset, guesses not fitted again" if short else ""
     beside = (folder.resolve().parent / "grids").is_dir()
     return said if beside else f"{said}; other cells not compared, no grids/ beside it"
 
@@ -251,12 +276,13 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity_error()
     given = {name: [where] for name, _, where in (entry.partition("=") for entry in options.data_files) if where}
     if len(given) < len(options.data_files):
-        raise SystemExit("leaner verify-cards: --data_files: expected NAME=FOLDER, as cifar10=data/cifar10")
+        raise SystemExit("leaner verify-cards: --data_files: expected NAME=FOLDER, each once, as cifar10=data/cifar10")
     folders = options.folders or sorted(path.parent for path in CARDS.glob("*/config.json"))
     if not folders:
         raise SystemExit(f"leaner verify-cards: no published folder in {CARDS}/")
-    known = {name for folder in folders for name in names_in(folder / "results.json")}
-    if unknown := sorted(given.keys() - known):
+    known = [names_in(folder / "results.json") for folder in folders]
+    whole, known = all(known), {name for names in known for name in names}
+    if whole and (unknown := sorted(given.keys() - known)):  # else the folder that cannot be read is named below
         said = f"{unknown[0]} is no dataset of these folders, expected one of {', '.join(sorted(known))}"
         raise SystemExit(f"leaner verify-cards: --data_files: {said}")
     failed = 0
