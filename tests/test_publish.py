@@ -1,5 +1,6 @@
 """From a finished grid to a published folder, its card, its verification, and the index; each with what must fail."""
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -196,6 +197,9 @@ def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
         said = json.loads((folder / "results.json").read_text())["evidence"]
         assert said["data"] == "trees of another wood" and "another wood" in (folder / "README.md").read_text()
         verify.check_evidence(folder, said)
+        with contextlib.chdir("/"):
+            verify.check_evidence(folder, said)
+            verify.check_run(folder, json.loads((folder / "results.json").read_text()))
         for change in ({"start_seed": 2, "start_from": "x"}, {"margin": 0.5}, {"overrides": None}):
             with pytest.raises(GridError, match=f"{[*change][-1]}: expected"):
                 publish.renew(dataclasses.replace(loaded, **change), loaded.baseline)
@@ -207,6 +211,12 @@ def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
             with pytest.raises(GridError, match=message):
                 publish.renew(dataclasses.replace(loaded, **change), loaded.baseline)
             assert saved.read_bytes() == kept
+        config = (folder / "config.json").read_bytes()
+        (folder / "config.json").write_bytes(config.replace(b'"hidden_size": ', b'"hidden_size": "x", "other": '))
+        with pytest.raises(ValueError, match="model_cards/leanbert-deep/config.json: hidden_size is 'x'"):
+            publish.renew(dataclasses.replace(loaded, data="twigs"), loaded.baseline)
+        (folder / "config.json").write_bytes(config)
+        assert saved.read_bytes() == kept
     finally:
         saved.write_bytes(before)
         publish.renew(load_grid(saved), loaded.baseline)
@@ -557,7 +567,7 @@ def test_a_changed_tensor_is_found(folder):
         verify.verify(folder, {})
 
 
-def test_invented_guesses_are_found(folder):
+def test_invented_guesses_are_found(folder, monkeypatch):
     """Where no grid is beside the folder, by fitting them again."""
     results = json.loads((folder / "results.json").read_text())
     (bag,) = (each for each in results["evidence"]["guesses"] if each["name"] == "bag of tokens")
@@ -565,6 +575,13 @@ def test_invented_guesses_are_found(folder):
     change(folder, evidence=results["evidence"])
     published.write_card(folder)
     verify.verify(folder, {}, short=True)
+
+    def gone(folder, words):
+        raise ValueError("Unknown split")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(verify, "guesses", gone)
+        assert "guesses not fitted again: no training rows (Unknown split)" in verify.verify(folder, {})
     with pytest.raises(ValueError, match="results.json: evidence.guesses: bag of tokens is 0.01, the data give"):
         verify.verify(folder, {})
 

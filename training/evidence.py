@@ -106,6 +106,7 @@ def reference(grid: Grid) -> dict[str, object] | None:
         return None
     peers = load_grid(folder / "grid.yaml")
     alike = {"shapes": [grid.baseline], "recipe": grid.recipe, "tuning": grid.tuning, "start_from": grid.start_from}
+    alike |= {"learning_rates": grid.learning_rates, "start_seed": grid.start_seed}
     alike |= {"overrides": {**(grid.overrides or {}), "implementation": "transformers"}}
     for key, expected in alike.items():
         if getattr(peers, key) != expected:

@@ -127,6 +127,10 @@ class Grid:
     def path(self, name: str) -> Path:
         return Path(self.output_dir) / name
 
+    def partners(self, shape: str) -> list[str]:
+        """The folders that are published with that of a shape."""
+        return [name for each, name in (self.publish or {}).items() if each != shape]
+
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(name, list(names), n=1)

@@ -7,9 +7,11 @@ Without a grid, evidence and card of every folder that is there: a card also sho
 """
 
 import argparse
+import contextlib
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +69,19 @@ def started_from(grid: Grid, shape: str, folder: Path) -> str:
     return str(CARDS / name)
 
 
-def partners(grid: Grid, shape: str) -> list[str]:
-    """The folders that are published with that of a shape."""
-    return [name for each, name in grid.publish.items() if each != shape]
-
-
 def gathered(grid: Grid) -> dict[str, Any]:
-    """The evidence of the rows, whose grid.yaml becomes the grid's own where that differs in what no run depends on.
-
-    Raises:
-        GridError: the rows are of another grid.
-    """
+    """The evidence of the rows. Raises GridError where they are of another grid."""
     check_unchanged(grid, read_rows(grid.path("results.csv")).values())
-    found = gather(grid)
-    write_grid(grid)
-    return found
+    return gather(grid)
+
+
+@contextlib.contextmanager
+def in_place_of(folder: Path, target: Path) -> Iterator[None]:
+    """Errors of a folder that is written aside name the folder that it is for."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(str(error).replace(str(folder), str(target))) from error
 
 
 def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], words: list[str]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
         "name": grid.publish[shape],
         "cell": shape,
         "shape": started_from(grid, shape, folder),
-        "partners": partners(grid, shape),
+        "partners": grid.partners(shape),
         "license": LICENSE,
         "recipe": recipe,
         "weights_sha256": report.sha256(folder / "model.safetensors"),
@@ -165,16 +165,14 @@ def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
     """
     target = cards / grid.publish[shape]
     results = check_target(target, grid, shape)
-    results |= {"partners": partners(grid, shape), "evidence": gathered(grid)}
+    results |= {"partners": grid.partners(shape), "evidence": gathered(grid)}
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
         shutil.copytree(target, folder)
         report.write_json(folder / "results.json", results)
-        try:
+        with in_place_of(folder, target):
             write_card(folder)
-        except ValueError as error:
-            said = str(error).replace(f"{folder / 'results.json'}: ", "")
-            raise ValueError(f"{target}: a card of the rows of {grid.output_dir} cannot be written: {said}") from error
+        write_grid(grid)  # which a verification reads; what no run depends on may have changed
         moved(folder, target, Path(scratch))
     return target
 
@@ -206,8 +204,10 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
         text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
         report.write_bytes(folder / "recipe.yaml", text.encode())
         report.write_json(folder / "results.json", results)
-        write_card(folder)
-        verify(folder, {dataset_name(results): words[1:]} if words else {})
+        with in_place_of(folder, target):
+            write_card(folder)
+            verify(folder, {dataset_name(results): words[1:]} if words else {})
+        write_grid(grid)
         moved(folder, target, Path(scratch))
     return target
 

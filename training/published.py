@@ -157,8 +157,6 @@ def eval_entries(results: dict[str, Any]) -> list[EvalResultEntry]:
 def claims(evidence: dict[str, Any]) -> str:
     """What the numbers say, cell by cell. Whether quality was lost is decided over all grids, in the index."""
     lines = []
-    if len(evidence["cells"]) == 1:
-        return "- One cell, with nothing to compare in this grid."
     for cell in evidence["cells"]:
         notes = "".join(f" Note: {note}." for note in cell["notes"])
         if cell["shape"] == evidence["baseline"] or cell["difference"] is None:
@@ -181,7 +179,8 @@ def claims(evidence: dict[str, Any]) -> str:
             against = f"being worse by {evidence['margin']:g} or more"
             certainty += f"; one-sided p against {against}, not corrected: {cell['p_non_inferiority']:.3g}"
         lines.append(f"- {cell['shape']}, {label(cell)}: {said}, {certainty}.{notes}")
-    return "\n".join(lines) or "- No cell has been compared yet."
+    alone = "One cell, with nothing to compare in this grid." if len(evidence["cells"]) == 1 else ""
+    return "\n".join(lines) or f"- {alone or 'No cell has been compared yet.'}"
 
 
 def notes_on(evidence: dict[str, Any]) -> str:

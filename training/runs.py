@@ -222,15 +222,14 @@ def start_of(grid: Grid, run: Run) -> str:
 def check_starts(grid: Grid, rows: dict[Run, Row]) -> None:
     """Raises GridError, with all that is missing, where a run that has no row yet has no weights to start from."""
     missing, tuning = {}, tune(grid, rows)
-    for seed in grid.seeds:
-        for shape in grid.shapes:
-            run = Run("report", shape, seed, tuning.best[shape])
-            if rows.get(run, {}).get("status") == "finished" and not tuning.due:
-                continue
-            try:
-                start_of(grid, run)
-            except GridError as error:
-                missing[str(error)] = None
+    reported = [Run("report", shape, seed, tuning.best[shape]) for seed in grid.seeds for shape in grid.shapes]
+    for run in (*tuning.due, *reported):
+        if rows.get(run, {}).get("status") == "finished" and not tuning.due:
+            continue
+        try:
+            start_of(grid, run)
+        except GridError as error:
+            missing[str(error)] = None
     if missing:
         first, *others = missing
         rest = [said.removeprefix("start_from: expected ").split("; ")[0] for said in others]

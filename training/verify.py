@@ -33,7 +33,7 @@ from .evaluate import Evaluation, load
 from .evidence import gather
 from .grid import load_grid
 from .published import FIGURE, eval_results, render
-from .runs import Run, read_rows
+from .runs import Run, read_rows, settings
 from .trainer import scores
 
 
@@ -142,6 +142,11 @@ def difference(held: object, fresh: object, name: str) -> str | None:
     return next((found for place, *both in pairs if (found := difference(*both, place))), None)
 
 
+def of_the_project(grids: Path) -> contextlib.chdir:
+    """The folder that the paths in grid files are relative to, as the working directory."""
+    return contextlib.chdir(grids.parent.parent)
+
+
 def check_evidence(folder: Path, evidence: dict) -> None:
     """Raises ValueError where the evidence is not what the grids beside the folder, if there are any, say now."""
     grids, file = folder.resolve().parent / "grids", folder / "results.json"
@@ -150,7 +155,7 @@ def check_evidence(folder: Path, evidence: dict) -> None:
     path = grids / evidence["grid"] / "grid.yaml"
     if not path.is_file():
         raise ValueError(f"{file}: evidence.grid is {evidence['grid']}, {grids} has no such grid")
-    with contextlib.chdir(grids.parent.parent):  # which the paths in grid files are relative to
+    with of_the_project(grids):
         fresh = json.loads(json.dumps(gather(load_grid(path))))
     if found := difference(evidence, fresh, "evidence"):
         raise ValueError(f"{file}: {found} by the rows in {grids}; leaner publish renews it")
@@ -161,23 +166,24 @@ def check_run(folder: Path, results: dict) -> None:
     file, grids = folder / "results.json", folder.resolve().parent / "grids"
     if not grids.is_dir():
         return
-    grid = load_grid(grids / results["evidence"]["grid"] / "grid.yaml")
-    names = grid.publish or {}
+    with of_the_project(grids):
+        grid = load_grid(grids / results["evidence"]["grid"] / "grid.yaml")
+        asked = settings(grid, results["cell"]).settings
     own = next(cell for cell in results["evidence"]["cells"] if cell["shape"] == results["cell"])
     run = Run("report", results["cell"], results["seed"], own["learning_rate"])
     row = read_rows(grids / results["evidence"]["grid"] / "results.csv").get(run, {})
     expected = {
-        "name": names.get(results["cell"]),
-        "partners": [name for shape, name in names.items() if shape != results["cell"]],
+        "name": (grid.publish or {}).get(results["cell"]),
+        "partners": grid.partners(results["cell"]),
         "license": LICENSE,
         "learning_rate": own["learning_rate"],
         "train.steps": row.get("steps"),
         "rows": row.get("rows"),
         "data_sha256": row.get("data_sha256"),
     }
-    asked = {**(grid.overrides or {}), "seed": results["seed"], "learning_rate": own["learning_rate"]}
-    stated = results["recipe"].keys() - set(LOCAL)  # what is not a default
-    expected |= {f"recipe.{key}": value for key, value in asked.items() if key in stated}
+    asked |= {"seed": results["seed"], "learning_rate": own["learning_rate"]}
+    stated = results["recipe"].keys() & {*(grid.overrides or {}), "seed", "learning_rate"}  # what is not a default
+    expected |= {f"recipe.{key}": asked.get(key) for key in stated - set(LOCAL)}
     values = report.flat(file, results)
     for name, value in expected.items():
         if values.get(name) != value:
@@ -202,14 +208,22 @@ def check_files(folder: Path, results: dict) -> None:
         raise ValueError(f"{folder / 'recipe.yaml'}: not the recipe of {folder / 'results.json'}")
 
 
-def check_guesses(folder: Path, held: list[dict], rows: int, words: list[str]) -> None:
-    """Raises ValueError where the guesses without a transformer, fitted again, are not those of the evidence."""
-    fresh = {each["name"]: each["value"] for each in guesses(folder, words) or ()}
+def check_guesses(folder: Path, held: list[dict], rows: int, words: list[str]) -> str:
+    """Words on the guesses without a transformer, which are fitted again where the training rows can be had.
+
+    Raises:
+        ValueError: they are not those of the evidence.
+    """
+    try:
+        fresh = {each["name"]: each["value"] for each in guesses(folder, words) or ()}
+    except ValueError as error:  # the evaluation rows were there
+        return f", guesses not fitted again: no training rows ({error})"
     for each in held:
         found, allowed = fresh.get(each["name"]), max(2e-3, 3 / rows)
         if found is None or not abs(found - each["value"]) <= allowed:
             said = f"{each['name']} is {each['value']}, the data give {found} (± {allowed:g})"
             raise ValueError(f"{folder / 'results.json'}: evidence.guesses: {said}")
+    return f", {len(held)} guesses"
 
 
 def compare(file: Path, expected: dict, metrics: dict[str, float], main: str) -> None:
@@ -258,10 +272,10 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
         raise ValueError(f"{file}: data_sha256: {said} {expected['data_sha256']}")
     main = "eval_" + results["main_metric"].removeprefix("eval_")
     compare(file, expected, metrics, main)
-    if not short and results["evidence"].get("guesses"):
-        check_guesses(folder, results["evidence"]["guesses"], rows, words)
+    held = [] if short else results["evidence"].get("guesses") or []
+    fitted = check_guesses(folder, held, rows, words) if held else ""
     said = f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected['metrics'])} metrics"
-    said += " of results.json's subset, guesses not fitted again" if short else ""
+    said += " of results.json's subset, guesses not fitted again" if short else fitted
     beside = (folder.resolve().parent / "grids").is_dir()
     return said if beside else f"{said}; other cells not compared, no grids/ beside it"
 
