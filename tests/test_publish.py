@@ -15,6 +15,7 @@ import pytest
 import yaml
 from datasets import Dataset
 from huggingface_hub import ModelCard
+from matplotlib.axes import Axes
 from modeling_leaner.training import (
     arguments,
     baselines,
@@ -339,6 +340,8 @@ def test_the_cells_of_another_grid(workshop):
     found = evidence.gather(dataclasses.replace(grid, output_dir="other"))
     said = published.beside(found)
     assert "the grid `tiny`" in said and "Recipe `listops-short` with" in said and published.table(found, "") in said
+    assert "compared within one table alone" in said and "Another recipe" not in said
+    assert "Another recipe: compare its numbers with each other" in published.beside({**found, "recipe": "listops"})
     assert published.beside({**found, "beside": found}).count("## Beside it") == 2
     shutil.copytree("other", "model_cards/grids/other")
     text = Path("model_cards/grids/other/grid.yaml").read_text()
@@ -446,10 +449,11 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
 
 def test_words_of_where_the_weights_start():
     found = {"recipe": "cola", "overrides": {"max_steps": 3, "eval_strategy": "no"}}
-    assert published.setting(found) == "Recipe `cola` with max_steps 3, eval_strategy no."
+    assert published.how_trained(found) == "Recipe `cola` with max_steps 3, eval_strategy no."
     found = {"recipe": "cola", "overrides": None, "start_from": "masked", "start_seed": None}
-    assert published.setting(found) == "Recipe `cola`; from the weights of `masked`."
-    assert published.setting({**found, "start_seed": 1}) == "Recipe `cola`; from the weights of seed 1 of `masked`."
+    assert published.how_trained(found) == "Recipe `cola`; from the weights of `masked`."
+    found["start_seed"] = 1
+    assert published.how_trained(found) == "Recipe `cola`; from the weights of seed 1 of `masked`."
 
 
 @pytest.mark.parametrize("dataset, hub", [("nyu-mll/glue", True), ("articles/enwik8", False), ("listops", False)])
@@ -467,10 +471,12 @@ def test_commands_name_a_local_copy_where_the_hub_has_none(dataset, hub):
 
 def test_words_of_inputs_rows_and_attempts():
     config, recipe = SimpleNamespace(max_position_embeddings=512), {"recipe": {"max_length": 64}}
-    assert "at 64 tokens; positions beyond its longest row, of 512, have" in published.limits_of_inputs(config, recipe)
+    assert "at 64 tokens; of the 512 positions those beyond" in published.limits_of_inputs(config, recipe)
     config.max_position_embeddings = 64
     assert published.limits_of_inputs(config, recipe) == " Its training cut inputs at 64 tokens."
     assert published.limits_of_inputs(SimpleNamespace(), recipe) == ""
+    assert [published.duration(hours) for hours in (2.3, 1.0, 0.5)] == ["2.3 hours", "1.0 hours", "30 minutes"]
+    assert published.duration(0.01) == "1 minute"
     named = {task: published.rows_of({"task": task}) for task in ("causal-lm", "masked-lm", "image-classification")}
     assert list(named.values()) == ["documents", "documents", "rows"]
     found = {"software": {"torch": ["2"]}, "commits": ["abc"], "failures": 2, "runs": 9, "failed": 1, "hours": 1.0}
@@ -611,6 +617,32 @@ def test_other_data_are_said_to_differ(folder, monkeypatch):
         ValueError, match="data_sha256: 64 rows of listops-short with .* differ from the card's data, 64 rows with"
     ):
         verify.verify(folder, {})
+
+
+def test_a_smoothed_training_loss_is_said_to_be_one(folder):
+    assert "smoothed" not in (folder / "README.md").read_text()
+    recipe = json.loads((folder / "results.json").read_text())["recipe"]
+    change(folder, recipe={**recipe, "label_smoothing_factor": 0.1})
+    published.write_card(folder)
+    assert "last training steps (with labels smoothed by 0.1, which raises it)" in (folder / "README.md").read_text()
+
+
+def test_a_cell_has_one_colour_in_all_figures(folder, monkeypatch):
+    """That of its kind, whichever cells stand beside it."""
+    results, drawn = json.loads((folder / "results.json").read_text()), []
+    plot = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: drawn.append(k["color"]) or plot(self, *a, **k))
+    base, *_ = cells = results["evidence"]["cells"]
+    few = {"layers": base["layers"], "heads": base["heads"]}
+    for changes, colour in (
+        (few | {"heads": 2 * base["heads"]}, "tab:cyan"),
+        (few | {"layers": base["layers"] - 1}, "tab:orange"),
+        ({"layers": base["layers"] - 1, "heads": 2 * base["heads"]}, "tab:red"),
+        (few | {"width": 7}, "tab:green"),
+    ):
+        drawn.clear()
+        published.figure({**results, "evidence": {**results["evidence"], "cells": [base, {**cells[1], **changes}]}})
+        assert set(drawn) == {"tab:blue", colour}
 
 
 def test_an_edited_card_is_found(folder):

@@ -664,6 +664,8 @@ def test_another_output_dir_trains_all_anew(bench):
         ("1,0.001,finished,accuracy,0.892", "1,0.001,finished,accuracy,nan", "line 4: value: expected a value"),
         ("report,vit/tiny,1,", "report,more,vit/tiny,1,", "line 4: invalid literal"),
         ("report,vit/tiny,1,", "report,vit/tiny\nreport,vit/tiny,1,", f"line 4: expected {len(runs.COLUMNS)} cells"),
+        (",0.892,0.1,1,", ",0.892,0.1,,", "line 4: higher_is_better: expected a value"),
+        (",0.892,0.1,1,", ",0.892,0.1,2,", "line 4: higher_is_better: expected 0 or 1, got 2"),
         ("report,vit/tiny,2,", "report,vit/tiny,1,", "a second row of report-vit-tiny-seed1-lr0.001"),
         ("\xe9", "\xe9", "results.csv: no UTF-8 text"),
     ],

@@ -59,7 +59,14 @@ def text_baselines(task: SequenceClassification, train: Dataset, held_out: Datas
 
 
 def guesses(folder: Path, words: list[str]) -> list[dict[str, object]] | None:
-    """`text_baselines` on the training and evaluation rows of a run or a published folder; None for other tasks."""
+    """`text_baselines` on the training and evaluation rows of a run or a published folder; None for other tasks.
+
+    Args:
+        words: `--data_files` and the like, where the rows lie here.
+
+    Raises:
+        ValueError: the rows cannot be had.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         evaluation = load(str(folder), words, scratch)
         task, arguments = evaluation.task, evaluation.arguments

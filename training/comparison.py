@@ -52,7 +52,8 @@ def paired_statistics(
 def row_error(metric: str, value: float, rows: int) -> float | None:
     """Standard error of a metric by the choice of so many rows; None where nothing simple is known of it.
 
-    Binomial for accuracy, and for F1 as if it were one; (1 − r²)/√(rows − 1) for a correlation, Matthews' included.
+    Binomial for accuracy, and for F1 as if it were one; (1 − r²)/√(rows − 1), the usual form for many rows, for a
+    correlation r, Matthews' included.
     """
     if metric in ("accuracy", "f1"):
         share = min(max(value, 0.0), 1.0)

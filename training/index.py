@@ -8,7 +8,7 @@ from . import report
 from .comparison import MAX_P, MIN_PAIRS
 from .evidence import KINDS, baseline_of, gather, kind
 from .grid import load_grid
-from .published import claims, duration, is_local, notes_on, number, score, setting, table
+from .published import claims, duration, how_trained, is_local, notes_on, number, score, table
 
 
 HEAD = """# Model cards
@@ -31,7 +31,7 @@ def holm(values: dict[str, float]) -> dict[str, float]:
 def folders_table(cards: Path) -> str:
     """The published folders, one line each."""
     lines = ["| folder | shape | parameters | data | held-out metric |", "|---|---|---|---|---|"]
-    for path in sorted(folder.with_name("results.json") for folder in cards.glob("*/config.json")):
+    for path in sorted(config.with_name("results.json") for config in cards.glob("*/config.json")):
         results = json.loads(path.read_text(encoding="utf-8"))
         if "evidence" not in results:
             continue
@@ -50,7 +50,7 @@ def grid_section(name: str, evidence: dict) -> str:
     far = "all" if done == planned else f"{done} of {planned}"
     seeds = ", ".join(map(str, evidence["seeds"]))
     rates = ", ".join(f"{rate:g}" for rate in evidence["learning_rates"])
-    about = f"{setting(evidence)} Seeds {seeds}, learning rates tried {rates}; {far} reported runs "
+    about = f"{how_trained(evidence)} Seeds {seeds}, learning rates tried {rates}; {far} reported runs "
     about += f"finished, {evidence['failed']} failed, {duration(evidence['hours'])}."
     return "\n\n".join((f"### {name}", about, table(evidence, ""), claims(evidence), notes_on(evidence))) + "\n"
 

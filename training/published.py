@@ -220,7 +220,7 @@ def notes_on(evidence: dict[str, Any]) -> str:
     return "\n\n".join(lines)
 
 
-def setting(evidence: dict[str, Any]) -> str:
+def how_trained(evidence: dict[str, Any]) -> str:
     """A grid's recipe with its overrides, and where its weights start from."""
     differs = ", ".join(f"{key} {value}" for key, value in (evidence["overrides"] or {}).items())
     start = "" if evidence.get("start_seed") is None else f"seed {evidence['start_seed']} of "
@@ -239,7 +239,7 @@ def beside(evidence: dict[str, Any]) -> str:
     return f"""
 ## Beside it: the grid `{other["grid"]}`
 
-{setting(other)} {apart}
+{how_trained(other)} {apart}
 
 {table(other, "")}
 
@@ -273,7 +273,8 @@ from the results.csv of the grids named; where no weights are published, only th
 
 def duration(hours: float) -> str:
     """Hours in words, minutes where they are fewer than one."""
-    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
+    minutes = f"{60 * hours:.0f}"
+    return f"{hours:.1f} hours" if hours >= 1 else f"{minutes} minute{'' if minutes == '1' else 's'}"
 
 
 def rows_of(results: dict[str, Any]) -> str:
@@ -341,7 +342,8 @@ def limits_of_inputs(config: Any, results: dict[str, Any]) -> str:
     length, positions = results["recipe"].get("max_length"), getattr(config, "max_position_embeddings", None)
     if length is None or positions is None:
         return ""
-    rest = f"; positions beyond its longest row, of {positions}, have not been trained" if positions > length else ""
+    rest = f"; of the {positions} positions those beyond its longest row have not been trained"
+    rest = rest if positions > length else ""
     return f" Its training cut inputs at {length} tokens{rest}."
 
 

@@ -33,7 +33,6 @@ from .runs import (
     read_rows,
     result_row,
     settings,
-    start_of,
     typed_row,
     write_rows,
 )
@@ -75,8 +74,6 @@ class Sweep:
         handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             while due := due_runs(self.grid, {run: row for run, row in self.rows.items() if run not in self.again}):
-                for run in due:
-                    start_of(self.grid, run)  # before the first process, not between two
                 self._run_all(due)
         finally:
             for number, handler in handlers.items():

@@ -3,9 +3,11 @@
 Of each folder: the weights are the ones that results.json names; the card is what `leaner card` writes from it; the
 metrics come out again, within the tolerances of results.json, in a fresh process that cannot import this package
 and sees neither results.json nor the card (`reevaluate.py`). Rows come from the Hub, from a local copy by
-`--data_files cifar10=FOLDER`, or are generated; what they hold must have the hash of the card's. All that the card
-says of other runs is gathered again from the rows of the grids, where model_cards/grids/ is beside the folder; to get
-those again takes the sweep.
+`--data_files cifar10=FOLDER`, or are generated; what they hold must have the hash of the card's. Guesses without a
+transformer are fitted again where the training rows are there. Where model_cards/grids/ is beside the folder, all that
+the card says of other runs is gathered again from the rows there, and name, partners, settings, steps and data are
+compared with the grid and the run's row; to get the rows again takes the sweep. What only the run itself knew is not
+checked: its seconds, its last training loss, the rows that it was trained on.
 """
 
 import argparse
