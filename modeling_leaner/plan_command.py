@@ -39,13 +39,25 @@ def measured(candidates: list[Candidate], setting: StepSetting, first: Candidate
     return measure([each.config for each in (*([first] if first else []), *candidates)], setting)
 
 
-def plan_for_latency(limit: float, budget: Budget, dials: Dials, rows: int, **question) -> list[Candidate]:
-    """Shapes whose forward pass of one item takes about `limit` seconds here.
+def plan_for_latency(
+    limit: float, budget: Budget, dials: Dials, rows: int, **question
+) -> tuple[list[Candidate], list[dict[str, float]]]:
+    """Shapes whose forward pass of one item takes about, but not above, `limit` seconds here; their measurements.
 
-    Time is no arithmetic: a ceiling of FLOPs stands for it, which each shape's measured time corrects three times.
-    Where nothing is as small as that, the nearest shape is returned, to be measured.
+    Time is no arithmetic: a ceiling of FLOPs stands for it, which each shape's measured time corrects three times,
+    and up to three times more where the measurements have every shape above the limit: the machine has got slower.
+    Raises NoShapeFits, with the nearest, where that does not help.
     """
     from .training.measure_shapes import latencies
+
+    def corrected(candidates: list[Candidate], seconds: list[float]) -> list[Candidate]:
+        found = []
+        for each, time in zip(candidates, seconds):
+            ceiling = min(highest, each.flops_unit * min(max(MARGIN * limit / time, 0.2), 5))
+            fixed = replace(dials, layers=each.config.num_hidden_layers, head_dim=each.config.head_dim)
+            with suppress(NoShapeFits):  # the smallest of this depth is too slow
+                found += plan(budget=replace(budget, flops=ceiling), dials=fixed, **question)
+        return found
 
     setting, base = question["setting"], question["base"]
     rate = flops_unit(base, base.count_flops(setting.length)) / latencies([base], setting)[0]
@@ -56,29 +68,31 @@ def plan_for_latency(limit: float, budget: Budget, dials: Dials, rows: int, **qu
     except NoShapeFits as error:
         if ceiling.flops == highest or not (error.goal or "").startswith("--flops"):
             raise
-        return [cost_of(error.nearest, setting)]  # nobody gave these FLOPs: its time says whether it keeps the limit
+        candidates = [cost_of(error.nearest, setting)]  # nobody gave these FLOPs: its time says whether it fits
+    else:
+        for _ in range(LATENCY_ROUNDS):
+            candidates = corrected(candidates, latencies([x.config for x in candidates], setting)) or candidates
+    measurements = measured(candidates, setting, None)
     for _ in range(LATENCY_ROUNDS):
-        corrected = []
-        for each, seconds in zip(candidates, latencies([each.config for each in candidates], setting)):
-            ceiling = min(highest, each.flops_unit * min(max(MARGIN * limit / seconds, 0.2), 5))
-            fixed = replace(dials, layers=each.config.num_hidden_layers, head_dim=each.config.head_dim)
-            with suppress(NoShapeFits):  # the smallest of this depth is too slow
-                corrected += plan(budget=replace(budget, flops=ceiling), dials=fixed, **question)
-        candidates = corrected or candidates
-    return candidates
+        seconds = [row["latency_s"] for row in measurements]
+        smaller = corrected(candidates, seconds) if min(seconds) > limit else []
+        if not smaller:
+            break
+        candidates, measurements = smaller, measured(smaller, setting, None)
+    return within_latency(limit, candidates, measurements)
 
 
 def within_latency(
-    limit: float, candidates: list[Candidate], measurements: list[dict[str, float]], first: Candidate | None
+    limit: float, candidates: list[Candidate], measurements: list[dict[str, float]]
 ) -> tuple[list[Candidate], list[dict[str, float]]]:
     """Those that keep the limit, and their measurements; raises NoShapeFits, with the nearest, where none does."""
-    head, rows = measurements[: 1 if first else 0], measurements[1 if first else 0 :]
-    kept = [(each, row) for each, row in zip(candidates, rows) if row["latency_s"] <= limit]
+    rows = list(zip(candidates, measurements))
+    kept = [(each, row) for each, row in rows if row["latency_s"] <= limit]
     if not kept:
-        each, row = min(zip(candidates, rows), key=lambda pair: pair[1]["latency_s"])
+        each, row = min(rows, key=lambda pair: pair[1]["latency_s"])
         nearest, far = describe(each.config), f"{row['latency_s'] / limit:.2f} times --latency {1e3 * limit:g}ms"
         raise NoShapeFits(f"no shape fits: the nearest, {nearest}, takes {1e3 * row['latency_s']:.2f}ms, {far}")
-    return [each for each, _ in kept], head + [row for _, row in kept]
+    return [each for each, _ in kept], [row for _, row in kept]
 
 
 def known(name: str) -> str:
@@ -182,14 +196,17 @@ def run(options: Options) -> None:
         figure_files(options.plot)
     if options.write is not None:
         shape_file(question["family"], options.write)
+    first, measurements = None if start is None else cost_of(start, setting), None
     if limit is not None and budget.parameters is None and start is None:
-        candidates = plan_for_latency(limit, budget, options.dials, **question)
+        candidates, measurements = plan_for_latency(limit, budget, options.dials, **question)
     else:
         candidates = plan(budget=budget, dials=options.dials, **question)
-    first = None if start is None else cost_of(start, setting)
-    measurements = measured(candidates, setting, first) if options.measure else None
-    if limit is not None:
-        candidates, measurements = within_latency(limit, candidates, measurements, first)
+        if options.measure:
+            measurements = measured(candidates, setting, first)
+        if limit is not None:
+            head = 0 if first is None else 1
+            candidates, rows = within_latency(limit, candidates, measurements[head:])
+            measurements = measurements[:head] + rows
     row = options.pick or 1
     if row > len(candidates):
         raise ValueError(f"--pick {row}: expected a row from 1 to {len(candidates)}")

@@ -13,6 +13,7 @@ from time import perf_counter
 import pytest
 import torch
 import transformers
+from modeling_leaner.training import measure_shapes
 from modeling_leaner.training.measure_shapes import Bench, made_up_batch, measure
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
@@ -699,31 +700,44 @@ class TestMeasure:
         assert document["start"]["measured"]["training_step_s"] > 0
         assert document["candidates"][0]["measured"]["peak_memory_bytes"] > 0
 
+    TINY = ("--family", "gpt", "--vocab-size", 64, "--length", 16, "--batch", 1, "--layers", 2, "--rows", 2)
+
     def test_latency(self, leaner):
         """A ceiling in time: what is kept is below it; one that nothing meets names the nearest."""
-        words = (
-            "--family",
-            "gpt",
-            "--vocab-size",
-            64,
-            "--length",
-            16,
-            "--batch",
-            1,
-            "--layers",
-            2,
-            "--rows",
-            2,
-            "--measure",
-        )
-        document = json.loads(leaner(*words, "--latency", "30ms", "--json").output)
-        assert document["candidates"]
-        assert all(each["measured"]["latency_s"] <= 0.03 for each in document["candidates"])
+        words = (*self.TINY, "--measure")
+        result = leaner(*words, "--latency", "30ms", "--json")
+        assert result.exit_code == 0, result.output
+        candidates = json.loads(result.stdout)["candidates"]
+        assert candidates and all(each["measured"]["latency_s"] <= 0.03 for each in candidates)
         result = leaner(*words, "--latency", "1us")
         assert result.exit_code == 1 and "no shape fits: the nearest, 2 layers" in result.stderr, result.stderr
         assert "--latency 0.001ms" in result.stderr and "--flops" not in result.stderr
         result = leaner(*words, "--latency", "1us", "--flops", "1")
         assert "times --flops 1" in result.stderr, result.stderr
+
+    @pytest.mark.parametrize("slower, measurements", [(1, 1), (1.1, 1), (2, 2), (8, 3), (200, 4)])
+    def test_a_machine_that_slows_down(self, leaner, monkeypatch, slower, measurements):
+        """Shapes above the limit when they are measured at last are made smaller, a bounded number of times."""
+        pace, times = 1e-10, []
+
+        def times_of(configs, setting):
+            return [pace * cost_of(config, setting).flops_unit for config in configs]
+
+        def made_up_measure(configs, setting):
+            times.append([slower * each for each in times_of(configs, setting)])
+            names = ("training_step_s", "inference_s", "latency_s", "training_items_per_second")
+            names += ("inference_items_per_second", "peak_memory_bytes")
+            return [{name: each for name in (*names, *(f"{name}_spread" for name in names))} for each in times[-1]]
+
+        monkeypatch.setattr(measure_shapes, "latencies", times_of)
+        monkeypatch.setattr(measure_shapes, "measure", made_up_measure)
+        result = leaner(*self.TINY, "--measure", "--latency", "30ms", "--json")
+        assert len(times) == measurements
+        if slower == 200:
+            assert result.exit_code == 1 and "times --latency 30ms" in result.stderr
+        else:
+            rows = json.loads(result.stdout)["candidates"]
+            assert rows and all(0.01 < row["measured"]["latency_s"] <= 0.03 for row in rows)
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
     def test_a_gpu_is_asked_for_in_vain(self, leaner):
