@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FLOOR := .venv-floor
+# Two processes, a whole file each at a time. One file alone: .venv/bin/python -m pytest tests/test_FILE.py
+PYTEST := -m pytest -q -n 2 --dist loadfile
 # Cards are written by leaner card:
 RUFF := --line-length 119 --target-version py311 --extend-exclude 'model_cards/*/README.md'
 RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905 --config 'lint.isort.lines-after-imports = 2'
@@ -17,13 +19,13 @@ demo: $(INSTALLED)
 	@$(BIN)/python -m modeling_leaner.training.demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST)
 
 test-full: $(INSTALLED)
-	$(BIN)/python -m pytest -q -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m ""
 
 test-floor: $(FLOOR)/.installed
-	$(FLOOR)/bin/python -m pytest -q
+	OMP_NUM_THREADS=1 $(FLOOR)/bin/python $(PYTEST)
 
 verify-cards: $(INSTALLED)
 	$(BIN)/leaner verify-cards $(if $(DATA),--data_files $(DATA))

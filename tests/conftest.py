@@ -1,8 +1,11 @@
 """Keeps the tests off the network, and runs the shared tests once per shape and head that a family lists."""
 
 import os
+import tempfile
 
 
+MODULES = tempfile.TemporaryDirectory(prefix="modules-")  # of this process alone: workers would disturb each other
+os.environ["HF_MODULES_CACHE"] = MODULES.name
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -727,7 +727,7 @@ class TestMeasure:
             times.append([slower * each for each in times_of(configs, setting)])
             names = ("training_step_s", "inference_s", "latency_s", "training_items_per_second")
             names += ("inference_items_per_second", "peak_memory_bytes")
-            return [{name: each for name in (*names, *(f"{name}_spread" for name in names))} for each in times[-1]]
+            return [dict.fromkeys((*names, *(f"{name}_spread" for name in names)), each) for each in times[-1]]
 
         monkeypatch.setattr(measure_shapes, "latencies", times_of)
         monkeypatch.setattr(measure_shapes, "measure", made_up_measure)
