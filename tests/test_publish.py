@@ -437,6 +437,9 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     quoted = published.untested(found, {"task": "causal-lm", "continuations": {"texts": []}})
     assert "by heart" in rest and "by heart" not in quoted
     assert "was not tuned" in rest and "against a margin fixed" in rest and "–" not in rest.split("Seeds a cell")[1]
+    many = published.untested(found | {"seeds": list(range(7)), "margin": 0.02}, {"task": "x", "continuations": None})
+    assert "would need 7 or more" in rest and "would need" not in many
+    assert "Seeds a cell: 7. “No loss of quality” needs p < 0.01 against a margin of 0.02 fixed" in many
     found["tuning"] = {"seed": 0, "holdout": 200, "overrides": {"max_steps": 3}}
     assert "in runs of max_steps 3, which may favour what learns quickly" in published.chosen(found, "rows")
     found["cells"][1]["notes"] = ["the best learning rate is at the edge of the grid"]
@@ -529,11 +532,13 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
         name: {"baseline": "base", "seeds": list(range(7)), "cells": [{**cell}, {**base}]} for name in ("one", "two")
     }
     assert index.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
+    assert "All other cells" not in index.verdicts(grids)
     assert "no loss of quality within" not in index.verdicts(grids)  # 0.012 after correction
     for learned in (False, None):  # nobody knows
         grids["two"]["cells"][1]["learned"] = learned
         said = index.verdicts(grids)
         assert said.count("no loss of quality within") == 1 and "a on two" not in said
+        assert "\n\nAll other cells are undecided: fewer than 7 seeds, no margin, or a baseline not known" in said
     grids["one"]["cells"][0]["pairs"] = 6
     assert "7 seeds (the most here is 7)" in index.verdicts(grids) and "none is decided" in index.verdicts(grids)
 

@@ -74,7 +74,11 @@ def verdicts(found: dict[str, dict]) -> str:
         + ("no loss of quality within the margin." if value < MAX_P else "undecided.")
         for name, value in holm(raw).items()
     ]
-    return "Non-inferiority, one-sided paired t, corrected by Holm over the cells below:\n\n" + "\n".join(lines)
+    said = "Non-inferiority, one-sided paired t, corrected by Holm over the cells below:\n\n" + "\n".join(lines)
+    if sum(len(evidence["cells"]) - 1 for evidence in found.values()) > len(raw):
+        lacking = f"fewer than {MIN_PAIRS} seeds, no margin, or a baseline not known to have learned"
+        said += f"\n\nAll other cells are undecided: {lacking}."
+    return said
 
 
 def render(cards: Path) -> str:
