@@ -19,6 +19,7 @@ from .planner import (
     cost_of,
     describe,
     flops_unit,
+    free_dials,
     parse_size,
     plan,
     shape_file,
@@ -54,7 +55,9 @@ def plan_for_latency(
         found = []
         for each, time in zip(candidates, seconds):
             ceiling = min(highest, each.flops_unit * min(max(MARGIN * limit / time, 0.2), 5))
-            fixed = replace(dials, layers=each.config.num_hidden_layers, head_dim=each.config.head_dim)
+            fixed = replace(dials, head_dim=each.config.head_dim)
+            if free_dials(dials) != ["layers"]:  # else the depth is what is solved
+                fixed = replace(fixed, layers=each.config.num_hidden_layers)
             with suppress(NoShapeFits):  # the smallest of this depth is too slow
                 found += plan(budget=replace(budget, flops=ceiling), dials=fixed, **question)
         return found
@@ -69,9 +72,8 @@ def plan_for_latency(
         if ceiling.flops == highest or not (error.goal or "").startswith("--flops"):
             raise
         candidates = [cost_of(error.nearest, setting)]  # nobody gave these FLOPs: its time says whether it fits
-    else:
-        for _ in range(LATENCY_ROUNDS):
-            candidates = corrected(candidates, latencies([x.config for x in candidates], setting)) or candidates
+    for _ in range(LATENCY_ROUNDS):
+        candidates = corrected(candidates, latencies([each.config for each in candidates], setting)) or candidates
     measurements = measured(candidates, setting, None)
     for _ in range(LATENCY_ROUNDS):
         seconds = [row["latency_s"] for row in measurements]
@@ -90,8 +92,9 @@ def within_latency(
     kept = [(each, row) for each, row in rows if row["latency_s"] <= limit]
     if not kept:
         each, row = min(rows, key=lambda pair: pair[1]["latency_s"])
-        nearest, far = describe(each.config), f"{row['latency_s'] / limit:.2f} times --latency {1e3 * limit:g}ms"
-        raise NoShapeFits(f"no shape fits: the nearest, {nearest}, takes {1e3 * row['latency_s']:.2f}ms, {far}")
+        nearest, takes = describe(each.config), f"takes {1e3 * row['latency_s']:.2f}ms"
+        far = f"{row['latency_s'] / limit:.2f} times --latency {1e3 * limit:g}ms"
+        raise NoShapeFits(f"no shape that was measured fits: the nearest, {nearest}, {takes}, {far}")
     return [each for each, _ in kept], [row for _, row in kept]
 
 

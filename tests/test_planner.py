@@ -700,44 +700,81 @@ class TestMeasure:
         assert document["start"]["measured"]["training_step_s"] > 0
         assert document["candidates"][0]["measured"]["peak_memory_bytes"] > 0
 
-    TINY = ("--family", "gpt", "--vocab-size", 64, "--length", 16, "--batch", 1, "--layers", 2, "--rows", 2)
+    TINY = ("--family", "gpt", "--vocab-size", 64, "--length", 16, "--batch", 1, "--rows", 2)
 
-    def test_latency(self, leaner):
+    @pytest.fixture
+    def one_thread(self):
+        """Several threads wait for one another where other work has the cores: then milliseconds become tenths."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        yield
+        torch.set_num_threads(threads)
+
+    def test_latency(self, leaner, one_thread):
         """A ceiling in time: what is kept is below it; one that nothing meets names the nearest."""
-        words = (*self.TINY, "--measure")
+        words = (*self.TINY, "--layers", 2, "--measure")
         result = leaner(*words, "--latency", "30ms", "--json")
         assert result.exit_code == 0, result.output
         candidates = json.loads(result.stdout)["candidates"]
         assert candidates and all(each["measured"]["latency_s"] <= 0.03 for each in candidates)
         result = leaner(*words, "--latency", "1us")
-        assert result.exit_code == 1 and "no shape fits: the nearest, 2 layers" in result.stderr, result.stderr
+        assert result.exit_code == 1 and "no shape that was measured fits: the nearest, 2 layers" in result.stderr
         assert "--latency 0.001ms" in result.stderr and "--flops" not in result.stderr
         result = leaner(*words, "--latency", "1us", "--flops", "1")
         assert "times --flops 1" in result.stderr, result.stderr
 
-    @pytest.mark.parametrize("slower, measurements", [(1, 1), (1.1, 1), (2, 2), (8, 3), (200, 4)])
-    def test_a_machine_that_slows_down(self, leaner, monkeypatch, slower, measurements):
+    @pytest.fixture
+    def clock(self, monkeypatch):
+        """Sets how long a FLOP takes, of a width, and how much slower it is in the measurement; holds what it said."""
+
+        def set_to(pace, slower=1):
+            said = []
+
+            def latencies(configs, setting):
+                return [pace(each.hidden_size) * cost_of(each, setting).flops_unit for each in configs]
+
+            def made_up_measure(configs, setting):
+                said.append([slower * each for each in latencies(configs, setting)])
+                names = ("training_step_s", "inference_s", "latency_s", "peak_memory_bytes")
+                names += ("training_items_per_second", "inference_items_per_second")
+                return [dict.fromkeys((*names, *(f"{name}_spread" for name in names)), each) for each in said[-1]]
+
+            monkeypatch.setattr(measure_shapes, "latencies", latencies)
+            monkeypatch.setattr(measure_shapes, "measure", made_up_measure)
+            return said
+
+        return set_to
+
+    DIALS = {"width": ("--layers", 2), "layers": ("--width", 128, "--heads", 4, "--mlp", 512)}  # by what is free
+
+    @pytest.mark.parametrize(
+        "free, limit, slower, measurements",
+        [("width", 0.03, *each) for each in ((1, 1), (1.1, 1), (2, 2), (8, 3), (200, 4))]
+        + [("layers", 0.002, *each) for each in ((2, 2), (200, 3))],  # one layer is the least
+    )
+    def test_a_machine_that_slows_down(self, leaner, clock, free, limit, slower, measurements):
         """Shapes above the limit when they are measured at last are made smaller, a bounded number of times."""
-        pace, times = 1e-10, []
-
-        def times_of(configs, setting):
-            return [pace * cost_of(config, setting).flops_unit for config in configs]
-
-        def made_up_measure(configs, setting):
-            times.append([slower * each for each in times_of(configs, setting)])
-            names = ("training_step_s", "inference_s", "latency_s", "training_items_per_second")
-            names += ("inference_items_per_second", "peak_memory_bytes")
-            return [dict.fromkeys((*names, *(f"{name}_spread" for name in names)), each) for each in times[-1]]
-
-        monkeypatch.setattr(measure_shapes, "latencies", times_of)
-        monkeypatch.setattr(measure_shapes, "measure", made_up_measure)
-        result = leaner(*self.TINY, "--measure", "--latency", "30ms", "--json")
-        assert len(times) == measurements
+        said = clock(lambda width: 1e-10, slower)
+        result = leaner(*self.TINY, *self.DIALS[free], "--measure", "--latency", f"{limit}s", "--json")
+        assert len(said) == measurements, result.output
         if slower == 200:
-            assert result.exit_code == 1 and "times --latency 30ms" in result.stderr
-        else:
-            rows = json.loads(result.stdout)["candidates"]
-            assert rows and all(0.01 < row["measured"]["latency_s"] <= 0.03 for row in rows)
+            assert result.exit_code == 1 and f"times --latency {1e3 * limit:g}ms" in result.stderr
+            return
+        rows = json.loads(result.stdout)["candidates"]
+        for row in rows:  # each beside its own measurement
+            assert row["measured"]["latency_s"] == pytest.approx(slower * 1e-10 * row["flops_forward"])
+            assert limit / 3 < row["measured"]["latency_s"] <= limit
+        assert rows
+
+    @pytest.mark.parametrize("free", DIALS)
+    @pytest.mark.parametrize("of_small", [1 / 3, 3])
+    def test_the_search_follows_the_clock(self, leaner, clock, free, of_small):
+        """The base's FLOPs a second, from which it begins, are not those of smaller shapes."""
+        clock(lambda width: 1e-10 * (1 if width > 500 else of_small))
+        result = leaner(*self.TINY, *self.DIALS[free], "--measure", "--latency", "2ms", "--json")
+        assert result.exit_code == 0, result.output
+        rows = json.loads(result.stdout)["candidates"]
+        assert rows and all(0.0012 < row["measured"]["latency_s"] <= 0.002 for row in rows)
 
     @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
     def test_a_gpu_is_asked_for_in_vain(self, leaner):

@@ -532,13 +532,15 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
         name: {"baseline": "base", "seeds": list(range(7)), "cells": [{**cell}, {**base}]} for name in ("one", "two")
     }
     assert index.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
-    assert "All other cells" not in index.verdicts(grids)
+    assert "the other cells" not in index.verdicts(grids)
     assert "no loss of quality within" not in index.verdicts(grids)  # 0.012 after correction
     for learned in (False, None):  # nobody knows
         grids["two"]["cells"][1]["learned"] = learned
         said = index.verdicts(grids)
         assert said.count("no loss of quality within") == 1 and "a on two" not in said
-        assert "\n\nAll other cells are undecided: fewer than 7 seeds, no margin, or a baseline not known" in said
+        assert "Nothing is decided of the other cells: fewer than 7 seeds, a missing or failed one, no" in said
+    grids["two"]["cells"][1]["learned"], grids["two"]["seeds"] = True, list(range(9))  # of which two failed
+    assert "a on two" not in index.verdicts(grids) and "the other cells" in index.verdicts(grids)
     grids["one"]["cells"][0]["pairs"] = 6
     assert "7 seeds (the most here is 7)" in index.verdicts(grids) and "none is decided" in index.verdicts(grids)
 

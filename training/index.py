@@ -74,10 +74,11 @@ def verdicts(found: dict[str, dict]) -> str:
         + ("no loss of quality within the margin." if value < MAX_P else "undecided.")
         for name, value in holm(raw).items()
     ]
-    said = "Non-inferiority, one-sided paired t, corrected by Holm over the cells below:\n\n" + "\n".join(lines)
+    said = "Non-inferiority, one-sided paired t, corrected by Holm over the comparisons below:\n\n" + "\n".join(lines)
+    said += "\n\nWhere seeds were added after others had been seen, [LOG.md](LOG.md) says so."
     if sum(len(evidence["cells"]) - 1 for evidence in found.values()) > len(raw):
-        lacking = f"fewer than {MIN_PAIRS} seeds, no margin, or a baseline not known to have learned"
-        said += f"\n\nAll other cells are undecided: {lacking}."
+        lacking = f"fewer than {MIN_PAIRS} seeds, a missing or failed one, no margin, or a baseline"
+        said += f" Nothing is decided of the other cells: {lacking} not known to have learned."
     return said
 
 

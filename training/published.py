@@ -304,7 +304,10 @@ def untested(evidence: dict[str, Any], results: dict[str, Any]) -> str:
     if seeds < MIN_PAIRS:
         verdict = f"“No loss of quality” would need {MIN_PAIRS} or more, and {rule}."
     else:
-        verdict = f"“No loss of quality” needs {rule}: the project's index of all grids decides it, not this card."
+        verdict = (
+            f"“No loss of quality” needs {rule}: the project's index of all grids decides it, not this card; whether "
+            "seeds were added after others had been seen is in the project's log."
+        )
     lines = [
         f"One width ({cell['width']}), one MLP width ({cell['mlp']}), one recipe and one length of training; larger "
         "models and longer training may order the cells otherwise.",
