@@ -41,5 +41,5 @@ def test_split_by_the_plan(family, tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         check=False,
     )
-    assert process.returncode == 0, process.stderr[-3000:]
+    assert process.returncode == 0, process.stdout + process.stderr[-3000:]
     assert process.stdout.count("difference") == 2
