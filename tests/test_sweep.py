@@ -380,7 +380,7 @@ def forked(bench, *words, **changes):
     return bench.processes[-1]
 
 
-def until(condition, seconds=60):
+def until(condition, seconds=20):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
