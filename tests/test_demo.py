@@ -2,17 +2,13 @@
 
 import io
 import json
-import re
 from contextlib import redirect_stdout
 from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import pytest
 from modeling_leaner.training import demo
 from transformers import ProgressCallback
-from transformers.utils import is_torchvision_available
 
 
 def shortened(make_task, rows=48):
@@ -60,21 +56,6 @@ def test_the_whole_path(demo_run):
         assert twin["difference"] == pytest.approx(twin["quality"] - base["quality"], abs=1e-4)
         assert not base["learned"] or base["family"] != "bert"  # two steps of ListOps teach nothing
     assert (folder / document["figure"]).stat().st_size > 5000
-
-
-README = (Path(__file__).parent.parent / "README.md").read_text()
-
-
-BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=["load", "fine-tune", "shapes"])
-def test_the_readme_runs(block, demo_run, monkeypatch):
-    """Every Python block of the README, where `make demo` has run."""
-    if "AutoImageProcessor" in block and not (is_torchvision_available() or version("transformers") >= "5.18"):
-        pytest.skip("transformers 5.17 has AutoImageProcessor only with torchvision")
-    monkeypatch.chdir(demo_run[0])
-    exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
 
 
 def test_training_shows_a_progress_bar(tmp_path):

@@ -1,0 +1,148 @@
+"""README.md and docs/: every command and Python block runs as it stands there, and prints what the page says.
+
+The pages run in a copy of what a clone holds. `make test` cuts the trainings to two steps; `make test-full` runs them whole.
+"""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+from modeling_leaner.training.grid import load_grid
+from transformers.utils import is_torchvision_available
+from typer.testing import CliRunner
+
+from modeling_leaner.cli import app
+
+
+CLONE = Path(__file__).parent.parent
+PAGES = [CLONE / "README.md", *sorted((CLONE / "docs").glob("*.md"))]
+TESTED_ELSEWHERE = ("choosing-a-shape",)  # with its printed lines, in test_planner.py
+
+
+class Example(NamedTuple):
+    """A shell command or a Python block of a page, and the output that the page shows under it."""
+
+    page: str
+    kind: str
+    text: str
+    output: str | None
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.text.splitlines()[0][:60]}"
+
+
+def examples_of(path: Path) -> list[Example]:
+    """The page's examples in order; a ```text block right after one is its output."""
+    blocks = re.findall(r"```(\w+)\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    examples = []
+    for (kind, text), (next_kind, next_text) in zip(blocks, [*blocks[1:], ("", "")]):
+        output = next_text.strip() if next_kind == "text" else None
+        if kind == "python":
+            examples.append(Example(path.stem, kind, text, output))
+        if kind == "bash":
+            lines = [line.split("  #")[0].strip() for line in text.splitlines()]
+            examples += [Example(path.stem, kind, line, None) for line in lines if line and line[0] != "#"]
+    return examples
+
+
+EXAMPLES = [example for path in PAGES if path.stem not in TESTED_ELSEWHERE for example in examples_of(path)]
+
+
+@pytest.fixture(scope="module", params=["short", pytest.param("whole", marks=pytest.mark.full)])
+def clone(request, tmp_path_factory):
+    """A folder with what the commands of the pages read and write, and how far trainings go in it."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("training", "configuration", "docs"):
+        shutil.copytree(CLONE / name, folder / name)
+    shutil.copytree(CLONE / "model_cards", folder / "model_cards", ignore=shutil.ignore_patterns("runs"))
+    return folder, request.param
+
+
+def shortened(words: list[str]) -> list[str]:
+    """The command with two steps of training, or with few rows to verify."""
+    if words[:2] == ["leaner", "train"] or "modeling_leaner.training.train" in words:
+        if "--max_steps" in words:
+            words[words.index("--max_steps") + 1] = "2"
+        else:
+            words += ["--max_steps", "2"]
+    if words[:2] == ["leaner", "verify-cards"]:
+        words.append("--short")
+    if words[:3] == ["leaner", "sweep", "docs/digits-grid.yaml"]:
+        path = Path(words[2])
+        grid = {**yaml.safe_load(path.read_text()), "overrides": {"max_steps": 2}, "seeds": [1]}
+        path.write_text(yaml.safe_dump(grid))
+    return words
+
+
+def run_python(block: str) -> str:
+    """What the block prints."""
+    stdout = io.StringIO()
+    with contextlib.redirect_stdout(stdout):
+        exec(compile(block, "example", "exec"), {"__name__": "__main__"})
+    return stdout.getvalue()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_example(example, clone, monkeypatch):
+    """In the order of the page: later examples read what earlier ones wrote."""
+    folder, mode = clone
+    monkeypatch.chdir(folder)
+    if example.kind == "python":
+        if "AutoImageProcessor" in example.text and not (is_torchvision_available() or version("transformers") >= "5.18"):
+            pytest.skip("transformers 5.17 has AutoImageProcessor only with torchvision")
+        printed = run_python(example.text)
+        assert example.output is None or printed.strip() == example.output
+        return
+    words = shlex.split(example.text)
+    if mode == "short":
+        words = shortened(words)
+    program, *options = words
+    if program in ("make", "pip"):
+        assert options[0] == "install" or f"\n{options[0]}:" in (CLONE / "Makefile").read_text()
+        return
+    if program == "leaner":
+        result = CliRunner().invoke(app, options)
+        assert result.exit_code == 0, (result.output[-2000:], result.stderr[-2000:], result.exception)
+        return
+    assert program == "torchrun", f"{example.text}: this test knows make, pip, leaner and torchrun"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    launcher = [sys.executable, "-m", "torch.distributed.run", *options]
+    process = subprocess.run(launcher, capture_output=True, text=True, env=environment, check=False)
+    assert process.returncode == 0, process.stderr[-3000:]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path):
+    """Every file that a page links to is there."""
+    text = path.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#\s]+)\)", text) + re.findall(r'src(?:set)?="([^"]+)"', text)
+    missing = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+    assert not missing
+
+
+def test_commands_named_in_the_text_exist():
+    names = {name for path in PAGES for name in re.findall(r"`leaner ([a-z-]+)", path.read_text())}
+    registered = {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert names and names <= registered
+
+
+def test_the_grid_of_the_page(tmp_path, monkeypatch):
+    """The grid that docs/experiments.md explains is accepted."""
+    monkeypatch.chdir(tmp_path)
+    page = (CLONE / "docs" / "experiments.md").read_text()
+    Path("grid.yaml").write_text(re.search(r"```yaml\n# grid.yaml\n(.*?)```", page, flags=re.DOTALL).group(1))
+    assert len(load_grid(Path("grid.yaml")).shapes) == 2
+
+
+def test_the_readme_is_short():
+    assert len((CLONE / "README.md").read_text().splitlines()) <= 160
