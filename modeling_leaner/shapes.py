@@ -12,8 +12,9 @@ from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 
 
-# Of a baseline: fewer layers and more heads; more heads than fit the width; fewer layers alone; more heads alone.
-VARIANTS = ("lean-", "fixed-head-", "shallow-", "many-heads-")
+# Of a baseline: fewer layers and more heads; more heads than fit the width; fewer layers alone; more heads alone;
+# fewer layers and one head; fewer layers and twelve.
+VARIANTS = ("lean-", "fixed-head-", "shallow-", "many-heads-", "one-head-", "twelve-heads-")
 CONFIG_CLASSES: dict[str, type[LeanConfig]] = {"vit": LeanViTConfig, "bert": LeanBERTConfig, "gpt": LeanGPTConfig}
 
 

@@ -1,8 +1,10 @@
 """The built-in data: digits, the standard library's prose, ListOps by the benchmark's rules."""
 
+import functools
+
 import numpy as np
 import pytest
-from modeling_leaner.training import data
+from modeling_leaner.training import arguments, data, sources
 from training_data import LOCAL_DATA
 
 
@@ -94,3 +96,45 @@ def test_operators_agree_with_the_original_listops():
     for row in rows:
         tokens = [token for token in row["Source"].split() if token not in "()"]
         assert evaluate(tokens) == int(row["Target"])
+
+
+def test_more_test_trees_continue_the_same_list(monkeypatch):
+    """What was trained on, and the first trees that were tested on, stay exactly as they were."""
+    asked = ["listops-short", "--task", "sequence-classification", "--shape", "bert/nano"]
+
+    def splits(**sizes):
+        made = functools.partial(data.listops, data.SMALL_LISTOPS, train=300, **sizes)
+        monkeypatch.setitem(sources.BUILT_IN, "listops-short", made)
+        return made
+
+    def rows(split, *words):
+        settings = arguments.parse(*asked[:1], [*asked[1:], "--eval_split", split, *words])
+        return sources.load_evaluation(settings)[:]
+
+    splits(test=20)
+    train, test = rows("train"), rows("test")
+    assert rows("train", "--test_trees", "90") == train and len(test["source"]) == 20
+    more = rows("test", "--test_trees", "90")
+    assert len(more["source"]) == 90 and {name: more[name][:20] for name in more} == test
+    assert not set(more["source"]) & set(train["source"])
+
+
+def test_the_published_trees():
+    """The hash that the published ListOps folders state of their test trees, and the ends of the training ones."""
+    train, test = (sources.load_split("listops-short", split) for split in ("train", "test"))
+    assert (len(train), len(test)) == (96_000, 2_000)
+    assert sources.content_sha256(test, ["source", "label"]).startswith("de3e5649464cb207")
+    assert sources.content_sha256(train.select([0, 95_999]), ["source", "label"]).startswith("c9e9a454dc329f81")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--test_trees", "0"], "test_trees: 0 is not in 1..100000"),
+        (["--test_trees", "5", "--dataset", "digits"], "test_trees: only of listops and listops-short, .* digits"),
+        (["--test_trees", "5", "--data_files", "test=a.csv"], "test_trees: only of listops .* not of a.csv"),
+    ],
+)
+def test_test_trees_that_cannot_be(words, message):
+    with pytest.raises(ValueError, match=message):
+        sources.load_evaluation(arguments.parse("listops-short", ["--shape", "bert/nano", *words]))

@@ -6,6 +6,7 @@ import pytest
 from modeling_leaner.training import latency
 from modeling_leaner.training.arguments import RECIPES
 from modeling_leaner.training.grid import load_grid
+from modeling_leaner.training.runs import check_tuning
 
 from modeling_leaner.shapes import load_shape
 
@@ -27,7 +28,8 @@ def test_a_grid_is_fair(path):
         base, both = configs[0], configs[-1]
         assert both.count_parameters().total <= 0.7 * base.count_parameters().total
     if grid.tuning:
-        assert grid.tuning.seed not in grid.seeds and grid.tuning.holdout >= 200
+        assert not set(grid.tuning.seeds) & set(grid.seeds) and grid.tuning.holdout >= 200
+    check_tuning(grid)
     for shape in grid.shapes:
         assert latency.settings(grid, shape).task
     assert grid.output_dir == f"model_cards/grids/{path.stem}"
@@ -40,5 +42,5 @@ def test_a_reference_differs_by_its_implementation_alone(path):
         pytest.skip("not a reference")
     grid, own = load_grid(path), load_grid(Path(str(path).replace("-transformers", "")))
     assert {**grid.overrides} == {**(own.overrides or {}), "implementation": "transformers"}
-    for name in ("recipe", "baseline", "seeds", "learning_rates", "tuning", "metric"):
+    for name in ("recipe", "baseline", "seeds", "learning_rates", "tuning", "unsound_tuning", "metric"):
         assert getattr(grid, name) == getattr(own, name)

@@ -520,8 +520,8 @@ def test_guesses_of_another_form(tmp_path, wrong):
     grid = load_grid(Path(__file__).parent.parent / "training/grids/wnli.yaml")
     grid = dataclasses.replace(grid, output_dir=str(tmp_path))
     assert evidence.guesses_of(grid) is None
-    (tmp_path / evidence.GUESSES).write_text(wrong)
-    with pytest.raises(ValueError, match=f"{evidence.GUESSES}: expected a list of name and value"):
+    (tmp_path / comparison.GUESSES).write_text(wrong)
+    with pytest.raises(ValueError, match=f"{comparison.GUESSES}: expected a list of name and value"):
         evidence.guesses_of(grid)
 
 

@@ -80,6 +80,7 @@ class Bench:
             "seeds": [1, 2],
             "learning_rates": [3e-4, 1e-3, 3e-3],
             "tuning": {"seed": 0, "holdout": 50, "overrides": {"max_steps": 30}},
+            "unsound_tuning": "one seed",
             "overrides": {"max_steps": 60, "muon": True, "label_names": ["a", "b"], "data_files": {"train": "x.csv"}},
             "output_dir": "out",
         }
@@ -472,6 +473,7 @@ def test_devices(monkeypatch):
 
 SETTINGS = "training settings other than shape, seed, learning_rate, output_dir, resume, tuning_holdout"
 PLACES = "shapes of the grid and different names of their folders, of a-z, 0-9, dots and hyphens"
+CONTRASTS = "contrasts: expected a list of different pairs of different shapes"
 RATES = "learning_rates: expected positive numbers, strictly increasing, got"
 
 
@@ -479,8 +481,8 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
     "changes, message",
     [
         ({"learning_rate": [1]}, "learning_rate: unknown key, expected one of recipe, shapes, baseline, seeds, "
-         "learning_rates, tuning, overrides, output_dir, metric, start_from, start_seed, beside, length, data, "
-         "data_files, hub, publish, margin, test (did you mean learning_rates?)"),
+         "learning_rates, tuning, unsound_tuning, overrides, output_dir, metric, start_from, start_seed, beside, "
+         "length, data, data_files, hub, publish, margin, test, contrasts (did you mean learning_rates?)"),
         ({"recipe": None}, "recipe: missing, expected the name or path of a recipe"),
         ({"recipe": 3}, "recipe: expected the name or path of a recipe, got 3"),
         ({"shapes": None}, "shapes: missing, expected a list of different names or paths"),
@@ -501,17 +503,29 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
         ({"learning_rates": [True]}, f"{RATES} [True]"),
         ({"learning_rates": ["fast"]}, f"{RATES} ['fast']"),
         ({"learning_rates": 1e-3}, f"{RATES} 0.001"),
-        ({"tuning": None}, "tuning: missing, expected seed and holdout to choose among several learning_rates"),
-        ({"tuning": 7}, "tuning: expected seed, holdout ..., got 7"),
+        ({"tuning": None}, "tuning: missing, expected seeds and holdout to choose among several learning_rates"),
+        ({"tuning": 7}, "tuning: expected seeds, holdout ..., got 7"),
         ({"tuning": {"seed": 0}}, "tuning.holdout: missing, expected how many rows of the training split to evaluate "
          "on"),
         ({"tuning": {"seed": 0, "holdout": 0}}, "tuning.holdout: expected how many rows of the training split to "
          "evaluate on, got 0"),
-        ({"tuning": {"seed": 0, "holdout": 5, "extent": 1}}, "tuning.extent: unknown key, expected one of seed, "
+        ({"tuning": {"seed": 0, "holdout": 5, "extent": 1}}, "tuning.extent: unknown key, expected one of seeds, "
          "holdout, extend, overrides (did you mean extend?)"),
         ({"tuning": {"seed": 0, "holdout": 5, "extend": -1}}, "tuning.extend: expected how often the learning rates "
          "may grow at either edge, got -1"),
-        ({"tuning": {"seed": 2, "holdout": 5}}, "tuning.seed: expected a seed that is not in seeds, got 2"),
+        ({"tuning": {"seed": 2, "holdout": 5}}, "tuning.seeds: expected seeds that are not in seeds, got 2"),
+        ({"tuning": {"seeds": [0, 1, 2], "holdout": 5}}, "tuning.seeds: expected seeds that are not in seeds, got "
+         "1, 2"),
+        ({"tuning": {"seeds": [3, 3], "holdout": 5}}, "tuning.seeds: expected a list of different whole numbers from "
+         "0, got [3, 3]"),
+        ({"tuning": {"seed": 0, "seeds": [3], "holdout": 5}}, "tuning.seed: expected seeds alone, got both"),
+        ({"tuning": {"holdout": 5}}, "tuning.seeds: missing, expected a list of different whole numbers from 0"),
+        ({"unsound_tuning": True}, "unsound_tuning: expected the reason, in words, got True"),
+        ({"contrasts": [BASE, LEAN]}, f"{CONTRASTS}, got ['vit/tiny', 'vit/lean-tiny']"),
+        ({"contrasts": [[BASE, BASE]]}, f"{CONTRASTS}, got [['vit/tiny', 'vit/tiny']]"),
+        ({"contrasts": [[LEAN, BASE], [LEAN, BASE]]}, f"{CONTRASTS}, got [['vit/lean-tiny', 'vit/tiny'], "
+         "['vit/lean-tiny', 'vit/tiny']]"),
+        ({"contrasts": [[LEAN, "vit/base"]]}, "contrasts: expected shapes of the grid, got vit/base"),
         ({"tuning": {"seed": 0, "holdout": 5, "overrides": {"resume": True}}}, "tuning.overrides: expected "
          f"{SETTINGS}, got {{'resume': True}}"),
         *(({"overrides": {key: 1}}, f"overrides: expected {SETTINGS}, got {{'{key}': 1}}")
@@ -586,6 +600,7 @@ def test_defaults(bench):
         {"tuning": {"seed": 0, "holdout": 50, "overrides": {"max_steps": 31}}},
         {"metric": "loss"},
         {"margin": 0.01, "test": "non-inferiority"},
+        {"contrasts": [[LEAN, BASE]]},
         {"seeds": [1]},
         {"shapes": [BASE]},
         {"learning_rates": [1e-3, 3e-3]},

@@ -55,6 +55,7 @@ class RecipeArguments(TrainingArguments):
     tuning_holdout: int = option(0, "evaluate on other rows taken out of the training split, to choose settings by")
     max_train_rows: int | None = option(None, "use only the first rows of the training split")
     max_eval_rows: int | None = option(None, "use only the first rows of the evaluation split")
+    test_trees: int | None = option(None, "listops, listops-short: expressions to test on; left out, 2,000")
     preprocessing_workers: int | None = option(None, "processes that prepare data; left out, the cores, at most 8")
     image_column: str | None = option(None, "left out, the only image column")
     label_column: str | None = option(None, "left out, label, labels or fine_label")
@@ -132,6 +133,7 @@ BOUNDS = {
     "tuning_holdout": (0, float("inf")),
     "max_train_rows": (1, float("inf")),
     "max_eval_rows": (1, float("inf")),
+    "test_trees": (1, 100_000),
     "max_length": (8, float("inf")),
     "mask_fraction": (0.01, 0.99),
     "doc_stride": (1, float("inf")),

@@ -10,10 +10,11 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from .grid import Grid
-from .runs import Row, Run, tune
+from .grid import Grid, GridError
+from .runs import Row, Run, Tuning, tune
 
 
+GUESSES = "guesses.json"  # beside a grid's rows: what `baselines.guesses` found
 MIN_PAIRS, MAX_P = 7, 0.01  # of "no loss of quality", which model_cards/README.md decides over all grids
 NOT_LEARNED, NON_INFERIOR = "not learned", "non-inferior before correction"
 
@@ -47,6 +48,15 @@ def paired_statistics(
     if margin is not None:
         result["p_non_inferiority"] = tail((mean if higher_is_better else -mean) + margin)
     return result
+
+
+def holm(values: dict[str, float]) -> dict[str, float]:
+    """p values corrected for their number by Holm's step-down method (1979): none below its predecessor, 1 at most."""
+    adjusted, highest = {}, 0.0
+    for place, name in enumerate(sorted(values, key=values.__getitem__)):
+        highest = max(highest, min(1.0, (len(values) - place) * values[name]))
+        adjusted[name] = highest
+    return adjusted
 
 
 def row_error(metric: str, value: float, rows: int) -> float | None:
@@ -103,10 +113,83 @@ def _mean_of_all(values: Iterable[float | None]) -> float | None:
     return None if None in values else _mean(values)
 
 
+def guesses_of(grid: Grid) -> list[dict[str, object]] | None:
+    """What GUESSES of the grid holds; None where none were made. Raises GridError where it has another form."""
+    path = grid.path(GUESSES)
+    if not path.is_file():
+        return None
+    try:
+        held = json.loads(path.read_bytes())
+        if not isinstance(held, list) or not held:
+            raise ValueError(f"got {held!r:.100}")
+        return [{"name": str(each["name"]), "value": float(each["value"])} for each in held]
+    except (ValueError, LookupError, TypeError) as error:
+        raise GridError(f"{path}: expected a list of name and value, {type(error).__name__} {error}") from error
+
+
+def failure_rate(grid: Grid, finished: list[Row], failed: int) -> float | None:
+    """The share of runs that failed, or that end worse than the best simple guess; None where no guess is known.
+
+    The guess is the best one of GUESSES beside the rows, where it is there, else each row's own `chance`.
+    """
+    count = len(finished) + failed
+    if not count or any(row["chance"] is None for row in finished):
+        return None
+    simple = [guess["value"] for guess in guesses_of(grid) or []]
+
+    def is_worse(row: Row) -> bool:
+        guesses = simple or [row["chance"]]
+        return row["value"] < max(guesses) if row["higher_is_better"] else row["value"] > min(guesses)
+
+    return (failed + sum(map(is_worse, finished))) / count
+
+
+def _row_error_of(rows: Sequence[Row]) -> float | None:
+    """`row_error` of the mean of some runs, which were evaluated on the same rows."""
+    first = rows[0]
+    return row_error(first["metric"], _mean(row["value"] for row in rows), first["rows"]) if first["rows"] else None
+
+
+def contrasts(grid: Grid, finished: dict[str, dict[int, Row]], up: bool | None) -> list[dict[str, object]]:
+    """The grid's `contrasts`: paired statistics of the first shape minus the second, p corrected by Holm over them.
+
+    row_error is the standard error of the difference by the choice of evaluation rows, which more seeds do not lower.
+    It is an upper limit, as if the two were right independently of each other; models are right on the same rows more
+    often than that. None where nothing simple is known of the metric, such as a loss.
+    """
+    found = []
+    for shape, other in grid.contrasts or []:
+        own, others = finished[shape], finished[other]
+        pairs = [(own[seed], others[seed]) for seed in own if seed in others]
+        values = [[row["value"] for row in side] for side in zip(*pairs)] or [[], []]
+        result = paired_statistics(*values, grid.margin, up)
+        errors = [_row_error_of(side) for side in zip(*pairs)]
+        result["row_error"] = math.hypot(*errors) if errors and None not in errors else None
+        found.append({"shape": shape, "minus": other, **result, "p_corrected": None})
+    corrected = holm({place: each["p"] for place, each in enumerate(found) if each["p"] is not None})
+    for place, value in corrected.items():
+        found[place]["p_corrected"] = value
+    return found
+
+
+def _notes(tuning: Tuning, shape: str, failed: list[int]) -> list[str]:
+    """What a reader of a cell has to know."""
+    choice = tuning.choices[shape]
+    notes = {
+        "the best learning rate is at the edge of the grid": shape in tuning.at_edge,
+        "the tuning is not finished": bool(tuning.due),
+        "no learning rate finished": choice.learning_rate is None and not tuning.due,
+        f"failed seeds: {', '.join(map(str, failed))}": bool(failed),
+        "tie: the best learning rate leads by no more than the tuning seeds differ": choice.tie,
+    }
+    return [note for note, holds in notes.items() if holds]
+
+
 def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
     """The sweep as one JSON document; runs may be missing.
 
-    Of each shape: mean and sd over the finished seeds, `paired_statistics` over those that the baseline finished too.
+    Of each shape: mean, sd and median over the finished seeds, `paired_statistics` over those that the baseline
+    finished too, `failure_rate`; of the grid its `contrasts`.
     """
     tuning, finished, failed, shapes = tune(grid, rows), {}, {}, []
     for shape in grid.shapes:
@@ -119,27 +202,25 @@ def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
         pairs = [(cells[seed]["value"], base[seed]["value"]) for seed in cells if seed in base]
         result = paired_statistics([own for own, _ in pairs], [other for _, other in pairs], grid.margin, up)
         said = verdict(result, grid.margin, len(grid.seeds), learned(base.values()))
-        values = [row["value"] for row in cells.values()]
+        values, choice = [row["value"] for row in cells.values()], tuning.choices[shape]
         size, base_size = (next((row["parameters"] for row in each.values()), None) for each in (cells, base))
-        notes = {
-            "the best learning rate is at the edge of the grid": shape in tuning.at_edge,
-            "the tuning is not finished": bool(tuning.due),
-            "no learning rate finished": tuning.best[shape] is None and not tuning.due,
-            f"failed seeds: {', '.join(map(str, failed[shape]))}": bool(failed[shape]),
-        }
         shapes.append(
-            {"shape": shape, "learning_rate": tuning.best[shape], "n": len(values), "mean": _mean(values)}
-            | {"sd": statistics.stdev(values) if len(values) > 1 else None}
+            {"shape": shape, "learning_rate": choice.learning_rate}
+            | {"tuning_lead": choice.lead, "tuning_spread": choice.spread}
+            | {"n": len(values), "mean": _mean(values), "sd": statistics.stdev(values) if len(values) > 1 else None}
+            | {"median": statistics.median(values) if values else None}
+            | {"failure_rate": failure_rate(grid, list(cells.values()), len(failed[shape]))}
             | (dict.fromkeys(result) if shape == grid.baseline else result)
             | {"parameters": size, "parameters_over_baseline": size / base_size if size and base_size else None}
             | {"seconds": _mean(row["seconds"] for row in cells.values())}
             | {name: _mean_of_all(row[name] for row in cells.values()) for name in ("kappa_start", "kappa_end")}
             | {"chance": _mean(row["chance"] for row in cells.values()), "learned": learned(cells.values())}
             | {"verdict": "baseline" if shape == grid.baseline else said}
-            | {"notes": [note for note, holds in notes.items() if holds]}
+            | {"notes": _notes(tuning, shape, failed[shape])}
         )
     errors = [{**run._asdict(), "error": row["error"]} for run, row in rows.items() if row["status"] == "failed"]
     found = {"metric": metric, "higher_is_better": up, "learning_rates": tuning.learning_rates}
+    found["contrasts"] = contrasts(grid, finished, up)
     return {**asdict(grid), **found, "shapes": shapes, "failed": errors}
 
 
@@ -148,6 +229,8 @@ SHOWN = {  # what of a shape is in the table: heading and format
     "n": ("n", "d"),
     "mean": ("mean", ".4f"),
     "sd": ("± sd", ".4f"),
+    "median": ("median", ".4f"),
+    "failure_rate": ("failed", ".0%"),
     "difference": ("difference", "+.4f"),
     "interval": ("95 % interval", "+.4f"),
     "p": ("p", ".3g"),
@@ -158,13 +241,30 @@ SHOWN = {  # what of a shape is in the table: heading and format
 }
 
 
+def _text(value: object, form: str) -> str:
+    numbers = value if isinstance(value, list) else [value]
+    return "–" if value is None else " ".join(format(number, form) for number in numbers)
+
+
+def contrast_line(contrast: dict[str, object]) -> str:
+    """One contrast in words."""
+    parts = {"difference": "+.4f", "interval": "+.4f", "pairs": "d", "p": ".3g", "p_corrected": ".3g"}
+    said = {name: _text(contrast[name], form) for name, form in parts.items()}
+    line = f"{contrast['shape']} − {contrast['minus']}: {said['difference']}, 95 % interval {said['interval']}, "
+    line += f"{said['pairs']} pairs, p {said['p']}, corrected {said['p_corrected']}"
+    rows = contrast["row_error"]
+    return line if rows is None else f"{line}; standard error by the choice of rows at most {rows:.4f}"
+
+
+def choice_line(cell: dict[str, object]) -> str:
+    """How clear a cell's best learning rate is."""
+    line = f"{cell['shape']}: learning rate {cell['learning_rate']:g} leads by {cell['tuning_lead']:.4f}"
+    spread = cell["tuning_spread"]
+    return f"{line}, one tuning seed" if spread is None else f"{line}, the tuning seeds differ by {spread:.4f}"
+
+
 def show(summary: dict[str, object]) -> None:
     """Prints a summary: a table and notes for people, the document on the last line for programs."""
-
-    def text(value: object, form: str) -> str:
-        numbers = value if isinstance(value, list) else [value]
-        return "–" if value is None else " ".join(format(number, form) for number in numbers)
-
     direction = {True: ", higher is better", False: ", lower is better", None: ""}[summary["higher_is_better"]]
     caption = (
         f"{summary['metric'] or 'no metric yet'}{direction}; difference from {summary['baseline']} over the same seeds"
@@ -175,13 +275,19 @@ def show(summary: dict[str, object]) -> None:
         table.add_column(heading, justify="right")
     table.add_column("verdict")
     for row in summary["shapes"]:
-        cells = [text(row[name], form) for name, (_, form) in SHOWN.items()]
+        cells = [_text(row[name], form) for name, (_, form) in SHOWN.items()]
         table.add_row(row["shape"], *cells, row["verdict"])
     console = Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
     console.print(table)
     for row in summary["shapes"]:
+        if row["tuning_lead"] is not None:
+            console.print(choice_line(row), soft_wrap=True)
         for note in row["notes"]:
             console.print(f"{row['shape']}: {note}", soft_wrap=True)
+    for contrast in summary["contrasts"]:
+        console.print(contrast_line(contrast), soft_wrap=True)
+    if summary["unsound_tuning"]:
+        console.print(f"the tuning is unsound: {summary['unsound_tuning']}", soft_wrap=True)
     if summary["failed"]:
         console.print(f"failed runs: {len(summary['failed'])}, see results.csv; the same command tries them again")
     print(json.dumps(summary, allow_nan=False), flush=True)

@@ -164,7 +164,8 @@ def listops(
 ) -> DatasetDict:
     """Random ListOps expressions and their values; no expression occurs twice, within or across the splits.
 
-    They are kept in the datasets' cache.
+    They are kept in the datasets' cache. More test expressions continue the same list: what is trained on, and the
+    first ones to test on, do not change.
     Where LRA draws a root that is a single digit it is always too short to be kept, so the root here is an operator.
     Columns: source (tokens separated by spaces, the benchmark's surface without its round brackets), label (0..9).
 

@@ -1,6 +1,5 @@
 """What a grid says of its cells, as the results.json of a published folder holds it."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -8,12 +7,11 @@ from typing import Any
 
 from . import latency, report
 from .card import check_fields
-from .comparison import summarise
+from .comparison import guesses_of, summarise
 from .grid import Grid, load_grid
 from .runs import Row, Run, read_rows, tune
 
 
-GUESSES = "guesses.json"  # beside a grid's rows: what `baselines.guesses` found
 PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference
 
 EVIDENCE = {  # the fields; what ends in ? may be missing or null
@@ -136,20 +134,6 @@ def fine_tuned(grid: Grid) -> list[dict[str, object]]:
         about |= {"learned": next(cell["learned"] for cell in said["shapes"] if cell["shape"] == other.baseline)}
         found.append({"grid": path.parent.name, **about, "cells": cells})
     return found
-
-
-def guesses_of(grid: Grid) -> list[dict[str, object]] | None:
-    """What GUESSES of the grid holds; None where none were made."""
-    path = grid.path(GUESSES)
-    if not path.is_file():
-        return None
-    try:
-        held = json.loads(path.read_bytes())
-        if not isinstance(held, list) or not held:
-            raise ValueError(f"got {held!r:.100}")
-        return [{"name": str(each["name"]), "value": float(each["value"])} for each in held]
-    except (ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"{path}: expected a list of name and value, {type(error).__name__} {error}") from error
 
 
 def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:

@@ -5,8 +5,10 @@ shapes: [vit/tiny, vit/lean-tiny]   # names or paths
 baseline: vit/tiny                  # one of them
 seeds: [1, 2, 3]
 learning_rates: [3e-4, 1e-3, 3e-3]  # with a single one there is nothing to tune
-tuning: {seed: 0, holdout: 2000, extend: 3, overrides: {max_steps: 300}}
-overrides: {max_steps: 600}         # settings of the training, the same for every run
+tuning: {seeds: [0, 4], holdout: 2000, extend: 3, overrides: {max_steps: 300}}  # `seed: 0` is one of them alone
+overrides: {max_steps: 600, warmup_steps: 60}  # settings of the training, the same for every run
+contrasts: [[vit/lean-tiny, vit/tiny]]  # first minus second, fixed beforehand, corrected together; left out, none
+unsound_tuning: why the rates that were chosen may not be the best; left out, the tuning has to be sound
 output_dir: runs/sweeps/fashion     # left out, runs/sweeps/<name of the grid file>
 data: what the rows are             # left out, the recipe's dataset; stated on the published cards
 data_files: train=FOLDER/a.parquet  # the words of --data_files for a copy in FOLDER; left out, FOLDER alone
@@ -19,6 +21,12 @@ beside: runs/sweeps/short           # left out, none; output_dir of a grid whose
 length: 32                          # tokens that FLOPs and latency are of; left out, the longest that it trains on
 margin: 0.01                        # of the non-inferiority test, in the metric's units
 test: non-inferiority
+
+A tuning is *sound* if what it chooses may be expected to hold in the runs that it is for: two seeds or more; rates
+that are at most a factor of 2 apart; a quarter of the reported length or more; and the same schedule. The same
+schedule is the same warm-up in steps, not as a share of a length that differs; the same lr_scheduler_type; and the
+same lr_scheduler_kwargs, steps of decay among them. A cosine or a line to zero states no steps: it decays over the
+whole of whatever length, and being of the same type is enough.
 """
 
 import difflib
@@ -38,7 +46,7 @@ from . import report
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
 # Once the grid has run:
 MAY_GROW = ("shapes", "seeds", "learning_rates")
-MAY_CHANGE = ("baseline", "output_dir", "beside", "publish", "data", "data_files", "hub", "length")
+MAY_CHANGE = "baseline output_dir beside publish data data_files hub length unsound_tuning".split()
 
 
 class GridError(ValueError):
@@ -72,6 +80,16 @@ def _is_names(value: object) -> bool:
     return isinstance(value, dict) and fit and len(set(names)) == len(names)
 
 
+def _is_seeds(value: object) -> bool:
+    return _is_list(value, _is_whole)
+
+
+def _is_contrasts(value: object) -> bool:
+    pairs = value if isinstance(value, list) else []
+    fit = all(_is_list(pair, _is_text) and len(pair) == 2 for pair in pairs)
+    return fit and _is_list([tuple(pair) for pair in pairs], lambda pair: True)
+
+
 def _is_settings(value: object) -> bool:
     return isinstance(value, dict) and all(
         isinstance(key, str) and key not in SET_BY_SWEEP and isinstance(item, str | int | float | list | dict)
@@ -90,7 +108,7 @@ SETTINGS = f"training settings other than {', '.join(SET_BY_SWEEP)}"
 class TuningKeys:
     """The keys under `tuning`."""
 
-    seed: int = _key(_is_whole, "a whole number from 0 that is not in seeds")
+    seeds: list[int] = _key(_is_seeds, "a list of different whole numbers from 0")
     holdout: int = _key(lambda value: _is_whole(value, 1), "how many rows of the training split to evaluate on")
     extend: int = _key(_is_whole, "how often the learning rates may grow at either edge", 3)
     overrides: dict | None = _key(_is_settings, SETTINGS, None)
@@ -103,11 +121,12 @@ class Grid:
     recipe: str = _key(_is_text, "the name or path of a recipe")
     shapes: list[str] = _key(lambda value: _is_list(value, _is_text), "a list of different names or paths")
     baseline: str = _key(_is_text, "one of shapes")
-    seeds: list[int] = _key(lambda value: _is_list(value, _is_whole), "a list of different whole numbers from 0")
+    seeds: list[int] = _key(_is_seeds, "a list of different whole numbers from 0")
     learning_rates: list[float] = _key(
         lambda value: _is_list(value, _is_positive) and value == sorted(value), "positive numbers, strictly increasing"
     )
-    tuning: TuningKeys | None = _key(lambda value: isinstance(value, TuningKeys), "seed, holdout ...", None)
+    tuning: TuningKeys | None = _key(lambda value: isinstance(value, TuningKeys), "seeds, holdout ...", None)
+    unsound_tuning: str | None = _key(_is_text, "the reason, in words", None)
     overrides: dict | None = _key(_is_settings, SETTINGS, None)
     output_dir: str = _key(_is_text, "a folder")
     metric: str | None = _key(_is_text, "the name of a metric", None)
@@ -123,6 +142,7 @@ class Grid:
     )
     margin: float | None = _key(_is_positive, "a positive number, in the metric's units", None)
     test: str | None = _key(lambda value: value == "non-inferiority", "non-inferiority", None)
+    contrasts: list[list[str]] | None = _key(_is_contrasts, "a list of different pairs of different shapes", None)
 
     def path(self, name: str) -> Path:
         return Path(self.output_dir) / name
@@ -164,6 +184,15 @@ def _number(value: object) -> object:
         return value
 
 
+def _with_seeds(tuning: dict) -> dict:
+    """The keys under `tuning` with `seeds`; those of older grids state one `seed`."""
+    if "seed" not in tuning:
+        return tuning
+    if "seeds" in tuning:
+        raise GridError("tuning.seed: expected seeds alone, got both")
+    return {"seeds": [tuning["seed"]], **{key: value for key, value in tuning.items() if key != "seed"}}
+
+
 def load_grid(path: Path) -> Grid:
     """The grid of a file.
 
@@ -178,7 +207,7 @@ def load_grid(path: Path) -> Grid:
         if isinstance(values.get("learning_rates"), list):
             values["learning_rates"] = list(map(_number, values["learning_rates"]))
         if isinstance(values.get("tuning"), dict):
-            values["tuning"] = read_keys(TuningKeys, values["tuning"], "tuning.")
+            values["tuning"] = read_keys(TuningKeys, _with_seeds(values["tuning"]), "tuning.")
         return _checked(read_keys(Grid, values))
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise GridError(f"{path}: no YAML file: {' '.join(str(error).split())}") from error
@@ -198,9 +227,12 @@ def _checked(grid: Grid) -> Grid:
     if not set(grid.publish or {}) <= set(grid.shapes):
         raise GridError(f"publish: expected shapes of the grid, got {', '.join(map(str, grid.publish))}")
     if grid.tuning is None and len(grid.learning_rates) > 1:
-        raise GridError("tuning: missing, expected seed and holdout to choose among several learning_rates")
-    if grid.tuning is not None and grid.tuning.seed in grid.seeds:
-        raise GridError(f"tuning.seed: expected a seed that is not in seeds, got {grid.tuning.seed}")
+        raise GridError("tuning: missing, expected seeds and holdout to choose among several learning_rates")
+    if grid.tuning is not None and (shared := set(grid.tuning.seeds) & set(grid.seeds)):
+        raise GridError(f"tuning.seeds: expected seeds that are not in seeds, got {', '.join(map(str, shared))}")
+    for shape in (shape for pair in grid.contrasts or [] for shape in pair):
+        if shape not in grid.shapes:
+            raise GridError(f"contrasts: expected shapes of the grid, got {shape}{_nearest(shape, grid.shapes)}")
     if grid.start_seed is not None and grid.start_from is None:
         raise GridError("start_from: missing, expected the grid whose start_seed is meant")
     if (grid.margin is None) != (grid.test is None):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import report
-from .comparison import MAX_P, MIN_PAIRS
+from .comparison import MAX_P, MIN_PAIRS, holm
 from .evidence import KINDS, baseline_of, gather, kind
 from .grid import load_grid
 from .published import claims, duration, how_trained, is_local, notes_on, number, score, table
@@ -17,15 +17,6 @@ Written by `leaner card` from the folders here and the results.csv of each grid.
 exactly what is pushed to the Hub; `make verify-cards` recomputes their numbers from the weights alone. What was
 expected before each grid and what came out, failures too, is in [LOG.md](LOG.md).
 """
-
-
-def holm(values: dict[str, float]) -> dict[str, float]:
-    """p values corrected for their number by Holm's step-down method (1979): none below its predecessor, 1 at most."""
-    adjusted, highest = {}, 0.0
-    for place, name in enumerate(sorted(values, key=values.__getitem__)):
-        highest = max(highest, min(1.0, (len(values) - place) * values[name]))
-        adjusted[name] = highest
-    return adjusted
 
 
 def folders_table(cards: Path) -> str:

@@ -20,9 +20,10 @@ from transformers.utils import logging
 
 from . import report
 from .baselines import guesses
+from .comparison import GUESSES
 from .continuations import continuations
 from .evaluate import load
-from .evidence import GUESSES, dataset_name, gather
+from .evidence import dataset_name, gather
 from .grid import Grid, check_unchanged, load_grid, write_grid
 from .index import write_index
 from .published import write_card

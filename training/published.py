@@ -289,8 +289,10 @@ def chosen(evidence: dict[str, Any], unit: str) -> str:
     tuning = evidence["tuning"]
     shorter = ", ".join(f"{key} {value}" for key, value in (tuning["overrides"] or {}).items())
     rates = ", ".join(f"{rate:g}" for rate in evidence["learning_rates"])
+    seeds = tuning.get("seeds") or [tuning["seed"]]  # of cards that were written before there could be several
+    with_seeds = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     return (
-        f"Only the learning rate was tuned for each cell, among {rates}, with seed {tuning['seed']} on "
+        f"Only the learning rate was tuned for each cell, among {rates}, with {with_seeds} on "
         f"{tuning['holdout']:,} {unit} of the training split that are not reported"
         + (f", in runs of {shorter}, which may favour what learns quickly." if shorter else ".")
     )

@@ -9,6 +9,8 @@ import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -34,6 +36,7 @@ INTEGERS = "seed higher_is_better parameters steps peak_memory_bytes rows failur
 NUMBERS = (
     "learning_rate value chance eval_loss kappa_start kappa_end seconds items_per_second input_pipeline_share".split()
 )
+MAX_FACTOR, MIN_LENGTH = 2, 1 / 4  # of a sound tuning: between rates; of the reported length
 Row = dict[str, object]
 
 
@@ -135,28 +138,60 @@ def result_row(grid: Grid, run: Run) -> Row:
         raise ValueError(f"results.json: {type(error).__name__} {error}") from error
 
 
+class Choice(NamedTuple):
+    """A shape's best learning rate, by the mean over the tuning seeds, and how clear that is.
+
+    lead: its mean's distance from the runner-up's, in the metric's units. spread: the larger of the ranges that the
+    tuning seeds of these two rates cover; None of a single seed. Both None where no second rate finished.
+    """
+
+    learning_rate: float | None
+    lead: float | None = None
+    spread: float | None = None
+
+    @property
+    def tie(self) -> bool:
+        """Whether the seeds differ by as much as the rates do."""
+        return self.spread is not None and self.lead <= self.spread
+
+
 class Tuning(NamedTuple):
     """What the rows say of the learning rates: those tried, each shape's best, who is at an edge, what has not run."""
 
     learning_rates: list[float]
-    best: dict[str, float | None]
+    choices: dict[str, Choice]
     at_edge: list[str]
     due: list[Run]
 
+    @property
+    def best(self) -> dict[str, float | None]:
+        """Each shape's best rate; None where none finished."""
+        return {shape: choice.learning_rate for shape, choice in self.choices.items()}
 
-def _best(grid: Grid, rows: dict[Run, Row], shape: str, rates: list[float]) -> float | None:
-    """The best rate of one shape, of equals that of the lower loss; None where no run has finished.
 
-    Accuracies tie where a model still says the most frequent class; its loss already tells the rates apart.
+def _choose(grid: Grid, rows: dict[Run, Row], shape: str, rates: list[float]) -> Choice:
+    """The choice of one shape among the rates with which every tuning seed finished.
+
+    Of equals it is the rate of the lower loss, then the lower rate. Accuracies are equal where a model still says the
+    most frequent class; its loss already tells the rates apart.
     """
-    cells = [rows.get(Run("tune", shape, grid.tuning.seed, rate), {}) for rate in rates]
-    finished = [row for row in cells if row.get("status") == "finished"]
-
-    def badness(row: Row) -> tuple[float, float]:
-        value = -row["value"] if row.get("higher_is_better") else row["value"]
-        return value, math.inf if row.get("eval_loss") is None else row["eval_loss"]
-
-    return min(finished, key=badness)["learning_rate"] if finished else None
+    values, ranks = {}, []
+    for rate in rates:
+        cells = [rows.get(Run("tune", shape, seed, rate), {}) for seed in grid.tuning.seeds]
+        if any(row.get("status") != "finished" for row in cells):
+            continue
+        sign = -1 if cells[0]["higher_is_better"] else 1
+        losses = [math.inf if row["eval_loss"] is None else row["eval_loss"] for row in cells]
+        values[rate] = [row["value"] for row in cells]
+        ranks.append((sign * statistics.fmean(values[rate]), statistics.fmean(losses), rate))
+    if not ranks:
+        return Choice(None)
+    best, *others = sorted(ranks)
+    if not others:
+        return Choice(best[-1])
+    near = [values[rate] for *_, rate in (best, others[0])]
+    several = len(grid.tuning.seeds) > 1
+    return Choice(best[-1], others[0][0] - best[0], max(max(each) - min(each) for each in near) if several else None)
 
 
 def tune(grid: Grid, rows: dict[Run, Row]) -> Tuning:
@@ -167,15 +202,18 @@ def tune(grid: Grid, rows: dict[Run, Row]) -> Tuning:
     """
     rates = list(grid.learning_rates)
     if len(rates) == 1:
-        return Tuning(rates, dict.fromkeys(grid.shapes, rates[0]), [], [])
+        return Tuning(rates, dict.fromkeys(grid.shapes, Choice(rates[0])), [], [])
     below = above = grid.tuning.extend
     while True:
-        runs = [Run("tune", shape, grid.tuning.seed, rate) for rate in rates for shape in grid.shapes]
-        best = {shape: _best(grid, rows, shape, rates) for shape in grid.shapes}
+        seeds = grid.tuning.seeds
+        runs = [Run("tune", shape, seed, rate) for rate in rates for seed in seeds for shape in grid.shapes]
+        choices = {shape: _choose(grid, rows, shape, rates) for shape in grid.shapes}
+        best = [choice.learning_rate for choice in choices.values()]
         due = [run for run in runs if run not in rows]
-        down, up = rates[0] in best.values() and below > 0, rates[-1] in best.values() and above > 0
+        down, up = rates[0] in best and below > 0, rates[-1] in best and above > 0
         if due or not (down or up):
-            return Tuning(rates, best, [shape for shape in best if best[shape] in (rates[0], rates[-1])], due)
+            edge = [shape for shape in choices if choices[shape].learning_rate in (rates[0], rates[-1])]
+            return Tuning(rates, choices, edge, due)
         lower, higher = rates[0] * rates[0] / rates[1], rates[-1] * rates[-1] / rates[-2]
         rates = [float(f"{lower:.6g}")] * down + rates + [float(f"{higher:.6g}")] * up
         below, above = below - down, above - up
@@ -263,7 +301,7 @@ def settings(grid: Grid, shape: str, phase: str = "report") -> RecipeArguments:
     Raises:
         GridError: the recipe or the settings are refused, or the shape's family is not for the task.
     """
-    seed = grid.tuning.seed if phase == "tune" else grid.seeds[0]
+    seed = grid.tuning.seeds[0] if phase == "tune" else grid.seeds[0]
     run = Run(phase, shape, seed, grid.learning_rates[0])
     recipe, *words = command(replace(grid, start_from=None), run)[len(TRAIN_COMMAND) :]
     try:
@@ -272,3 +310,32 @@ def settings(grid: Grid, shape: str, phase: str = "report") -> RecipeArguments:
     except (ValueError, OSError) as error:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
     return arguments
+
+
+def check_tuning(grid: Grid) -> None:
+    """What `grid.py` calls a sound tuning; nothing is asked of one that states why it is unsound.
+
+    Raises:
+        GridError: names what the tuning lacks.
+    """
+    if grid.tuning is None or len(grid.learning_rates) == 1 or grid.unsound_tuning is not None:
+        return
+    says = "; or say in unsound_tuning why the rates may not be the best"
+    if len(grid.tuning.seeds) < 2:
+        raise GridError(f"tuning.seeds: expected two seeds or more, got {grid.tuning.seeds}{says}")
+    for lower, higher in pairwise(grid.learning_rates):
+        if higher > lower * MAX_FACTOR * (1 + 1e-9):
+            raise GridError(f"learning_rates: expected a factor of 2 or less, got {lower:g} and {higher:g}{says}")
+    tuned, reported = (settings(grid, grid.shapes[0], phase) for phase in ("tune", "report"))
+    for key in ("warmup_steps", "lr_scheduler_type", "lr_scheduler_kwargs"):
+        values = [getattr(arguments, key) or None for arguments in (tuned, reported)]
+        here, there = (value.value if isinstance(value, Enum) else value for value in values)
+        if here != there:
+            raise GridError(f"tuning.overrides: {key} is {here}, and {there} in the reported runs{says}")
+    if not reported.warmup_steps >= 1:
+        raise GridError(f"warmup_steps: expected steps, the same in tuning, got {reported.warmup_steps:g}{says}")
+    unit = "max_steps" if reported.max_steps > 0 else "num_train_epochs"
+    short, full = getattr(tuned, unit), getattr(reported, unit)
+    if (tuned.max_steps > 0) != (reported.max_steps > 0) or short < MIN_LENGTH * full:
+        said = f"expected a quarter or more of the {full:g} of the reported runs, got {short:g}"
+        raise GridError(f"tuning.overrides: {unit}: {said}{says}")

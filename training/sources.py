@@ -1,6 +1,7 @@
 """Where rows come from: a Hub dataset, local files, or a built-in set; every failure names file, split and column."""
 
 import difflib
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -27,8 +28,9 @@ BUILT_IN = {
     "digits": data.digits,
     "python-docs": data.python_docs,
     "listops": data.listops,
-    "listops-short": lambda: data.listops(data.SHORT_LISTOPS),
+    "listops-short": functools.partial(data.listops, data.SHORT_LISTOPS),
 }
+LISTOPS = ("listops", "listops-short")  # with as many test expressions as asked for
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
 
 
@@ -94,13 +96,18 @@ def load_split(
     dataset_config: str | None = None,
     data_files: list[str] | None = None,
     streaming: bool = False,
+    test_trees: int | None = None,
 ) -> Rows:
     """One split of a Hub dataset, of local `data_files` (`split=FILE` or a folder), or of a built-in set.
+
+    With `test_trees` ListOps has so many test expressions; those to train on and the first to test on stay the same.
 
     Raises:
         ValueError: names the file, the dataset or the split, and what there is in its place.
     """
     whole, name = split.split("[")[0], describe(dataset, split, data_files or [])
+    if test_trees is not None and (data_files or dataset not in LISTOPS):
+        raise ValueError(f"test_trees: only of {' and '.join(LISTOPS)}, which are generated, not of {name}")
     if data_files:
         files = split_files(data_files)
         chosen = files.get(whole) or files.get(None)
@@ -116,7 +123,8 @@ def load_split(
                 raise ValueError(f"{name}: the split is empty") from error
             raise ValueError(f"{name}: {error}" if "data_files" not in str(error) else str(error)) from error
     elif dataset in BUILT_IN:
-        splits: DatasetDict = BUILT_IN[dataset]()
+        asked = {} if test_trees is None else {"test": test_trees}
+        splits: DatasetDict = BUILT_IN[dataset](**asked)
         if split not in splits:
             raise ValueError(f"{dataset}: no split {split!r}, expected one of {', '.join(splits)}")
         rows = splits[split]
@@ -217,4 +225,5 @@ def _load(arguments: RecipeArguments, split: str) -> Rows:
         dataset_config=arguments.dataset_config,
         data_files=arguments.data_files,
         streaming=arguments.streaming,
+        test_trees=arguments.test_trees,
     )

@@ -28,6 +28,7 @@ from .runs import (
     Row,
     Run,
     check_starts,
+    check_tuning,
     command,
     due_runs,
     read_rows,
@@ -192,6 +193,7 @@ def main(argv: list[str]) -> None:
         grid = load_grid(options.grid)
         if options.output_dir:
             grid = replace(grid, output_dir=options.output_dir)
+        check_tuning(grid)
         if options.summary:
             rows = read_rows(grid.path("results.csv"))
             check_unchanged(grid, rows.values())
@@ -200,12 +202,12 @@ def main(argv: list[str]) -> None:
             write_grid(grid)  # what no run depends on, such as data and publish, may have changed
         else:
             rows = run_sweep(grid, options.jobs, ["--data_files", *options.data_files] if options.data_files else [])
+        summary = summarise(grid, rows)
     except GridError as error:
         raise SystemExit(f"leaner sweep: {error}") from error
     except KeyboardInterrupt:
         print("leaner sweep: interrupted; the same command continues where the runs stopped", file=sys.stderr)
         raise SystemExit(130) from None
-    summary = summarise(grid, rows)
     report.write_json(grid.path("summary.json"), summary)
     show(summary)
     if not options.summary and any(row["n"] < len(grid.seeds) for row in summary["shapes"]):

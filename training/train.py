@@ -134,7 +134,9 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
     try:
         start = build_model(arguments, task.config, task).to(arguments.device)
         start = convert(start) if arguments.implementation == "transformers" else start
-        ends = {"start": start, "end": trainer.model}
+        # Without the autocast that accelerate puts around forward: κ beyond 100 would be of bfloat16's rounding.
+        end = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+        ends = {"start": start, "end": end}
         found = {name: head_condition_numbers(model, **inputs) for name, model in ends.items()}
     except RuntimeError:  # a finished run is not lost for a diagnosis
         return None
