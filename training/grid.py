@@ -21,7 +21,6 @@ margin: 0.01                        # of the non-inferiority test, in the metric
 test: non-inferiority
 """
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -31,6 +30,7 @@ from pathlib import Path
 import yaml
 
 from modeling_leaner.shapes import shape_names
+from modeling_leaner.suggest import did_you_mean
 
 from . import report
 
@@ -133,8 +133,7 @@ class Grid:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, list(names), n=1)
-    return f" (did you mean {nearest[0]}?)" if nearest else ""
+    return did_you_mean(name, names, " (did you mean {}?)")
 
 
 def read_keys(kind: type, values: dict, where: str = "") -> object:
