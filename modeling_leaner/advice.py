@@ -60,13 +60,29 @@ class Case:
 
 @dataclass(frozen=True)
 class Source:
-    """One source of advice: name in tables, what it optimises, where it is valid and in which unit it says how far."""
+    """One source of advice: its name in tables, what it optimises, where it is valid, and the unit of its margin.
+
+    `reason` gives a verdict's number in a sentence, for yes and for no: {margin} as the verdict has it, {off} without
+    its sign, {side} "above" or "below", {head_dim} of the shape.
+    """
 
     name: str
     optimises: str
     valid: str
     reference: str
+    reason: str
     judge: Callable[[Case], Verdict]
+
+    @property
+    def paper(self) -> str:
+        """Name and year."""
+        return self.reference.split(",")[0]
+
+    def explain(self, verdict: Verdict, head_dim: int) -> str:
+        """The source and its reason, as a sentence has them: `Wies 2021 (width is 0.12 of the vocabulary)`."""
+        side = "below" if verdict.margin.startswith("-") else "above"
+        off = verdict.margin.lstrip("+-")
+        return f"{self.paper} ({self.reason.format(margin=verdict.margin, off=off, side=side, head_dim=head_dim)})"
 
 
 def within(size: float, low: float, high: float) -> bool:
@@ -371,6 +387,7 @@ SOURCES: dict[str, Source] = {
             "expressiveness per parameter",
             "asymptotic; layers above log3(width)",
             "Depth-Width 2020, 2006.12467",
+            "{off} layers {side} its least depth",
             judge_floor,
         ),
         Source(
@@ -378,6 +395,7 @@ SOURCES: dict[str, Source] = {
             "language-model loss, equal size",
             "3.3M-2.8B, 6-48 layers; off best, yes ±1",
             "Depth-Width's fit, 2006.12467",
+            "{off} layers {side} its best depth",
             judge_fit,
         ),
         Source(
@@ -385,6 +403,7 @@ SOURCES: dict[str, Source] = {
             "expressiveness per parameter",
             "vocabularies; width / rank",
             "Wies 2021, 2105.03928",
+            "width is {margin} of the vocabulary",
             judge_rank,
         ),
         Source(
@@ -392,6 +411,7 @@ SOURCES: dict[str, Source] = {
             "every attention matrix can be had",
             "one head, not causal; head size / length",
             "Low-Rank 2020, 2002.07028",
+            "heads of {head_dim} are {margin} of the length",
             judge_low_rank,
         ),
         Source(
@@ -399,6 +419,7 @@ SOURCES: dict[str, Source] = {
             "equal accuracy, fewer parameters",
             "its rows, one seed; layers, heads / start's",
             "Lean 2025, 2505.20802",
+            "layers/heads are {margin} of the start's, as in its tables",
             judge_lean,
         ),
         Source(
@@ -406,6 +427,7 @@ SOURCES: dict[str, Source] = {
             "language-model loss, equal size",
             "33-715: it hardly matters; width / layers",
             "Kaplan 2020, 2001.08361",
+            "width is {margin} times the layers, its range 33 to 715",
             judge_kaplan,
         ),
         Source(
@@ -413,6 +435,7 @@ SOURCES: dict[str, Source] = {
             "fine-tuning: deepen first",
             "T5, until 32-36 layers; layers off that",
             "DeepNarrow 2021, 2109.10686",
+            "{off} layers {side} its 32 to 36",
             judge_deep_narrow,
         ),
         Source(
@@ -420,6 +443,7 @@ SOURCES: dict[str, Source] = {
             "zero-shot accuracy",
             "125M: 30, 350M: 32 layers; off it, yes ±2",
             "MobileLLM 2024, 2402.14905",
+            "{off} layers {side} its best shape",
             judge_mobile,
         ),
         Source(
@@ -427,6 +451,7 @@ SOURCES: dict[str, Source] = {
             "time; fewer layers generalise less",
             "41M-374M; layers / start's, about its time",
             "Petty 2023, 2310.19956",
+            "{margin} of the start's layers",
             judge_petty,
         ),
         Source(
@@ -434,6 +459,7 @@ SOURCES: dict[str, Source] = {
             "image accuracy at equal compute",
             "blocks 129M-411M, yes ±20 %; depth / best",
             "SoViT 2023, 2305.13035",
+            "depth is {margin} of its curve's",
             judge_sovit,
         ),
         Source(
@@ -441,6 +467,7 @@ SOURCES: dict[str, Source] = {
             "language-model loss",
             "17M-7B; layers off 16·(width/512)^0.44",
             "Delusion 2026, 2601.20994",
+            "{off} layers {side} its critical depth",
             judge_delusion,
         ),
         Source(
@@ -448,6 +475,7 @@ SOURCES: dict[str, Source] = {
             "speed: what takes the head size",
             "of those listed below",
             "code and documentation",
+            "{margin} take heads of {head_dim}",
             judge_kernels,
         ),
     )

@@ -1,9 +1,14 @@
-"""The `leaner` command. Each subcommand is a few lines over a function of the package."""
+"""The `leaner` command. Each subcommand is a few lines over a function of the package.
+
+Nothing here imports torch or transformers before a command's words are known to be right: help and typing errors are
+answered at once.
+"""
 
 import json
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -11,7 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from . import __version__
-from .shapes import CONFIG_CLASSES, baseline_of, load_shape, shape_names
+from .interrupts import leave_at_once, leave_in_order
+from .registry import baseline_of, check_family, check_shape, neighbours, shape_names
+from .suggest import did_you_mean
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The LeanViT, LeanBERT and LeanGPT model family.")
@@ -21,6 +28,20 @@ def fail(error: Exception | str) -> None:
     """One clear line on stderr, exit status 1."""
     Console(stderr=True, soft_wrap=True).print(f"leaner: {error}", style="red", markup=False, highlight=False)
     raise typer.Exit(1)
+
+
+def library(module: str, models: bool = True) -> ModuleType:
+    """A module of the package; with `models` the family is registered with the Auto classes, which takes seconds."""
+    leave_at_once()
+    if models:
+        import_module(".family", __package__)
+    imported = import_module(module, __package__)
+    leave_in_order()
+    return imported
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _print_version(value: bool) -> None:
@@ -39,9 +60,12 @@ def main(
 
 
 def shape_row(name: str) -> dict[str, object]:
-    """What `leaner shapes` says of one named shape; FLOPs are forward, at the stated length."""
+    """The row of one named shape in `leaner shapes`; FLOPs are forward, at the stated length."""
+    from .shapes import load_shape
+
     config = load_shape(name)
-    count, flops = config.count_parameters(), config.count_flops()
+    count = config.count_parameters()
+    flops = config.count_flops()
     baseline = baseline_of(name)
     ratio = count.total / load_shape(baseline).count_parameters().total if baseline else None
     return {
@@ -68,8 +92,12 @@ def shapes(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """The named shapes: parameters, FLOPs per token, cache bytes per token, heads × head size."""
-    if family is not None and family not in CONFIG_CLASSES:
-        fail(f"--family {family}: expected one of {', '.join(CONFIG_CLASSES)}")
+    try:
+        if family is not None:
+            check_family(family)
+    except ValueError as error:
+        fail(error)
+    library(".shapes", models=False)
     rows = [shape_row(name) for name in shape_names() if family in (None, name.split("/")[0])]
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
@@ -121,20 +149,30 @@ def plan(
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     attention: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
     device: Annotated[str, typer.Option(help="cpu or gpu: which keeps what, for the memory.")] = "cpu",
-    rows: Annotated[int | None, typer.Option(help="At most so many shapes; with --measure 6, else all.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="At most so many shapes; left out, 6, and all with --json alone.")
+    ] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Measure time and memory on this machine.")] = False,
-    write: Annotated[str | None, typer.Option(help="Save a shape under a name, or to a path or file.json.")] = None,
+    advice: Annotated[bool, typer.Option("--advice", help="Print the verdicts of all twelve sources.")] = False,
+    write: Annotated[str | None, typer.Option(help="Save a shape as NAME.json here, or to a path.")] = None,
     pick: Annotated[int | None, typer.Option(help="The row that --write saves; left out, the first.")] = None,
     plot: Annotated[str | None, typer.Option(help="Draw NAME.png and NAME.svg, new files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Shapes for a budget or equal to a starting point: what they cost, and what the literature advises."""
-    from .plan_command import Options, run
-
     try:
-        run(Options(**context.params))
+        if family is not None:
+            check_family(family)
+        if like is not None:
+            check_shape(like)
     except (ValueError, OSError) as error:
-        fail(" ".join(str(error).split()))
+        fail(f"--like {like}: {error}" if "--family" not in str(error) else error)
+    command = library(".plan_command", models=measure)
+    given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
+    try:
+        command.run(command.Options(**context.params, given=tuple(given)))
+    except (ValueError, OSError) as error:
+        fail(one_line(error))
 
 
 @app.command()
@@ -146,17 +184,18 @@ def convert(
     ] = None,
 ) -> None:
     """Turn a checkpoint of transformers into its exact Lean relative, or back."""
-    from .conversion import convert_checkpoint
-
+    conversion = library(".conversion")
+    library(".quiet").quiet_libraries()
     try:
-        model = convert_checkpoint(source, output, ignore or [])
+        library(".hub").require_source(source)
+        model = conversion.convert_checkpoint(source, output, ignore or [])
     except (ValueError, OSError) as error:
-        fail(" ".join(str(error).split()))
+        fail(one_line(error))
     typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
 
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-TRAINING_COMMANDS = {  # module of `training` whose main parses the words itself, and what help says of it
+TRAINING_COMMANDS = {  # module of `training` whose main reads the words itself, and its line in the list of commands
     "train": ("train", "Train a shape by a recipe: leaner train RECIPE --shape NAME [--key value ...]."),
     "evaluate": ("evaluate", "Evaluate a model: leaner evaluate MODEL [--key value ...]; the last line is JSON."),
     "sweep": ("sweep", "Train a grid of shapes, seeds and learning rates by one recipe: leaner sweep GRID.yaml."),
@@ -164,29 +203,54 @@ TRAINING_COMMANDS = {  # module of `training` whose main parses the words itself
     "publish": ("publish", "Copy a grid's runs to model_cards/, ready for the Hub: leaner publish GRID.yaml."),
     "card": ("published", "Write a folder's model card from its config and results: leaner card FOLDER."),
     "verify-cards": ("verify", "Recompute a card's numbers from its weights: leaner verify-cards [FOLDER ...]."),
+    "tokenizer": ("tokenizer", "Train a tokenizer: leaner tokenizer --kind KIND --output_dir DIR [--key value ...]."),
 }
+OF_GRIDS = ("sweep", "latency", "publish")
 
 
-def _pass_on(module: str) -> Callable[[typer.Context], None]:
+def check_words(command: str, words: list[str]) -> None:
+    """Raises ValueError for a typing error that can be seen before anything slow is imported."""
+    from .training import help
+
+    if command in OF_GRIDS and words and not words[0].startswith("--"):
+        path = Path(words[0])
+        if not path.exists():
+            raise ValueError(f"{path}: no such grid file{did_you_mean(str(path), neighbours(path))}")
+    if command in help.HELP and command not in help.WITH_KEYS:
+        help.check_options(command, words)
+        return
+    pairs = " ".join(words).replace("=", " ").split(" ")
+    for option, value in zip(pairs, pairs[1:]):
+        if option == "--shape":
+            check_shape(value)
+    from .training.arguments import SettingsParser, read_recipe  # imports torch
+
+    if command == "train" and words and not words[0].startswith("--"):
+        read_recipe(words[0])
+    keys = ["--data_files" if word == "--data" else word for word in words]
+    SettingsParser().parse_tokens(keys if not keys or keys[0].startswith("--") else keys[1:])
+
+
+def _pass_on(command: str, module: str) -> Callable[[typer.Context], None]:
     """A command that hands its words to `main` of a module of `training`, imported only then."""
 
     def run(context: typer.Context) -> None:
-        import_module(f".training.{module}", __package__).main(context.args)
+        words = context.args
+        if "--help" in words or "-h" in words:
+            typer.echo(import_module(".training.help", __package__).help_of(command))
+            return
+        try:
+            check_words(command, words)
+            library(f".training.{module}").main(words)
+        except (ValueError, OSError) as error:
+            typer.echo(f"leaner {command}: {one_line(error)}", err=True)
+            raise typer.Exit(1) from error
 
     return run
 
 
 for _name, (_module, _help) in TRAINING_COMMANDS.items():
-    app.command(_name, context_settings=PASSED_ON, help=_help)(_pass_on(_module))
-
-
-@app.command(context_settings=PASSED_ON)
-def tokenizer(context: typer.Context) -> None:
-    """Train a tokenizer: leaner tokenizer --kind byte-bpe --output_dir DIR --dataset NAME [--key value ...]."""
-    try:
-        _pass_on("tokenizer")(context)
-    except (ValueError, OSError) as error:
-        fail(" ".join(str(error).split()))
+    app.command(_name, context_settings=PASSED_ON, help=_help)(_pass_on(_name, _module))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""`leaner plan`: from its options to the planner, to measurements where they are wanted, and to what is printed."""
+"""`leaner plan`: reads the options, solves, measures where asked to, writes files, and prints."""
 
 import json
+import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from .memory import BYTES, StepSetting
 from .plan_figure import draw_plan, figure_files
-from .plan_report import plan_document, plan_text
+from .plan_report import WIDTH, Heading, plan_document, plan_text
 from .planner import (
     MOST_INPUT,
     Budget,
@@ -23,13 +23,18 @@ from .planner import (
     parse_size,
     plan,
     shape_file,
+    spread,
     with_inputs,
     write_shape,
 )
-from .shapes import CONFIG_CLASSES, family_of, load_config, load_shape, shape_names
+from .registry import FAMILIES
+from .shapes import family_of, load_config, load_shape
+from .suggest import did_you_mean
 
 
-MEASURED_ROWS = 6
+DEFAULT_ROWS = 6
+NOT_AGAIN = ("measure", "write", "pick", "plot", "advice", "as_json")  # options that leave the rows as they are
+FIRST_RECIPES = {"vit": "digits", "bert": "listops-short", "gpt": "python-docs"}  # no download
 LATENCY_ROUNDS, MARGIN = 3, 0.85  # times vary: aim below the limit
 
 
@@ -37,7 +42,10 @@ def measured(candidates: list[Candidate], setting: StepSetting, first: Candidate
     """Measurements on this machine, the starting point's first."""
     from .training.measure_shapes import measure
 
-    return measure([each.config for each in (*([first] if first else []), *candidates)], setting)
+    configs = [each.config for each in candidates]
+    if first is not None:
+        configs.insert(0, first.config)
+    return measure(configs, setting)
 
 
 def plan_for_latency(
@@ -98,17 +106,9 @@ def within_latency(
     return [each for each, _ in kept], [row for _, row in kept]
 
 
-def known(name: str) -> str:
-    """The name as it is; raises ValueError, with near ones, for a name that looks registered and is not."""
-    if name.split("/")[0] in CONFIG_CLASSES and name not in shape_names() and not Path(name).exists():
-        near = " or ".join(get_close_matches(name, shape_names(), cutoff=0.5)) or "one that `leaner shapes` lists"
-        raise ValueError(f"unknown shape; did you mean {near}?")
-    return name
-
-
 @dataclass(frozen=True)
 class Options:
-    """The options of `leaner plan`, as they were given."""
+    """The options of `leaner plan`; `given` names those on the command line, the others have their defaults."""
 
     family: str | None
     params: str | None
@@ -137,23 +137,26 @@ class Options:
     pick: int | None
     plot: str | None
     as_json: bool
+    advice: bool
+    given: tuple[str, ...]
 
     def __post_init__(self):
         """Raises ValueError that names the flag and what was expected."""
         for name, choices in (
-            ("family", (*CONFIG_CLASSES, None)),
+            ("family", (*FAMILIES, None)),
             ("equal", ("params", "flops", None)),
             ("dtype", tuple(BYTES)),
             ("attention", ("sdpa", "eager")),
             ("device", ("cpu", "gpu")),
         ):
             if getattr(self, name) not in choices:
-                expected = ", ".join(filter(None, choices))
-                raise ValueError(f"--{name} {getattr(self, name)}: expected one of {expected}")
+                expected = list(filter(None, choices))
+                hint = did_you_mean(getattr(self, name), expected)
+                raise ValueError(f"--{name} {getattr(self, name)}: expected one of {', '.join(expected)}{hint}")
         if self.like is not None and not self.like.strip():
             raise ValueError("--like '': expected a shape, config file, folder or Hub id")
         if self.family is None and self.like is None:
-            raise ValueError(f"--family: expected one of {', '.join(CONFIG_CLASSES)}, or --like SHAPE")
+            raise ValueError(f"--family: expected one of {', '.join(FAMILIES)}, or --like SHAPE")
         if self.pick is not None and self.write is None:
             raise ValueError(f"--pick {self.pick}: is the row that --write NAME saves; expected both")
         if self.batch > MOST_INPUT:
@@ -174,10 +177,10 @@ class Options:
         return Dials(self.layers, self.width, self.heads, self.head_dim, self.mlp, self.mlp_ratio)
 
     def question(self) -> dict[str, object]:
-        """Arguments of `plan` but for budget and dials: the shapes that give everything else, for the data given."""
+        """The arguments of `plan` but for budget and dials: family, setting, starting point, base and rows."""
         inputs = (self.length, self.image_size, self.vocab_size, self.patch_size)
         try:
-            start = with_inputs(load_config(known(self.like)), *inputs) if self.like else None
+            start = with_inputs(load_config(self.like), *inputs) if self.like else None
         except ValueError as error:
             raise ValueError(f"--like {self.like}: {error}") from error
         family = self.family or family_of(start)
@@ -185,46 +188,123 @@ class Options:
             raise ValueError(f"--like {self.like}: a {family_of(start)} shape, but --family is {family}")
         base = start or with_inputs(load_shape(f"{family}/base"), *inputs)
         setting = StepSetting(self.batch, self.length, self.dtype, self.attention, self.device)
-        rows = MEASURED_ROWS if self.measure and self.rows is None else self.rows
-        return {"family": family, "setting": setting, "start": start, "base": base, "rows": rows}
+        return {"family": family, "setting": setting, "start": start, "base": base, "rows": self.most_rows}
+
+    @property
+    def most_rows(self) -> int | None:
+        """How many shapes to show at most: all in a JSON document that needs no measurement."""
+        if self.rows is None and (self.measure or not self.as_json):
+            return DEFAULT_ROWS
+        return self.rows
+
+    def command(self, *more: str) -> str:
+        """The command line that shows these rows, without what it wrote and how it printed, and with `more`."""
+        words = ["leaner", "plan"]
+        for name in self.given:
+            if name == "measure":
+                words.append("--measure")
+            elif name not in NOT_AGAIN:
+                words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
+        return command_line([*words, *more])
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The shapes to show, how many there are in all, the starting point, and the measurements, its own first."""
+
+    candidates: list[Candidate]
+    fitting: int
+    start: Candidate | None
+    measurements: list[dict[str, float]] | None
+
+
+def solve(options: Options, question: dict[str, object]) -> Answer:
+    """Shapes that fit, measured where asked for. Raises ValueError that names the flag, and NoShapeFits."""
+    setting, start, rows = question["setting"], question["start"], question["rows"]
+    limit = options.size("latency", "s")
+    budget = Budget(options.size("params"), options.size("flops"), options.size("memory", "B"), options.equal)
+    if limit is not None and budget.parameters is None and start is None:
+        candidates, measurements = plan_for_latency(limit, budget, options.dials, **question)
+        return Answer(candidates, len(candidates), None, measurements)
+    fitting = plan(budget=budget, dials=options.dials, **{**question, "rows": None})
+    candidates = spread(fitting, rows)
+    first = None if start is None else cost_of(start, setting)
+    if not options.measure:
+        return Answer(candidates, len(fitting), first, None)
+    measurements = measured(candidates, setting, first)
+    if limit is None:
+        return Answer(candidates, len(fitting), first, measurements)
+    of_start = measurements[: len(measurements) - len(candidates)]
+    candidates, kept = within_latency(limit, candidates, measurements[len(of_start) :])
+    return Answer(candidates, len(candidates), first, of_start + kept)
 
 
 def run(options: Options) -> None:
-    """Answers, and prints the answer. Raises ValueError that names the flag."""
-    limit = options.size("latency", "s")
-    budget = Budget(options.size("params"), options.size("flops"), options.size("memory", "B"), options.equal)
+    """Runs `leaner plan`: solve, measure, write, print. Raises ValueError that names the flag."""
     question = options.question()
     setting, start = question["setting"], question["start"]
     if options.plot is not None:  # both before anything is written or takes time
         figure_files(options.plot)
     if options.write is not None:
-        shape_file(question["family"], options.write)
-    first, measurements = None if start is None else cost_of(start, setting), None
-    if limit is not None and budget.parameters is None and start is None:
-        candidates, measurements = plan_for_latency(limit, budget, options.dials, **question)
+        shape_file(options.write)
+    answer = solve(options, question)
+    row = options.pick
+    if row is None:
+        row = 1
+    if row > len(answer.candidates):
+        raise ValueError(f"--pick {row}: expected a row from 1 to {len(answer.candidates)}")
+    ending = []
+    if options.write is None:
+        ending += next_commands(options, answer, question["family"])
     else:
-        candidates = plan(budget=budget, dials=options.dials, **question)
-        if options.measure:
-            measurements = measured(candidates, setting, first)
-        if limit is not None:
-            head = 0 if first is None else 1
-            candidates, rows = within_latency(limit, candidates, measurements[head:])
-            measurements = measurements[:head] + rows
-    row = options.pick or 1
-    if row > len(candidates):
-        raise ValueError(f"--pick {row}: expected a row from 1 to {len(candidates)}")
-    done = []
-    if options.write is not None:
-        done.append(f"row {row} → {write_shape(candidates[row - 1].config, options.write)}")
+        path = write_shape(answer.candidates[row - 1].config, options.write)
+        ending += [f"Saved: row {row}, as {path}", f"Train it: {training_command(question['family'], path)}"]
     if options.plot is not None:
-        done += [f"drawn: {path}" for path in draw_plan(candidates, setting, options.plot, start)]
+        ending += [f"Drawn: {path}" for path in draw_plan(answer.candidates, setting, options.plot, start)]
     if options.as_json:
-        say(json.dumps(plan_document(candidates, setting, first, measurements), indent=1))
-    else:
-        say(plan_text(candidates, setting, first, measurements, done))
+        document = plan_document(answer.candidates, setting, answer.start, answer.measurements)
+        show(json.dumps(document, indent=1))
+        return
+    settings = ("length", "image_size", "patch_size", "vocab_size", "batch", "dtype", "attention", "device")
+    assumed = [name for name in settings if name not in options.given]
+    heading = Heading(answer.fitting, assumed, options.like)
+    text = plan_text(answer.candidates, setting, answer.start, answer.measurements, heading, options.advice)
+    show("\n".join([text, "", *ending]))
 
 
-def say(text: str) -> None:
+def command_line(words: list[str]) -> str:
+    """The words as a shell reads them, on several lines where they are long."""
+    lines = [""]
+    for word in map(shlex.quote, words):
+        if len(lines[-1]) + len(word) > WIDTH - len(" \\"):
+            lines.append(" ")
+        lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    return " \\\n".join(lines)
+
+
+def training_command(family: str, path: Path) -> str:
+    """A command that trains a shape file, on data that every installation has."""
+    return command_line(["leaner", "train", FIRST_RECIPES[family], "--shape", str(path)])
+
+
+def next_commands(options: Options, answer: Answer, family: str) -> list[str]:
+    """How to save a row and to train it: here the middle one, for the rows are not ranked."""
+    row = (len(answer.candidates) + 1) // 2
+    config = answer.candidates[row - 1].config
+    name = f"{family}-{config.num_hidden_layers}x{config.hidden_size}"
+    taken = 1
+    path = Path(f"{name}.json")
+    while path.exists():
+        taken += 1
+        path = Path(f"{name}-{taken}.json")
+    return [
+        f"Next: save a row, here {row}, and train it, here by a recipe without download:",
+        options.command("--pick", str(row), "--write", str(path)),
+        training_command(family, path),
+    ]
+
+
+def show(text: str) -> None:
     """Prints, with ? for what the terminal cannot show: files are written by then, and nothing may fail any more."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))

@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import log
 from pathlib import Path
+from typing import TypeVar
 
 from .advice import Verdict, advise, has_fused_kernel
 from .configuration_leaner import Flops, LeanConfig, ParameterCount
 from .memory import StepSetting, TrainingMemory, training_memory
-from .shapes import VARIANTS, baseline_of, family_of, load_shape, shape_names, shapes_folder
+from .shapes import family_of, load_shape, shapes_folder
 
 
 TOLERANCE = 0.01  # of parameters or FLOPs that are to be met
@@ -38,6 +39,7 @@ UNITS = {
     "s": {"S": 1, "MS": 1e-3, "US": 1e-6},
 }
 EXAMPLES = {"": "30M, 1.5G or 2e9", "B": "8GB or 512MiB", "s": "5ms or 0.1s"}
+Shape = TypeVar("Shape")  # a configuration, or one with its costs
 SIZES = {"": (1, 1e18), "B": (1, 1e18), "s": (1e-9, 1e6)}  # what makes sense, in units
 
 
@@ -178,25 +180,33 @@ def whole_groups(base: LeanConfig, heads: float) -> int:
     return groups * max(1, round(heads / groups))
 
 
+def given_or(value: float | None, default: float) -> float:
+    """A dial's value, or the default where the dial is free."""
+    return default if value is None else value
+
+
 def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int = 0) -> LeanConfig:
     """The shape of `dials` with the dial `free` at `value`; what neither states is the base's.
 
     A free width takes the MLP's ratio along, and, where `dials` state no heads, as many heads as fill the width.
     Raises ValueError as the configuration does.
     """
-    chosen = asdict(dials) | ({free: value} if free else {})
-    width = chosen["width"] or base.hidden_size
-    head_dim = chosen["head_dim"] or base.head_dim
-    ratio = chosen["mlp_ratio"] or base.intermediate_size / base.hidden_size
-    heads = dials.heads or whole_groups(base, chosen["heads"] or width / head_dim)
-    sizes = {
-        "hidden_size": width,
-        "num_hidden_layers": chosen["layers"] or base.num_hidden_layers,
-        "num_attention_heads": heads,
-        "head_dim": head_dim,
-        "intermediate_size": chosen["mlp"] or max(1, round(ratio * width)),
-    }
-    fields = {**fields_of(base), **sizes}
+    chosen = dials if free is None else replace(dials, **{free: value})
+    width = given_or(chosen.width, base.hidden_size)
+    head_dim = given_or(chosen.head_dim, base.head_dim)
+    heads = dials.heads
+    if heads is None:
+        heads = whole_groups(base, given_or(chosen.heads, width / head_dim))
+    mlp = chosen.mlp
+    if mlp is None:
+        ratio = given_or(chosen.mlp_ratio, base.intermediate_size / base.hidden_size)
+        mlp = max(1, round(ratio * width))
+    fields = fields_of(base)
+    fields["hidden_size"] = width
+    fields["num_hidden_layers"] = given_or(chosen.layers, base.num_hidden_layers)
+    fields["num_attention_heads"] = heads
+    fields["head_dim"] = head_dim
+    fields["intermediate_size"] = mlp
     if "num_key_value_heads" in fields and key_value_groups(base) is None:
         fields["num_key_value_heads"] = heads
     if "pooler_output_size" in fields and base.pooler_output_size == base.hidden_size:
@@ -499,9 +509,15 @@ def plan(
     unique = list({describe(config): config for config in fitting}.values())
     unique = [config for config in unique if describe(config) != same] or unique
     unique.sort(key=lambda config: (config.num_hidden_layers, config.head_dim))
-    if rows is not None and rows < len(unique):
-        unique = [unique[round(index * (len(unique) - 1) / max(1, rows - 1))] for index in range(rows)]
-    return [cost_of(config, setting, start) for config in unique]
+    return [cost_of(config, setting, start) for config in spread(unique, rows)]
+
+
+def spread(shapes: list[Shape], rows: int | None) -> list[Shape]:
+    """At most `rows` of the shapes, evenly spread, the first and the last among them; None: all."""
+    if rows is None or rows >= len(shapes):
+        return shapes
+    step = (len(shapes) - 1) / max(1, rows - 1)
+    return [shapes[round(index * step)] for index in range(rows)]
 
 
 # Writing
@@ -580,26 +596,21 @@ def write_new(flag: str, path: Path, content: bytes) -> None:
             whole.unlink()
 
 
-def shape_file(family: str, name: str) -> Path:
-    """Where `write_shape` writes: `configuration/<family>/NAME.json`, which `leaner shapes` then lists, or the file
-    itself where NAME ends in .json or is a path.
+def shape_file(name: str) -> Path:
+    """Where `write_shape` writes: NAME.json in the working folder, or the path that NAME is.
 
-    Raises ValueError where the file exists, its folder does not, or a variant's name has no baseline.
+    Raises ValueError where the file exists or its folder does not.
     """
-    flag, is_file = f"--write {name}", name.lower().endswith(".json")
-    if is_file or "/" in name:
-        path = Path(name if is_file else f"{name}.json")
-        return free_path(flag, path)
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
+    is_file = name.lower().endswith(".json")
+    if not is_file and "/" not in name and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
         raise ValueError(f"--write {name!r}: expected letters, digits, dots and dashes, or a path")
-    if (baseline := baseline_of(f"{family}/{name}")) not in (None, *shape_names()):
-        raise ValueError(f"--write {name}: a name with {', '.join(VARIANTS)} needs its baseline, {baseline}")
-    return free_path(flag, shapes_folder() / family / f"{name}.json")
+    path = Path(name) if is_file else Path(f"{name}.json")
+    return free_path(f"--write {name}", path)
 
 
 def write_shape(config: LeanConfig, name: str) -> Path:
     """Writes a complete shape file and returns its path, `shape_file`; raises ValueError as that does."""
-    path = shape_file(family_of(config), name)
+    path = shape_file(name)
     head = type(config).__name__.removesuffix("Config") + config.task_heads[0]
     document = {"model_type": config.model_type, "architectures": [head], **fields_of(config)}
     write_new(f"--write {name}", path, (json.dumps(document, indent=2) + "\n").encode())

@@ -8,23 +8,20 @@ from typing import NamedTuple
 
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
-from transformers.utils import logging
 
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.hub import require_source
+from modeling_leaner.quiet import quiet_libraries
 from modeling_leaner.shapes import load_config
 
 from . import report
 from .arguments import RecipeArguments, parse
+from .help import HELP
 from .loading import build_model, has_weights, load_processing, task_of, with_fields
 from .sources import Rows, content_sha256, describe, load_evaluation, load_training
 from .tasks import Task
 from .train import split_name
 from .trainer import LeanTrainer, scores
-
-
-USAGE = """usage: leaner evaluate MODEL [--key value ...]
-MODEL: a run folder, a published folder, or a Hub id. Its own recipe says task and data; other data by
---data FOLDER or --data SPLIT=FILE (also --dataset, --eval_split, --max_eval_rows ...), another task by --task."""
 
 
 def saved_recipe(model: str) -> Path | None:
@@ -78,6 +75,7 @@ def load(model: str, words: list[str], scratch: str) -> Evaluation:
         raise ValueError(f"{model}: no model.safetensors in this folder")
     if Path(model).is_absolute() and not Path(model).is_dir():
         raise ValueError(f"{model}: no such folder")
+    require_source(model)
     recipe = saved_recipe(model)
     if recipe is None and not Path(model).is_dir() and "--task" not in words:
         raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
@@ -128,9 +126,9 @@ def main(argv: list[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else list(argv)
     words = ["--data_files" if word == "--data" else word for word in words]
     if not words or words[0] in ("-h", "--help") or words[0].startswith("--"):
-        print(USAGE)
+        print(HELP["evaluate"])
         raise SystemExit(0 if words and words[0] in ("-h", "--help") else 2)
-    logging.set_verbosity_error()
+    quiet_libraries()
     try:
         results = evaluate(words[0], words[1:])
     except (ValueError, OSError, RuntimeError) as error:

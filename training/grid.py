@@ -29,7 +29,6 @@ same lr_scheduler_kwargs, steps of decay among them. A cosine or a line to zero 
 whole of whatever length, and being of the same type is enough.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -39,6 +38,7 @@ from pathlib import Path
 import yaml
 
 from modeling_leaner.shapes import shape_names
+from modeling_leaner.suggest import did_you_mean
 
 from . import report
 
@@ -153,8 +153,7 @@ class Grid:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, list(names), n=1)
-    return f" (did you mean {nearest[0]}?)" if nearest else ""
+    return did_you_mean(name, names, " (did you mean {}?)")
 
 
 def read_keys(kind: type, values: dict, where: str = "") -> object:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers.utils import logging
+
+from modeling_leaner.quiet import quiet_libraries
 
 from . import report
 from .baselines import guesses
@@ -235,7 +236,7 @@ def main(argv: list[str]) -> None:
     options = parser.parse_args(argv)
     if options.grid is None and (options.data_files or options.replace):
         parser.error("--data_files and --replace: expected with the grid file whose runs are meant")
-    logging.set_verbosity_error()
+    quiet_libraries()
     words = ["--data_files", *options.data_files] if options.data_files else []
     try:
         if options.grid is None:

@@ -1,6 +1,5 @@
 """Where rows come from: a Hub dataset, local files, or a built-in set; every failure names file, split and column."""
 
-import difflib
 import functools
 import hashlib
 import json
@@ -17,6 +16,8 @@ from datasets import (
 )
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
+
+from modeling_leaner.suggest import did_you_mean
 
 from . import data
 from .arguments import LANGUAGE_MODELLING, RecipeArguments
@@ -141,8 +142,7 @@ def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bo
     try:
         return load_dataset(dataset, config, split=split, streaming=streaming)
     except (DatasetNotFoundError, FileNotFoundError, ConnectionError) as error:
-        near = difflib.get_close_matches(dataset, list(BUILT_IN), n=1)
-        hint = f"; did you mean {near[0]}?" if near else "; a local copy can be given as --data_files"
+        hint = did_you_mean(dataset, BUILT_IN) or "; a local copy can be given as --data_files"
         raise ValueError(f"dataset {dataset}: not found on the Hub or in its cache{hint}") from error
     except ValueError as error:
         if "split" in str(error).lower():

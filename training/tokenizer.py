@@ -6,7 +6,6 @@ The same texts give the same tokenizer, byte for byte, on any number of threads.
 """
 
 import argparse
-import difflib
 import itertools
 import os
 import sys
@@ -19,6 +18,8 @@ from pathlib import Path
 from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
+
+from modeling_leaner.suggest import did_you_mean
 
 
 KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
@@ -84,8 +85,7 @@ def train_tokenizer(
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Raises a ValueError that lists the choices and the nearest one unless `value` is among them."""
     if value not in choices:
-        nearest = difflib.get_close_matches(value, choices, 1, cutoff=0.4)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        hint = did_you_mean(value, choices)
         raise ValueError(f"unknown {name} {value!r}, expected one of {', '.join(choices)}{hint}")
 
 

@@ -9,23 +9,23 @@ import math
 import shlex
 import shutil
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import transformers
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
-from transformers.utils import logging
 
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import convert
+from modeling_leaner.quiet import quiet_libraries
 from modeling_leaner.shapes import load_config
 
 from . import report
-from .arguments import RecipeArguments, parse, recipe_names
+from .arguments import RecipeArguments, parse
 from .card import write_run_card
+from .help import train_help
 from .loading import build_model, fitted, load_processing, resized, task_of, with_fields
 from .run_folder import alone_in, find_checkpoint, open_folder
 from .sources import Rows, content_sha256, describe, load_training
@@ -175,7 +175,7 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | 
     Raises:
         ValueError, OSError: one line that names file, column and row, or key.
     """
-    logging.set_verbosity_error()
+    quiet_libraries()
     _ = arguments.device  # sets up the processes, if there are several
     with alone_in(arguments):
         return _run(arguments, recipe, command)
@@ -226,22 +226,6 @@ def say(results: dict, folder: str) -> None:
     print(f"; peak memory {train['peak_memory_bytes'] / 2**30:.2f} GiB")
 
 
-def help_text() -> str:
-    """Our own settings; TrainingArguments' are documented by transformers."""
-    ours = [each for each in fields(RecipeArguments) if each.name in RecipeArguments.__annotations__]
-    lines = [
-        "usage: leaner train RECIPE --shape NAME|FOLDER|HUB_ID [--key value ...]",
-        f"recipes: {', '.join(recipe_names())}; or a file of your own",
-        "Every field of transformers.TrainingArguments is a key; beside them, or with another default:",
-        *(
-            f"  --{each.name} ({each.default if isinstance(each.default, bool | int | float | str) else 'none'}): "
-            f"{each.metadata['help'].replace('%%', '%')}"
-            for each in ours
-        ),
-    ]
-    return "\n".join(lines)
-
-
 def explain(error: Exception, folder: str | None) -> str:
     """One line for what went wrong."""
     text = " ".join(str(error).split())
@@ -257,7 +241,7 @@ def main(argv: list[str] | None = None) -> None:
     """The command; leaves the process with status 1 after one line on stderr where something is wrong."""
     words = sys.argv[1:] if argv is None else list(argv)
     if not words or words[0] in ("-h", "--help"):
-        print(help_text())
+        print(train_help())
         return
     recipe = None if words[0].startswith("--") else words.pop(0)
     command = shlex.join(["leaner", "train", *([recipe] if recipe else []), *(w for w in words if w != "--resume")])

@@ -27,7 +27,8 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
-from transformers.utils import logging
+
+from modeling_leaner.quiet import quiet_libraries
 
 from . import reevaluate, report
 from .baselines import guesses
@@ -289,7 +290,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--data_files", nargs="+", default=[], metavar="NAME=FOLDER", help="local copies of datasets")
     parser.add_argument("--short", action="store_true", help="the first rows only")
     options = parser.parse_args(argv)
-    logging.set_verbosity_error()
+    quiet_libraries()
     given = {name: [where] for name, _, where in (entry.partition("=") for entry in options.data_files) if where}
     if len(given) < len(options.data_files):
         raise SystemExit("leaner verify-cards: --data_files: expected NAME=FOLDER, each once, as cifar10=data/cifar10")

@@ -1,0 +1,20 @@
+"""The `leaner` script, also `python -m modeling_leaner`. Ends quietly, with status 130, where it is interrupted."""
+
+from .interrupts import INTERRUPTED, leave_at_once
+
+
+def main() -> None:
+    """Runs the command line."""
+    leave_at_once()
+    try:
+        from .cli import app
+
+        app()
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    finally:
+        leave_at_once()  # all is written
+
+
+if __name__ == "__main__":
+    main()

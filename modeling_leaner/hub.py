@@ -1,0 +1,46 @@
+"""Whether a model is there, asked once and quickly: transformers asks a Hub that does not answer for half a minute."""
+
+from pathlib import Path
+
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
+
+from .registry import FAMILIES, neighbours, shape_names
+from .suggest import did_you_mean
+
+
+SECONDS = 5  # for the Hub to answer
+
+
+def require_source(source: str) -> None:
+    """Looks for a folder, a file or a model of the Hub; what the Hub's cache holds is not asked for.
+
+    Raises:
+        ValueError: it is none of them, or the Hub does not answer; one line, with the nearest name there is.
+    """
+    path = Path(source)
+    if path.exists():
+        return
+    reason = missing_from_hub(source)
+    if reason is not None:
+        hint = did_you_mean(source, [*shape_names(), *FAMILIES, *neighbours(path)])
+        raise ValueError(f"{source}: neither a named shape nor a file or folder, and {reason}{hint}")
+
+
+def missing_from_hub(name: str) -> str | None:
+    """Why a model cannot be had from the Hub or its cache; None where it can, or where only loading it will tell."""
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return None
+        HfApi().model_info(name, timeout=SECONDS)
+    except HFValidationError:
+        return "no name that a model on the Hub could have"
+    except RepositoryNotFoundError:
+        return "it could not be found on the Hub"
+    except OfflineModeIsEnabled:
+        return "it is not in the cache of the Hub, which HF_HUB_OFFLINE says not to ask"
+    except HfHubHTTPError:
+        return None  # the Hub is there, and busy or guarded: its own errors say more
+    except Exception as error:  # httpx's or httpx2's, by the version of huggingface_hub
+        return f"it could not be found on the Hub, which did not answer ({type(error).__name__})"
+    return None
