@@ -3,8 +3,11 @@
 import difflib
 import hashlib
 import json
+import os
+import tempfile
 from pathlib import Path
 
+import datasets
 import pyarrow.parquet
 from datasets import (
     Dataset,
@@ -30,6 +33,26 @@ BUILT_IN = {
     "listops-short": lambda: data.listops(data.SHORT_LISTOPS),
 }
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
+
+
+def check_cache(folder: Path, *variables: str) -> None:
+    """Raises ValueError where a cache cannot be written to; names its folder and the variable that it comes from."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        given = [f"{name}={os.environ[name]}" for name in variables if name in os.environ]
+        origin = f" (from {given[0]})" if given else ""
+        raise ValueError(
+            f"{folder}{origin}: this cache cannot be written to: {error.strerror}; "
+            f"set {variables[0]} to a folder that can"
+        ) from error
+
+
+def check_datasets_cache() -> None:
+    """Raises ValueError where the folder in which `datasets` keeps what it prepared cannot be written to."""
+    check_cache(Path(datasets.config.HF_DATASETS_CACHE), "HF_DATASETS_CACHE", "HF_HOME", "XDG_CACHE_HOME")
 
 
 def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
@@ -101,6 +124,8 @@ def load_split(
         ValueError: names the file, the dataset or the split, and what there is in its place.
     """
     whole, name = split.split("[")[0], describe(dataset, split, data_files or [])
+    if not streaming and (data_files or dataset not in BUILT_IN):
+        check_datasets_cache()
     if data_files:
         files = split_files(data_files)
         chosen = files.get(whole) or files.get(None)
