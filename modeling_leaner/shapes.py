@@ -34,16 +34,6 @@ def shape_names() -> list[str]:
     return names
 
 
-def shapes_with(family: str, field: str, least: int) -> list[str]:
-    """The named shapes of a family whose `field` is at least `least`, the fewest parameters first."""
-    sizes = {}
-    for name in shape_names():
-        config = load_shape(name) if name.startswith(f"{family}/") else None
-        if config is not None and getattr(config, field) >= least:
-            sizes[name] = config.count_parameters().total
-    return sorted(sizes, key=sizes.get)
-
-
 def shape_path(name: str) -> Path:
     """The file of a named shape, `"bert/lean-tiny"`; it loads with `AutoConfig.from_pretrained(path)`.
 

@@ -42,11 +42,10 @@ def check_cache(folder: Path, *variables: str) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        given = [f"{name}={os.environ[name]}" for name in variables if name in os.environ]
-        origin = f" (from {given[0]})" if given else ""
+        variable = next((name for name in variables if name in os.environ), variables[0])
+        where = f"{variable} is {os.environ[variable]}" if variable in os.environ else f"{variable} is not set"
         raise ValueError(
-            f"{folder}{origin}: this cache cannot be written to: {error.strerror}; "
-            f"set {variables[0]} to a folder that can"
+            f"{folder}: this cache cannot be written to ({error.strerror}); {where}, expected a folder that can be"
         ) from error
 
 

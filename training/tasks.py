@@ -22,7 +22,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.shapes import family_of, shapes_with
+from modeling_leaner.shapes import family_of, load_shape, shape_names
 
 from . import question_answering
 from .arguments import RecipeArguments
@@ -106,12 +106,17 @@ def _in_file(batch: dict[str, list], indices: list[int], function: Callable[...,
     return function(batch, places[indices].tolist())
 
 
-def fitting(config: LeanConfig, field: str, least: int) -> str:
-    """The end of an error about a shape that is too small: which named shapes of its family are large enough."""
-    names = shapes_with(family_of(config), field, least)
-    if not names:
+def fitting(config: LeanConfig, key: str, least: int) -> str:
+    """The end of an error about a shape that is too small: those of its family whose `key` is at least `least`."""
+    sizes = {}
+    for name in shape_names():
+        shape = load_shape(name)
+        if family_of(shape) == family_of(config) and getattr(shape, key) >= least:
+            sizes[name] = shape.count_parameters().total
+    if not sizes:
         return ""
-    return f"; shapes with {field} {least} or more, smallest first: {', '.join(names[:5])}"
+    smallest = sorted(sizes, key=sizes.get)[:5]
+    return f"; shapes with {key} {least} or more, smallest first: {', '.join(smallest)}"
 
 
 class Task:
