@@ -6,7 +6,6 @@ a folder that is there only the evidence and the card are written anew; `--repla
 Without a grid, evidence and card of every folder that is there: a card also shows the rows of other grids.
 """
 
-import argparse
 import contextlib
 import json
 import shutil
@@ -28,6 +27,7 @@ from .evidence import dataset_name, gather
 from .grid import Grid, check_unchanged, load_grid, write_grid
 from .index import write_index
 from .published import write_card
+from .repeated import CommandParser
 from .runs import Run, read_rows, tune
 from .sources import load_evaluation, load_training
 from .tasks import CausalLM
@@ -229,7 +229,7 @@ def renew_all() -> None:
 
 def main(argv: list[str]) -> None:
     """The command; status 1 and one line where something is missing or does not hold."""
-    parser = argparse.ArgumentParser(prog="leaner publish", description=__doc__.split("\n")[0])
+    parser = CommandParser(prog="leaner publish", description=__doc__.split("\n")[0])
     parser.add_argument("grid", nargs="?", type=Path, help="YAML, with publish; left out, renew the folders there are")
     parser.add_argument("--data_files", nargs="+", default=[], help="a local copy of the recipe's dataset")
     parser.add_argument("--replace", action="store_true", help="take folders that are there anew, weights too")

@@ -287,6 +287,8 @@ def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
         words += ["--tuning_holdout", str(grid.tuning.holdout)]
         settings = {**settings, **(grid.tuning.overrides or {})}
     for key, value in settings.items():
+        if key == "data_files" and local:
+            continue  # this machine's copy takes its place
         if isinstance(value, dict):
             files = [f"{name}={word(part)}" for name, part in value.items()]
             value = files if key == "data_files" else json.dumps(value)

@@ -10,7 +10,6 @@ compared with the grid and the run's row; to get the rows again takes the sweep.
 checked: its seconds, its last training loss, the rows that it was trained on.
 """
 
-import argparse
 import contextlib
 import fnmatch
 import json
@@ -36,6 +35,7 @@ from .evaluate import Evaluation, load
 from .evidence import gather
 from .grid import load_grid
 from .published import FIGURE, eval_results, render
+from .repeated import CommandParser
 from .runs import Run, read_rows, settings
 from .trainer import scores
 
@@ -285,7 +285,7 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
 
 def main(argv: list[str]) -> None:
     """The command; status 1 where a folder does not hold what its card says, after all have been tried."""
-    parser = argparse.ArgumentParser(prog="leaner verify-cards", description=__doc__.split("\n")[0])
+    parser = CommandParser(prog="leaner verify-cards", description=__doc__.split("\n")[0])
     parser.add_argument("folders", nargs="*", type=Path, help="left out, all under model_cards/")
     parser.add_argument("--data_files", nargs="+", default=[], metavar="NAME=FOLDER", help="local copies of datasets")
     parser.add_argument("--short", action="store_true", help="the first rows only")
