@@ -18,9 +18,16 @@ import modeling_leaner
 
 FAMILIES = {"vit": test_vit.TestLeanViT, "bert": test_bert.TestLeanBERT, "gpt": test_gpt.TestLeanGPT}
 CODE = {
-    "vit": ["configuration_lean_vit.py", "configuration_leaner.py", "layers_leaner.py", "modeling_lean_vit.py"],
+    "vit": [
+        "checkpoints_leaner.py",
+        "configuration_lean_vit.py",
+        "configuration_leaner.py",
+        "layers_leaner.py",
+        "modeling_lean_vit.py",
+    ],
     **{
         family: [
+            "checkpoints_leaner.py",
             f"configuration_lean_{family}.py",
             "configuration_leaner.py",
             "heads_leaner.py",
