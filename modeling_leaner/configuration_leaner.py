@@ -284,13 +284,10 @@ class LeanConfig(PreTrainedConfig):
         return ParameterCount(embeddings + linears + norms + self._outer_parameters(head), embeddings)
 
     def count_flops(self, length: int | None = None, architecture: str | None = None) -> Flops:
-        """FLOPs of `architecture` for one sequence of `length` tokens (left out, the longest the positions allow).
-
-        Raises ValueError for a length that is no whole number from 1 to the longest.
-        """
+        """FLOPs of `architecture` for one sequence of `length` tokens (left out, the longest the positions allow)."""
         length = self.default_length if length is None else length
-        within = type(length) is int and 1 <= length <= self.default_length
-        self._require(within, f"length must be a whole number in 1..{self.default_length}, got {length!r}")
+        self._require(type(length) is int, f"length must be a whole number, got {length!r}")
+        self._require(1 <= length <= self.default_length, f"length must be in 1..{self.default_length}, got {length}")
         outer = self._outer_linears(self._head(architecture), length)
         linear = length * sum(each.flops for each in self._layer_linears()) + sum(each.flops for each in outer)
         attention = 4 * length**2 * self.head_dim * sum(self.heads_per_layer)

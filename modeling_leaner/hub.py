@@ -5,7 +5,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
 
-from .registry import FAMILIES, neighbours, shape_names
+from .registry import did_you_mean_path, shape_names
 from .suggest import did_you_mean
 
 
@@ -23,7 +23,7 @@ def require_source(source: str) -> None:
         return
     reason = missing_from_hub(source)
     if reason is not None:
-        hint = did_you_mean(source, [*shape_names(), *FAMILIES, *neighbours(path)])
+        hint = did_you_mean(source, shape_names()) or did_you_mean_path(path)
         raise ValueError(f"{source}: neither a named shape nor a file or folder, and {reason}{hint}")
 
 
