@@ -533,7 +533,8 @@ class TestCommand:
         text = leaner(*self.QUESTION, "--advice").output
         for name, source in advice.SOURCES.items():
             assert re.search(rf"^{name} ", text, flags=re.MULTILINE) and source.reference in text, name
-        for each in plan("bert", dials=Dials(10, None, 24, 32), setting=StepSetting(8, 128), start=load_shape("bert/16x12")):
+        setting, dials = StepSetting(8, 128), Dials(10, None, 24, 32)
+        for each in plan("bert", dials=dials, setting=setting, start=load_shape("bert/16x12")):
             assert str(each.advice["fit"]) in text
 
     @pytest.mark.parametrize(
@@ -561,7 +562,8 @@ class TestCommand:
         )
         assert re.findall(r"^ *(\d) +\d+×", text, flags=re.MULTILINE) == list("123456")
         assert len(re.findall(r"^\d  (?:Favoured|Opposed) by", text, flags=re.MULTILINE)) == 6
-        given = leaner("--family", "vit", "--params", "10M", "--image-size", 32, "--patch-size", 4, "--dtype", "bfloat16")
+        inputs = ("--image-size", 32, "--patch-size", 4, "--dtype", "bfloat16")
+        given = leaner("--family", "vit", "--params", "10M", *inputs)
         assert given.output.splitlines()[1:3] == [
             "Given: images of 32×32 pixels, patches of 4×4, bfloat16.",
             "Assumed: batch 8, sdpa attention, cpu.",
