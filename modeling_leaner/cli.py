@@ -17,8 +17,7 @@ from rich.table import Table
 
 from . import __version__
 from .interrupts import leave_at_once, leave_in_order
-from .registry import baseline_of, check_family, check_shape, neighbours, shape_names
-from .suggest import did_you_mean
+from .registry import baseline_of, check_family, check_shape, did_you_mean_path, shape_names
 
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The LeanViT, LeanBERT and LeanGPT model family.")
@@ -215,7 +214,7 @@ def check_words(command: str, words: list[str]) -> None:
     if command in OF_GRIDS and words and not words[0].startswith("--"):
         path = Path(words[0])
         if not path.exists():
-            raise ValueError(f"{path}: no such grid file{did_you_mean(str(path), neighbours(path))}")
+            raise ValueError(f"{path}: no such grid file{did_you_mean_path(path)}")
     if command in help.HELP and command not in help.WITH_KEYS:
         help.check_options(command, words)
         return

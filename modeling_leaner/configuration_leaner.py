@@ -422,8 +422,8 @@ class LeanConfig(PreTrainedConfig):
         """
         if length is None:
             length = self.default_length
-        within = type(length) is int and 1 <= length <= self.default_length
-        self._require(within, f"length must be a whole number in 1..{self.default_length}, got {length!r}")
+        self._require(type(length) is int, f"length must be a whole number, got {length!r}")
+        self._require(1 <= length <= self.default_length, f"length must be in 1..{self.default_length}, got {length}")
         outer = self._outer_linears(self._head(architecture), length)
         in_layers = length * sum(linear.flops for linear in self._layer_linears())
         outside = sum(linear.flops for linear in outer)

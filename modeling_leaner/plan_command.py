@@ -201,10 +201,10 @@ class Options:
         """The command line that shows these rows, without what it wrote and how it printed, and with `more`."""
         words = ["leaner", "plan"]
         for name in self.given:
-            if name == "measure":
-                words.append("--measure")
-            elif name not in NOT_AGAIN:
+            if name not in NOT_AGAIN:
                 words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
+        if self.latency is not None:
+            words.append("--measure")
         return command_line([*words, *more])
 
 
@@ -273,12 +273,19 @@ def run(options: Options) -> None:
 
 
 def command_line(words: list[str]) -> str:
-    """The words as a shell reads them, on several lines where they are long."""
-    lines = [""]
-    for word in map(shlex.quote, words):
-        if len(lines[-1]) + len(word) > WIDTH - len(" \\"):
-            lines.append(" ")
-        lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    """The words as a shell reads them, on several lines where they are long, a flag beside its value."""
+    groups: list[str] = []
+    for word, before in zip(words, ["", *words]):
+        if before.startswith("--") and not word.startswith("--"):
+            groups[-1] += f" {shlex.quote(word)}"
+        else:
+            groups.append(shlex.quote(word))
+    lines = [groups[0]]
+    for group in groups[1:]:
+        if len(lines[-1]) + len(group) > WIDTH - len("  \\"):
+            lines.append(f"  {group}")
+        else:
+            lines[-1] += f" {group}"
     return " \\\n".join(lines)
 
 

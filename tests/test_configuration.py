@@ -264,11 +264,18 @@ class TestNamedShapes:
                 assert getattr(config, "vocab_size", 0) <= 8192
 
     def test_unknown_name(self):
-        with pytest.raises(ValueError, match="unknown shape 'gpt/huge', expected one of vit/base"):
-            shape_path("gpt/huge")
+        with pytest.raises(ValueError, match="unknown shape 'gpt/lean-bsae'; did you mean gpt/lean-base?"):
+            shape_path("gpt/lean-bsae")
+        with pytest.raises(ValueError, match=r"unknown shape 'zebra' \(`leaner shapes` lists all\)"):
+            shape_path("zebra")
 
 
 class TestCounting:
+    @pytest.mark.parametrize("length", [1.5, 8.0, True, "8"])
+    def test_a_length_is_a_whole_number(self, length):
+        with pytest.raises(ValueError, match=f"LeanGPTConfig: length must be a whole number, got {length!r}"):
+            LeanGPTConfig().count_flops(length)
+
     def test_cache_bytes(self):
         config = load_shape("gpt/tiny", num_key_value_heads=1)
         assert config.kv_bytes_per_token() == 2 * 6 * 1 * 64 * 2 and config.kv_bytes_per_token(4) == 2 * 6 * 64 * 4
