@@ -1,6 +1,8 @@
 """The `leaner` command. Each subcommand is a few lines over a function of the package."""
 
+import atexit
 import json
+import signal
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -146,13 +148,18 @@ def convert(
     ] = None,
 ) -> None:
     """Turn a checkpoint of transformers into its exact Lean relative, or back."""
-    from .conversion import convert_checkpoint
-
+    existed = output.exists()
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python ends changes no status
     try:
+        from .conversion import convert_checkpoint
+
         model = convert_checkpoint(source, output, ignore or [])
+        typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
     except (ValueError, OSError) as error:
         fail(" ".join(str(error).split()))
-    typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
+    except KeyboardInterrupt:
+        if existed or not output.exists():  # the folder appears whole or not at all
+            raise typer.Exit(130) from None
 
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
