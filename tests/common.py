@@ -391,7 +391,7 @@ class ModelTests:
         for number, saved_class in enumerate(classes):
             folder = self.saved(tmp_path / str(number), saved_class)
             for loaded_class in classes:
-                loaded_class.from_pretrained(folder)
+                loaded_class.from_pretrained(folder, ignore_mismatched_sizes=True)  # a head of another width
         assert "does not fit" not in caplog.text
 
     def test_integers_are_no_weights(self, tmp_path: Path):
