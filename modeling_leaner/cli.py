@@ -4,7 +4,9 @@ Nothing here imports torch or transformers before a command's words are known to
 answered at once.
 """
 
+import atexit
 import json
+import signal
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -183,14 +185,19 @@ def convert(
     ] = None,
 ) -> None:
     """Turn a checkpoint of transformers into its exact Lean relative, or back."""
+    existed = output.exists()
     conversion = library(".conversion")
     library(".quiet").quiet_libraries()
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python ends changes no status
     try:
         library(".hub").require_source(source)
         model = conversion.convert_checkpoint(source, output, ignore or [])
+        typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
     except (ValueError, OSError) as error:
         fail(one_line(error))
-    typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
+    except KeyboardInterrupt:
+        if existed or not output.exists():  # the folder appears whole or not at all
+            raise typer.Exit(130) from None
 
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}

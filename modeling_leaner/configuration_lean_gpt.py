@@ -33,7 +33,7 @@ class LeanGPTConfig(LeanTextConfig):
     num_key_value_heads: int | None = None
     hidden_act: str = "gelu_new"
     max_position_embeddings: int = 1024
-    layer_norm_eps: float = 1e-5
+    layer_norm_eps: float | int = 1e-5
     use_cache: bool = True
     bos_token_id: int | None = 50256
     eos_token_id: int | list[int] | None = 50256

@@ -254,10 +254,13 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
     relative = _relative(model.config.model_type, MODEL_TYPES)
     to_lean = model.config.model_type == relative.source
     if to_lean:
-        classes, modeling, convert_config = relative.classes, relative.modeling, to_lean_config
+        classes = relative.classes
+        modeling = relative.modeling
+        config = to_lean_config(model.config)
     else:
         classes = {ours: theirs for theirs, ours in relative.classes.items()}
-        modeling, convert_config = transformers, from_lean_config
+        modeling = transformers
+        config = from_lean_config(model.config)
     name = type(model).__name__
     if name not in classes:
         raise ConversionError(f"{name} has no relative here, expected one of {', '.join(sorted(classes))}")
@@ -267,11 +270,8 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
     source = model.state_dict()
     _require_finite(source)
     target_class = getattr(modeling, classes[name])
-    target = target_class(convert_config(model.config), **options).to(model.device, model.dtype)
-    if to_lean:
-        tensors = _to_lean(relative, source)
-    else:
-        tensors = _from_lean(relative, source, target.state_dict())
+    target = target_class(config, **options).to(model.device, model.dtype)
+    tensors = _to_lean(relative, source) if to_lean else _from_lean(relative, source, target.state_dict())
     _load_exactly(target, tensors)
     if target.can_generate():
         target.generation_config = copy.deepcopy(model.generation_config)
@@ -428,14 +428,17 @@ def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
     if folder is not None:
         _check_weights(folder)
     relative = _relative(config.model_type, MODEL_TYPES)
-    names = config.architectures
-    known = [name for pair in relative.classes.items() for name in pair]
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in known:
-        expected = ", ".join(sorted(known))
-        raise ConversionError(f"architectures in config.json is {names!r}, expected a list of one of {expected}")
-    modeling = relative.modeling
     if config.model_type == relative.source:
         modeling = transformers
+        expected = sorted(relative.classes)
+        to_lean_config(config)  # refuses what has no relative before anything is built
+    else:
+        modeling = relative.modeling
+        expected = sorted(relative.classes.values())
+        from_lean_config(config)
+    names = config.architectures
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in expected:
+        raise ConversionError(f"architectures in config.json is {names!r}, expected one of {', '.join(expected)}")
     model_class = getattr(modeling, names[0])
     load = {"output_loading_info": True, "dtype": "auto", "ignore_mismatched_sizes": True, "use_safetensors": True}
     model, info = model_class.from_pretrained(source, **load)

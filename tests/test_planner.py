@@ -886,7 +886,7 @@ class TestMeasure:
         assert result.exit_code == 1 and "this machine has no CUDA device" in result.stderr
 
 
-PAGE = (Path(__file__).parent.parent / "configuration" / "README.md").read_text()
+PAGE = (Path(__file__).parent.parent / "docs" / "choosing-a-shape.md").read_text()
 
 
 @pytest.mark.parametrize("part", re.split(r"```bash\n", PAGE)[1:])

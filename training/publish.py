@@ -2,8 +2,8 @@
 
 Of each shape that the grid's `publish` names it takes the run of the first seed, whatever its result: weights, code,
 configuration, tokenizer or processor, the resolved recipe, and a results.json with the evidence of the whole grid. Of
-a folder that is there only the evidence and the card are written anew; `--replace` takes all anew from the run.
-Without a grid, evidence and card of every folder that is there: a card also shows the rows of other grids.
+a folder that is there only the evidence, the card and the copies of the model code are written anew; `--replace` takes
+all anew from the run. Without a grid, those of every folder that is there: a card also shows the rows of other grids.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from modeling_leaner.quiet import quiet_libraries
 
 from . import report
 from .baselines import guesses
+from .code_copies import renew_code
 from .comparison import GUESSES
 from .continuations import continuations
 from .evaluate import load
@@ -160,7 +161,7 @@ def moved(folder: Path, target: Path, scratch: Path) -> None:
 
 
 def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
-    """Writes the evidence and the card of a folder that is there, both or neither; the rest stays as it is.
+    """Writes evidence, card and code of a folder that is there, all or nothing; the rest stays as it is.
 
     Raises:
         ValueError: the folder is another's, or does not hold together.
@@ -171,6 +172,7 @@ def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
         shutil.copytree(target, folder)
+        renew_code(folder)
         report.write_json(folder / "results.json", results)
         with in_place_of(folder, target):
             write_card(folder)
@@ -201,6 +203,7 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
         for pattern in KEPT:
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
+        renew_code(folder)  # the run may be older than the package
         recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
         recipe = {key: value for key, value in recipe.items() if key not in LOCAL} | {"shape": results["shape"]}
         text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
