@@ -7,7 +7,7 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
 
 from .registry import did_you_mean_path
-from .suggest import did_you_mean
+from .support.suggest import did_you_mean
 
 
 SECONDS = 5  # for the Hub to answer

@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from .suggest import did_you_mean, nearest
+from .support.suggest import did_you_mean, nearest
 
 
 FAMILIES = ("vit", "bert", "gpt")

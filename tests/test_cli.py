@@ -20,10 +20,11 @@ from modeling_leaner.training import help as command_help
 from typer.testing import CliRunner
 
 import modeling_leaner
-from modeling_leaner import __version__, hub, suggest
-from modeling_leaner.cli import TRAINING_COMMANDS, app
-from modeling_leaner.quiet import quiet_libraries
+from modeling_leaner import __version__, hub
+from modeling_leaner.cli.app import TRAINING_COMMANDS, app
 from modeling_leaner.shapes import load_shape, shape_names
+from modeling_leaner.support import suggest
+from modeling_leaner.support.quiet import quiet_libraries
 
 
 @pytest.fixture
@@ -268,7 +269,7 @@ def test_what_ignores_interrupts_goes_on_to(ignored):
     code = f"""
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN if {ignored} else signal.default_int_handler)
-from modeling_leaner.interrupts import leave, leave_at_once, leave_in_order
+from modeling_leaner.support.interrupts import leave, leave_at_once, leave_in_order
 before = signal.getsignal(signal.SIGINT)
 leave_at_once()
 assert (signal.getsignal(signal.SIGINT) is leave) != {ignored}
@@ -396,7 +397,7 @@ def test_training_prints_its_own_bar_alone(tmp_path):
 def test_shapes_is_quick():
     """At most 1.5 s over what importing PreTrainedModel takes, the two taking turns."""
     alone = [sys.executable, "-c", "from transformers.modeling_utils import PreTrainedModel"]
-    shapes = [sys.executable, "-m", "modeling_leaner.cli", "shapes"]
+    shapes = [sys.executable, "-m", "modeling_leaner", "shapes"]
     times = {"alone": [], "shapes": []}
     for _ in range(5):
         for name, command in (("alone", alone), ("shapes", shapes)):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanGPTForCausalLM, LeanViTConfig
-from modeling_leaner.cli import app
+from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import (
     RELATIVES,
     ConversionError,
@@ -390,7 +390,7 @@ def test_interrupted_while_writing(bert, tmp_path):
     code = """
 import pathlib, sys, time
 import transformers
-from modeling_leaner.cli import app
+from modeling_leaner.cli.app import app
 
 def slow(model, folder):
     folder.mkdir()

@@ -20,11 +20,15 @@ from transformers import AutoConfig
 from typer.testing import CliRunner
 
 import modeling_leaner
-from modeling_leaner import advice, plan_figure, plan_report, planner, shapes
-from modeling_leaner.advice import advise
-from modeling_leaner.cli import app
-from modeling_leaner.memory import StepSetting, training_memory
-from modeling_leaner.planner import (
+from modeling_leaner import shapes
+from modeling_leaner.cli.app import app
+from modeling_leaner.planning import advice
+from modeling_leaner.planning import figure as plan_figure
+from modeling_leaner.planning import solver as planner
+from modeling_leaner.planning import tables as plan_report
+from modeling_leaner.planning.advice import advise
+from modeling_leaner.planning.memory import StepSetting, training_memory
+from modeling_leaner.planning.solver import (
     Budget,
     Dials,
     NoShapeFits,
@@ -774,7 +778,7 @@ class TestCommand:
     def test_arithmetic_is_quick(self):
         """At most 2 s over what importing PreTrainedModel takes, the two taking turns."""
         alone = [sys.executable, "-c", "from transformers.modeling_utils import PreTrainedModel"]
-        command = [sys.executable, "-m", "modeling_leaner.cli", "plan", "--family", "gpt", "--params", "30M"]
+        command = [sys.executable, "-m", "modeling_leaner", "plan", "--family", "gpt", "--params", "30M"]
         times = {"alone": [], "plan": []}
         for _ in range(5):
             for name, words in (("alone", alone), ("plan", command)):

@@ -12,8 +12,8 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.hub import require_source
-from modeling_leaner.quiet import quiet_libraries
 from modeling_leaner.shapes import load_config
+from modeling_leaner.support.quiet import quiet_libraries
 
 from . import report
 from .arguments import RecipeArguments, SettingsParser, parse

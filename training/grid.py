@@ -38,7 +38,7 @@ from pathlib import Path
 import yaml
 
 from modeling_leaner.shapes import shape_names
-from modeling_leaner.suggest import did_you_mean
+from modeling_leaner.support.suggest import did_you_mean
 
 from . import report
 from .repeated import RepeatedKey, load_yaml

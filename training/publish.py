@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from modeling_leaner.quiet import quiet_libraries
+from modeling_leaner.support.quiet import quiet_libraries
 
 from . import report
 from .baselines import guesses

@@ -20,7 +20,7 @@ from datasets import (
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
-from modeling_leaner.suggest import did_you_mean
+from modeling_leaner.support.suggest import did_you_mean
 
 from . import data
 from .arguments import LANGUAGE_MODELLING, RecipeArguments

@@ -19,7 +19,7 @@ from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
-from modeling_leaner.suggest import did_you_mean
+from modeling_leaner.support.suggest import did_you_mean
 
 from .repeated import CommandParser
 

@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import convert
-from modeling_leaner.quiet import quiet_libraries
 from modeling_leaner.shapes import load_config
+from modeling_leaner.support.quiet import quiet_libraries
 
 from . import report
 from .arguments import RecipeArguments, parse

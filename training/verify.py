@@ -28,7 +28,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 
-from modeling_leaner.quiet import quiet_libraries
+from modeling_leaner.support.quiet import quiet_libraries
 
 from . import reevaluate, report
 from .baselines import guesses

@@ -7,10 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .memory import BYTES, StepSetting
-from .plan_figure import draw_plan, figure_files
-from .plan_report import WIDTH, Heading, plan_document, plan_text
-from .planner import (
+from ..planning.figure import draw_plan, figure_files
+from ..planning.memory import BYTES, StepSetting
+from ..planning.solver import (
     MOST_INPUT,
     Budget,
     Candidate,
@@ -27,9 +26,10 @@ from .planner import (
     with_inputs,
     write_shape,
 )
-from .registry import FAMILIES
-from .shapes import family_of, load_config, load_shape
-from .suggest import did_you_mean
+from ..planning.tables import WIDTH, Heading, plan_document, plan_text
+from ..registry import FAMILIES
+from ..shapes import family_of, load_config, load_shape
+from ..support.suggest import did_you_mean
 
 
 DEFAULT_ROWS = 6
@@ -40,7 +40,7 @@ LATENCY_ROUNDS, MARGIN = 3, 0.85  # times vary: aim below the limit
 
 def measured(candidates: list[Candidate], setting: StepSetting, first: Candidate | None) -> list[dict[str, float]]:
     """Measurements on this machine, the starting point's first."""
-    from .training.measure_shapes import measure
+    from ..training.measure_shapes import measure
 
     configs = [each.config for each in candidates]
     if first is not None:
@@ -57,7 +57,7 @@ def plan_for_latency(
     and up to three times more where the measurements have every shape above the limit: the machine has got slower.
     Raises NoShapeFits, with the nearest, where that does not help.
     """
-    from .training.measure_shapes import latencies
+    from ..training.measure_shapes import latencies
 
     def corrected(candidates: list[Candidate], seconds: list[float]) -> list[Candidate]:
         found = []

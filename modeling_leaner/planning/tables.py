@@ -8,11 +8,11 @@ from io import StringIO
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from ..configuration_leaner import LeanConfig
+from ..shapes import family_of
 from .advice import FIT_OFF, MOBILE_OFF, SOURCES, kernels_for
-from .configuration_leaner import LeanConfig
 from .memory import StepSetting
-from .planner import Candidate, human, human_bytes, human_count
-from .shapes import family_of
+from .solver import Candidate, human, human_bytes, human_count
 
 
 WIDTH = 100

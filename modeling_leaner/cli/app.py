@@ -17,11 +17,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from . import __version__
-from .interrupts import leave_at_once, leave_in_order
-from .registry import baseline_of, check_family, check_shape, did_you_mean_path, shape_names
+from .. import __version__
+from ..registry import baseline_of, check_family, check_shape, did_you_mean_path, shape_names
+from ..support.interrupts import leave_at_once, leave_in_order
 
 
+PACKAGE = "modeling_leaner"
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The LeanViT, LeanBERT and LeanGPT model family.")
 
 
@@ -35,8 +36,8 @@ def library(module: str, models: bool = True) -> ModuleType:
     """A module of the package; with `models` the family is registered with the Auto classes, which takes seconds."""
     leave_at_once()
     if models:
-        import_module(".family", __package__)
-    imported = import_module(module, __package__)
+        import_module(".family", PACKAGE)
+    imported = import_module(module, PACKAGE)
     leave_in_order()
     return imported
 
@@ -62,7 +63,7 @@ def main(
 
 def shape_row(name: str) -> dict[str, object]:
     """The row of one named shape in `leaner shapes`; FLOPs are forward, at the stated length."""
-    from .shapes import load_shape
+    from ..shapes import load_shape
 
     config = load_shape(name)
     count = config.count_parameters()
@@ -168,7 +169,7 @@ def plan(
             check_shape(like)
     except (ValueError, OSError) as error:
         fail(f"--like {like}: {error}" if "--family" not in str(error) else error)
-    command = library(".plan_command", models=measure)
+    command = library(".cli.plan", models=measure)
     given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
     try:
         command.run(command.Options(**context.params, given=tuple(given)))
@@ -187,7 +188,7 @@ def convert(
     """Turn a checkpoint of transformers into its exact Lean relative, or back."""
     existed = output.exists()
     conversion = library(".conversion")
-    library(".quiet").quiet_libraries()
+    library(".support.quiet").quiet_libraries()
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python ends changes no status
     try:
         library(".hub").require_source(source)
@@ -216,7 +217,7 @@ OF_GRIDS = ("sweep", "latency", "publish")
 
 def check_words(command: str, words: list[str]) -> None:
     """Raises ValueError for a typing error that can be seen before anything slow is imported."""
-    from .training import help
+    from ..training import help
 
     if command in OF_GRIDS and words and not words[0].startswith("--"):
         path = Path(words[0])
@@ -229,7 +230,7 @@ def check_words(command: str, words: list[str]) -> None:
     for option, value in zip(pairs, pairs[1:]):
         if option == "--shape":
             check_shape(value)
-    from .training.arguments import SettingsParser, read_recipe  # imports torch
+    from ..training.arguments import SettingsParser, read_recipe  # imports torch
 
     if command == "train" and words and not words[0].startswith("--"):
         read_recipe(words[0])
@@ -243,7 +244,7 @@ def _pass_on(command: str, module: str) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
         words = context.args
         if "--help" in words or "-h" in words:
-            typer.echo(import_module(".training.help", __package__).help_of(command))
+            typer.echo(import_module(".training.help", PACKAGE).help_of(command))
             return
         try:
             check_words(command, words)
