@@ -138,7 +138,9 @@ def load_split(
         except ValueError as error:
             if "corresponds to no data" in str(error):
                 raise ValueError(f"{name}: the split is empty") from error
-            raise ValueError(f"{name}: {error}" if "data_files" not in str(error) else str(error)) from error
+            if "data_files" in str(error) or chosen[0] in str(error):
+                raise
+            raise ValueError(f"{name}: {error}") from error
     elif dataset in BUILT_IN:
         splits: DatasetDict = BUILT_IN[dataset]()
         if split not in splits:
