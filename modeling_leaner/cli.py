@@ -161,8 +161,9 @@ TRAINING_COMMANDS = {  # module of `training` whose main parses the words itself
     "evaluate": ("evaluate", "Evaluate a model: leaner evaluate MODEL [--key value ...]; the last line is JSON."),
     "sweep": ("sweep", "Train a grid of shapes, seeds and learning rates by one recipe: leaner sweep GRID.yaml."),
     "latency": ("latency", "Measure inference of a grid's shapes in turns: leaner latency GRID.yaml."),
+    "guesses": ("baselines", "Score simple guesses on a grid's task, to be beaten: leaner guesses GRID.yaml."),
     "publish": ("publish", "Copy a grid's runs to model_cards/, ready for the Hub: leaner publish GRID.yaml."),
-    "card": ("published", "Write a folder's model card from its config and results: leaner card FOLDER."),
+    "card": ("cards", "Write a folder's model card from its config and results: leaner card FOLDER."),
     "verify-cards": ("verify", "Recompute a card's numbers from its weights: leaner verify-cards [FOLDER ...]."),
 }
 

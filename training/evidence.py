@@ -1,19 +1,18 @@
 """What a grid says of its cells, as the results.json of a published folder holds it."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from . import latency, report
-from .card import check_fields
 from .comparison import summarise
+from .folders import check_fields
 from .grid import Grid, load_grid
+from .guesses import best_guess, read_guesses
 from .runs import Row, Run, read_rows, tune
 
 
-GUESSES = "guesses.json"  # beside a grid's rows: what `baselines.guesses` found
 PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference
 
 EVIDENCE = {  # the fields; what ends in ? may be missing or null
@@ -33,7 +32,13 @@ CELL = {
     "kappa_start? kappa_end? chance?",
     bool: "learned?",
 }
-FINE_TUNED = {str: "grid metric", bool: "higher_is_better published learned?", list: "cells", int: "start_seed?"}
+FINE_TUNED = {
+    str: "grid metric",
+    bool: "higher_is_better published learned?",
+    list: "cells",
+    int: "start_seed?",
+    float: "guess?",
+}
 KINDS = ("baseline", "more heads", "fewer layers", "both")
 
 
@@ -133,23 +138,12 @@ def fine_tuned(grid: Grid) -> list[dict[str, object]]:
         ]
         about = {name: said[name] for name in ("metric", "higher_is_better")}
         about |= {"published": bool(other.publish), "start_seed": other.start_seed}
+        known = [each["value"] for each in read_guesses(other) or ()]
+        chance = [cell["chance"] for cell in said["shapes"]]
+        about |= {"guess": best_guess([*known, *chance], bool(said["higher_is_better"]))}
         about |= {"learned": next(cell["learned"] for cell in said["shapes"] if cell["shape"] == other.baseline)}
         found.append({"grid": path.parent.name, **about, "cells": cells})
     return found
-
-
-def guesses_of(grid: Grid) -> list[dict[str, object]] | None:
-    """What GUESSES of the grid holds; None where none were made."""
-    path = grid.path(GUESSES)
-    if not path.is_file():
-        return None
-    try:
-        held = json.loads(path.read_bytes())
-        if not isinstance(held, list) or not held:
-            raise ValueError(f"got {held!r:.100}")
-        return [{"name": str(each["name"]), "value": float(each["value"])} for each in held]
-    except (ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"{path}: expected a list of name and value, {type(error).__name__} {error}") from error
 
 
 def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
@@ -187,7 +181,7 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "higher_is_better": summary["higher_is_better"],
         "cells": cells(grid, rows),
         "reference": reference(grid),
-        "guesses": guesses_of(grid),
+        "guesses": read_guesses(grid),
         "runs": len(rows),
         "failed": len(rows) - len(done),
         "failures": sum(row["failures"] or 0 for row in rows.values()),

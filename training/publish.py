@@ -20,12 +20,13 @@ from transformers.utils import logging
 
 from . import report
 from .baselines import guesses
+from .cards import write_card
 from .continuations import continuations
 from .evaluate import load
-from .evidence import GUESSES, dataset_name, gather
+from .evidence import dataset_name, gather
 from .grid import Grid, check_unchanged, load_grid, write_grid
+from .guesses import GUESSES
 from .index import write_index
-from .published import write_card
 from .runs import Run, read_rows, tune
 from .sources import load_evaluation, load_training
 from .tasks import CausalLM

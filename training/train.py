@@ -25,7 +25,7 @@ from modeling_leaner.shapes import load_config
 
 from . import report
 from .arguments import RecipeArguments, parse, recipe_names
-from .card import write_run_card
+from .cards import write_run_card
 from .loading import build_model, fitted, load_processing, resized, task_of, with_fields
 from .run_folder import alone_in, find_checkpoint, open_folder
 from .sources import Rows, content_sha256, describe, load_training
