@@ -91,8 +91,9 @@ def barred_note(barred: list[str], raw: dict[str, float]) -> str:
         return ""
     adjusted = holm(raw)
     passed = [f"{name} (corrected p {adjusted[name]:.2g})" for name in barred if adjusted[name] < MAX_P]
-    text = f" {len(barred)} comparisons lack only the baseline that has learned"
-    return f"{text}; of these the test alone would pass {' and '.join(passed)}." if passed else f"{text}."
+    lack = "comparison lacks" if len(barred) == 1 else "comparisons lack"
+    text = f" {len(barred)} {lack} only the baseline that has learned"
+    return f"{text}; the test alone would pass {' and '.join(passed)}." if passed else f"{text}."
 
 
 def later_seeds(grids: Grids) -> str | None:
@@ -219,7 +220,8 @@ def heads_on_loss(grids: Grids) -> str | None:
     changed = f"{heads['difference']:+.3f} nats (95 % interval {interval(heads['interval'])}; plus is better)"
     return (
         f"The loss hardly moved: on causal enwik8 (loss {scores} for 8 × 3, 8 × 6, 4 × 3, 4 × 6; lower is better) "
-        f"twice the heads changed it by {changed}, {within} within ±{margin:g} (TOST p {equivalence(heads, margin):.2g}); half the layers by "
+        f"twice the heads changed it by {changed}, {within} within ±{margin:g} (TOST p "
+        f"{equivalence(heads, margin):.2g}); half the layers by "
         f"{layers['difference']:+.3f} ({interval(layers['interval'])})."
     )
 

@@ -14,7 +14,7 @@ from .figures import THEMES, comparisons, forest
 from .findings import Grids, Known, findings
 from .grid import load_grid
 from .rendering import fill
-from .runs import read_rows
+from .runs import read_rows, settings
 from .tables import markdown
 
 
@@ -44,7 +44,7 @@ class TaskSection:
 class IndexContext:
     """What `templates/index.md` names."""
 
-    figure_text: str
+    figure_text: str | None
     findings: list[str]
     tasks: list[TaskSection]
     glossary: str
@@ -105,8 +105,6 @@ def task_section(task: str, folders: list[dict[str, Any]], grids: Grids) -> Task
 
 def by_task(grids: Grids) -> dict[str, Grids]:
     """The grids of each task, in the order of `TASKS`, without those of references."""
-    from .runs import settings
-
     found: dict[str, Grids] = {task: {} for task in TASKS}
     for name, known in grids.items():
         if not name.endswith(REFERENCE):
@@ -119,8 +117,9 @@ def render(cards: Path) -> str:
     folders, grids = read_published(cards), read_grids(cards)
     tasks = by_task(grids)
     sections = [task_section(task, folders, tasks[task]) for task in TASKS]
+    drawn = comparisons({name: known.evidence for name, known in grids.items()})
     context = IndexContext(
-        figure_text="Differences of each shape from its baseline with their intervals, in accuracy and in loss",
+        figure_text=wording.FOREST_TEXT if drawn else None,
         findings=findings(grids) if grids else ["Nothing yet."],
         tasks=[section for section in sections if section.published or section.cells],
         glossary=wording.INDEX_GLOSSARY,
@@ -129,9 +128,9 @@ def render(cards: Path) -> str:
 
 
 def write_forest(cards: Path) -> None:
-    """The forest plot of the grids, forest-light.svg and forest-dark.svg."""
+    """The forest plot of the grids, forest-light.svg and forest-dark.svg, where there is anything to compare."""
     lines = comparisons({name: known.evidence for name, known in read_grids(cards).items()})
-    for theme in THEMES:
+    for theme in THEMES if lines else ():
         report.write_bytes(cards / f"forest-{theme}.svg", forest(lines, theme))
 
 

@@ -158,10 +158,10 @@ def draw_curve(axis: Axes, rows: list[dict[str, Any]], name: str, label: str, co
     points = {row["step"]: row[name] for row in rows if row.get(name) is not None}  # the last, where repeated
     label = label if points else f"{label}: none"
     steps = sorted(points)
-    axis.plot(steps, [points[step] for step in steps], ".-", color=colour, label=label)
+    size = 14 if len(points) == 1 else 6
+    axis.plot(steps, [points[step] for step in steps], ".-", color=colour, label=label, markersize=size)
     if len(points) == 1:
         ((step, value),) = points.items()
-        axis.plot([step], [value], "o", color=colour)
         axis.annotate(f"{value:.3f}", (step, value), (-6, 8), textcoords="offset points", ha="right")
 
 

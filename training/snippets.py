@@ -28,7 +28,7 @@ from transformers import AutoImageProcessor, {auto}
 repository = "{repository}"  # or a folder with the files of this repository
 processor = AutoImageProcessor.from_pretrained(repository, trust_remote_code=True)
 model = {auto}.from_pretrained(repository, trust_remote_code=True)
-image = Image.new("RGB", (32, 32), "skyblue")  # in its place Image.open("photograph.png").convert("RGB")
+image = Image.new("{mode}", (32, 32), "skyblue")  # in its place Image.open("photograph.png").convert("{mode}")
 logits = model(**processor(image, return_tensors="pt")).logits
 print(model.config.id2label[logits.argmax().item()])""",
     "sequence-classification": LOAD_TEXT
@@ -67,4 +67,7 @@ def snippet(results: dict[str, Any], config: PreTrainedConfig, where: str) -> st
     """Python that ends by printing a prediction; `where` is the Hub id or folder of the model."""
     kind = "regression" if config.problem_type == "regression" else results["task"]
     example = EXAMPLES.get(results["dataset"], TEXT)
-    return SNIPPETS[kind].format(auto=auto_class(results["architecture"]), repository=where, example=example)
+    mode = "L" if getattr(config, "num_channels", None) == 1 else "RGB"
+    return SNIPPETS[kind].format(
+        auto=auto_class(results["architecture"]), repository=where, example=example, mode=mode
+    )

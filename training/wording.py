@@ -553,10 +553,10 @@ def continuations(results: Results) -> str | None:
     drawn = results.get("continuations")
     if drawn is None:
         return None
+    first, second = (drawn["texts"] * 2)[:2]
     copy = f"none of {LEAST} words or more"
     if drawn["longest_copy"]:
         copy = f"“{drawn['longest_copy']}”, {drawn['longest_copy_words']} words"
-    first, second = (drawn["texts"] * 2)[:2]
     return (
         f"The first {drawn['prompt_words']} words (bold) of a held-out document, continued by {drawn['new_tokens']} "
         f"tokens at most, sampled at temperature {drawn['temperature']:g} with seed {drawn['seed']}:\n\n"
@@ -637,6 +637,7 @@ def run_hardware(machine: dict[str, Any]) -> str:
     )
 
 
+FOREST_TEXT = "Differences of each shape from its baseline with their intervals, in accuracy and in loss"
 INDEX_GLOSSARY = (
     "A difference is paired over the seeds and signed so that plus is better for every metric; its 95 % interval is "
     "conditional on the same held-out rows, and not corrected for the number of comparisons. Not learned: not clearly "
