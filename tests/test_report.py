@@ -273,7 +273,8 @@ def test_the_card_of_every_task(task, tmp_path, monkeypatch):
     card = ModelCard((folder / "README.md").read_text(encoding="utf-8"))
     data, config = card.data, load_shape(results["shape"])
     assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", HUB_TASKS[task], None)
-    assert data.model_name == results["shape"].replace("/", "-") and data.tags == ["modeling_leaner", config.model_type, "custom_code"]
+    assert data.model_name == results["shape"].replace("/", "-")
+    assert data.tags == ["modeling_leaner", config.model_type, "custom_code"]
     rounded = {name: float(f"{value:.4g}") for name, value in RUNS[task][3].items()}
     assert {each.metric_type: each.metric_value for each in data.eval_results} == rounded
     for each in data.eval_results:
