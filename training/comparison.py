@@ -10,11 +10,11 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from .grid import Grid, GridError
+from .grid import Grid
+from .guesses import best_guess, read_guesses
 from .runs import Row, Run, Tuning, tune
 
 
-GUESSES = "guesses.json"  # beside a grid's rows: what `baselines.guesses` found
 MIN_PAIRS, MAX_P = 7, 0.01  # of "no loss of quality", which model_cards/README.md decides over all grids
 NOT_LEARNED, NON_INFERIOR = "not learned", "non-inferior before correction"
 
@@ -73,20 +73,24 @@ def row_error(metric: str, value: float, rows: int) -> float | None:
     return None
 
 
-def learned(rows: Iterable[Row]) -> bool | None:
+def learned(rows: Iterable[Row], guess: float | None = None) -> bool | None:
     """Whether finished runs of one cell are better than guessing by three standard errors; None where none can say.
 
+    What must be beaten is the best of `guess`, of guesses that read the input, and the rows' own, that reads nothing.
     The standard error is the larger of that over the seeds and `row_error`, that by the choice of rows. One run of a
     metric without the latter has none: it is False if no better than the guess, else None.
     """
-    known = [row for row in rows if row["value"] is not None and row["chance"] is not None]
+    known = [row for row in rows if row["value"] is not None]
     if not known:
         return None
     values, (first, *_) = [row["value"] for row in known], known
+    to_beat = best_guess([guess, *(row["chance"] for row in known)], bool(first["higher_is_better"]))
+    if to_beat is None:
+        return None
     errors = [statistics.stdev(values) / math.sqrt(len(values))] if len(values) > 1 else []
     if first["rows"] and (error := row_error(first["metric"], statistics.fmean(values), first["rows"])) is not None:
         errors.append(error)
-    advantage = (statistics.fmean(values) - first["chance"]) * (1 if first["higher_is_better"] else -1)
+    advantage = (statistics.fmean(values) - to_beat) * (1 if first["higher_is_better"] else -1)
     if not errors:
         return None if advantage > 0 else False
     return advantage > 3 * max(errors)
@@ -113,20 +117,6 @@ def _mean_of_all(values: Iterable[float | None]) -> float | None:
     return None if None in values else _mean(values)
 
 
-def guesses_of(grid: Grid) -> list[dict[str, object]] | None:
-    """What GUESSES of the grid holds; None where none were made. Raises GridError where it has another form."""
-    path = grid.path(GUESSES)
-    if not path.is_file():
-        return None
-    try:
-        held = json.loads(path.read_bytes())
-        if not isinstance(held, list) or not held:
-            raise ValueError(f"got {held!r:.100}")
-        return [{"name": str(each["name"]), "value": float(each["value"])} for each in held]
-    except (ValueError, LookupError, TypeError) as error:
-        raise GridError(f"{path}: expected a list of name and value, {type(error).__name__} {error}") from error
-
-
 def failure_rate(grid: Grid, finished: list[Row], failed: int) -> float | None:
     """The share of runs that failed, or that end worse than the best simple guess; None where no guess is known.
 
@@ -135,7 +125,7 @@ def failure_rate(grid: Grid, finished: list[Row], failed: int) -> float | None:
     count = len(finished) + failed
     if not count or any(row["chance"] is None for row in finished):
         return None
-    simple = [guess["value"] for guess in guesses_of(grid) or []]
+    simple = [guess["value"] for guess in read_guesses(grid) or []]
 
     def is_worse(row: Row) -> bool:
         guesses = simple or [row["chance"]]
@@ -198,11 +188,13 @@ def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
         failed[shape] = [seed for seed, row in cells.items() if row.get("status") == "failed"]
     base, every = finished[grid.baseline], [row for cells in finished.values() for row in cells.values()]
     metric, up = (every[0]["metric"], bool(every[0]["higher_is_better"])) if every else (grid.metric, None)
+    guess = best_guess([each["value"] for each in read_guesses(grid) or ()], bool(up))
     for shape, cells in finished.items():
         pairs = [(cells[seed]["value"], base[seed]["value"]) for seed in cells if seed in base]
         result = paired_statistics([own for own, _ in pairs], [other for _, other in pairs], grid.margin, up)
-        said = verdict(result, grid.margin, len(grid.seeds), learned(base.values()))
-        values, choice = [row["value"] for row in cells.values()], tuning.choices[shape]
+        said = verdict(result, grid.margin, len(grid.seeds), learned(base.values(), guess))
+        values = [row["value"] for row in cells.values()]
+        choice = tuning.choices[shape]
         size, base_size = (next((row["parameters"] for row in each.values()), None) for each in (cells, base))
         shapes.append(
             {"shape": shape, "learning_rate": choice.learning_rate}
@@ -214,7 +206,7 @@ def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
             | {"parameters": size, "parameters_over_baseline": size / base_size if size and base_size else None}
             | {"seconds": _mean(row["seconds"] for row in cells.values())}
             | {name: _mean_of_all(row[name] for row in cells.values()) for name in ("kappa_start", "kappa_end")}
-            | {"chance": _mean(row["chance"] for row in cells.values()), "learned": learned(cells.values())}
+            | {"chance": _mean(row["chance"] for row in cells.values()), "learned": learned(cells.values(), guess)}
             | {"verdict": "baseline" if shape == grid.baseline else said}
             | {"notes": _notes(tuning, shape, failed[shape])}
         )

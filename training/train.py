@@ -26,7 +26,7 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from . import report
 from .arguments import RecipeArguments, parse
-from .card import write_run_card
+from .cards import write_run_card
 from .help import train_help
 from .loading import build_model, fitted, load_processing, resized, task_of, with_fields
 from .run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
