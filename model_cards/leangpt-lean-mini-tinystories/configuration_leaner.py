@@ -416,9 +416,13 @@ class LeanConfig(PreTrainedConfig):
         return ParameterCount(embeddings + linears + norms + self._outer_parameters(head), embeddings)
 
     def count_flops(self, length: int | None = None, architecture: str | None = None) -> Flops:
-        """FLOPs of `architecture` for one sequence of `length` tokens, by default the longest that positions allow."""
+        """FLOPs of `architecture` for one sequence of `length` tokens (left out, the longest the positions allow).
+
+        Raises ValueError for a length that is no whole number from 1 to the longest.
+        """
         if length is None:
             length = self.default_length
+        self._require(type(length) is int, f"length must be a whole number, got {length!r}")
         self._require(1 <= length <= self.default_length, f"length must be in 1..{self.default_length}, got {length}")
         outer = self._outer_linears(self._head(architecture), length)
         in_layers = length * sum(linear.flops for linear in self._layer_linears())
