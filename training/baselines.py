@@ -2,6 +2,8 @@
 
 A model has learned where it beats the best of them (`comparison.learned`). Each is fitted on the grid's training rows
 and scored on its held-out rows by the task's own metric:
+Where a grid's weights are published, the command also measures how much the choice of held-out rows moves their
+difference (`row_errors.py`).
 
 - texts with a label: the commonest class; logistic regressions on the length, on the first token, on the bag of tokens
   and, of pairs, on how many tokens they share. A number in place of a label: the same as linear regressions.
@@ -30,7 +32,8 @@ from . import report
 from .arguments import RecipeArguments, parse
 from .evaluate import load
 from .grid import Grid, GridError, load_grid
-from .guesses import AS_MANY_ROWS, GUESSES
+from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
+from .row_errors import row_errors
 from .runs import TRAIN_COMMAND, Run, command
 from .sources import load_training
 from .tasks import ImageClassification, LanguageModelling, MaskedLM, SequenceClassification, Task
@@ -251,10 +254,13 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity_error()
     try:
         grid = load_grid(options.grid)
-        found = guesses_of_grid(grid, ["--data_files", *options.data_files] if options.data_files else [])
+        words = ["--data_files", *options.data_files] if options.data_files else []
+        found = guesses_of_grid(grid, words)
         if found is None:
             raise GridError(f"{options.grid}: no simple guess is known for its task and metric")
         report.write_json(grid.path(GUESSES), found)
+        if errors := row_errors(grid, words, Path("model_cards")):
+            report.write_json(grid.path(ROW_ERRORS), errors)
     except (ValueError, OSError) as error:
         raise SystemExit(f"leaner guesses: {' '.join(str(error).split())}") from error
     for guess in found:

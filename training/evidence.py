@@ -9,7 +9,7 @@ from . import latency, report
 from .comparison import summarise
 from .folders import check_fields
 from .grid import Grid, load_grid
-from .guesses import best_guess, read_guesses
+from .guesses import best_guess, read_guesses, read_row_errors
 from .runs import Row, Run, read_rows, tune
 
 
@@ -17,7 +17,7 @@ PEERS = "-transformers"  # the output_dir of the grid that trains transformers' 
 
 EVIDENCE = {  # the fields; what ends in ? may be missing or null
     str: "grid recipe baseline metric data? data_files? start_from? latency_on?",
-    list: "seeds learning_rates cells fine_tuned processor commits guesses?",
+    list: "seeds learning_rates cells fine_tuned processor commits guesses? row_errors?",
     dict: "tuning? overrides? beside? reference? software",
     bool: "hub higher_is_better",
     int: "runs failed failures start_seed?",
@@ -182,6 +182,7 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "cells": cells(grid, rows),
         "reference": reference(grid),
         "guesses": read_guesses(grid),
+        "row_errors": read_row_errors(grid),
         "runs": len(rows),
         "failed": len(rows) - len(done),
         "failures": sum(row["failures"] or 0 for row in rows.values()),

@@ -9,7 +9,7 @@ from .comparison import MAX_P, MIN_PAIRS, paired_statistics
 from .evidence import KINDS, baseline_of, finished, kind
 from .grid import Grid
 from .runs import Row, Run
-from .wording import Evidence, best_of, gain, label, median_score, score, stray_seeds
+from .wording import Evidence, best_of, gain, label, median_score, row_errors_of, score, stray_seeds
 
 
 FIRST_SEEDS = (1, 2, 3)  # of the grids with seven: the others were added after these had been seen
@@ -254,17 +254,15 @@ def failures(grids: Grids) -> str | None:
 
 
 def row_sampling(grids: Grids) -> str | None:
-    """Where the choice of held-out rows moves a difference more than the seed."""
-    lines = []
-    for name, known in grids.items():
-        for each in known.evidence.get("row_errors") or ():
-            lines.append(
-                f"{each['name']} on {name} {each['difference']:+.3f}, standard error {each['error']:.3f} by rows"
-                + (f" against an sd of {each['seed_sd']:.3f} over seeds" if each["seed_sd"] is not None else "")
-            )
+    """Of published pairs, the choice of held-out rows beside that of the seed."""
+    lines = [f"{text} ({name})" for name, known in grids.items() for text in row_errors_of(known.evidence)]
     if not lines:
         return None
-    return f"**Rows and seeds.** Of the published pairs: {'; '.join(lines)}."
+    return (
+        "**Rows and seeds.** Intervals over seeds are conditional on the held-out rows. Of the published pairs, one "
+        "run each, the difference from 8 × 3 (plus is better), its standard error by the choice of rows, and the sd "
+        f"of such differences over the seeds: {'; '.join(lines)}."
+    )
 
 
 def length_of_training(grids: Grids) -> str | None:

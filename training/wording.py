@@ -296,12 +296,13 @@ def learned_note(evidence: Evidence) -> str | None:
     if base["learned"] is not False or best is None or base["mean"] is None:
         return None
     name, value = best
+    compared = "worse than" if gain(base["mean"] - value, evidence) < 0 else "not clearly better than"
     why = "What is compared is how fast the shapes begin to learn."
     if has_strays(evidence):
         why = "With the run that failed, its mean is that uncertain."
     return (
-        f"**No cell can be said to keep quality here:** the baseline ({evidence['metric']} {base['mean']:.3f}) is not "
-        f"clearly better than the best simple guess that reads the input ({name}, {value:.3f}). {why}"
+        f"**No cell can be said to keep quality here:** the baseline ({evidence['metric']} {base['mean']:.3f}) is "
+        f"{compared} the best simple guess that reads the input ({name}, {value:.3f}). {why}"
     )
 
 
@@ -325,20 +326,35 @@ def not_learned(found: dict[str, Evidence]) -> str | None:
     )
 
 
+def row_errors_of(evidence: Evidence) -> list[str]:
+    """Of each published shape: its difference, the error by the choice of rows, the sd over seeds."""
+    base, lines = baseline_of(evidence), []
+    cells = {cell["shape"]: cell for cell in evidence["cells"]}
+    for each in evidence.get("row_errors") or ():
+        cell = cells[each["shape"]]
+        shared = cell["values"].keys() & base["values"].keys()
+        differences = [cell["values"][seed] - base["values"][seed] for seed in sorted(shared)]
+        ahead = gain(each["difference"], evidence)
+        text = f"{cell['layers']} × {cell['heads']} {ahead:+.3f}, {each['error']:.3f} by rows"
+        if len(differences) > 1:
+            text += f", {statistics.stdev(differences):.3f} over seeds"
+        lines.append(text)
+    return lines
+
+
 def rows_note(evidence: Evidence, rows: int | None) -> str | None:
     """What the intervals are conditional on, and how much the choice of rows adds where that is known."""
-    if len(evidence["seeds"]) < 2:
-        return None
-    text = "Intervals are over seeds, conditional on the same held-out rows, and not corrected for their number."
-    base = baseline_of(evidence)
-    error = row_error(evidence["metric"], base["mean"], rows) if rows and base["mean"] is not None else None
-    if error is None or base["sd"] is None:
-        return text
-    more = "more than" if error > base["sd"] else "beside"
-    return (
-        f"{text} Another choice of {rows:,} rows would move one score by a standard error of {error:.3f}, {more} the "
-        f"sd of {base['sd']:.3f} over the baseline's seeds."
-    )
+    text = ""
+    if len(evidence["seeds"]) > 1:
+        text = "Intervals are over seeds, conditional on the same held-out rows, and not corrected for their number. "
+    pairs = row_errors_of(evidence)
+    if pairs and rows:
+        text += (
+            f"Another choice of {rows:,} rows would move a difference, too. Of the published pairs, one run each: "
+            f"difference from the baseline (plus is better), its standard error by the choice of rows, and the sd of "
+            f"such differences over the seeds: {'; '.join(pairs)}."
+        )
+    return text.strip() or None
 
 
 def strays_note(evidence: Evidence) -> str | None:
