@@ -78,7 +78,7 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
     whole = [path for path in whole_checkpoints(folder) if unreadable(path) is None]
     if whole:
         return whole[-1]
-    if not arguments.restart:
+    if not arguments.restart and finished_results(folder) is None:
         check_none_was_whole(folder)
     return None
 

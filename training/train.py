@@ -272,7 +272,8 @@ def main(argv: list[str] | None = None) -> None:
         print(train_help())
         return
     recipe = None if words[0].startswith("--") else words.pop(0)
-    command = shlex.join(["leaner", "train", *([recipe] if recipe else []), *(w for w in words if w != "--resume")])
+    kept = [word for word in words if word not in ("--resume", "--restart")]
+    command = shlex.join(["leaner", "train", *([recipe] if recipe else []), *kept])
     folder = None
     try:
         arguments = parse(recipe, words, needed=NEEDED)
