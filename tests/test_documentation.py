@@ -149,7 +149,8 @@ def test_the_grid_of_the_page(tmp_path, monkeypatch):
 
 def table_rows() -> dict[str, list[str]]:
     """Folder → the other cells of README's table of published models."""
-    rows = re.findall(r"^\| \[([\w.-]+)\]\(model_cards/\1\) \|(.*)\|$", (CLONE / "README.md").read_text(), re.MULTILINE)
+    pattern = r"^\| \[([\w.-]+)\]\(model_cards/\1\) \|(.*)\|$"
+    rows = re.findall(pattern, (CLONE / "README.md").read_text(), re.MULTILINE)
     return {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
 
 
