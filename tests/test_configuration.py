@@ -111,7 +111,7 @@ class TestKeys:
         *[(each, {"hidden_size": 96.0}, "hidden_size must be an integer, got 96.0") for each in CONFIGS],
         *[(each, {"dtype": "foo"}, "dtype must be one of torch, .* got 'foo'") for each in CONFIGS],
         *[(each, {"id2label": {}}, "id2label must name at least one class") for each in CONFIGS],
-        *[(each, {"id2label": "abc"}, "id2label must be a mapping of numbers to names, .* got 'abc'") for each in CONFIGS],
+        *[(each, {"id2label": "abc"}, "id2label must be a mapping .* got 'abc'") for each in CONFIGS],
         *[(each, {"id2label": {"x": "y"}}, "id2label must be a mapping of numbers to names") for each in CONFIGS],
         *[(each, {"per_layer_config": {12: {"num_attention_heads": 4}}}, "per_layer_config") for each in CONFIGS],
         *[(each, {"per_layer_config": {0: {"num_attention_heads": 0}}}, r"per_layer_config\[0\]") for each in CONFIGS],
