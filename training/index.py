@@ -36,7 +36,7 @@ def folders_table(cards: Path) -> str:
 
 def grid_section(name: str, evidence: dict) -> str:
     """One grid: how far it is, its cells, and what they allow to be said."""
-    planned = len(evidence["seeds"]) * len(evidence["cells"])
+    planned = evidence["planned"]
     done = sum(cell["n"] for cell in evidence["cells"])
     far = "all" if done == planned else f"{done} of {planned}"
     seeds = ", ".join(map(str, evidence["seeds"]))

@@ -51,6 +51,13 @@ def settings_of(arguments: RecipeArguments) -> dict[str, object]:
     return {**arguments.settings, "shape": arguments.shape}
 
 
+def write_recipe(folder: Path, arguments: RecipeArguments, recipe: str | None) -> None:
+    """Writes `recipe.yaml` of a run."""
+    source = f"; from {Path(recipe).name}" if recipe else ""
+    text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(settings_of(arguments))
+    report.write_bytes(folder / RECIPE, text.encode())
+
+
 def find_checkpoint(arguments: RecipeArguments) -> Path | None:
     """The checkpoint to continue from; nothing is written yet.
 
@@ -103,9 +110,7 @@ def open_folder(
                 what = f"{before.get(key)} there and {value} here" if counted else "others than at its start"
                 raise ValueError(f"{started}: {key}: {what}; a run goes on with its own")
     else:
-        source = f"; from {Path(recipe).name}" if recipe else ""
-        text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(settings_of(arguments))
-        report.write_bytes(folder / RECIPE, text.encode())
+        write_recipe(folder, arguments, recipe)
         report.write_json(started, now)
     for path in remove_partial_checkpoints(folder):
         print(f"{path} was not written to its end and is not used")

@@ -36,7 +36,7 @@ from .evaluate import Evaluation, load
 from .evidence import gather
 from .grid import load_grid
 from .published import FIGURE, eval_results, render
-from .runs import Run, read_rows, settings
+from .runs import read_rows, reported, settings
 from .trainer import scores
 
 
@@ -173,7 +173,7 @@ def check_run(folder: Path, results: dict) -> None:
         grid = load_grid(grids / results["evidence"]["grid"] / "grid.yaml")
         asked = settings(grid, results["cell"]).settings
     own = next(cell for cell in results["evidence"]["cells"] if cell["shape"] == results["cell"])
-    run = Run("report", results["cell"], results["seed"], own["learning_rate"])
+    run = reported(grid, results["cell"], results["seed"], own["learning_rate"])
     row = read_rows(grids / results["evidence"]["grid"] / "results.csv").get(run, {})
     expected = {
         "name": (grid.publish or {}).get(results["cell"]),
