@@ -1,13 +1,13 @@
 """The `leaner` script, also `python -m modeling_leaner`. Ends quietly, with status 130, where it is interrupted."""
 
-from .interrupts import INTERRUPTED, leave_at_once
+from .support.interrupts import INTERRUPTED, leave_at_once
 
 
 def main() -> None:
     """Runs the command line."""
     leave_at_once()
     try:
-        from .cli import app
+        from .cli.app import app
 
         app()
     except KeyboardInterrupt:

@@ -10,11 +10,12 @@ from .configuration_leaner import LeanTextConfig, Linear, strict_config
 class LeanGPTConfig(LeanTextConfig):
     r"""Configuration of the LeanGPT models; the defaults are GPT-2 small (Radford et al. 2019).
 
-    Raises ValueError, naming the field, for everything `LeanConfig` refuses and for query heads (of any layer) that
-    the key-value heads do not divide.
+    Raises:
+        ValueError: as `LeanConfig`, and for query heads, of any layer, that are not a multiple of the key-value heads.
 
-    Args (beside those of `LeanTextConfig`):
-        num_key_value_heads (`int`, *optional*): key-value heads of every layer; left out, `num_attention_heads`.
+    Args (in addition to those of `LeanTextConfig`):
+        num_key_value_heads (`int`, *optional*): key-value heads of every layer; by default
+            `num_attention_heads`.
         use_cache (`bool`, *optional*, defaults to `True`): return the key-value cache.
     """
 
@@ -32,7 +33,7 @@ class LeanGPTConfig(LeanTextConfig):
     num_key_value_heads: int | None = None
     hidden_act: str = "gelu_new"
     max_position_embeddings: int = 1024
-    layer_norm_eps: float = 1e-5
+    layer_norm_eps: float | int = 1e-5
     use_cache: bool = True
     bos_token_id: int | None = 50256
     eos_token_id: int | list[int] | None = 50256
@@ -74,5 +75,7 @@ class LeanGPTConfig(LeanTextConfig):
         }[head]
 
     def _outer_parameters(self, head: str) -> int:
-        tied = self.vocab_size * self.hidden_size if head == "ForCausalLM" and self.tie_word_embeddings else 0
-        return 2 * self.hidden_size - tied
+        norm = 2 * self.hidden_size
+        if head == "ForCausalLM" and self.tie_word_embeddings:
+            return norm - self.vocab_size * self.hidden_size  # its matrix is the token embedding
+        return norm

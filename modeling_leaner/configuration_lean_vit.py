@@ -3,25 +3,31 @@
 
 from typing import ClassVar
 
-from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 
-from .configuration_leaner import LeanConfig, Linear, strict_config
+from .configuration_leaner import MOST_LAYERS, LeanConfig, Linear, strict_config
+
+
+def as_pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
+    """Height and width of a size that may be one number for both."""
+    if isinstance(size, int):
+        return (size, size)
+    return tuple(size)
 
 
 @strict_config
 class LeanViTConfig(BackboneConfigMixin, LeanConfig):
     r"""Configuration of the LeanViT models; the defaults are ViT-B/16 (Dosovitskiy et al. 2020, arXiv 2010.11929).
 
-    Raises ValueError, naming the field, for everything `LeanConfig` refuses and for an image that the patch does not
-    divide.
+    Raises:
+        ValueError: as `LeanConfig`, and for an image size that is not a multiple of the patch size.
 
-    Args (beside those of `LeanConfig`):
+    Args (in addition to those of `LeanConfig`):
         image_size (`int` or pair, *optional*, defaults to 224): height and width in pixels.
         patch_size (`int` or pair, *optional*, defaults to 16): height and width of a patch in pixels.
         num_channels (`int`, *optional*, defaults to 3): channels of an image.
         qkv_bias (`bool`, *optional*, defaults to `True`): biases on the query, key and value projections.
-        pooler_output_size (`int`, *optional*): width of the pooler; left out, `hidden_size`.
+        pooler_output_size (`int`, *optional*): width of the pooler; by default `hidden_size`.
         pooler_act (`str`, *optional*, defaults to `"tanh"`): activation of the pooler.
         _out_features (`list[str]`, *optional*): stages that the backbone returns, `"stem"`, `"stage1"`, …
         _out_indices (`list[int]`, *optional*): the same stages by number, 0 is the stem.
@@ -45,19 +51,26 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
     _out_indices: list[int] | None = None
 
     def __post_init__(self, **kwargs):
-        self.pooler_output_size = self.hidden_size if self.pooler_output_size is None else self.pooler_output_size
-        self.set_output_features_output_indices(kwargs.pop("out_features", None), kwargs.pop("out_indices", None))
+        if self.pooler_output_size is None:
+            self.pooler_output_size = self.hidden_size
+        self._require_size("num_hidden_layers", self.num_hidden_layers, MOST_LAYERS)  # before stages are named
+        out_features = kwargs.pop("out_features", None)
+        out_indices = kwargs.pop("out_indices", None)
+        try:
+            self.set_output_features_output_indices(out_features, out_indices)
+        except ValueError as error:
+            raise ValueError(f"LeanViTConfig: {error} (num_hidden_layers={self.num_hidden_layers})") from error
         super().__post_init__(**kwargs)
 
     def validate_architecture(self) -> None:
         super().validate_architecture()
         self._require_sizes("num_channels", "pooler_output_size")
-        self._require(self.pooler_act in ACT2FN, f"pooler_act {self.pooler_act!r} is not one of transformers' ACT2FN")
+        self._require_activation("pooler_act")
         for name in ("image_size", "patch_size"):
             value = getattr(self, name)
-            pair = [value, value] if isinstance(value, int) else list(value)
-            valid = len(pair) == 2 and min(pair) >= 1
-            self._require(valid, f"{name} must be one or two sizes of at least 1, got {value}")
+            sides = as_pair(value)
+            is_pair = len(sides) == 2 and min(sides) >= 1
+            self._require(is_pair, f"{name} must be an integer ≥ 1 or a pair of them, got {value}")
         for side, image, patch in zip(("height", "width"), self.image_shape, self.patch_shape):
             self._require(image % patch == 0, f"image_size: {side} {image} is not a multiple of patch_size {patch}")
 
@@ -73,17 +86,19 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
     @property
     def image_shape(self) -> tuple[int, int]:
         """Height and width of an image in pixels."""
-        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else tuple(self.image_size)
+        return as_pair(self.image_size)
 
     @property
     def patch_shape(self) -> tuple[int, int]:
         """Height and width of a patch in pixels."""
-        return (self.patch_size, self.patch_size) if isinstance(self.patch_size, int) else tuple(self.patch_size)
+        return as_pair(self.patch_size)
 
     @property
     def num_patches(self) -> int:
-        (height, width), (rows, columns) = self.image_shape, self.patch_shape
-        return (height // rows) * (width // columns)
+        """Patches of one image."""
+        height, width = self.image_shape
+        patch_height, patch_width = self.patch_shape
+        return (height // patch_height) * (width // patch_width)
 
     @property
     def default_length(self) -> int:

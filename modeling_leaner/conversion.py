@@ -1,15 +1,15 @@
-"""Exact relatives: transformers' ViT, BERT and GPT-2 as LeanViT, LeanBERT and LeanGPT, and back, tensor by tensor.
+"""Conversion of transformers' ViT, BERT and GPT-2 to LeanViT, LeanBERT and LeanGPT, and back, tensor by tensor.
 
-Both directions use one table from transformers' names to ours; going back, the same table says where each tensor of
-the target is to be found. Nothing is approximated: a shape or option that the other side does not have is refused.
-One tensor has no place here: the second output bias of an untied BertForMaskedLM, which BERT itself never reads.
+Both directions use one table from transformers' names to ours; going back, the same table says which of our tensors
+a tensor of transformers is made of. Nothing is approximated: a shape or option that the other side lacks is refused.
+One tensor is dropped: the second output bias of an untied BertForMaskedLM, which BERT itself never reads.
 """
 
 import contextlib
 import copy
+import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +25,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from . import modeling_lean_bert, modeling_lean_gpt, modeling_lean_vit
+from .checkpoints_leaner import WEIGHTS, find_folder, find_integers, find_weights, summarise
 from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
@@ -32,17 +33,17 @@ from .configuration_leaner import LeanConfig
 
 
 class ConversionError(ValueError):
-    """A checkpoint that has no exact relative, or that lacks or exceeds the tensors of its architecture."""
+    """The checkpoint has no exact relative, or its tensors are not those of its architecture."""
 
 
 @dataclass(frozen=True)
 class Relative:
-    """One family and its relative in transformers.
+    """A family and its relative in transformers.
 
-    `classes`: architecture of transformers → ours. `fields`: configuration field of transformers → ours.
-    `only`: options of transformers we hold at one value only. `names`: regular expressions, name of transformers →
-    ours, applied in order. `transposed`: our names whose matrix transformers stores transposed (Conv1D).
-    `fused`: name of transformers that holds q, k and v in one tensor.
+    `classes`: class of transformers → ours. `fields`: configuration field of transformers → ours. `only`: options of
+    transformers of which we support one value. `names`: regular expressions, tensor name of transformers → ours,
+    applied in order. `transposed`: our names of the matrices that transformers stores transposed (Conv1D). `fused`:
+    part of the name under which transformers stores q, k and v as one tensor. `shared`: fields with the same name.
     """
 
     source: str
@@ -175,6 +176,7 @@ GPT = Relative(
     fused="c_attn",
 )
 RELATIVES = (VIT, BERT, GPT)
+MODEL_TYPES = [name for relative in RELATIVES for name in (relative.source, relative.config_class.model_type)]
 PREPROCESSORS = (
     (AutoImageProcessor, {"preprocessor_config.json"}),
     (transformers.AutoTokenizer, {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}),
@@ -182,7 +184,7 @@ PREPROCESSORS = (
 
 
 def our_names(relative: Relative, name: str) -> list[str]:
-    """Our names of one tensor of transformers: one, or three where q, k and v are fused."""
+    """Our names for a tensor of transformers: one, or three where it holds q, k and v."""
     ours = name
     for pattern, replacement in relative.names:
         ours = re.sub(pattern, replacement, ours)
@@ -192,12 +194,12 @@ def our_names(relative: Relative, name: str) -> list[str]:
 
 
 def to_lean_config(config: PreTrainedConfig) -> LeanConfig:
-    """Our configuration for one of transformers; ConversionError names an option that we do not hold."""
-    relative = _relative(config.model_type, source=True)
-    for name, value in relative.only.items():
-        found = getattr(config, name, value)
-        if found != value:
-            raise ConversionError(f"{name}={found!r}: {relative.config_class.__name__} holds only {value!r}")
+    """Our configuration for one of transformers. Raises ConversionError for an option that we do not support."""
+    relative = _relative(config.model_type, [relative.source for relative in RELATIVES])
+    for name, supported in relative.only.items():
+        value = getattr(config, name, supported)
+        if value != supported:
+            raise ConversionError(f"{name}={value!r}: {relative.config_class.__name__} supports only {supported!r}")
     values = {ours: getattr(config, theirs) for theirs, ours in relative.fields.items()}
     values |= {name: getattr(config, name) for name in relative.shared if hasattr(config, name)}
     if relative is GPT:
@@ -206,16 +208,18 @@ def to_lean_config(config: PreTrainedConfig) -> LeanConfig:
                 f"embd_pdrop={config.embd_pdrop} differs from resid_pdrop={config.resid_pdrop}: "
                 "LeanGPTConfig has one hidden_dropout_prob"
             )
-        values["intermediate_size"] = config.n_inner or 4 * config.hidden_size
-        values["classifier_dropout"] = getattr(config, "classifier_dropout", None)
-        if values["classifier_dropout"] is None:
-            values["classifier_dropout"] = getattr(config, "hidden_dropout", None) or 0.1  # as GPT-2's own classifier
+        if config.n_inner is None:
+            values["intermediate_size"] = 4 * config.hidden_size
+        values["classifier_dropout"] = 0.1  # as GPT-2's own classifier
+        for name in ("hidden_dropout", "classifier_dropout"):
+            if getattr(config, name, None) is not None:
+                values["classifier_dropout"] = getattr(config, name)
     return relative.config_class(**values)
 
 
 def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
-    """transformers' configuration for one of ours; ConversionError names a field that only ours has."""
-    relative = _relative(config.model_type, source=False)
+    """transformers' configuration for one of ours. Raises ConversionError for a field that it does not have."""
+    relative = _relative(config.model_type, [relative.config_class.model_type for relative in RELATIVES])
     if config.per_layer_attributes:
         raise ConversionError(f"per_layer_config: {relative.source} has the same heads in every layer")
     if config.head_dim * config.num_attention_heads != config.hidden_size:
@@ -233,40 +237,56 @@ def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
     return transformers.CONFIG_MAPPING[relative.source](**values)
 
 
-def _relative(model_type: str, source: bool | None = None) -> Relative:
+def _relative(model_type: str, expected: list[str]) -> Relative:
+    """The family of a `model_type`, which must be among the expected ones."""
     for relative in RELATIVES:
-        types = {True: [relative.source], False: [relative.config_class.model_type]}
-        if model_type in types.get(source, types[True] + types[False]):
+        if model_type in expected and model_type in (relative.source, relative.config_class.model_type):
             return relative
-    known = [relative.source for relative in RELATIVES] + [each.config_class.model_type for each in RELATIVES]
-    raise ConversionError(f"model_type {model_type!r} has no relative here, expected one of {known}")
+    raise ConversionError(f"model_type {model_type!r} has no relative here, expected one of {', '.join(expected)}")
 
 
 def convert(model: PreTrainedModel) -> PreTrainedModel:
-    """The exact relative of a model, with its weights: ViT, BERT or GPT-2 to ours, or ours to those.
+    """The exact relative of a model, with its weights: of ViT, BERT and GPT-2 ours, of ours theirs.
 
-    Raises ConversionError, naming the class, option or tensor, where there is none.
+    Raises:
+        ConversionError: there is none, or a weight is NaN or infinite; names the class, option or tensor.
     """
-    relative, name = _relative(model.config.model_type), type(model).__name__
+    relative = _relative(model.config.model_type, MODEL_TYPES)
     to_lean = model.config.model_type == relative.source
-    classes = relative.classes if to_lean else {ours: theirs for theirs, ours in relative.classes.items()}
+    if to_lean:
+        classes = relative.classes
+        modeling = relative.modeling
+        config = to_lean_config(model.config)
+    else:
+        classes = {ours: theirs for theirs, ours in relative.classes.items()}
+        modeling = transformers
+        config = from_lean_config(model.config)
+    name = type(model).__name__
     if name not in classes:
-        raise ConversionError(f"{name} has no relative here, expected one of {sorted(classes)}")
-    config = to_lean_config(model.config) if to_lean else from_lean_config(model.config)
-    target_class = getattr(relative.modeling if to_lean else transformers, classes[name])
+        raise ConversionError(f"{name} has no relative here, expected one of {', '.join(sorted(classes))}")
     options = {}
     if name.endswith("Model") and not name.endswith("LMHeadModel") and hasattr(model, "pooler"):
         options["add_pooling_layer"] = model.pooler is not None
-    target = target_class(config, **options).to(model.device, model.dtype)
     source = model.state_dict()
-    _load_exactly(target, _to_lean(relative, source) if to_lean else _from_lean(relative, source, target.state_dict()))
+    _require_finite(source)
+    target_class = getattr(modeling, classes[name])
+    target = target_class(config, **options).to(model.device, model.dtype)
+    tensors = _to_lean(relative, source) if to_lean else _from_lean(relative, source, target.state_dict())
+    _load_exactly(target, tensors)
     if target.can_generate():
         target.generation_config = copy.deepcopy(model.generation_config)
     return target.train(model.training)
 
 
+def _require_finite(tensors: dict[str, torch.Tensor]) -> None:
+    """Raises ConversionError for tensors that hold NaN or infinity."""
+    broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+    if broken:
+        raise ConversionError(f"NaN or infinite weights in {summarise(broken)}")
+
+
 def _to_lean(relative: Relative, source: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Our tensors by our names; of two that we hold once (an untied BERT's output biases), the one that is read."""
+    """Our tensors by our names; of the two output biases of an untied BERT, the one that BERT reads."""
     tensors = {}
     for theirs, tensor in source.items():
         names = our_names(relative, theirs)
@@ -278,7 +298,7 @@ def _to_lean(relative: Relative, source: dict[str, torch.Tensor]) -> dict[str, t
 
 
 def _from_lean(relative: Relative, source: dict[str, torch.Tensor], target: Iterable[str]) -> dict[str, torch.Tensor]:
-    """transformers' tensors for the names that its model `target` has."""
+    """transformers' tensors by the names of its model, `target`."""
     tensors = {}
     for theirs in target:
         names = our_names(relative, theirs)
@@ -293,6 +313,7 @@ def _from_lean(relative: Relative, source: dict[str, torch.Tensor], target: Iter
 
 
 def _load_exactly(target: PreTrainedModel, tensors: dict[str, torch.Tensor]) -> None:
+    """Loads tensors that must be those of the model by name and shape. Raises ConversionError where they are not."""
     state = target.state_dict()
     for name in sorted(state.keys() | tensors.keys()):
         if name not in tensors:
@@ -312,64 +333,127 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
     it. `output` must not exist; it appears whole or not at all.
 
     Raises:
-        ConversionError: no exact relative, or tensors missing, unexpected or of another shape; each is named.
+        ConversionError: no exact relative, or tensors that are missing, unexpected, of another shape, of integers, or
+            not finite; each is named.
         FileExistsError: `output` exists.
+        OSError: a file cannot be read or written.
     """
-    output = Path(output)
-    if output.exists():
+    source, output = str(source), Path(output)
+    if output.exists() or output.is_symlink():
         raise FileExistsError(f"{output} exists already")
-    with _named_errors(str(source)):
-        converted = convert(_load_strictly(str(source), list(ignore)))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        work = Path(folder) / output.name
-        converted.save_pretrained(work)
-        for auto_class, files in PREPROCESSORS:
-            if files & _files(str(source)):
-                auto_class.from_pretrained(str(source)).save_pretrained(work)
-        shutil.move(work, output)
+    with _named_errors(source):
+        converted = convert(_load_strictly(source, list(ignore)))
+        processors = _load_processors(source)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-") as scratch:
+            folder = Path(scratch) / output.name
+            for part in (converted, *processors):
+                part.save_pretrained(folder)
+            folder.rename(output)
+    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+        raise OSError(f"{output}: cannot be written, nothing is left of it: {error}") from error
     return converted
 
 
-def _files(source: str) -> set[str]:
-    """Names of the files of a folder or a Hub repository."""
-    return set(os.listdir(source)) if os.path.isdir(source) else set(list_repo_files(source))
+def _load_processors(source: str) -> list[object]:
+    """The tokenizer or image processor of a folder or Hub id, where it has one."""
+    names = set(os.listdir(source)) if os.path.isdir(source) else set(list_repo_files(source))
+    processors = []
+    for auto_class, files in PREPROCESSORS:
+        if files & names:
+            try:
+                processors.append(auto_class.from_pretrained(source))
+            except Exception as error:  # the tokenizers library raises bare Exceptions
+                kind = auto_class.__name__.removeprefix("Auto")
+                raise OSError(f"{source}: damaged {kind} ({', '.join(sorted(files & names))}): {error}") from error
+    return processors
 
 
 @contextlib.contextmanager
 def _named_errors(source: str) -> Iterator[None]:
-    """Errors of reading a checkpoint, each as one that names it and what was expected."""
+    """Turns errors of reading a checkpoint into one line that names the checkpoint and says what was expected."""
     try:
         yield
     except SafetensorError as error:
-        raise OSError(f"{source}: damaged or not safetensors ({error}); expected model.safetensors") from error
+        raise OSError(f"{source}: damaged or not safetensors ({error}); expected {WEIGHTS}") from error
     except StrictDataclassError as error:
         raise ConversionError(f"{source}/config.json: {error}") from error
+    except ConversionError as error:
+        raise ConversionError(_with_source(source, error)) from error
     except OSError as error:
-        pickle = Path(source) / "pytorch_model.bin"
-        if not pickle.is_file():
-            raise
-        raise OSError(f"{pickle} is a pickle, which can run code; expected model.safetensors") from error
+        raise OSError(_with_source(source, error)) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConversionError(f"{source}/config.json: cannot be read as a configuration: {error}") from error
+    except RuntimeError as error:  # tensors do not fit, or more memory is needed than there is
+        raise ConversionError(_with_source(source, error)) from error
+
+
+def _with_source(source: str, error: Exception) -> str:
+    message = str(error)
+    return message if source in message else f"{source}: {message}"
+
+
+def _check_config(folder: Path) -> None:
+    """Raises OSError or ConversionError for a folder whose config.json is not that of one of the families."""
+    config = folder / "config.json"
+    if not config.is_file():
+        raise OSError(f"{config}: missing")
+    try:
+        document = json.loads(config.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise OSError(f"{config}: not a JSON file: {error}") from error
+    if not isinstance(document, dict) or document.get("model_type") not in MODEL_TYPES:
+        raise ConversionError(f"{config}: expected an object whose model_type is one of {', '.join(MODEL_TYPES)}")
+
+
+def _check_weights(folder: Path) -> None:
+    """Raises OSError for a folder without safetensors."""
+    if find_weights(folder):
+        return
+    for pickle in sorted(folder.glob("pytorch_model*.bin")):
+        raise OSError(f"{pickle} is a pickle, which can run code; expected {WEIGHTS}")
+    raise OSError(f"{folder / WEIGHTS}: missing")
 
 
 def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
+    """The model of a folder or Hub id, whose tensors must be exactly those of its architecture.
+
+    Raises OSError or ConversionError, naming the file or the tensor, where they are not.
+    """
+    folder = find_folder(source)
+    if folder is not None:
+        _check_config(folder)
     config = AutoConfig.from_pretrained(source)
-    relative = _relative(config.model_type)
-    names = config.architectures or []
-    known = [name for pair in relative.classes.items() for name in pair]
-    if len(names) != 1 or names[0] not in known:
-        raise ConversionError(f"{source}: architectures {names} has no relative here, expected one of {sorted(known)}")
-    to_lean = config.model_type == relative.source
-    model_class = getattr(transformers if to_lean else relative.modeling, names[0])
+    if folder is not None:
+        _check_weights(folder)
+    relative = _relative(config.model_type, MODEL_TYPES)
+    if config.model_type == relative.source:
+        modeling = transformers
+        expected = sorted(relative.classes)
+        to_lean_config(config)  # refuses what has no relative before anything is built
+    else:
+        modeling = relative.modeling
+        expected = sorted(relative.classes.values())
+        from_lean_config(config)
+    names = config.architectures
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in expected:
+        raise ConversionError(f"architectures in config.json is {names!r}, expected one of {', '.join(expected)}")
+    model_class = getattr(modeling, names[0])
     load = {"output_loading_info": True, "dtype": "auto", "ignore_mismatched_sizes": True, "use_safetensors": True}
     model, info = model_class.from_pretrained(source, **load)
     if info["missing_keys"] and all(name.startswith("pooler.") for name in info["missing_keys"]):
         model, info = model_class.from_pretrained(source, add_pooling_layer=False, **load)
+    if folder is not None:
+        integers = find_integers(find_weights(folder), model.state_dict(), f"{model_class.base_model_prefix}.")
+        if integers:
+            raise ConversionError(f"tensors of integers, expected floating point: {summarise(integers)}")
     for kind in ("missing", "unexpected"):
-        wrong = [n for n in sorted(info[f"{kind}_keys"]) if not any(fnmatch(n, pattern) for pattern in ignore)]
+        keys = sorted(info[f"{kind}_keys"])
+        wrong = [name for name in keys if not any(fnmatch(name, pattern) for pattern in ignore)]
         if wrong:
             hint = "" if kind == "missing" else "; --ignore PATTERN leaves tensors out"
-            raise ConversionError(f"{source}: {kind} tensors for {names[0]}: {', '.join(wrong)}{hint}")
-    for name, found, expected in sorted(info["mismatched_keys"]):
-        raise ConversionError(f"{source}: tensor {name} is {list(found)}, expected {list(expected)}")
+            raise ConversionError(f"{kind} tensors for {names[0]}: {summarise(wrong)}{hint}")
+    for name, stored, expected in sorted(info["mismatched_keys"]):
+        raise ConversionError(f"tensor {name} is {list(stored)}, expected {list(expected)}")
     return model

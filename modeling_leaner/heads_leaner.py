@@ -1,7 +1,8 @@
 # Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
-"""What LeanBERT and LeanGPT share outside their layers: reading ids and positions, and the heads over token states.
+"""What LeanBERT and LeanGPT share outside their layers: embedding of ids and positions, and heads over token states.
 
-The heads are mixins, `class LeanXForY(YHead, LeanXPreTrainedModel)`: transformers finds the loss by the name's end.
+The heads are mixins, as in `class LeanXForY(YHead, LeanXPreTrainedModel)`: transformers chooses the loss by the end
+of the class name.
 """
 
 import torch
@@ -24,15 +25,16 @@ def embed(
     position_ids: torch.LongTensor | None,
     past: int | torch.Tensor = 0,
 ) -> tuple[torch.FloatTensor, torch.LongTensor]:
-    """Token embeddings (B, T, D) and positions (B or 1, T), which continue after `past` tokens where left out.
+    """Token embeddings (B, T, D) and positions (B or 1, T); without `position_ids` they continue after `past` tokens.
 
-    Raises ValueError for both or neither of ids and embeddings, more tokens than positions, an id out of range.
+    Raises:
+        ValueError: both or neither of ids and embeddings, more tokens than positions, or an id out of range.
     """
-    vocabulary, longest = model.config.vocab_size, model.config.max_position_embeddings
+    longest = model.config.max_position_embeddings
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError("exactly one of input_ids and inputs_embeds must be given")
     if inputs_embeds is None:
-        check_range("input_ids", input_ids, vocabulary, "vocab_size")
+        check_range("input_ids", input_ids, model.config.vocab_size, "vocab_size")
         inputs_embeds = model.embed_tokens(input_ids)
     if inputs_embeds.ndim != 3:
         raise ValueError(f"input_ids must be (B, T), inputs_embeds (B, T, D); embedded: {list(inputs_embeds.shape)}")
@@ -40,10 +42,13 @@ def embed(
     if position_ids is not None:  # a row of packed sequences may be longer than the positions
         check_range("position_ids", position_ids, longest, "max_position_embeddings")
         return inputs_embeds, position_ids
-    seen = past + length if isinstance(past, int) else length  # a static cache counts in a tensor
-    if seen > longest:
-        raise ValueError(f"the sequence has {seen} tokens, but max_position_embeddings is {longest}")
-    return inputs_embeds, (torch.arange(length, device=inputs_embeds.device) + past)[None]
+    total = length
+    if isinstance(past, int):  # a static cache counts in a tensor, which is not read here
+        total += past
+    if total > longest:
+        raise ValueError(f"the sequence has {total} tokens, but max_position_embeddings is {longest}")
+    positions = torch.arange(length, device=inputs_embeds.device) + past
+    return inputs_embeds, positions[None]
 
 
 class LeanTextEmbeddings(nn.Module):
@@ -59,12 +64,14 @@ class LeanTextEmbeddings(nn.Module):
 
 
 class TextHead:
-    """Forward of a head: the model, then the head's `predict` on its outputs and on the five inputs it was given."""
+    """A head's forward: runs the base model, then `predict` on its outputs and on the five inputs."""
 
     def add_classifier(self, outputs: int) -> None:
-        """Dropout (`classifier_dropout`, else `hidden_dropout_prob`) and a linear layer."""
+        """Adds a linear layer and the dropout before it: `classifier_dropout`, or else `hidden_dropout_prob`."""
         config = self.config
-        dropout = config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+        dropout = config.classifier_dropout
+        if dropout is None:
+            dropout = config.hidden_dropout_prob
         self.num_labels = config.num_labels
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(config.hidden_size, outputs)
@@ -86,11 +93,12 @@ class TextHead:
     ) -> ModelOutput:
         """Inputs as for the base model; the shapes of logits and labels are those of `predict`."""
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        return self.predict(self.model(*self.arrange(inputs), **kwargs), labels, inputs, **kwargs)
+        outputs = self.model(*self.arrange(inputs), **kwargs)
+        return self.predict(outputs, labels, inputs, **kwargs)
 
 
 class TokenClassificationHead(TextHead):
-    """Dropout and `classifier` on every token."""
+    """Dropout and the linear layer `classifier` on every token."""
 
     def predict(self, outputs: ModelOutput, labels: torch.Tensor | None, inputs: Inputs, **kwargs) -> ModelOutput:
         """Logits (B, T, num_labels); labels (B, T), -100 is ignored."""
@@ -103,7 +111,7 @@ class TokenClassificationHead(TextHead):
 
 
 class QuestionAnsweringHead(TextHead):
-    """Start and end of an answer span by `qa_outputs` on every token, as in SQuAD."""
+    """Start and end of an answer span, as in SQuAD, by the linear layer `qa_outputs` on every token."""
 
     def forward(
         self,

@@ -1,19 +1,24 @@
 """Whether a model is there, asked once and quickly: transformers asks a Hub that does not answer for half a minute."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
 
-from .registry import FAMILIES, neighbours, shape_names
-from .suggest import did_you_mean
+from .registry import did_you_mean_path
+from .support.suggest import did_you_mean
 
 
 SECONDS = 5  # for the Hub to answer
 
 
-def require_source(source: str) -> None:
+def require_source(source: str, names: Sequence[str] = ()) -> None:
     """Looks for a folder, a file or a model of the Hub; what the Hub's cache holds is not asked for.
+
+    Args:
+        source: what the user gave.
+        names: named shapes, where one would have done, too.
 
     Raises:
         ValueError: it is none of them, or the Hub does not answer; one line, with the nearest name there is.
@@ -22,9 +27,11 @@ def require_source(source: str) -> None:
     if path.exists():
         return
     reason = missing_from_hub(source)
-    if reason is not None:
-        hint = did_you_mean(source, [*shape_names(), *FAMILIES, *neighbours(path)])
-        raise ValueError(f"{source}: neither a named shape nor a file or folder, and {reason}{hint}")
+    if reason is None:
+        return
+    hint = did_you_mean(source, names) or did_you_mean_path(path)
+    kinds = "neither a named shape nor a file or folder" if names else "no file or folder"
+    raise ValueError(f"{source}: {kinds}, and {reason}{hint}")
 
 
 def missing_from_hub(name: str) -> str | None:

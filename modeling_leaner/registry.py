@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-from .suggest import did_you_mean
+from .support.suggest import did_you_mean, nearest
 
 
 FAMILIES = ("vit", "bert", "gpt")
@@ -68,12 +68,14 @@ def check_shape(source: str) -> None:
     if source.split("/")[0] in FAMILIES:
         shape_path(source)
     if path.suffix == ".json":
-        raise ValueError(f"no file {source}{did_you_mean(source, neighbours(path))}")
+        raise ValueError(f"no file {source}{did_you_mean_path(path)}")
 
 
-def neighbours(path: Path) -> list[str]:
-    """The paths beside a path that may be mistyped."""
+def did_you_mean_path(path: Path) -> str:
+    """The end of a message about a path that is not there, with the one beside it that is spelt most alike."""
     try:
-        return [str(each) for each in path.parent.iterdir()]
+        beside = [each.name for each in path.parent.iterdir() if not each.name.startswith(".")]
     except (OSError, ValueError):
-        return []
+        return ""
+    name = nearest(path.name, beside)
+    return "" if name is None else f"; did you mean {path.with_name(name)}?"

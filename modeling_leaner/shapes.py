@@ -49,7 +49,7 @@ def load_config(source: str) -> LeanConfig:
     if source in shape_names():
         return load_shape(source)
     check_shape(source)
-    require_source(source)
+    require_source(source, shape_names())
     from . import family  # noqa: F401  registers it with AutoConfig; the named shapes do without models
 
     try:

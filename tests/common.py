@@ -7,11 +7,13 @@ position changes little, and tests pass with the bug in place.
 import copy
 import json
 import shutil
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
@@ -341,6 +343,96 @@ class ModelTests:
         model.save_pretrained(tmp_path, state_dict=state)
         with pytest.raises(RuntimeError, match=r"model.layers.0.mlp.fc1.bias is \[3\], expected \[48\]"):
             self.logits_class.from_pretrained(tmp_path)
+
+    # Checkpoints that do not fit
+
+    def saved(self, folder: Path, model_class: type | None = None, **overrides) -> Path:
+        model = (model_class or self.logits_class)(self.config("base", **overrides))
+        model.save_pretrained(folder)
+        return folder
+
+    def edit_config(self, folder: Path, **values) -> None:
+        path = folder / "config.json"
+        document = {**json.loads(path.read_text()), **values}
+        document.pop("out_features", None)  # of LeanViT: the last stage of the old depth
+        document.pop("out_indices", None)
+        path.write_text(json.dumps(document))
+
+    def edit_weights(self, folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+    @pytest.mark.parametrize("depth", [2, 5])
+    def test_another_depth_is_warned_of_by_name(self, depth: int, tmp_path: Path, caplog):
+        self.edit_config(self.saved(tmp_path), num_hidden_layers=depth)
+        heads = {self.logits_class: "model.", self.base_class: ""}
+        for model_class, prefix in heads.items():
+            caplog.clear()
+            model_class.from_pretrained(tmp_path)
+            (warning,) = (record.getMessage() for record in caplog.records if "does not fit" in record.getMessage())
+            assert f"{tmp_path}: the checkpoint does not fit the backbone of {model_class.__name__}" in warning
+            if depth == 5:
+                expected = f"newly initialised, that is untrained: {prefix}layers.3.*, {prefix}layers.4.*"
+            else:
+                expected = "in the checkpoint but not in the model: model.layers.2.*"
+            assert warning.endswith(f"num_hidden_layers={depth}; {expected}")
+
+    def test_a_missing_tensor_of_the_backbone_is_warned_of_by_name(self, tmp_path: Path, caplog):
+        self.edit_weights(self.saved(tmp_path), lambda tensors: tensors.pop("model.layers.1.mlp.fc1.bias"))
+        self.logits_class.from_pretrained(tmp_path)
+        assert "newly initialised, that is untrained: model.layers.1.mlp.fc1.bias" in caplog.text
+        caplog.clear()
+        _, info = self.logits_class.from_pretrained(tmp_path, output_loading_info=True)
+        assert info["missing_keys"] == {"model.layers.1.mlp.fc1.bias"} and "does not fit" not in caplog.text
+
+    def test_a_new_head_is_no_reason_to_warn(self, tmp_path: Path, caplog):
+        classes = [self.base_class, *self.heads.values()]
+        for number, saved_class in enumerate(classes):
+            folder = self.saved(tmp_path / str(number), saved_class)
+            for loaded_class in classes:
+                loaded_class.from_pretrained(folder, ignore_mismatched_sizes=True)  # a head of another width
+        assert "does not fit" not in caplog.text
+
+    def test_integers_are_no_weights(self, tmp_path: Path):
+        def round_weight(tensors: dict[str, torch.Tensor]) -> None:
+            name = "model.layers.1.mlp.fc1.weight"
+            tensors[name] = (100 * tensors[name]).long()
+
+        self.edit_weights(self.saved(tmp_path), round_weight)
+        message = r"tensors of integers, expected floating point: model.layers.1.mlp.fc1.weight \(I64\)"
+        for model_class in (self.logits_class, self.base_class):
+            with pytest.raises(RuntimeError, match=message):
+                model_class.from_pretrained(tmp_path)
+
+    def test_folders_that_hold_no_checkpoint(self, tmp_path: Path):
+        folder = self.saved(tmp_path / "model")
+        for source, message in (
+            (tmp_path / "nowhere", "nowhere: no such folder"),
+            (folder / "config.json", "config.json: a file, expected the folder"),
+        ):
+            with pytest.raises(OSError, match=message):
+                self.logits_class.from_pretrained(source)
+        weights, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+        names = list(load_file(weights))
+        weights.rename(folder / "part.safetensors")
+        for file, message in (
+            ("../model/part.safetensors", "'../model/part.safetensors' is not the name of a file in this folder"),
+            ("gone.safetensors", "gone.safetensors: missing"),
+            (3, "index.json: damaged"),
+        ):
+            index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, file)}))
+            with pytest.raises(OSError, match=message):
+                self.logits_class.from_pretrained(folder)
+        for text in ("{", "[]", '{"weight_map": {}}', '{"metadata": {}, "weight_map": {}}'):
+            index.write_text(text)
+            with pytest.raises(OSError, match="index.json: damaged"):
+                self.logits_class.from_pretrained(folder)
+        index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, "part.safetensors")}))
+        self.logits_class.from_pretrained(folder)
+        (folder / "config.json").unlink()
+        with pytest.raises(OSError, match="config.json: missing"):
+            self.logits_class.from_pretrained(folder)
 
 
 class TextModelTests(ModelTests):

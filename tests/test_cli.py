@@ -1,18 +1,30 @@
 """The `leaner` command, as its users run it."""
 
 import json
+import os
+import pickle
+import re
+import signal
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 
 import pytest
 import transformers
+from huggingface_hub.utils import are_progress_bars_disabled
+from modeling_leaner.training import evaluate
+from modeling_leaner.training import help as command_help
 from typer.testing import CliRunner
 
-from modeling_leaner import __version__
-from modeling_leaner.cli import app
+import modeling_leaner
+from modeling_leaner import __version__, hub
+from modeling_leaner.cli.app import TRAINING_COMMANDS, app
 from modeling_leaner.shapes import load_shape, shape_names
+from modeling_leaner.support import suggest
+from modeling_leaner.support.quiet import quiet_libraries
 
 
 @pytest.fixture
@@ -39,6 +51,7 @@ def test_shapes(leaner):
 def test_shapes_refuses_an_unknown_family(leaner):
     result = leaner("shapes", "--family", "rnn")
     assert result.exit_code == 1 and result.stderr == "leaner: --family rnn: expected one of vit, bert, gpt\n"
+    assert leaner("shapes", "--family", "bret").stderr.endswith("expected one of vit, bert, gpt; did you mean bert?\n")
 
 
 def test_convert(leaner, tmp_path):
@@ -51,11 +64,340 @@ def test_convert(leaner, tmp_path):
         assert result.exit_code == 1 and message in result.stderr and "Traceback" not in result.stderr
 
 
+SCRIPT = Path(sysconfig.get_path("scripts")) / "leaner"
+SEES = """
+import atexit, os, sys
+def report():
+    heavy = [name for name in ("torch", "transformers", "datasets") if name in sys.modules]
+    print("imported:", *heavy, file=sys.stderr)
+atexit.register(report)
+"""
+
+
+@pytest.fixture
+def watched(tmp_path):
+    """Runs the installed script and says which libraries it imported."""
+    (tmp_path / "watch").mkdir()
+    (tmp_path / "watch" / "sitecustomize.py").write_text(SEES)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "watch")}
+
+    def run(*words):
+        command = [SCRIPT, *map(str, words)]
+        process = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+        errors, _, imported = process.stderr.rpartition("imported:")
+        return process.returncode, process.stdout + errors, imported.split()
+
+    return run
+
+
+class TestStart:
+    """Help and typing errors are answered before torch or transformers are imported."""
+
+    @pytest.mark.parametrize(
+        ("words", "status", "answer"),
+        [
+            ("--help", 0, "verify-cards"),
+            ("--version", 0, f"leaner {__version__}"),
+            ("plan --help", 0, "--params"),
+            ("convert --help", 0, "--ignore"),
+            ("sweep --help", 0, "usage: leaner sweep GRID.yaml"),
+            ("evaluate --help", 0, "usage: leaner evaluate MODEL"),
+            ("plna", 2, "No such command 'plna'. Did you mean 'plan'?"),
+            ("plan --parms 3M", 2, "No such option: --parms"),
+            ("shapes --family gtp", 1, "did you mean gpt?"),
+            ("plan --like gpt/bsae", 1, "--like gpt/bsae: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
+            ("train sst2 --shape bert/nanoo", 1, "leaner train: unknown shape 'bert/nanoo'; did you mean bert/nano?"),
+            ("train sst2 --shape=bert/nanoo", 1, "did you mean bert/nano?"),
+            ("sweep grid.yaml --jobs 2", 1, "leaner sweep: grid.yaml: no such grid file; did you mean grids.yaml?"),
+            ("sweep grids.yaml --summry", 1, "leaner sweep: --summry: no such option; did you mean --summary?"),
+            ("tokenizer --kindd bytes", 1, "leaner tokenizer: --kindd: no such option; did you mean --kind?"),
+        ],
+    )
+    def test_light(self, watched, tmp_path, words, status, answer):
+        (tmp_path / "grids.yaml").write_text("")
+        returned, output, imported = watched(*words.split())
+        assert (returned, imported) == (status, []), output
+        assert answer in " ".join(output.replace("│", " ").split())
+
+    def test_the_watch_sees_an_import(self, watched):
+        """The control: a recipe's keys are those of transformers' TrainingArguments."""
+        returned, output, imported = watched("train", "sst3", "--shape", "bert/nano")
+        assert returned == 1 and {"torch", "transformers"} <= set(imported) and "datasets" not in imported, imported
+        assert "sst3: no such recipe" in output
+
+    @pytest.mark.parametrize("rounds", [2, pytest.param(5, marks=pytest.mark.full)])
+    def test_in_turns(self, rounds):
+        """Help and typing errors in well under what importing torch and AutoModel takes, the two taking turns."""
+        commands = {
+            "baseline": [sys.executable, "-c", "import torch; from transformers import AutoModel"],
+            "help": [SCRIPT, "--help"],
+            "typo": [SCRIPT, "trian"],
+        }
+        if rounds > 2:
+            commands["keys"] = [SCRIPT, "train", "--help"]  # those of TrainingArguments are among them
+            commands["wrong key"] = [SCRIPT, "train", "sst2", "--shape", "bert/nano", "--max_stepz", "3"]
+        times = {name: [] for name in commands}
+        for _ in range(rounds):
+            for name, command in commands.items():
+                start = perf_counter()
+                subprocess.run(command, capture_output=True, check=False)
+                times[name].append(perf_counter() - start)
+        least = {name: min(each) for name, each in times.items()}
+        assert max(least["help"], least["typo"]) < 0.6 * least["baseline"], times
+        assert max(least.values()) < least["baseline"] + 1, times
+
+    @pytest.mark.parametrize("command", command_help.HELP)
+    def test_help_has_the_options_that_are_read(self, command, monkeypatch):
+        """The texts of `training/help.py` against the parsers of the commands themselves."""
+        if command in command_help.WITH_KEYS:
+            return
+        module = __import__(f"modeling_leaner.training.{TRAINING_COMMANDS[command][0]}", fromlist=["main"])
+        monkeypatch.setenv("COLUMNS", "400")
+        with pytest.raises(SystemExit), monkeypatch.context() as patch:
+            printed = []
+            patch.setattr(sys.stdout, "write", lambda text: printed.append(text))
+            module.main(["--help"])
+        read = re.findall(r"^  (?:-h, )?(--\w+)", "".join(printed), flags=re.MULTILINE)
+        assert sorted({*read} - {"--help"}) == sorted(command_help.options_of(command))
+
+    def test_every_command_has_help(self):
+        assert {*command_help.HELP, "train"} == set(TRAINING_COMMANDS)
+
+
+REGISTERED = """
+import modeling_leaner
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+assert AutoModelForCausalLM.from_pretrained({folder!r}).config.model_type == "lean_gpt"
+from modeling_leaner import LeanBERTConfig, LeanGPTForCausalLM
+import pickle
+assert pickle.loads(pickle.dumps(LeanBERTConfig(num_hidden_layers=1))).num_hidden_layers == 1
+assert pickle.loads({pickled!r}).num_hidden_layers == 2
+"""
+WORKER = """
+import multiprocessing
+
+def load(folder):
+    from transformers import AutoModelForCausalLM
+    import modeling_leaner
+    return AutoModelForCausalLM.from_pretrained(folder).config.model_type
+
+if __name__ == "__main__":
+    import modeling_leaner
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(load, [{folder!r}])[0])
+"""
+
+
+class TestRegistration:
+    """Only the installed script leaves the models out when it imports the package."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        config = modeling_leaner.LeanGPTConfig(
+            hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=20, bos_token_id=1, eos_token_id=1
+        )
+        modeling_leaner.LeanGPTForCausalLM(config).save_pretrained(tmp_path / "model")
+        return str(tmp_path / "model")
+
+    def python(self, *command, cwd):
+        process = subprocess.run(
+            [sys.executable, *map(str, command)], capture_output=True, text=True, cwd=cwd, check=False
+        )
+        assert process.returncode == 0, process.stderr[-3000:]
+        return process.stdout
+
+    def test_importing_the_package_registers(self, folder, tmp_path):
+        pickled = pickle.dumps(modeling_leaner.LeanGPTConfig(num_hidden_layers=2))
+        self.python("-c", REGISTERED.format(folder=folder, pickled=pickled), cwd=tmp_path)
+
+    @pytest.mark.full
+    def test_a_script_of_the_same_name_and_its_workers(self, folder, tmp_path):
+        (tmp_path / "leaner").write_text(WORKER.format(folder=folder))
+        assert self.python(tmp_path / "leaner", cwd=tmp_path) == "lean_gpt\n"
+
+    def test_the_script_knows_the_family(self, watched, folder):
+        returned, output, _ = watched("plan", "--like", folder, "--layers", 2, "--json")
+        assert returned == 0 and json.loads(output)["start"]["width"] == 16, output
+
+    @pytest.mark.full
+    def test_the_script_converts(self, watched, folder):
+        returned, output, _ = watched("convert", folder, Path(folder).parent / "gpt2")
+        assert returned == 0 and "GPT2LMHeadModel" in output, output
+        assert "shards" not in output and "%|" not in output  # no bars over the weights
+
+    def test_unknown_names_are_attribute_errors(self):
+        with pytest.raises(AttributeError, match="module 'modeling_leaner' has no attribute 'zebra'"):
+            modeling_leaner.zebra  # noqa: B018
+        assert set(modeling_leaner.__all__) <= set(dir(modeling_leaner))
+
+
+@pytest.mark.parametrize(
+    ("words", "later"),
+    [
+        ("plan --family gpt --params 30M", (0, 1)),
+        ("train digits --shape vit/nano", (0.5, 1.5)),
+        ("convert nowhere out", (1,)),
+        ("shapes", (0.5,)),
+    ],
+)
+def test_interrupted_while_libraries_are_imported(words, later, tmp_path):
+    """A real SIGINT, at the earliest when the command's own code runs: status 130, at most a line, no traceback."""
+    start = perf_counter()
+    subprocess.run([SCRIPT, "--version"], capture_output=True, check=True)
+    begun = perf_counter() - start
+    for seconds in later:
+        process = subprocess.Popen(
+            [SCRIPT, *words.split()],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        sleep(2 * begun + seconds)
+        assert process.poll() is None, process.communicate()
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, (seconds, errors)
+        assert "Traceback" not in errors and errors.count("\n") <= 1, errors
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_what_ignores_interrupts_goes_on_to(ignored):
+    """`nohup` and `&` start a process that ignores SIGINT; else it ends the imports at once, and then is an error."""
+    code = f"""
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN if {ignored} else signal.default_int_handler)
+from modeling_leaner.support.interrupts import leave, leave_at_once, leave_in_order
+before = signal.getsignal(signal.SIGINT)
+leave_at_once()
+assert (signal.getsignal(signal.SIGINT) is leave) != {ignored}
+leave_in_order()
+assert signal.getsignal(signal.SIGINT) is before
+"""
+    folder = Path(modeling_leaner.__file__).parent
+    light = f"import sys, types; p = types.ModuleType('modeling_leaner'); p.__path__ = [{str(folder)!r}]\n"
+    subprocess.run([sys.executable, "-c", f"{light}sys.modules['modeling_leaner'] = p\n{code}"], check=True)
+
+
+class TestHub:
+    """A name that is nowhere is refused in seconds, where the Hub cannot be reached and where it can."""
+
+    COMMANDS = [
+        ("plan --like some/vit-nanoo", "leaner: --like some/vit-nanoo: some/vit-nanoo: neither a named shape nor a "),
+        ("train digits --shape some/vit-nanoo", "leaner train: some/vit-nanoo: neither a named shape nor a "),
+        ("convert google/vit-bsae out", "leaner: google/vit-bsae: no "),
+        ("evaluate some/vit-nanoo", "leaner evaluate: some/vit-nanoo: no "),
+    ]
+
+    @pytest.mark.parametrize(
+        ("words", "start"),
+        [COMMANDS[0], *(pytest.param(*each, marks=pytest.mark.full) for each in COMMANDS[1:])],
+    )
+    def test_no_network(self, words, start, tmp_path):
+        environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+        environment["HF_HOME"] = str(tmp_path / "cache")
+        before = perf_counter()
+        process = subprocess.run(
+            [SCRIPT, *words.split()], capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
+        )
+        assert process.returncode == 1 and process.stderr.count("\n") == 1, process.stderr
+        assert process.stderr.startswith(f"{start}file or folder, and it could not be found on the Hub, which did")
+        assert perf_counter() - before < 25  # imports included; transformers alone tries for 28 s
+
+    @pytest.mark.parametrize(("words", "start"), COMMANDS)
+    def test_nothing_else_asks_the_hub_first(self, leaner, monkeypatch, words, start):
+        """One question, which says no; then nothing is downloaded."""
+        monkeypatch.setattr(hub, "missing_from_hub", lambda name: "it could not be found on the Hub")
+        monkeypatch.setattr(evaluate, "hf_hub_download", lambda *_: pytest.fail("asked again"))
+        monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *_: pytest.fail("asked again"))
+        result = leaner(*words.split())
+        assert result.exit_code == 1, result.output
+        hint = "; did you mean vit/nano?" if "nor a" in start else ""
+        assert result.stderr == f"{start}file or folder, and it could not be found on the Hub{hint}\n"
+
+    def test_asked_once(self, monkeypatch):
+        """What the Hub says: no such model, another error, or nothing; and what its cache holds is not asked for."""
+        import huggingface_hub
+        from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+        asked = []
+
+        def answers(error):
+            def model_info(self, name, timeout):
+                asked.append(timeout)
+                if error is not None:
+                    raise error
+
+            monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+
+        def made(kind):
+            error = kind.__new__(kind)
+            Exception.__init__(error, "said by the Hub")
+            return error
+
+        answers(None)
+        hub.require_source("someone/model")
+        answers(made(HfHubHTTPError))  # busy or guarded: loading it says more
+        hub.require_source("someone/model")
+        answers(made(RepositoryNotFoundError))
+        with pytest.raises(ValueError, match="gpt2-base: neither .* not be found on the Hub; did you mean gpt/b"):
+            hub.require_source("gpt2-base", ["gpt/base"])
+        answers(TimeoutError())
+        with pytest.raises(ValueError, match="could not be found on the Hub, which did not answer .TimeoutError."):
+            hub.require_source("someone/model")
+        assert asked == [hub.SECONDS] * 4 and hub.SECONDS <= 10
+        monkeypatch.setattr(hub, "try_to_load_from_cache", lambda name, file: "/cache/config.json")
+        hub.require_source("someone/model")
+        assert len(asked) == 4
+
+    def test_names_that_no_model_has(self, tmp_path):
+        with pytest.raises(ValueError, match="no name that a model on the Hub could have; did you mean .*/model/one"):
+            (tmp_path / "model" / "one").mkdir(parents=True)
+            hub.require_source(str(tmp_path / "model" / "oen"))
+        hub.require_source(str(tmp_path / "model" / "one"))
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "choice"),
+    [
+        ("gpt/bsae", ["vit/base", "gpt/base"], "gpt/base"),
+        ("SST2", ["sst2", "stsb"], "sst2"),
+        ("vit/BASE", ["vit/base", "vit/tiny"], "vit/base"),
+        ("zebra", ["sst2", "stsb"], None),
+        ("", ["sst2"], None),
+    ],
+)
+def test_nearest(name, choices, choice):
+    assert suggest.nearest(name, choices) == choice
+    assert suggest.did_you_mean(name, choices) == ("" if choice is None else f"; did you mean {choice}?")
+
+
+def test_quiet_libraries_keeps_bars_of_training_and_downloads():
+    logging = transformers.utils.logging
+    try:
+        logging.enable_progress_bar()
+        assert logging.is_progress_bar_enabled() and not are_progress_bars_disabled()
+        quiet_libraries()
+        assert not logging.is_progress_bar_enabled() and not are_progress_bars_disabled()
+    finally:
+        logging.disable_progress_bar()  # as conftest has it
+
+
+@pytest.mark.full
+def test_training_prints_its_own_bar_alone(tmp_path):
+    words = "train digits --shape vit/nano --max_steps 2 --max_train_rows 64 --max_eval_rows 8 --output_dir run"
+    process = subprocess.run([SCRIPT, *words.split()], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert "2/2" in process.stderr and "shards" not in process.stderr, process.stderr
+
+
 @pytest.mark.full
 def test_shapes_is_quick():
     """At most 1.5 s over what importing PreTrainedModel takes, the two taking turns."""
     alone = [sys.executable, "-c", "from transformers.modeling_utils import PreTrainedModel"]
-    shapes = [sys.executable, "-m", "modeling_leaner.cli", "shapes"]
+    shapes = [sys.executable, "-m", "modeling_leaner", "shapes"]
     times = {"alone": [], "shapes": []}
     for _ in range(5):
         for name, command in (("alone", alone), ("shapes", shapes)):

@@ -100,6 +100,19 @@ class TestKeys:
         *[(each, {"hidden_act": "gleu"}, "hidden_act 'gleu'") for each in CONFIGS],
         *[(each, {"hidden_dropout_prob": 1.0}, "hidden_dropout_prob") for each in CONFIGS],
         *[(each, {"initializer_range": -1.0}, "initializer_range") for each in CONFIGS],
+        *[(each, {"layer_norm_eps": 0}, "layer_norm_eps must be finite and above 0, got 0") for each in CONFIGS],
+        *[(each, {"layer_norm_eps": 0.0}, "layer_norm_eps must be finite and above 0, got 0.0") for each in CONFIGS],
+        *[(each, {"layer_norm_eps": "1e-5"}, "layer_norm_eps must be a number, got '1e-5'") for each in CONFIGS],
+        *[(each, {"num_labels": 0}, "num_labels must be an integer ≥ 1, got 0") for each in CONFIGS],
+        *[(each, {"problem_type": "foo"}, "problem_type must be one of regression, .* got 'foo'") for each in CONFIGS],
+        *[(each, {"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000") for each in CONFIGS],
+        *[(each, {"num_labels": 10**9}, "num_labels must be at most 10,000,000") for each in CONFIGS],
+        *[(each, {"hidden_size": 10**12}, "hidden_size must be at most 2,147,483,647") for each in CONFIGS],
+        *[(each, {"hidden_size": 96.0}, "hidden_size must be an integer, got 96.0") for each in CONFIGS],
+        *[(each, {"dtype": "foo"}, "dtype must be one of torch, .* got 'foo'") for each in CONFIGS],
+        *[(each, {"id2label": {}}, "id2label must name at least one class") for each in CONFIGS],
+        *[(each, {"id2label": "abc"}, "id2label must map numbers to names, .* got 'abc'") for each in CONFIGS],
+        *[(each, {"id2label": {"x": "y"}}, "id2label must map numbers to names") for each in CONFIGS],
         *[(each, {"per_layer_config": {12: {"num_attention_heads": 4}}}, "per_layer_config") for each in CONFIGS],
         *[(each, {"per_layer_config": {0: {"num_attention_heads": 0}}}, r"per_layer_config\[0\]") for each in CONFIGS],
         *[(each, {"per_layer_config": {0: {"head_dim": 8}}}, "per_layer_config varies .*dim") for each in CONFIGS],
@@ -111,6 +124,13 @@ class TestKeys:
         (LeanGPTConfig, {"num_labels": "a"}, "num_labels"),
         (LeanGPTConfig, {"num_labels": -1}, "num_labels"),
         (LeanGPTConfig, {"per_layer_config": [1]}, "per_layer_config"),
+        (LeanGPTConfig, {"per_layer_config": []}, r"per_layer_config must map layers to fields, .* got \[\]"),
+        (LeanGPTConfig, {"per_layer_config": {"a": {"num_attention_heads": 4}}}, "layers in 0..11, .* got 'a'"),
+        (LeanGPTConfig, {"per_layer_config": {-1: {"num_attention_heads": 4}}}, "layers in 0..11, .* got -1"),
+        (LeanGPTConfig, {"per_layer_config": {0: {"zebra": 4}}}, r"varies \['zebra'\], but only num_attention_heads"),
+        (LeanGPTConfig, {"per_layer_config": {0: {"skip": ["mlp"]}}}, r"varies \['skip'\], but only num_attention"),
+        (LeanViTConfig, {"image_size": [224]}, "image_size must be an integer ≥ 1 or a pair of them"),
+        (LeanBERTConfig, {"pad_token_id": "0"}, "pad_token_id must be an integer or None, got '0'"),
         (LeanGPTConfig, {"per_layer_config": {0: 3}}, "per_layer_config"),
         (LeanViTConfig, {"out_features": ["stage99"]}, "out_features"),
         (LeanBERTConfig, {"vocab_size": 0}, "vocab_size"),
@@ -136,6 +156,36 @@ def test_refused_by_name(config_class, values, message, tmp_path):
         if values not in ({"num_attention_heads": 7},) or config_class is LeanGPTConfig:
             with pytest.raises(ValueError, match=message):
                 AutoConfig.from_pretrained(tmp_path, **values)
+
+
+@pytest.mark.parametrize("config_class", CONFIGS)
+def test_refusals_are_one_line_that_names_the_class(config_class):
+    for values in ({"hidden_size": "large"}, {"num_labels": 0}, {"layer_norm_eps": 0}, {"per_layer_config": {0: 3}}):
+        with pytest.raises(ValueError) as refusal:
+            config_class(**values)
+        message = str(refusal.value)
+        assert message.startswith(f"{config_class.__name__}: {next(iter(values))} ") and "\n" not in message
+        assert "Validation error" not in message and len(message) < 150
+
+
+@pytest.mark.parametrize("config_class", CONFIGS)
+def test_what_is_not_refused(config_class):
+    assert config_class(num_labels=None).num_labels == 2
+    assert config_class(initializer_range=1, layer_norm_eps=1).initializer_range == 1
+    assert config_class(num_labels=1, problem_type="regression").num_labels == 1
+    assert config_class(dtype="bfloat16").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("config_class", CONFIGS)
+def test_files_of_another_kind(config_class, tmp_path):
+    path = tmp_path / "config.json"
+    for text in ("[1]", "null", '"x"'):
+        path.write_text(text)
+        with pytest.raises(OSError, match="config.json: must hold a JSON object"):
+            config_class.from_pretrained(tmp_path)
+    path.write_text('{"model_type": "bert"}')
+    with pytest.raises(ValueError, match=f"model_type must be '{config_class.model_type}', got 'bert'"):
+        config_class.from_pretrained(tmp_path)
 
 
 # Property: an accepted configuration builds, runs and counts its parameters exactly; any other raises a ValueError
@@ -291,11 +341,18 @@ class TestNamedShapes:
                 assert getattr(config, "vocab_size", 0) <= 8192
 
     def test_unknown_name(self):
-        with pytest.raises(ValueError, match="unknown shape 'gpt/huge', expected one of vit/base"):
-            shape_path("gpt/huge")
+        with pytest.raises(ValueError, match="unknown shape 'gpt/lean-bsae'; did you mean gpt/lean-base?"):
+            shape_path("gpt/lean-bsae")
+        with pytest.raises(ValueError, match=r"unknown shape 'zebra' \(`leaner shapes` lists all\)"):
+            shape_path("zebra")
 
 
 class TestCounting:
+    @pytest.mark.parametrize("length", [1.5, 8.0, True, "8"])
+    def test_a_length_is_a_whole_number(self, length):
+        with pytest.raises(ValueError, match=f"LeanGPTConfig: length must be a whole number, got {length!r}"):
+            LeanGPTConfig().count_flops(length)
+
     def test_cache_bytes(self):
         config = load_shape("gpt/tiny", num_key_value_heads=1)
         assert config.kv_bytes_per_token() == 2 * 6 * 1 * 64 * 2 and config.kv_bytes_per_token(4) == 2 * 6 * 64 * 4

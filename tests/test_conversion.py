@@ -1,12 +1,22 @@
 """Exact relatives: the same logits as transformers' ViT, BERT and GPT-2, and the same bits after the round trip."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 import torch
 import transformers
 from common import distance
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanGPTForCausalLM, LeanViTConfig
+from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import (
     RELATIVES,
     ConversionError,
@@ -243,3 +253,160 @@ def test_generation_config_and_tokenizer_come_along(tmp_path):
     convert_checkpoint(tmp_path / "theirs", tmp_path / "ours")
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").get_vocab() == {"a": 0, "b": 1}
     assert isinstance(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours"), LeanGPTForCausalLM)
+
+
+@pytest.fixture
+def bert(tmp_path):
+    """A folder with a small BERT, to be damaged."""
+    build("BertForMaskedLM", SHAPES["bert"][0]).save_pretrained(tmp_path / "theirs")
+    return tmp_path / "theirs"
+
+
+def edit_config(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+WEIGHT = "bert.encoder.layer.1.intermediate.dense.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensor: tensor * float("nan"), f"NaN or infinite weights in {WEIGHT}"),
+        (lambda tensor: tensor.index_fill(0, torch.tensor([3]), float("inf")), f"NaN or infinite weights in {WEIGHT}"),
+        (lambda tensor: (100 * tensor).long(), rf"tensors of integers, expected floating point: {WEIGHT} \(I64\)"),
+        (lambda tensor: tensor > 0, rf"tensors of integers, expected floating point: {WEIGHT} \(BOOL\)"),
+    ],
+)
+def test_tensors_that_are_no_weights(bert, tmp_path, change, message):
+    weights = bert / "model.safetensors"
+    tensors = load_file(weights)
+    save_file({**tensors, WEIGHT: change(tensors[WEIGHT])}, weights, {"format": "pt"})
+    with pytest.raises(ConversionError, match=f"theirs: {message}$"):
+        convert_checkpoint(bert, tmp_path / "ours")
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_nan_in_a_lean_model():
+    lean = convert(build("BertModel", SHAPES["bert"][0]))
+    with torch.no_grad():
+        lean.layers[0].mlp.fc1.bias[2] = float("nan")
+    with pytest.raises(ConversionError, match="NaN or infinite weights in layers.0.mlp.fc1.bias"):
+        convert(lean)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 10,000, got 1,000,000,000"),
+        ({"vocab_size": 10**10}, "vocab_size must be at most"),
+        ({"hidden_act": "gleu"}, "hidden_act 'gleu'"),
+        ({"dtype": "foo"}, "has no attribute 'foo'"),
+        ({"id2label": "abc"}, "config.json: cannot be read as a configuration"),
+        ({"architectures": None}, "architectures in config.json is None, expected one of BertForMaskedLM, "),
+        ({"architectures": "BertModel"}, "architectures in config.json is 'BertModel', expected one of"),
+        ({"architectures": ["BertModel", "BertForMaskedLM"]}, "expected one of BertForMaskedLM, "),
+        ({"model_type": 7}, "config.json: expected an object whose model_type is one of vit, lean_vit, bert, "),
+        ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.E"}}, "expected an object whose model_type"),
+    ],
+)
+def test_configurations_that_cannot_be_converted(bert, tmp_path, values, message):
+    edit_config(bert, **values)
+    with pytest.raises(ConversionError, match=message):
+        convert_checkpoint(bert, tmp_path / "ours")
+
+
+def test_sources_that_hold_no_checkpoint(bert, tmp_path):
+    sources = {tmp_path / "nowhere": "nowhere: no such folder", bert / "config.json": "config.json: a file, expected"}
+    for source, message in sources.items():
+        with pytest.raises(OSError, match=message):
+            convert_checkpoint(source, tmp_path / "ours")
+    for text, message in (("{", "not a JSON file"), ("null", "expected an object")):
+        (bert / "config.json").write_text(text)
+        with pytest.raises((OSError, ConversionError), match=f"config.json: {message}"):
+            convert_checkpoint(bert, tmp_path / "ours")
+    (bert / "config.json").unlink()
+    with pytest.raises(OSError, match="config.json: missing"):
+        convert_checkpoint(bert, tmp_path / "ours")
+
+
+def test_an_index_that_leads_out_of_the_folder(bert, tmp_path):
+    weights = bert / "model.safetensors"
+    names = list(load_file(weights))
+    weights.rename(tmp_path / "elsewhere.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "../elsewhere.safetensors")}
+    (bert / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(OSError, match="'../elsewhere.safetensors' is not the name of a file in this folder"):
+        convert_checkpoint(bert, tmp_path / "ours")
+
+
+def test_a_damaged_tokenizer(bert, tmp_path):
+    (bert / "tokenizer.json").write_text("{}")
+    with pytest.raises(OSError, match=r"theirs: damaged Tokenizer \(tokenizer.json\)"):
+        convert_checkpoint(bert, tmp_path / "ours")
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize(
+    "error", [SafetensorError("Error while serializing: I/O error: No space left on device"), OSError(28, "No space")]
+)
+def test_a_full_disk(bert, tmp_path, monkeypatch, error):
+    """One line, nothing half-written. safetensors has an error of its own, which is no OSError."""
+
+    def write_half(model, folder):
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        raise error
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "save_pretrained", write_half)
+    result = CliRunner().invoke(app, ["convert", str(bert), str(tmp_path / "ours")])
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert "ours: cannot be written, nothing is left of it: " in result.stderr and "No space" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize(("whole", "status"), [(False, 130), (True, 0)])
+def test_interrupted(bert, tmp_path, monkeypatch, whole, status):
+    """Ctrl-C before the folder is whole leaves nothing and says so by its status; after that it changes nothing."""
+    from modeling_leaner import conversion
+
+    convert_as_always = conversion.convert_checkpoint
+
+    def interrupted(source, output, ignore):
+        if whole:
+            convert_as_always(source, output, ignore)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(conversion, "convert_checkpoint", interrupted)
+    result = CliRunner().invoke(app, ["convert", str(bert), str(tmp_path / "ours")])
+    assert result.exit_code == status and (tmp_path / "ours").exists() == whole
+    (tmp_path / "there").mkdir()  # not this command's work
+    assert CliRunner().invoke(app, ["convert", str(bert), str(tmp_path / "there")]).exit_code != 0
+
+
+def test_interrupted_while_writing(bert, tmp_path):
+    """A real SIGINT, in the middle of writing."""
+    code = """
+import pathlib, sys, time
+import transformers
+from modeling_leaner.cli.app import app
+
+def slow(model, folder):
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    pathlib.Path("writing").touch()
+    time.sleep(60)
+
+transformers.PreTrainedModel.save_pretrained = slow
+app(["convert", *sys.argv[1:]])
+"""
+    command = [sys.executable, "-c", code, str(bert), str(tmp_path / "ours")]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "writing").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["theirs", "writing"]

@@ -22,7 +22,7 @@ from modeling_leaner.training.grid import load_grid
 from transformers.utils import is_torchvision_available
 from typer.testing import CliRunner
 
-from modeling_leaner.cli import app
+from modeling_leaner.cli.app import app
 
 
 CLONE = Path(__file__).parent.parent

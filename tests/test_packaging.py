@@ -14,14 +14,16 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "modeling_leaner"
 TRAVELLING = sorted(
-    path for path in PACKAGE.glob("*.py") if path.name.startswith(("configuration_", "heads_", "layers_", "modeling_"))
+    path
+    for path in PACKAGE.glob("*.py")
+    if path.name.startswith(("checkpoints_", "configuration_", "heads_", "layers_", "modeling_"))
 )
 
 
 def test_the_files_that_travel_are_small():
     lines = {path.name: path.read_text().splitlines() for path in TRAVELLING}
-    assert len(lines) == 9
-    assert sum(map(len, lines.values())) <= 1500
+    assert len(lines) == 10
+    assert sum(map(len, lines.values())) <= 2200
     for path in TRAVELLING:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):

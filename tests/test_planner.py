@@ -3,7 +3,7 @@
 import json
 import random
 import re
-import shutil
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,11 +20,15 @@ from transformers import AutoConfig
 from typer.testing import CliRunner
 
 import modeling_leaner
-from modeling_leaner import advice, plan_figure, planner, shapes
-from modeling_leaner.advice import advise
-from modeling_leaner.cli import app
-from modeling_leaner.memory import StepSetting, training_memory
-from modeling_leaner.planner import (
+from modeling_leaner import shapes
+from modeling_leaner.cli.app import app
+from modeling_leaner.planning import advice
+from modeling_leaner.planning import figure as plan_figure
+from modeling_leaner.planning import solver as planner
+from modeling_leaner.planning import tables as plan_report
+from modeling_leaner.planning.advice import advise
+from modeling_leaner.planning.memory import StepSetting, training_memory
+from modeling_leaner.planning.solver import (
     Budget,
     Dials,
     NoShapeFits,
@@ -405,12 +409,19 @@ class TestBadInput:
                 "--latency 5: expected a number above 0 with a unit, as 5ms or 0.1s",
             ),
             ("--family gpt --like bert/base", "--like bert/base: a bert shape, but --family is gpt"),
-            ("--like gpt/huge", "--like gpt/huge: unknown shape; did you mean gpt/base or gpt/.*."),
+            ("--like gpt/huge", "--like gpt/huge: unknown shape 'gpt/huge'; did you mean gpt/base."),
+            ("--like mine.json", "--like mine.json: no file mine.json\n"),
+            ("--family gtp --params 30M", "--family gtp: expected one of vit, bert, gpt; did you mean gpt."),
+            ("--family gpt --params 30M --dtype float3", "--dtype float3: expected one of .*; did you mean float32."),
             (
                 "--family gpt --params 30M --rows 1 --plot no/x",
                 "--plot no/x: no/x.png cannot be written (no folder no)",
             ),
-            ("--like /nowhere", "--like /nowhere: shape /nowhere: no named shape, config file, folder or Hub id"),
+            (
+                "--like /nowhere",
+                "--like /nowhere: /nowhere: neither a named shape nor a file or folder, "
+                "and no name that a model on the Hub could have",
+            ),
             ("--like gpt/base --image-size 8", "--like gpt/base: --image-size 8: gpt has no such input"),
             ("--like gpt/base --params 30M --equal flops", "--equal flops: needs --like SHAPE and no --params"),
             (
@@ -505,15 +516,114 @@ class TestBadInput:
 
 
 class TestCommand:
+    QUESTION = ("--like", "bert/16x12", "--layers", 10, "--heads", 24, "--head-dim", 32, "--length", 128)
+
     def test_table(self, leaner):
-        result = leaner("--like", "bert/16x12", "--layers", 10, "--heads", 24, "--head-dim", 32, "--length", 128)
+        """Costs, a sentence a row, what was assumed, what is next; no matrix."""
+        result = leaner(*self.QUESTION)
         assert result.exit_code == 0, result.output
         text = result.output
-        for word in ("start", "16×768", "24×32", "10×", *advice.SOURCES, "2006.12467", "FlashInfer", "not ranked"):
-            assert word in text, word
-        assert max(map(len, text.splitlines())) <= 119 and "…" not in text
-        wide = leaner("--like", "vit/base", "--equal", "flops", "--memory", "800GB", "--batch", 999).output
-        assert wide.count("\n") > 30 and "…" not in wide
+        for words in ("start", "16×768", "24×32", "FlashInfer does not take heads of 32", "not ranked"):
+            assert words in text, words
+        assert text.splitlines()[:4] == [
+            "bert: 2 shapes fit, by depth.",
+            "Given: sequences of 128 tokens.",
+            "As in bert/16x12: a vocabulary of 30,522.",
+            "Assumed: batch 8, float32, sdpa attention, cpu.",
+        ]
+        assert not re.search(r"\b(yes|no) [+-]?[0-9.]+", text) and "2006.12467" not in text
+
+    def test_all_verdicts(self, leaner):
+        text = leaner(*self.QUESTION, "--advice").output
+        for name, source in advice.SOURCES.items():
+            assert re.search(rf"^{name} ", text, flags=re.MULTILINE) and source.reference in text, name
+        setting, dials = StepSetting(8, 128), Dials(10, None, 24, 32)
+        for each in plan("bert", dials=dials, setting=setting, start=load_shape("bert/16x12")):
+            assert str(each.advice["fit"]) in text
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            "--family vit --params 10M",
+            "--family gpt --params 30M",
+            "--family gpt --params 30M --rows 20 --advice",
+            "--family bert --params 30M --advice --vocab-size 8192 --length 512",
+            "--like vit/base --equal flops --memory 800GB --batch 999 --advice",
+            "--like bert/16x12 --layers 10 --heads 24 --head-dim 32 --length 128 --advice",
+        ],
+    )
+    def test_a_hundred_columns(self, leaner, words):
+        text = leaner(*words.split()).output
+        assert max(map(len, text.splitlines())) <= 100 and "…" not in text
+
+    def test_six_rows_and_how_to_see_all(self, leaner):
+        every = plan("vit", Budget(parameters=10e6))
+        text = leaner("--family", "vit", "--params", "10M").output
+        first, assumed = text.splitlines()[:2]
+        assert first == f"vit: 6 of the {len(every)} shapes that fit, by depth (--rows {len(every)} shows all)."
+        assert assumed == (
+            "Assumed: images of 224×224 pixels, patches of 16×16, batch 8, float32, sdpa attention, cpu."
+        )
+        assert re.findall(r"^ *(\d) +\d+×", text, flags=re.MULTILINE) == list("123456")
+        assert len(re.findall(r"^\d  (?:Favoured|Opposed) by", text, flags=re.MULTILINE)) == 6
+        inputs = ("--image-size", 32, "--patch-size", 4, "--dtype", "bfloat16")
+        given = leaner("--family", "vit", "--params", "10M", *inputs)
+        assert given.output.splitlines()[1:3] == [
+            "Given: images of 32×32 pixels, patches of 4×4, bfloat16.",
+            "Assumed: batch 8, sdpa attention, cpu.",
+        ]
+        document = json.loads(leaner("--family", "vit", "--params", "10M", "--json").output)
+        assert len(document["candidates"]) == len(every)
+
+    def test_sentences_say_what_the_verdicts_say(self):
+        """Every source that measured such a shape is on its side with its number; the others are counted."""
+        for each in plan("gpt", Budget(parameters=30e6)) + plan("vit", Budget(parameters=10e6)):
+            sentence = plan_report.advice_sentence(each)
+            favoured, _, opposed = sentence.partition("pposed by")
+            verdicts = {name: verdict for name, verdict in each.advice.items() if name != "kernels"}
+            for name, verdict in verdicts.items():
+                paper = f"{advice.SOURCES[name].paper} ("
+                spoken = verdict.agrees is not None and not verdict.extrapolated
+                assert (paper in favoured) == (spoken and verdict.agrees), (name, sentence)
+                assert (paper in opposed) == (spoken and not verdict.agrees), (name, sentence)
+                assert not spoken or f"{verdict.margin.lstrip('+-')} " in sentence.split(paper)[1].split(")")[0]
+            others = [verdict.agrees for verdict in verdicts.values() if verdict.extrapolated]
+            favour, oppose = others.count(True), others.count(False)
+            if favour + oppose:
+                counts = f"of {favour + oppose} that measured other models or sizes, {favour} favour and {oppose}"
+                assert counts in sentence
+        shallow = plan_report.advice_sentence(cost_of(load_shape("gpt/base"), StepSetting()))
+        assert "Depth-Width's fit (11.0 layers below its best depth)" in shallow
+
+    @pytest.mark.parametrize(
+        "question",
+        [
+            "--family vit --params 200K --image-size 8 --patch-size 4",
+            "--like bert/nano --layers 2 --length 128",
+            "--family gpt --params 300K --vocab-size 600 --length 128 --rows 4",
+        ],
+    )
+    def test_the_next_two_commands(self, leaner, tmp_path, monkeypatch, question):
+        """What is printed last runs when it is pasted; another time another file is named, for nothing is replaced."""
+        monkeypatch.chdir(tmp_path)
+        for _ in range(2):
+            lines = leaner(*question.split()).output.replace(" \\\n", " ").splitlines()
+            save, train = (shlex.split(line) for line in lines[-2:])
+            assert save[:2] == ["leaner", "plan"] and train[:2] == ["leaner", "train"]
+            path = Path(save[-1])
+            assert not path.exists()
+            result = CliRunner().invoke(app, save[1:])
+            assert result.exit_code == 0, result.output
+            assert path.is_file() and f"Train it: {shlex.join(train)}" in result.output
+            row = int(save[save.index("--pick") + 1])
+            rows = json.loads(leaner(*question.split(), "--json", "--rows", 6).output)["candidates"]
+            assert load_config(str(path)).hidden_size == rows[row - 1]["width"]
+        assert path.stem.endswith("-2")
+        quick = ["--max_steps", "1", "--max_train_rows", "8", "--max_eval_rows", "2", "--hardware", "cpu"]
+        quick += ["--per_device_train_batch_size", "2", "--eval_strategy", "no", "--save_strategy", "no"]
+        result = CliRunner().invoke(app, [*train[1:], *quick])
+        assert result.exit_code == 0, result.output
+        assert list(tmp_path.glob("runs/*/*/model.safetensors"))
 
     def test_json_holds_the_table(self, leaner):
         document = json.loads(leaner("--family", "gpt", "--params", "30M", "--rows", 4, "--json").output)
@@ -524,33 +634,31 @@ class TestCommand:
         assert document["kernels"]["32"]["FlashInfer"] is False
 
     def test_write(self, leaner, tmp_path, monkeypatch):
-        """A path, a .json file, and a name that `leaner shapes` then lists."""
-        registry = tmp_path / "configuration"
-        shutil.copytree(shapes.shapes_folder(), registry, ignore=shutil.ignore_patterns("__pycache__"))
-        for module in (shapes, planner):
-            monkeypatch.setattr(module, "shapes_folder", lambda: registry)
-        question = ("--family", "gpt", "--params", "30M", "--pick", 3)
+        """A name is a file of the working folder, else a path; the package gets no file."""
+        monkeypatch.chdir(tmp_path)
+        registry = sorted(shapes.shapes_folder().rglob("*"))
+        question = ("--family", "gpt", "--params", "30M", "--rows", 20, "--pick", 3)
         expected = plan("gpt", Budget(parameters=30e6))[2].config
+        fields = json.loads((shapes.shapes_folder() / "gpt/base.json").read_text()).keys()
         for name, path in (
             (tmp_path / "a.json", tmp_path / "a.json"),
             (tmp_path / "b", tmp_path / "b.json"),
-            ("thirty", registry / "gpt" / "thirty.json"),
+            ("thirty", Path("thirty.json")),
+            ("lean-thirty", Path("lean-thirty.json")),
+            ("MINE.JSON", Path("MINE.JSON")),
         ):
             result = leaner(*question, "--write", name)
-            assert result.exit_code == 0 and f"row 3 → {path}" in result.output.replace("\n", ""), result.output
+            assert result.exit_code == 0 and f"Saved: row 3, as {path}\n" in result.output, result.output
             for loaded in (AutoConfig.from_pretrained(path), load_config(str(path))):
                 assert describe(loaded) == describe(expected)
                 assert loaded.count_parameters() == expected.count_parameters()
-            assert json.loads(path.read_text()).keys() == json.loads((registry / "gpt/base.json").read_text()).keys()
+            assert json.loads(path.read_text()).keys() == fields
+            before = path.read_bytes()
             again = leaner(*question, "--write", name)
             assert again.exit_code == 1 and "exists already; expected a new name" in again.stderr
-        assert load_config("gpt/thirty").num_hidden_layers == expected.num_hidden_layers
-        listed = CliRunner().invoke(app, ["shapes", "--family", "gpt"]).output
-        assert "gpt/thirty" in listed
-        result = leaner(*question, "--write", tmp_path / "MINE.JSON")
-        assert result.exit_code == 0 and (tmp_path / "MINE.JSON").is_file(), result.output
+            assert path.read_bytes() == before
+        assert sorted(shapes.shapes_folder().rglob("*")) == registry
         for name, message in (
-            ("lean-thirty-one", "needs its baseline, gpt/thirty-one"),
             ("a b", "expected letters, digits, dots and dashes, or a path"),
             (tmp_path / "no" / "c.json", "cannot be written"),
         ):
@@ -629,7 +737,7 @@ class TestCommand:
 
     def test_legend(self, leaner):
         """Signs and the planner's own limits are printed, from the numbers that decide."""
-        text = " ".join(leaner("--family", "gpt", "--params", "30M", "--rows", 1).output.split())
+        text = " ".join(leaner("--family", "gpt", "--params", "30M", "--rows", 1, "--advice").output.split())
         for words in ("+ more layers than the source names", "fit says yes within 1 layer", "mobile within 2"):
             assert words in text
         assert (advice.FIT_OFF, advice.MOBILE_OFF, advice.SOVIT_OFF) == (1, 2, 1.2)
@@ -670,7 +778,7 @@ class TestCommand:
     def test_arithmetic_is_quick(self):
         """At most 2 s over what importing PreTrainedModel takes, the two taking turns."""
         alone = [sys.executable, "-c", "from transformers.modeling_utils import PreTrainedModel"]
-        command = [sys.executable, "-m", "modeling_leaner.cli", "plan", "--family", "gpt", "--params", "30M"]
+        command = [sys.executable, "-m", "modeling_leaner", "plan", "--family", "gpt", "--params", "30M"]
         times = {"alone": [], "plan": []}
         for _ in range(5):
             for name, words in (("alone", alone), ("plan", command)):
@@ -695,7 +803,7 @@ class TestMeasure:
 
     def test_table_and_json(self, leaner):
         text = leaner(*self.SMALL, "--rows", 1).output
-        assert "taking turns" in text and "prediction" in text
+        assert "taking turns" in text and "of what was" in text
         document = json.loads(leaner(*self.SMALL, "--rows", 1, "--json").output)
         assert document["start"]["measured"]["training_step_s"] > 0
         assert document["candidates"][0]["measured"]["peak_memory_bytes"] > 0
@@ -782,7 +890,7 @@ class TestMeasure:
         assert result.exit_code == 1 and "this machine has no CUDA device" in result.stderr
 
 
-PAGE = (Path(__file__).parent.parent / "configuration" / "README.md").read_text()
+PAGE = (Path(__file__).parent.parent / "docs" / "choosing-a-shape.md").read_text()
 
 
 @pytest.mark.parametrize("part", re.split(r"```bash\n", PAGE)[1:])

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from modeling_leaner.training import arguments, data, evaluate, sources, tasks, train
 from modeling_leaner.training.arguments import RECIPES, recipe_names
-from training_data import read_lines, write_rows, write_shape
+from training_data import merged, read_lines, write_rows, write_shape
 
 
 FAMILIES = {
@@ -52,12 +52,12 @@ def small_sets(monkeypatch):
 def run(recipe, family, folder, *words):
     settings = yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())
     image = {"image_size": 8, "patch_size": 4} if settings["dataset"] == "digits" else {}
-    line = [recipe, "--shape", write_shape(family, folder, **image), "--output_dir", str(folder / "run")]
+    line = ["--shape", write_shape(family, folder, **image), "--output_dir", str(folder / "run")]
     if settings["dataset"] not in sources.BUILT_IN:
         name = settings.get("dataset_config", settings["dataset"])
         split = settings.get("eval_split", "validation")
         line += ["--holdout", "0", "--data_files", *write_rows(folder, name, split)]
-    train.main([*line, *FEW.split(), *SMALLER.get(recipe, "").split(), *words])
+    train.main([recipe, *merged(line, FEW.split(), SMALLER.get(recipe, "").split(), words)])
     return folder / "run"
 
 

@@ -18,9 +18,16 @@ import modeling_leaner
 
 FAMILIES = {"vit": test_vit.TestLeanViT, "bert": test_bert.TestLeanBERT, "gpt": test_gpt.TestLeanGPT}
 CODE = {
-    "vit": ["configuration_lean_vit.py", "configuration_leaner.py", "layers_leaner.py", "modeling_lean_vit.py"],
+    "vit": [
+        "checkpoints_leaner.py",
+        "configuration_lean_vit.py",
+        "configuration_leaner.py",
+        "layers_leaner.py",
+        "modeling_lean_vit.py",
+    ],
     **{
         family: [
+            "checkpoints_leaner.py",
             f"configuration_lean_{family}.py",
             "configuration_leaner.py",
             "heads_leaner.py",
@@ -83,6 +90,25 @@ def test_every_head_in_a_process_without_the_package(family, tmp_path):
         for config in saved:
             assert config["code"] == CODE[family]
             assert config["auto_map"] == config_class.auto_classes()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_another_depth_is_warned_of_under_remote_code(family, tmp_path):
+    tests = FAMILIES[family]()
+    folder = tests.saved(tmp_path / "model")
+    tests.edit_config(folder, num_hidden_layers=5)
+    code = f"import transformers; transformers.AutoModel.from_pretrained({str(folder)!r}, trust_remote_code=True)"
+    process = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")},
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-4000:]
+    (warning,) = (line for line in process.stderr.splitlines() if "does not fit the backbone" in line)
+    assert warning.endswith("newly initialised, that is untrained: layers.3.*, layers.4.*")
 
 
 def test_the_child_refuses_to_run_where_the_package_is_importable(tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from modeling_leaner.training.trainer import COMPLETE, remove_partial_checkpoints, whole_checkpoints
-from training_data import documents, read_lines, write_shape
+from training_data import documents, merged, read_lines, write_shape
 
 
 SCRIPT = Path(__file__).parent / "killed.py"
@@ -133,8 +133,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(runs, arguments, uninterrupted, tmp_
     folder = tmp_path / "run"
     words = [*arguments, "--output_dir", str(folder)]
     if strategy == "epoch":
-        words += ["--eval_strategy", "epoch", "--save_strategy", "epoch"]
-        runs.finish([*words[:-5], str(tmp_path / "whole"), *words[-4:]])
+        words = merged(words, ["--eval_strategy", "epoch", "--save_strategy", "epoch"])
+        runs.finish(merged(words, ["--output_dir", str(tmp_path / "whole")]))
         uninterrupted = tmp_path / "whole"
 
     def second_step(ready):

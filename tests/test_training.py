@@ -18,7 +18,7 @@ from modeling_leaner.training.tokenizer import train_tokenizer
 from modeling_leaner.training.trainer import LeanTrainer, whole_checkpoints
 from safetensors import SafetensorError
 from torch import nn
-from training_data import documents, labelled, pictures, read_lines, write_shape
+from training_data import documents, labelled, merged, pictures, read_lines, write_shape
 
 
 FEW = """--max_steps 4 --per_device_train_batch_size 8 --eval_strategy no --save_strategy no --disable_tqdm true
@@ -40,7 +40,7 @@ def run(tmp_path, capsys):
         line = ["--task", task, "--shape", shape, "--output_dir", str(tmp_path / "run"), *tokenizer, *few]
         capsys.readouterr()
         try:
-            train.main([*line, "--data_files", *files, *words])
+            train.main(merged([*line, "--data_files", *files], words))
             status = 0
         except SystemExit as end:
             status = end.code
@@ -135,7 +135,7 @@ def test_no_space_left(run, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    few = [*FEW, "--save_strategy", "steps", "--save_steps", "2"]
+    few = merged(FEW, ["--save_strategy", "steps", "--save_steps", "2"])
     rows = documents(16, 0)
     original, calls = torch.save, []
     monkeypatch.setattr(
@@ -162,7 +162,7 @@ def test_a_gpu_where_there_is_none(run):
 
 
 def test_a_loss_that_is_no_number(run, monkeypatch):
-    few = [*FEW, "--save_strategy", "steps", "--save_steps", "2"]
+    few = merged(FEW, ["--save_strategy", "steps", "--save_steps", "2"])
     original = LeanTrainer.compute_loss
 
     def poisoned(self, *args, **kwargs):
@@ -177,7 +177,7 @@ def test_a_loss_that_is_no_number(run, monkeypatch):
 
 def test_an_infinite_gradient_leaves_no_checkpoint(run, monkeypatch):
     """The loss is finite, the weights after the step are not."""
-    few = [*FEW, "--save_strategy", "steps", "--save_steps", "1"]
+    few = merged(FEW, ["--save_strategy", "steps", "--save_steps", "1"])
     original = LeanTrainer.training_step
 
     def poisoned(self, *args, **kwargs):

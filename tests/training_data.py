@@ -1,5 +1,6 @@
 """Small made-up rows in the columns of each dataset that the recipes name, and shapes that train in a second."""
 
+import itertools
 import json
 import os
 import random
@@ -111,3 +112,14 @@ def write_rows(folder: Path, dataset: str, eval_split: str, train: int = 96, hel
 def read_lines(folder: Path) -> list[dict]:
     """metrics.jsonl of a run."""
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def merged(*command_lines: list[str] | tuple[str, ...]) -> list[str]:
+    """One command line of several, in which a later option replaces an earlier one: the command refuses it twice."""
+    options: dict[str, list[str]] = {}
+    for word in itertools.chain(*command_lines):
+        if word.startswith("--"):
+            name = word.split("=")[0]
+            options[name] = []
+        options[name].append(word)
+    return list(itertools.chain(*options.values()))

@@ -20,11 +20,14 @@ import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
+from .repeated import RepeatedKey, given_options, load_yaml
+
 
 RECIPES = Path(__file__).parent / "recipes"
 TASKS = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
-NOT_IN_RECIPES = ("shape", "resume", "output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict")
+NOT_IN_RECIPES = ("shape", "resume", "restart", "output_dir", "resume_from_checkpoint")
+NOT_IN_RECIPES += ("do_train", "do_eval", "do_predict")
 
 
 def option(default: object, help: str) -> typing.Any:
@@ -38,6 +41,7 @@ class RecipeArguments(TrainingArguments):
     # The run
     shape: str | None = option(None, "named shape (vit/lean-tiny), folder, config file or Hub id")
     resume: bool = option(False, "continue the run in output_dir from its last whole checkpoint")
+    restart: bool = option(False, "with resume: begin again where every checkpoint is damaged")
     hardware: Literal["auto", "cpu", "gpu"] = option("auto", "auto takes a GPU where there is one")
     task: Literal[TASKS] | None = option(None, f"one of {', '.join(TASKS)}")
 
@@ -189,6 +193,13 @@ class SettingsParser(HfArgumentParser):
     def error(self, message: str) -> typing.NoReturn:
         raise ValueError(re.sub(r"^argument --(\w+)(/\S+)?:", r"\1:", message))
 
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += suggestion(str(value), map(str, action.choices))
+            raise
+
     def action(self, key: str) -> argparse.Action | None:
         return self._option_string_actions.get(f"--{key}")
 
@@ -197,7 +208,7 @@ class SettingsParser(HfArgumentParser):
         namespace, unknown = self.parse_known_args(tokens)
         for token in unknown:
             if token.startswith("--"):
-                raise ValueError(unknown_key(token.removeprefix("--").split("=")[0]))
+                raise ValueError(unknown_key(token.removeprefix("--").split("=")[0].replace("-", "_")))
             raise ValueError(f"unexpected {token!r}: expected --key value")
         for name, (low, high) in BOUNDS.items():
             value = getattr(namespace, name)
@@ -208,11 +219,17 @@ class SettingsParser(HfArgumentParser):
         return namespace
 
 
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """What an error about an unknown name ends with: the nearest of the names, or nothing where none is near."""
+    nearest = difflib.get_close_matches(name, list(names), n=1)
+    return f", did you mean {nearest[0]}?" if nearest else ""
+
+
 def unknown_key(key: str) -> str:
-    """What is said of a key that no setting has."""
-    nearest = difflib.get_close_matches(key, [each.name for each in fields(RecipeArguments)], n=1)
-    nearest = [OTHER_NAMES[key]] if key in OTHER_NAMES else nearest
-    return f"{key}: unknown key" + (f", did you mean {nearest[0]}?" if nearest else "")
+    """The error about a key that no setting has."""
+    if key in OTHER_NAMES:
+        return f"{key}: unknown key, did you mean {OTHER_NAMES[key]}?"
+    return f"{key}: unknown key{suggestion(key, [each.name for each in fields(RecipeArguments)])}"
 
 
 def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
@@ -256,17 +273,25 @@ def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
     """
     path = RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
     if not path.is_file():
-        raise ValueError(f"{name}: no such recipe file, nor one of {', '.join(recipe_names())}")
+        near = suggestion(name, recipe_names())
+        raise ValueError(f"{name}: no such recipe file, nor one of {', '.join(recipe_names())}{near}")
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    except RepeatedKey as error:
+        raise ValueError(f"{path}: {error}") from error
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: expected keys and values, got {type(settings).__name__}")
     return path, settings
 
 
-def parse(recipe: str | None, command_line: Iterable[str] = (), needed: tuple[str, ...] = ()) -> RecipeArguments:
+def parse(
+    recipe: str | None,
+    command_line: Iterable[str] = (),
+    needed: tuple[str, ...] = (),
+    fixed: dict[str, object] | None = None,
+) -> RecipeArguments:
     """The resolved settings of a run.
 
     `given` of the result holds the keys of the command line; `settings`, as plain values, what differs from the
@@ -276,11 +301,14 @@ def parse(recipe: str | None, command_line: Iterable[str] = (), needed: tuple[st
         recipe: name or path of a recipe; None for the defaults alone.
         command_line: words such as `["--learning_rate", "1e-3"]`, which win over the recipe.
         needed: keys that must have a value.
+        fixed: settings that win over the command line, too.
 
     Raises:
         ValueError: one line that names the file where it is the recipe's fault, and the key.
     """
-    parser, tokens, words = SettingsParser(), [], list(command_line)
+    parser, words = SettingsParser(), list(command_line)
+    tokens: list[str] = []
+    given = given_options(parser, words)
     if recipe is not None:
         path, settings = read_recipe(recipe)
         try:
@@ -293,7 +321,7 @@ def parse(recipe: str | None, command_line: Iterable[str] = (), needed: tuple[st
             parser.parse_tokens(tokens)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-    namespace = parser.parse_tokens([*tokens, *words])
+    namespace = parser.parse_tokens([*tokens, *words, *tokens_of(fixed or {}, parser)])
     for key in needed:
         if getattr(namespace, key) in (None, []):
             raise ValueError(f"{key}: missing; give it in the recipe or as --{key}")
@@ -305,7 +333,7 @@ def parse(recipe: str | None, command_line: Iterable[str] = (), needed: tuple[st
         if "SchedulerType" in str(error):
             raise ValueError(f"lr_scheduler_type: {error}") from error
         raise
-    arguments.given = {word.removeprefix("--").split("=")[0] for word in words if word.startswith("--")}
+    arguments.given = set(given)
     defaults = vars(parser.parse_tokens([]))
     arguments.settings = {
         key: value.value if isinstance(value, Enum) else value

@@ -1,6 +1,7 @@
 """`leaner evaluate MODEL`: a task's metrics of a run folder, a published folder or a Hub id; one JSON line last."""
 
 import json
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -11,13 +12,14 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.hub import require_source
-from modeling_leaner.quiet import quiet_libraries
 from modeling_leaner.shapes import load_config
+from modeling_leaner.support.quiet import quiet_libraries
 
 from . import report
-from .arguments import RecipeArguments, parse
+from .arguments import RecipeArguments, SettingsParser, parse
 from .help import HELP
 from .loading import build_model, has_weights, load_processing, task_of, with_fields
+from .repeated import given_options
 from .sources import Rows, content_sha256, describe, load_evaluation, load_training
 from .tasks import Task
 from .train import split_name
@@ -77,15 +79,17 @@ def load(model: str, words: list[str], scratch: str) -> Evaluation:
         raise ValueError(f"{model}: no such folder")
     require_source(model)
     recipe = saved_recipe(model)
-    if recipe is None and not Path(model).is_dir() and "--task" not in words:
+    given = set(given_options(SettingsParser(), words))
+    for key in ("shape", "output_dir"):
+        if key in given:
+            raise ValueError(f"{key}: not for evaluate, which reads {model} and writes no folder")
+    if recipe is None and not Path(model).is_dir() and "task" not in given:
         raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
-    # The last word wins: the model's folder and a scratch folder are not the user's to choose.
-    given = {word.split("=")[0] for word in words}
-    if given & {"--data_files", "--dataset", "--eval_split"} and not given & {"--holdout", "--tuning_holdout"}:
-        words = [*words, "--holdout", "0", "--tuning_holdout", "0"]  # those were rows of the model's own data
-    words = [*words, "--shape", model, "--output_dir", scratch, "--eval_strategy", "no", "--save_strategy", "no"]
-    words += ["--implementation", "lean"]  # whichever was trained, this family's was saved
-    arguments = parse(None if recipe is None else str(recipe), words, needed=("task",))
+    fixed = {"shape": model, "output_dir": scratch, "eval_strategy": "no", "save_strategy": "no"}
+    fixed["implementation"] = "lean"  # whichever was trained, this family's was saved
+    if given & {"data_files", "dataset", "eval_split"} and not given & {"holdout", "tuning_holdout"}:
+        fixed["holdout"] = fixed["tuning_holdout"] = 0  # those were rows of the model's own data
+    arguments = parse(None if recipe is None else str(recipe), words, needed=("task",), fixed=fixed)
     config, held_out = load_config(model), arguments.holdout or arguments.tuning_holdout
     processing = load_processing(arguments, config, None)
     rows = load_training(arguments)[1] if held_out else load_evaluation(arguments)
@@ -107,6 +111,9 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
         network = build_model(arguments, config, task, complete=True)
         trainer = LeanTrainer(network, arguments, task, eval_dataset=prepared)
         metrics = trainer.evaluate()
+    for name, value in scores(metrics).items():
+        if not math.isfinite(value):
+            raise ValueError(f"{model}: {name} is {value}: the model's outputs are not finite")
     return {
         "model": model,
         "task": task.name,

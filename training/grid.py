@@ -41,9 +41,10 @@ from pathlib import Path
 import yaml
 
 from modeling_leaner.shapes import shape_names
-from modeling_leaner.suggest import did_you_mean
+from modeling_leaner.support.suggest import did_you_mean
 
 from . import report
+from .repeated import RepeatedKey, load_yaml
 
 
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
@@ -222,7 +223,7 @@ def load_grid(path: Path) -> Grid:
         GridError: one line that names the file, the key and what was expected.
     """
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = load_yaml(path.read_text(encoding="utf-8"))
         if not isinstance(values, dict):
             raise GridError(f"expected keys and values, got {values!r:.100}")
         values = {"output_dir": f"runs/sweeps/{path.stem}", **values, "margin": _number(values.get("margin"))}
@@ -233,7 +234,7 @@ def load_grid(path: Path) -> Grid:
         return _checked(read_keys(Grid, values))
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise GridError(f"{path}: no YAML file: {' '.join(str(error).split())}") from error
-    except GridError as error:
+    except (GridError, RepeatedKey) as error:
         raise GridError(f"{path}: {error}") from error
 
 

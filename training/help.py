@@ -6,7 +6,7 @@ Each command reads its words itself; a test compares these texts with what it re
 import re
 from dataclasses import fields
 
-from modeling_leaner.suggest import did_you_mean
+from modeling_leaner.support.suggest import did_you_mean
 
 
 HELP = {

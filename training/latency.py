@@ -5,7 +5,6 @@ shape had its turn, with quartiles. Run it while nothing else runs: the ratios o
 times with those of another day may not. Weights are random, since no arithmetic here depends on their values.
 """
 
-import argparse
 import functools
 import json
 import sys
@@ -23,6 +22,7 @@ from . import report
 from .grid import Grid, GridError, load_grid
 from .loading import resized, with_fields
 from .measure_shapes import take_turns
+from .repeated import CommandParser
 from .runs import settings
 from .tasks import TASKS
 
@@ -92,7 +92,7 @@ def measure(
 
 def main(argv: list[str]) -> None:
     """The command; status 1 after one line where the grid is refused."""
-    parser = argparse.ArgumentParser(prog="leaner latency", description=__doc__.split("\n")[0])
+    parser = CommandParser(prog="leaner latency", description=__doc__.split("\n")[0])
     parser.add_argument("grid", type=Path, help="the grid file, YAML")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args(argv)

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import datasets
+import torch
 import transformers
 from datasets.fingerprint import Hasher
+from safetensors import safe_open
 from transformers import (
     AutoTokenizer,
     PreTrainedModel,
@@ -13,6 +15,7 @@ from transformers import (
     set_seed,
 )
 from transformers.models.auto.image_processing_auto import AutoImageProcessor  # top level: needs torchvision in 5.17
+from transformers.utils import CONFIG_NAME, cached_file
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
@@ -20,9 +23,9 @@ from modeling_leaner.conversion import ConversionError, from_lean_config
 from modeling_leaner.shapes import family_of, shape_names
 
 from .arguments import RecipeArguments
-from .sources import Rows
-from .tasks import TASKS, Task
-from .tokenizer import KINDS, save_whole, train_tokenizer
+from .sources import Rows, check_cache
+from .tasks import TASKS, Task, fitting
+from .tokenizer import KINDS, VocabularyTooSmall, save_whole, train_tokenizer
 
 
 def has_weights(source: str) -> bool:
@@ -78,7 +81,11 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
 
 
 def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows) -> PreTrainedTokenizerBase:
-    """The tokenizer of the recipe's kind on the training rows (at most 200,000); kept in the datasets' cache."""
+    """The tokenizer of the recipe's kind on the training rows (at most 200,000); kept in the datasets' cache.
+
+    Raises:
+        ValueError: the shape's vocabulary is too small for it, or the cache cannot be written to.
+    """
     probe = TASKS[arguments.task].text_columns_of(arguments, train)
     length = arguments.max_length or config.max_position_embeddings
     settings = (arguments.tokenizer, config.vocab_size, length, family_of(config), probe, __version__)
@@ -90,8 +97,12 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
         streamed = isinstance(train, datasets.IterableDataset)
         rows = train.take(200_000) if streamed else train.select(range(min(len(train), 200_000)))
         texts = (row[column] for row in rows for column in probe)
-        tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family_of(config))
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        check_cache(folder.parent, "HF_HOME", "XDG_CACHE_HOME")
+        try:
+            tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family_of(config))
+        except VocabularyTooSmall as error:
+            fit = fitting(config, "vocab_size", error.needed)
+            raise ValueError(f"tokenizer: {arguments.tokenizer} for {arguments.shape}: {error}{fit}") from error
         try:
             save_whole(tokenizer, folder)
         except OSError:
@@ -161,6 +172,24 @@ def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str
     return type(config)(**values)
 
 
+def check_weights(source: str, model: PreTrainedModel) -> None:
+    """Raises ValueError for a tensor of a checkpoint that is not stored as floating point, or not finite; names it."""
+    folder = Path(source) if Path(source).is_dir() else Path(cached_file(source, CONFIG_NAME)).parent
+    for path in sorted(folder.glob("model*.safetensors")):
+        with safe_open(path, "pt") as tensors:
+            names = tensors.keys()
+            for name in names:
+                dtype = tensors.get_slice(name).get_dtype()
+                if not dtype.startswith(("F", "BF")):
+                    raise ValueError(f"{path}: {name} is stored as {dtype}, expected floating point")
+    for name, tensor in model.state_dict().items():
+        if tensor.is_meta:
+            continue  # another process holds it
+        bad = tensor.numel() - int(torch.isfinite(tensor).sum())
+        if bad:
+            raise ValueError(f"{source}: {name}: {bad:,} of {tensor.numel():,} values are NaN or infinite")
+
+
 HEADS = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler")
 
 
@@ -168,7 +197,8 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, comp
     """The model with the task's head: from the seed, or a checkpoint's weights with a new head where it has none.
 
     Raises:
-        ValueError: a checkpoint lacks tensors outside the head, or, with `complete`, any; or some have another shape.
+        ValueError: a checkpoint lacks tensors outside the head, or, with `complete`, any; or some have another shape,
+            are not finite, or not stored as floating point.
     """
     set_seed(arguments.seed)
     auto_class, source = getattr(transformers, f"AutoModel{task.head}"), str(arguments.shape)
@@ -194,4 +224,5 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, comp
     missing = [name for name in info["missing_keys"] if not name.startswith(new or "-")]
     if missing:
         raise ValueError(f"{source}: no trained {', '.join(sorted(missing)[:3])} for {arguments.task}")
+    check_weights(source, model)
     return model

@@ -15,7 +15,7 @@ import transformers
 from torch.profiler import ProfilerActivity, profile
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.memory import StepSetting, scored_rows
+from modeling_leaner.planning.memory import StepSetting, scored_rows
 
 
 WARM_UP = 2

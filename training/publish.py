@@ -2,11 +2,10 @@
 
 Of each shape that the grid's `publish` names it takes the run of the first seed, whatever its result: weights, code,
 configuration, tokenizer or processor, the resolved recipe, and a results.json with the evidence of the whole grid. Of
-a folder that is there only the evidence and the card are written anew; `--replace` takes all anew from the run.
-Without a grid, evidence and card of every folder that is there: a card also shows the rows of other grids.
+a folder that is there only the evidence, the card and the copies of the model code are written anew; `--replace` takes
+all anew from the run. Without a grid, those of every folder that is there: a card also shows the rows of other grids.
 """
 
-import argparse
 import contextlib
 import json
 import shutil
@@ -17,10 +16,11 @@ from typing import Any
 
 import yaml
 
-from modeling_leaner.quiet import quiet_libraries
+from modeling_leaner.support.quiet import quiet_libraries
 
 from . import report
 from .baselines import guesses
+from .code_copies import renew_code
 from .comparison import GUESSES
 from .continuations import continuations
 from .evaluate import load
@@ -28,6 +28,7 @@ from .evidence import dataset_name, gather
 from .grid import Grid, check_unchanged, load_grid, write_grid
 from .index import write_index
 from .published import write_card
+from .repeated import CommandParser
 from .runs import read_rows, reported, tune
 from .sources import load_evaluation, load_training
 from .tasks import CausalLM
@@ -160,7 +161,7 @@ def moved(folder: Path, target: Path, scratch: Path) -> None:
 
 
 def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
-    """Writes the evidence and the card of a folder that is there, both or neither; the rest stays as it is.
+    """Writes evidence, card and code of a folder that is there, all or nothing; the rest stays as it is.
 
     Raises:
         ValueError: the folder is another's, or does not hold together.
@@ -171,6 +172,7 @@ def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
         shutil.copytree(target, folder)
+        renew_code(folder)
         report.write_json(folder / "results.json", results)
         with in_place_of(folder, target):
             write_card(folder)
@@ -201,6 +203,7 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
         for pattern in KEPT:
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
+        renew_code(folder)  # the run may be older than the package
         recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
         recipe = {key: value for key, value in recipe.items() if key not in LOCAL} | {"shape": results["shape"]}
         text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
@@ -229,7 +232,7 @@ def renew_all() -> None:
 
 def main(argv: list[str]) -> None:
     """The command; status 1 and one line where something is missing or does not hold."""
-    parser = argparse.ArgumentParser(prog="leaner publish", description=__doc__.split("\n")[0])
+    parser = CommandParser(prog="leaner publish", description=__doc__.split("\n")[0])
     parser.add_argument("grid", nargs="?", type=Path, help="YAML, with publish; left out, renew the folders there are")
     parser.add_argument("--data_files", nargs="+", default=[], help="a local copy of the recipe's dataset")
     parser.add_argument("--replace", action="store_true", help="take folders that are there anew, weights too")

@@ -14,7 +14,7 @@ from . import report
 from .arguments import RecipeArguments
 from .sources import Rows
 from .tasks import Task
-from .trainer import remove_partial_checkpoints, whole_checkpoints
+from .trainer import COMPLETE, checkpoints, damage, remove_partial_checkpoints, whole_checkpoints
 
 
 RECIPE, STARTED, LOCK = "recipe.yaml", "started.json", ".lock"
@@ -62,7 +62,8 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
     """The checkpoint to continue from; nothing is written yet.
 
     Raises:
-        ValueError: the folder holds a run and `resume` is not set, or a run with other settings, or something else.
+        ValueError: the folder holds a run and `resume` is not set, or a run with other settings, or something else;
+            or all its checkpoints are damaged and `restart` is not set.
     """
     folder, settings = Path(arguments.output_dir), settings_of(arguments)
     saved = folder / RECIPE
@@ -78,7 +79,32 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
             was, asked = (f"{values[key]!r}" if key in values else "not set" for values in (before, settings))
             raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
     whole = whole_checkpoints(folder)
-    return whole[-1] if whole else None
+    if whole:
+        return whole[-1]
+    if not arguments.restart:
+        check_none_was_whole(folder)
+    return None
+
+
+def check_none_was_whole(folder: Path) -> None:
+    """Raises ValueError where a folder without a whole checkpoint has had one: its steps are not thrown away unasked.
+
+    A single checkpoint without `complete.json` is what a run leaves that was killed while it wrote the first one.
+    """
+    there = checkpoints(folder)
+    if len(there) > 1 or any((path / COMPLETE).exists() for path in there):
+        damages = "; ".join(f"{path.name}: {damage(path)}" for path in there)
+        raise ValueError(f"{folder}: every checkpoint is damaged ({damages}); --resume --restart begins at step 0")
+
+
+def finished_results(folder: Path) -> dict[str, object] | None:
+    """results.json of a run that came to its end, card and weights included; None where something is missing."""
+    if not (folder / "README.md").is_file() or not any(folder.glob("model*.safetensors")):
+        return None
+    try:
+        return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def identity(rows: Rows | None) -> dict[str, object] | None:
@@ -89,19 +115,16 @@ def identity(rows: Rows | None) -> dict[str, object] | None:
     return {"rows": len(rows), "ends": Hasher.hash(ends)}
 
 
-def open_folder(
-    arguments: RecipeArguments, recipe: str | None, task: Task, train: Rows, held_out: Rows | None
-) -> None:
-    """Writes what the run is into its folder, or compares; removes what a killed run left half written.
+def compare_start(arguments: RecipeArguments, task: Task, train: Rows, held_out: Rows | None) -> dict[str, object]:
+    """What a run starts with: rows, classes and batch, as `started.json` has them.
 
     Raises:
-        ValueError: the run that goes on was begun with other rows, other classes or another batch.
+        ValueError: the run in the folder was begun with others.
     """
-    folder = Path(arguments.output_dir)
     batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
     now = {"rows a step": batch, "training rows": identity(train), "evaluation rows": identity(held_out)}
     now["classes"] = task.classes
-    started = folder / STARTED
+    started = Path(arguments.output_dir) / STARTED
     if started.is_file():
         before = json.loads(started.read_text(encoding="utf-8"))
         for key, value in now.items():
@@ -109,8 +132,14 @@ def open_folder(
                 counted = key == "rows a step"
                 what = f"{before.get(key)} there and {value} here" if counted else "others than at its start"
                 raise ValueError(f"{started}: {key}: {what}; a run goes on with its own")
-    else:
+    return now
+
+
+def open_folder(arguments: RecipeArguments, recipe: str | None, start: dict[str, object]) -> None:
+    """Writes what the run is into its folder, `start` of `compare_start`; removes what a kill left half written."""
+    folder = Path(arguments.output_dir)
+    if not (folder / STARTED).is_file():
         write_recipe(folder, arguments, recipe)
-        report.write_json(started, now)
+        report.write_json(folder / STARTED, start)
     for path in remove_partial_checkpoints(folder):
         print(f"{path} was not written to its end and is not used")

@@ -361,7 +361,10 @@ def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
         settings = {**settings, **_of_branch(grid, run.shape, grid.tuning.tokens), **(grid.tuning.overrides or {})}
     elif run.phase == "trunk":
         settings = {**settings, **trunk_settings(grid, run.shape)}
-    words += words_of({**settings, **_of_branch(grid, run.shape, run.branch)}) + [*local]
+    settings = {**settings, **_of_branch(grid, run.shape, run.branch)}
+    if local:
+        settings.pop("data_files", None)  # this machine's copy takes its place
+    words += words_of(settings) + [*local]
     return [*words, "--resume"] if folder.is_dir() and any(folder.iterdir()) else words
 
 

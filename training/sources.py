@@ -3,8 +3,11 @@
 import functools
 import hashlib
 import json
+import os
+import tempfile
 from pathlib import Path
 
+import datasets
 import pyarrow.parquet
 from datasets import (
     Dataset,
@@ -17,7 +20,7 @@ from datasets import (
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
-from modeling_leaner.suggest import did_you_mean
+from modeling_leaner.support.suggest import did_you_mean
 
 from . import data
 from .arguments import LANGUAGE_MODELLING, RecipeArguments
@@ -33,6 +36,25 @@ BUILT_IN = {
 }
 LISTOPS = ("listops", "listops-short")  # with as many test expressions as asked for
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
+
+
+def check_cache(folder: Path, *variables: str) -> None:
+    """Raises ValueError where a cache cannot be written to; names its folder and the variable that it comes from."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        variable = next((name for name in variables if name in os.environ), variables[0])
+        where = f"{variable} is {os.environ[variable]}" if variable in os.environ else f"{variable} is not set"
+        raise ValueError(
+            f"{folder}: this cache cannot be written to ({error.strerror}); {where}, expected a folder that can be"
+        ) from error
+
+
+def check_datasets_cache() -> None:
+    """Raises ValueError where the folder in which `datasets` keeps what it prepared cannot be written to."""
+    check_cache(Path(datasets.config.HF_DATASETS_CACHE), "HF_DATASETS_CACHE", "HF_HOME", "XDG_CACHE_HOME")
 
 
 def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
@@ -109,6 +131,8 @@ def load_split(
     whole, name = split.split("[")[0], describe(dataset, split, data_files or [])
     if test_trees is not None and (data_files or dataset not in LISTOPS):
         raise ValueError(f"test_trees: only of {' and '.join(LISTOPS)}, which are generated, not of {name}")
+    if not streaming and (data_files or dataset not in BUILT_IN):
+        check_datasets_cache()
     if data_files:
         files = split_files(data_files)
         chosen = files.get(whole) or files.get(None)

@@ -9,7 +9,6 @@ In output_dir: results.csv (one row per finished or failed run, see `runs.py`), 
 run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same command continues it.
 """
 
-import argparse
 import fcntl
 import io
 import os
@@ -25,6 +24,7 @@ from pathlib import Path
 from . import report
 from .comparison import show, summarise
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
+from .repeated import CommandParser
 from .runs import (
     Row,
     Run,
@@ -202,7 +202,7 @@ def main(argv: list[str]) -> None:
     Raises:
         SystemExit: 1 and one line where the grid is refused, 1 where a reported run failed, 130 when interrupted.
     """
-    parser = argparse.ArgumentParser(prog="leaner sweep", description="Shapes × seeds × learning rates, one recipe.")
+    parser = CommandParser(prog="leaner sweep", description="Shapes × seeds × learning rates, one recipe.")
     parser.add_argument("grid", type=Path, help="the grid file, YAML")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; they share the machine's cores")
     parser.add_argument("--data_files", nargs="+", help="a local copy of the recipe's dataset, as of leaner train")

@@ -22,6 +22,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.shapes import family_of, load_shape, shape_names
 
 from . import question_answering
 from .arguments import RecipeArguments
@@ -105,6 +106,19 @@ def _in_file(batch: dict[str, list], indices: list[int], function: Callable[...,
     return function(batch, places[indices].tolist())
 
 
+def fitting(config: LeanConfig, key: str, least: int) -> str:
+    """The end of an error about a shape that is too small: those of its family whose `key` is at least `least`."""
+    sizes = {}
+    for name in shape_names():
+        shape = load_shape(name)
+        if family_of(shape) == family_of(config) and getattr(shape, key) >= least:
+            sizes[name] = shape.count_parameters().total
+    if not sizes:
+        return ""
+    smallest = sorted(sizes, key=sizes.get)[:5]
+    return f"; shapes with {key} {least} or more, smallest first: {', '.join(smallest)}"
+
+
 class Task:
     """What every task states; see the module's docstring.
 
@@ -173,6 +187,10 @@ class Task:
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
         """Name and value of a guess that reads no input, from the prepared rows; None where there is none."""
         return None
+
+    def never_seen(self, train: Rows) -> list[str]:
+        """The names of the classes that no prepared training row has; none of a stream, which is not counted."""
+        return []
 
     def _random(self, generators: Generators, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         """Uniform numbers in [0, 1): (B, *shape)."""
@@ -244,6 +262,12 @@ class Classification(Task):
         guesses = range(len(names)) if self.metric == "f1" else [majority]
         scores = [self.score(EvalPrediction(np.tile(names[guess], (len(labels), 1)), labels)) for guess in guesses]
         return f"{self.metric} of one class", max(score[self.metric] for score in scores)
+
+    def never_seen(self, train: Rows) -> list[str]:
+        if self.regression or isinstance(train, IterableDataset):
+            return []
+        counts = np.bincount(np.asarray(train["labels"]), minlength=len(self.classes))
+        return [name for name, index in self.classes.items() if not counts[index]]
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         """Accuracy, F1 (of class 1 where there are two, else macro), Matthews; or Pearson, Spearman, squared error."""
@@ -386,7 +410,8 @@ class TextTask(Task):
         super().__init__(arguments, config, processing)
         size, vocabulary = len(processing), config.vocab_size
         if size > vocabulary:
-            raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {vocabulary}")
+            fit = fitting(config, "vocab_size", size)
+            raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {vocabulary}{fit}")
         self.length = arguments.max_length or config.max_position_embeddings
         self.segments = hasattr(config, "type_vocab_size")  # as bidirectional models have
         for token in self.needs or (("cls", "sep") if self.segments else ()):
@@ -630,7 +655,12 @@ class SequenceClassification(Classification, TextTask):
         for index, ids in zip(indices, tokens["input_ids"]):
             where = f"{source}: {self.texts[0]}, row {index}"
             if len(ids) > self.length:
-                raise ValueError(f"{where}: {len(ids)} tokens, but {self.length} are read; set truncation: true")
+                ways = "--truncation true cuts it"
+                if len(ids) <= self.config.max_position_embeddings:
+                    ways += f"; --max_length {len(ids)} reads all of it"
+                else:
+                    ways += fitting(self.config, "max_position_embeddings", len(ids))
+                raise ValueError(f"{where}: {len(ids)} tokens, but {self.length} are read: {ways}")
             if not ids:
                 raise ValueError(f"{where}: the text is empty")
         prepared = {"input_ids": tokens["input_ids"], "length": [len(ids) for ids in tokens["input_ids"]]}

@@ -19,7 +19,9 @@ from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
-from modeling_leaner.suggest import did_you_mean
+from modeling_leaner.support.suggest import did_you_mean
+
+from .repeated import CommandParser
 
 
 KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
@@ -89,10 +91,18 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"unknown {name} {value!r}, expected one of {', '.join(choices)}{hint}")
 
 
+class VocabularyTooSmall(ValueError):
+    """A tokenizer of the kind has at least `needed` tokens on these texts."""
+
+    def __init__(self, message: str, needed: int):
+        super().__init__(message)
+        self.needed = needed
+
+
 def check_size(vocab_size: int, smallest: int, contents: str) -> None:
-    """Raises a ValueError unless `vocab_size` holds what every tokenizer of the kind has."""
+    """Raises VocabularyTooSmall unless `vocab_size` holds what every tokenizer of the kind has."""
     if vocab_size < smallest:
-        raise ValueError(f"vocab_size={vocab_size} is too small: {contents} need {smallest}")
+        raise VocabularyTooSmall(f"vocab_size={vocab_size} is too small: {contents} need {smallest}", smallest)
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:
@@ -270,7 +280,7 @@ def main(argv: list[str]) -> None:
         ValueError: what `train_tokenizer` or `read_texts` refuses.
         FileExistsError: the output folder exists.
     """
-    parser = argparse.ArgumentParser("leaner tokenizer", description="Train a tokenizer on a column of text.")
+    parser = CommandParser("leaner tokenizer", description="Train a tokenizer on a column of text.")
     parser.add_argument("--kind", required=True, help=" | ".join(KINDS))
     parser.add_argument("--family", default="bert", help=f"{' | '.join(SPECIAL_TOKENS)}: the special tokens")
     parser.add_argument("--vocab_size", type=int, default=8192, help="tokens at most, special tokens included")

@@ -19,15 +19,15 @@ from transformers import PreTrainedModel
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import convert
-from modeling_leaner.quiet import quiet_libraries
 from modeling_leaner.shapes import load_config
+from modeling_leaner.support.quiet import quiet_libraries
 
 from . import report
 from .arguments import RecipeArguments, parse
 from .card import write_run_card
 from .help import train_help
 from .loading import build_model, fitted, load_processing, resized, task_of, with_fields
-from .run_folder import alone_in, find_checkpoint, open_folder
+from .run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
 from .sources import Rows, content_sha256, describe, load_training
 from .tasks import Task
 from .trainer import LeanTrainer, scores, whole_checkpoints
@@ -101,6 +101,7 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
         "chance": None if chance is None else {"name": chance[0], "value": chance[1]},
         "parameters": config.count_parameters(type(trainer.model).__name__).total,
         "training_data": trainer.task.training_data,
+        "classes_never_seen": task.never_seen(trainer.train_dataset),
         "condition": None if rows is None or arguments.streaming else condition(trainer, arguments),
         "recipe": arguments.settings,
         "train": {
@@ -184,6 +185,13 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | 
 def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | None:
     checkpoint = find_checkpoint(arguments)
     task, config, train, held_out = prepare(arguments)
+    start = compare_start(arguments, task, train, held_out)
+    results = finished_results(Path(arguments.output_dir))
+    if results is not None:
+        if arguments.process_index != 0:
+            return None
+        print(f"{arguments.output_dir}: already finished; nothing is changed")
+        return results
     model: PreTrainedModel = build_model(arguments, config, task)
     if held_out is None:
         arguments.eval_strategy = transformers.trainer_utils.IntervalStrategy.NO
@@ -193,7 +201,8 @@ def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict |
     arguments.metric_for_best_model, arguments.greater_is_better = best, best not in task.lower_is_better
     trainer = LeanTrainer(model, arguments, task, train_dataset=train, eval_dataset=held_out)
     if trainer.is_world_process_zero():
-        open_folder(arguments, recipe, task, train, held_out)
+        open_folder(arguments, recipe, start)
+        warn_of_classes(task, train)
         count = model.num_parameters()
         print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {len_of(train)} rows to train on")
         if arguments.resume:
@@ -206,6 +215,15 @@ def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict |
             )
         return None
     return finish(trainer, arguments)
+
+
+def warn_of_classes(task: Task, train: Rows) -> None:
+    """Says on stderr which classes the model will have and never see."""
+    unseen = task.never_seen(train)
+    if unseen:
+        names = ", ".join(unseen[:10]) + (", ..." if len(unseen) > 10 else "")
+        counted = f"{len(unseen)} of {len(task.classes)} classes are in no training row"
+        print(f"warning: {task.label_column}: {counted}: {names}", file=sys.stderr)
 
 
 def len_of(rows: Rows) -> str:

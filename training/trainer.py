@@ -35,17 +35,32 @@ class NotFinite(ValueError):
     """The loss, or the weights, became NaN or infinite."""
 
 
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, whole or not, the oldest first."""
+    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+
+
+def damage(checkpoint: Path) -> str | None:
+    """The first file of a checkpoint that is not there in full, and why; None of a whole one."""
+    try:
+        listed = json.loads((checkpoint / COMPLETE).read_text())
+    except FileNotFoundError:
+        return f"{COMPLETE} is missing"
+    except (OSError, ValueError):
+        return f"{COMPLETE} is unreadable"
+    for name, size in listed.items():
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size:,} of {size:,} bytes"
+    return None
+
+
 def whole_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints whose every file is there in full, the oldest first."""
-    found = []
-    for path in folder.glob("checkpoint-*"):
-        try:
-            listed = json.loads((path / COMPLETE).read_text())
-            if all((path / name).stat().st_size == size for name, size in listed.items()):
-                found.append((int(path.name.split("-")[1]), path))
-        except (OSError, ValueError):
-            continue
-    return [path for _, path in sorted(found)]
+    return [path for path in checkpoints(folder) if damage(path) is None]
 
 
 def remove_partial_checkpoints(folder: Path) -> list[Path]:

@@ -1,8 +1,9 @@
 """`leaner verify-cards [FOLDER ...]`: what a published card says of its model, from the weights alone.
 
-Of each folder: the weights are the ones that results.json names; the card is what `leaner card` writes from it; the
-metrics come out again, within the tolerances of results.json, in a fresh process that cannot import this package
-and sees neither results.json nor the card (`reevaluate.py`). Rows come from the Hub, from a local copy by
+Of each folder: its code is this package's, file by file, which is compared before any of it runs; the weights are the
+ones that results.json names; the card is what `leaner card` writes from it; the metrics come out again, within the
+tolerances of results.json, in a fresh process that cannot import this package and sees neither results.json nor the
+card (`reevaluate.py`). Rows come from the Hub, from a local copy by
 `--data_files cifar10=FOLDER`, or are generated; what they hold must have the hash of the card's. Guesses without a
 transformer are fitted again where the training rows are there. Where model_cards/grids/ is beside the folder, all that
 the card says of other runs is gathered again from the rows there, and name, partners, settings, steps and data are
@@ -10,7 +11,6 @@ compared with the grid and the run's row; to get the rows again takes the sweep.
 checked: its seconds, its last training loss, the rows that it was trained on.
 """
 
-import argparse
 import contextlib
 import fnmatch
 import json
@@ -28,14 +28,16 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 
-from modeling_leaner.quiet import quiet_libraries
+from modeling_leaner.support.quiet import quiet_libraries
 
 from . import reevaluate, report
 from .baselines import guesses
+from .code_copies import check_code
 from .evaluate import Evaluation, load
 from .evidence import gather
 from .grid import load_grid
 from .published import FIGURE, eval_results, render
+from .repeated import CommandParser
 from .runs import read_rows, reported, settings
 from .trainer import scores
 
@@ -252,6 +254,9 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     Raises:
         ValueError: one line that names file and field of what does not hold.
     """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    check_code(folder)  # before anything of the folder is loaded, let alone run
     file, (text, results) = folder / "results.json", render(folder)
     for key in ("weights_sha256", "data_sha256", "subset", "evidence"):
         if not results.get(key):
@@ -285,7 +290,7 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
 
 def main(argv: list[str]) -> None:
     """The command; status 1 where a folder does not hold what its card says, after all have been tried."""
-    parser = argparse.ArgumentParser(prog="leaner verify-cards", description=__doc__.split("\n")[0])
+    parser = CommandParser(prog="leaner verify-cards", description=__doc__.split("\n")[0])
     parser.add_argument("folders", nargs="*", type=Path, help="left out, all under model_cards/")
     parser.add_argument("--data_files", nargs="+", default=[], metavar="NAME=FOLDER", help="local copies of datasets")
     parser.add_argument("--short", action="store_true", help="the first rows only")

@@ -30,7 +30,7 @@ from .layers_leaner import LeanPooler, LeanPostNormBlock, LeanPreTrainedModel, c
 
 
 class LeanBERTEmbeddings(LeanTextEmbeddings):
-    """As LeanGPT's, with token types and a norm: (B, T, D) → (B, T, D)."""
+    """Learned positions and token types added to token embeddings, then a norm: (B, T, D) → (B, T, D)."""
 
     def __init__(self, config: LeanBERTConfig):
         super().__init__(config)
@@ -55,7 +55,9 @@ class LeanBERTModel(LeanBERTPreTrainedModel):
         self.embed_tokens = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.embeddings = LeanBERTEmbeddings(config)
         self.layers = nn.ModuleList([LeanPostNormBlock(config, index) for index in range(config.num_hidden_layers)])
-        self.pooler = LeanPooler(width, width) if add_pooling_layer else None
+        self.pooler = None
+        if add_pooling_layer:
+            self.pooler = LeanPooler(width, width)
         self.post_init()
 
     @merge_with_config_defaults
@@ -74,24 +76,28 @@ class LeanBERTModel(LeanBERTPreTrainedModel):
         Args:
             input_ids: (B, T) token ids, or `inputs_embeds` (B, T, D) in their place.
             attention_mask: (B, T), 1 for a token and 0 for padding.
-            token_type_ids: (B, T) segments; left out, all 0.
-            position_ids: (B, T); left out, 0..T-1. Where they restart in a row and no mask is given, the row is
+            token_type_ids: (B, T) segments; by default all 0.
+            position_ids: (B, T); by default 0..T-1. Where they restart in a row and no mask is given, the row is
                 several packed sequences that do not see each other.
         """
         inputs_embeds, positions = embed(self, input_ids, inputs_embeds, position_ids)
         packing = None
         if position_ids is not None and attention_mask is None:
-            packed = find_packed_sequence_indices(position_ids.expand(inputs_embeds.shape[0], -1))
-            packing = None if packed is None else packed_sequence_mask_function(packed)
+            sequences = find_packed_sequence_indices(position_ids.expand(inputs_embeds.shape[0], -1))
+            if sequences is not None:
+                packing = packed_sequence_mask_function(sequences)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(positions)
         check_range("token_type_ids", token_type_ids, self.config.type_vocab_size, "type_vocab_size")
         hidden_states = self.embeddings(inputs_embeds, positions, token_type_ids)
-        given = {"inputs_embeds": hidden_states, "attention_mask": attention_mask}
-        mask = create_bidirectional_mask(self.config, **given, and_mask_function=packing)
+        mask = create_bidirectional_mask(
+            self.config, inputs_embeds=hidden_states, attention_mask=attention_mask, and_mask_function=packing
+        )
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, position_ids=positions, **kwargs)
-        pooled = self.pooler(hidden_states) if self.pooler is not None else None
+        pooled = None
+        if self.pooler is not None:
+            pooled = self.pooler(hidden_states)
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
 
@@ -105,10 +111,15 @@ class LeanBERTForMaskedLM(TextHead, LeanBERTPreTrainedModel):
     def __init__(self, config: LeanBERTConfig):
         super().__init__(config)
         self.model = LeanBERTModel(config, add_pooling_layer=False)
-        width, activation = config.hidden_size, ACT2FN[config.hidden_act]
-        norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-        self.transform = nn.Sequential(OrderedDict(dense=nn.Linear(width, width), act=activation, norm=norm))
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        width = config.hidden_size
+        self.transform = nn.Sequential(
+            OrderedDict(
+                dense=nn.Linear(width, width),
+                act=ACT2FN[config.hidden_act],
+                norm=nn.LayerNorm(width, eps=config.layer_norm_eps),
+            )
+        )
+        self.lm_head = nn.Linear(width, config.vocab_size)
         self.post_init()
 
     def predict(self, outputs: ModelOutput, labels: torch.Tensor | None, inputs: Inputs, **kwargs) -> ModelOutput:
@@ -123,7 +134,8 @@ class LeanBERTForMaskedLM(TextHead, LeanBERTPreTrainedModel):
         masked_only = labels is not None and self.training and not torch.compiler.is_compiling()
         if masked_only:
             masked = labels != -100
-            hidden_states, labels = hidden_states[masked.to(hidden_states.device)], labels[masked]  # (masked, D)
+            hidden_states = hidden_states[masked.to(hidden_states.device)]  # (masked, D)
+            labels = labels[masked]
         logits = self.lm_head(self.transform(hidden_states))
 
         loss = None
@@ -178,11 +190,12 @@ class LeanBERTForMultipleChoice(TextHead, LeanBERTPreTrainedModel):
         self.post_init()
 
     def arrange(self, inputs: Inputs) -> Inputs:
-        return tuple(None if each is None else each.flatten(0, 1) for each in inputs)
+        """Every choice as a row of its own: (B, C, T) → (B·C, T)."""
+        return tuple(None if tensor is None else tensor.flatten(0, 1) for tensor in inputs)
 
     def predict(self, outputs: ModelOutput, labels: torch.Tensor | None, inputs: Inputs, **kwargs) -> ModelOutput:
         """Logits (B, C); labels (B,) name the right choice."""
-        choices = next(each.shape[1] for each in inputs if each is not None)
+        choices = next(tensor.shape[1] for tensor in inputs if tensor is not None)
         logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, choices)
         loss = None
         if labels is not None:

@@ -10,9 +10,10 @@ from .configuration_leaner import LeanTextConfig, Linear, strict_config
 class LeanBERTConfig(LeanTextConfig):
     r"""Configuration of the LeanBERT models; the defaults are BERT-base (Devlin et al. 2018, arXiv 1810.04805).
 
-    Raises ValueError, naming the field, for everything `LeanTextConfig` refuses.
+    Raises:
+        ValueError: as `LeanConfig`, and for `is_decoder`.
 
-    Args (beside those of `LeanTextConfig`):
+    Args (in addition to those of `LeanTextConfig`):
         type_vocab_size (`int`, *optional*, defaults to 2): number of token types.
     """
 
@@ -31,13 +32,14 @@ class LeanBERTConfig(LeanTextConfig):
     def validate_architecture(self) -> None:
         super().validate_architecture()
         self._require_sizes("type_vocab_size")
-        self._require(not getattr(self, "is_decoder", False), "is_decoder: LeanBERT is an encoder")
+        self._require(not getattr(self, "is_decoder", False), "is_decoder must be False: LeanBERT is an encoder")
 
     def _embedding_parameters(self) -> int:
         return (self.vocab_size + self.max_position_embeddings + self.type_vocab_size) * self.hidden_size
 
     def _outer_linears(self, head: str, length: int) -> list[Linear]:
-        width, pooler = self.hidden_size, Linear(self.hidden_size, self.hidden_size)
+        width = self.hidden_size
+        pooler = Linear(width, width)
         return {
             "Model": [pooler],
             "ForMaskedLM": [Linear(width, width, rows=length), Linear(width, self.vocab_size, rows=length)],
@@ -48,6 +50,9 @@ class LeanBERTConfig(LeanTextConfig):
         }[head]
 
     def _outer_parameters(self, head: str) -> int:
-        masked = head == "ForMaskedLM"  # has a norm of its own, and its matrix is the token embedding where tied
-        tied = self.vocab_size * self.hidden_size if masked and self.tie_word_embeddings else 0
-        return 2 * (1 + masked) * self.hidden_size - tied
+        norm = 2 * self.hidden_size
+        if head != "ForMaskedLM":
+            return norm
+        if self.tie_word_embeddings:
+            return 2 * norm - self.vocab_size * self.hidden_size  # its matrix is the token embedding
+        return 2 * norm  # it has a norm of its own

@@ -1,11 +1,10 @@
 # Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
-"""What all three families are made of: one attention, one MLP, one block in two norm orders, one base class, losses.
+"""The layers of all three families: one attention, one MLP, one block in two norm orders; base class and losses.
 
 Shapes: B batch, T query tokens, S key tokens, D hidden_size, H query heads, K key-value heads, d head_dim.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
@@ -17,8 +16,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
+from transformers.utils import TransformersKwargs, logging
 
+from .checkpoints_leaner import describe_gaps, find_folder, find_integers, find_weights
 from .configuration_leaner import LeanConfig
 
 
@@ -35,7 +35,8 @@ def eager_attention_forward(
     """Plain softmax attention: query (B, H, T, d), key and value (B, K, S, d) → (B, T, H, d), weights (B, H, T, S)."""
     groups = module.num_key_value_groups
     if groups > 1:
-        key, value = (states.repeat_interleave(groups, dim=1) for states in (key, value))
+        key = key.repeat_interleave(groups, dim=1)
+        value = value.repeat_interleave(groups, dim=1)
     scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -45,10 +46,10 @@ def eager_attention_forward(
 
 
 class LeanAttention(nn.Module):
-    """Multi-head attention whose heads and head size are free of the width (Bhojanapalli et al. 2020, section 3).
+    """Multi-head attention whose head size is independent of the width (Bhojanapalli et al. 2020, section 3).
 
-    The heads of this layer come from `config.per_layer_config`; key-value heads may be fewer (LeanGPT). The scale is
-    1/sqrt(head_dim).
+    The number of heads is that of layer `layer_idx`; there may be fewer key-value heads (LeanGPT). Scores are scaled
+    by 1/sqrt(head_dim).
     """
 
     def __init__(self, config: LeanConfig, layer_idx: int, is_causal: bool = False):
@@ -62,7 +63,8 @@ class LeanAttention(nn.Module):
         self.num_key_value_groups = self.num_heads // self.num_key_value_heads
         self.scaling = self.head_dim**-0.5
         self.attention_dropout = config.attention_probs_dropout_prob
-        width, bias = config.hidden_size, getattr(config, "qkv_bias", True)
+        width = config.hidden_size
+        bias = getattr(config, "qkv_bias", True)
         self.q_proj = nn.Linear(width, self.num_heads * self.head_dim, bias=bias)
         self.k_proj = nn.Linear(width, self.num_key_value_heads * self.head_dim, bias=bias)
         self.v_proj = nn.Linear(width, self.num_key_value_heads * self.head_dim, bias=bias)
@@ -75,7 +77,7 @@ class LeanAttention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(B, T, D) → (B, T, D) and the weights (B, H, T, S), which only eager attention returns."""
+        """(B, T, D) → (B, T, D), and the attention weights (B, H, T, S), which only eager attention returns."""
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)  # -1: a tensor-parallel rank holds some of the heads
         query_states = self.q_proj(hidden_states).view(shape).transpose(1, 2)  # (B, H, T, d)
         key_states = self.k_proj(hidden_states).view(shape).transpose(1, 2)  # (B, K, T, d)
@@ -86,9 +88,15 @@ class LeanAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        states, dropout = (query_states, key_states, value_states), self.attention_dropout if self.training else 0.0
         attn_output, attn_weights = attention_interface(
-            self, *states, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
+            self,
+            query_states,
+            key_states,
+            value_states,
+            attention_mask,
+            dropout=self.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
         )
         attn_output = attn_output.reshape(*hidden_states.shape[:-1], -1).contiguous()  # (B, T, H·d)
         return self.o_proj(attn_output), attn_weights
@@ -100,8 +108,10 @@ class LeanMLP(nn.Module):
     def __init__(self, config: LeanConfig):
         super().__init__()
         self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
-        # gelu_new spells the tanh approximation out in nine operations; torch has the same function in one.
-        self.act = ACT2FN["gelu_pytorch_tanh" if config.hidden_act == "gelu_new" else config.hidden_act]
+        activation = config.hidden_act
+        if activation == "gelu_new":  # nine operations, which torch has as one
+            activation = "gelu_pytorch_tanh"
+        self.act = ACT2FN[activation]
         self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -145,7 +155,7 @@ class LeanPooler(nn.Module):
 
 
 class LeanPreTrainedModel(PreTrainedModel):
-    """What every LeanViT, LeanBERT and LeanGPT class shares: flags, initialisation, and saving with its code."""
+    """Base class of every LeanViT, LeanBERT and LeanGPT model: flags, initialisation, loading and saving."""
 
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
@@ -158,7 +168,7 @@ class LeanPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Weights N(0, initializer_range), biases 0, norms 1 and 0; a leaf's `init_scale` narrows it (GPT-2)."""
+        """Weights N(0, initializer_range), biases 0, norms 1 and 0; `init_scale` of a layer narrows it (GPT-2)."""
         super()._init_weights(module)
         if hasattr(module, "init_scale"):
             init.normal_(module.weight, mean=0.0, std=self.config.initializer_range * module.init_scale)
@@ -167,37 +177,63 @@ class LeanPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
         """As in transformers, but from safetensors only, unless `use_safetensors=False`: a pickle can run code.
 
-        Raises OSError for a file that is missing or damaged, RuntimeError that names each tensor of another shape.
+        Warns, by name, of tensors of the backbone that the checkpoint lacks, or holds beyond what the configuration
+        describes; with `output_loading_info=True` the caller gets all names instead. A new head is no reason to warn.
+
+        Raises:
+            OSError: a file is missing, damaged, or outside the checkpoint's folder.
+            RuntimeError: tensors have another shape than the configuration says, or hold integers; each is named.
         """
         source = pretrained_model_name_or_path
-        kwargs["use_safetensors"] = kwargs.get("use_safetensors", True) is not False
-        options = {"output_loading_info": False, "ignore_mismatched_sizes": False}
-        wants_info, allows_mismatch = (kwargs.pop(name, default) for name, default in options.items())
+        from_safetensors = kwargs.get("use_safetensors", True) is not False
+        kwargs["use_safetensors"] = from_safetensors
+        wants_info = kwargs.pop("output_loading_info", False)
+        allows_mismatch = kwargs.pop("ignore_mismatched_sizes", False)
+        folder = find_folder(source, kwargs.get("subfolder"))
+        weights = []
+        if folder is not None and from_safetensors:
+            if not (folder / "config.json").is_file() and kwargs.get("config") is None:
+                raise OSError(f"{folder / 'config.json'}: missing")
+            weights = find_weights(folder)
+            pickle = folder / "pytorch_model.bin"
+            if pickle.is_file() and not weights:
+                raise OSError(f"{pickle} is a pickle, which can run code; expected model.safetensors")
         try:
-            model, info = super().from_pretrained(source, *model_args, **dict.fromkeys(options, True), **kwargs)
+            model, info = super().from_pretrained(
+                source, *model_args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+            )
+            integers = find_integers(weights, model.state_dict(), f"{cls.base_model_prefix}.")
         except SafetensorError as error:
             raise OSError(f"{source}: damaged or not safetensors ({error}); expected model.safetensors") from error
-        except OSError as error:
-            pickle = Path(source) / "pytorch_model.bin"
-            if not (kwargs["use_safetensors"] and pickle.is_file()):
-                raise
-            raise OSError(f"{pickle} is a pickle, which can run code; expected model.safetensors") from error
+        if integers and not getattr(model, "is_quantized", False):
+            raise RuntimeError(f"{source}: tensors of integers, expected floating point: {', '.join(integers)}")
         if info["mismatched_keys"] and not allows_mismatch:
-            mismatches = [f"{name} is {list(is_)}, expected {list(to)}" for name, is_, to in info["mismatched_keys"]]
+            mismatches = [
+                f"{name} is {list(stored)}, expected {list(expected)}"
+                for name, stored, expected in info["mismatched_keys"]
+            ]
             raise RuntimeError(f"{source}: tensors do not fit the configuration: {'; '.join(sorted(mismatches))}")
-        return (model, info) if wants_info else model
+        if wants_info:
+            return model, info
+        prefix = f"{cls.base_model_prefix}."
+        gaps = describe_gaps(model.base_model, prefix, info["missing_keys"], info["unexpected_keys"])
+        if gaps:
+            depth = f"num_hidden_layers={model.config.num_hidden_layers}"
+            message = f"{source}: the checkpoint does not fit the backbone of {cls.__name__} with {depth}; {gaps}"
+            logging.get_logger(__name__).warning(message)
+        return model
 
     def save_pretrained(self, save_directory, *args, **kwargs) -> None:
-        """As in transformers; the config names every Auto class of the family, so that strangers can load any head."""
+        """As in transformers; config.json names every Auto class of the family, so that any head loads without it."""
         if self._auto_class is not None:
             self.config.auto_map = self.config.auto_classes()
         super().save_pretrained(save_directory, *args, **kwargs)
 
 
 def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, ignore_index: int | None = None) -> None:
-    """Raises ValueError for an id outside 0..size-1, named with its position; only in eager mode on a CPU.
+    """Raises ValueError, naming the position, for an id outside 0..size-1. Only in eager mode on a CPU.
 
-    Elsewhere reading the values would wait for the device or break the graph.
+    Elsewhere, reading the values would wait for the device or break the graph.
     """
     if ids is None or type(ids) is not torch.Tensor or ids.device.type != "cpu" or ids.is_floating_point():
         return
@@ -212,20 +248,25 @@ def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, igno
 
 
 def recorded(outputs: ModelOutput) -> dict[str, tuple[torch.Tensor, ...] | None]:
-    """Hidden states and attentions of the base model, to be handed on by a head."""
+    """The base model's hidden states and attentions, which a head returns beside its logits."""
     return {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
 
 
-def class_loss(model: PreTrainedModel, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs):
-    """Loss of one prediction per item, logits (B, num_labels); what kind follows `config.problem_type` and labels.
+def class_loss(
+    model: PreTrainedModel, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
+) -> torch.Tensor | None:
+    """Loss of one prediction per item, from logits (B, num_labels); None without labels.
 
-    Labels: (B,) classes; (B,) or (B, num_labels) numbers for regression; (B, num_labels) for several labels at once.
+    The kind of loss follows `config.problem_type` and, where that is None, the labels: (B,) classes; (B,) or
+    (B, num_labels) numbers for regression; (B, num_labels) zeros and ones for several labels at once.
     """
     if labels is None:
         return None
-    if model.config.problem_type in (None, "single_label_classification") and model.config.num_labels > 1:
-        check_range("labels", labels, model.config.num_labels, "num_labels", ignore_index=-100)
-    loss, items = model.loss_function(labels, logits, model.config, **kwargs), kwargs.get("num_items_in_batch")
-    if items is not None and model.config.problem_type != "single_label_classification":
+    config = model.config
+    if config.problem_type in (None, "single_label_classification") and config.num_labels > 1:
+        check_range("labels", labels, config.num_labels, "num_labels", ignore_index=-100)
+    loss = model.loss_function(labels, logits, config, **kwargs)
+    items = kwargs.get("num_items_in_batch")
+    if items is not None and config.problem_type != "single_label_classification":
         loss = loss * labels.numel() / items  # transformers' mean is of one batch, Trainer divides by all accumulated
     return loss

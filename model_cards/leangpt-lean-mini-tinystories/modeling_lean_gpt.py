@@ -39,8 +39,10 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
         )
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False
-        for layer in self.layers:  # the writers to the residual stream start smaller (GPT-2, section 2.3)
-            layer.self_attn.o_proj.init_scale = layer.mlp.fc2.init_scale = (2 * config.num_hidden_layers) ** -0.5
+        scale = (2 * config.num_hidden_layers) ** -0.5
+        for layer in self.layers:  # what writes to the residual stream starts smaller (GPT-2, section 2.3)
+            layer.self_attn.o_proj.init_scale = scale
+            layer.mlp.fc2.init_scale = scale
         self.post_init()
 
     @merge_with_config_defaults
@@ -61,20 +63,27 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
         Args:
             input_ids: (B, T) token ids, or `inputs_embeds` (B, T, D) in their place.
             attention_mask: (B, past + T), 1 for a token and 0 for padding.
-            token_type_ids: (B, T) tokens whose embeddings are added, as GPT-2 does; left out, nothing is.
-            position_ids: (B, T); left out, they continue after the cache. Where they restart in a row and neither a
+            token_type_ids: (B, T) tokens whose embeddings are added, as GPT-2 does; by default none.
+            position_ids: (B, T); by default they continue after the cache. Where they restart in a row and neither a
                 mask nor a cache is given, the row is several packed sequences that do not see each other.
             past_key_values: keys and values of the tokens before these.
         """
-        past = past_key_values.get_seq_length() if past_key_values is not None else 0
+        past = 0
+        if past_key_values is not None:
+            past = past_key_values.get_seq_length()
         inputs_embeds, positions = embed(self, input_ids, inputs_embeds, position_ids, past)
         if token_type_ids is not None:
             check_range("token_type_ids", token_type_ids, self.config.vocab_size, "vocab_size")
             inputs_embeds = inputs_embeds + self.embed_tokens(token_type_ids)
         states = self.embeddings(inputs_embeds, positions)
-        # Before a cache is made here: packed sequences are recognised only where there is none.
-        given = {"inputs_embeds": inputs_embeds, "attention_mask": attention_mask, "position_ids": position_ids}
-        mask = create_causal_mask(self.config, **given, past_key_values=past_key_values)
+        # The mask comes before a new cache: packed sequences are recognised only where there is none.
+        mask = create_causal_mask(
+            self.config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+        )
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         for layer in self.layers:
@@ -110,21 +119,23 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
-        """Logits (B, T, vocab_size), or of the last `logits_to_keep` tokens (of those positions, given a tensor).
+        """Logits (B, T, vocab_size), or those of the last `logits_to_keep` tokens; a tensor names the positions.
 
         Labels (B, T) are the input ids themselves: they are shifted here; -100 is ignored.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*inputs, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
-        keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, keep])
+        kept = logits_to_keep
+        if isinstance(logits_to_keep, int):
+            kept = slice(-logits_to_keep, None)
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])
 
         loss = None
         if labels is not None:
             check_range("labels", labels, self.config.vocab_size, "vocab_size", ignore_index=-100)
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
-        past = outputs.past_key_values
-        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past, **recorded(outputs))
+        cache = outputs.past_key_values
+        return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **recorded(outputs))
 
 
 class LeanGPTForSequenceClassification(TextHead, LeanGPTPreTrainedModel):
@@ -138,7 +149,7 @@ class LeanGPTForSequenceClassification(TextHead, LeanGPTPreTrainedModel):
         self.post_init()
 
     def last_token(self, states: torch.Tensor, input_ids: torch.LongTensor | None) -> torch.Tensor:
-        """(B, T, D) → (B, D): the rightmost token that is not `pad_token_id`, or the last where ids are not given."""
+        """(B, T, D) → (B, D): the rightmost token that is not `pad_token_id`; without ids, the last token."""
         pad = self.config.pad_token_id
         if pad is None and states.shape[0] > 1:
             raise ValueError("pad_token_id is not set: a batch of more than one sequence needs it")

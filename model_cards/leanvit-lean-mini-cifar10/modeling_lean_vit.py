@@ -32,29 +32,37 @@ class LeanViTEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def interpolate_pos_encoding(self, height: int, width: int) -> torch.Tensor:
-        """Bicubic resampling of the learned positions to an image of height × width pixels: (1, 1 + P', D)."""
-        (rows, columns), (patch_height, patch_width) = self.config.image_shape, self.config.patch_shape
-        grid = (rows // patch_height, columns // patch_width)
+        """The learned positions, resampled (bicubic) for an image of height × width pixels: (1, 1 + P', D)."""
+        image_height, image_width = self.config.image_shape
+        patch_height, patch_width = self.config.patch_shape
+        grid = (image_height // patch_height, image_width // patch_width)
         new_grid = (height // patch_height, width // patch_width)
         if new_grid == grid:
             return self.position_embeddings
-        cls_position, positions = self.position_embeddings[:, :1], self.position_embeddings[:, 1:]
+        cls_position = self.position_embeddings[:, :1]
+        positions = self.position_embeddings[:, 1:]
         positions = positions.reshape(1, *grid, -1).permute(0, 3, 1, 2)  # (1, D, rows, columns)
         positions = nn.functional.interpolate(positions, size=new_grid, mode="bicubic", align_corners=False)
         return torch.cat((cls_position, positions.permute(0, 2, 3, 1).flatten(1, 2)), dim=1)
 
     def check_image(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None) -> None:
-        """Raises ValueError where the image is not what the configuration states."""
-        shape, config = list(pixel_values.shape), self.config
+        """Raises ValueError for channels or a size other than the configuration's."""
+        config = self.config
+        shape = list(pixel_values.shape)
         if len(shape) != 4 or shape[1] != config.num_channels:
             raise ValueError(f"pixel_values are {shape}, not (B, num_channels={config.num_channels}, height, width)")
-        size, is_size = tuple(shape[2:]), f"pixel_values are {shape[2]}×{shape[3]}"
+        height, width = shape[2:]
         if interpolate_pos_encoding:
-            if any(side % patch for side, patch in zip(size, config.patch_shape)):
-                raise ValueError(f"{is_size}, not a multiple of patch_size={config.patch_size}")
-        elif size != config.image_shape:
+            patch_height, patch_width = config.patch_shape
+            if height % patch_height != 0 or width % patch_width != 0:
+                raise ValueError(
+                    f"pixel_values are {height}×{width}, not a multiple of patch_size={config.patch_size}"
+                )
+        elif (height, width) != config.image_shape:
             expected = "{}×{}".format(*config.image_shape)
-            raise ValueError(f"{is_size}, expected image_size {expected}, or interpolate_pos_encoding=True")
+            raise ValueError(
+                f"pixel_values are {height}×{width}, expected image_size {expected}, or interpolate_pos_encoding=True"
+            )
 
     def forward(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None = None) -> torch.Tensor:
         self.check_image(pixel_values, interpolate_pos_encoding)
@@ -62,9 +70,10 @@ class LeanViTEmbeddings(nn.Module):
         # Left strided, the patch tokens slow every later layer down in eager mode.
         patches = patches.flatten(2).transpose(1, 2).contiguous()  # (B, P, D)
         hidden_states = torch.cat((self.cls_token.expand(patches.shape[0], -1, -1), patches), dim=1)  # (B, 1 + P, D)
-        if not interpolate_pos_encoding:
-            return self.dropout(hidden_states + self.position_embeddings)
-        return self.dropout(hidden_states + self.interpolate_pos_encoding(*pixel_values.shape[2:]))
+        positions = self.position_embeddings
+        if interpolate_pos_encoding:
+            positions = self.interpolate_pos_encoding(*pixel_values.shape[2:])
+        return self.dropout(hidden_states + positions)
 
 
 class LeanViTPreTrainedModel(LeanPreTrainedModel):
@@ -75,7 +84,7 @@ class LeanViTPreTrainedModel(LeanPreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Positions and CLS token from a normal truncated at ±2 (ViT); all else as in every family."""
+        """Positions and CLS token from a normal distribution truncated at ±2 (ViT); the rest as in every family."""
         super()._init_weights(module)
         if hasattr(module, "position_embeddings"):
             init.trunc_normal_(module.position_embeddings, mean=0.0, std=self.config.initializer_range)
@@ -121,7 +130,9 @@ class LeanViTModel(LeanViTPreTrainedModel):
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, **kwargs)
         hidden_states = self.norm(hidden_states)
-        pooled = self.pooler(hidden_states) if self.pooler is not None else None
+        pooled = None
+        if self.pooler is not None:
+            pooled = self.pooler(hidden_states)
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
 
@@ -132,7 +143,7 @@ class LeanViTForImageClassification(LeanViTPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.model = LeanViTModel(config, add_pooling_layer=False)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels) if config.num_labels else nn.Identity()
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -152,7 +163,7 @@ class LeanViTForImageClassification(LeanViTPreTrainedModel):
 
 
 class LeanViTBackbone(BackboneMixin, LeanViTPreTrainedModel):
-    """Feature maps (B, D, rows, columns) of chosen stages (`out_features=["stage4", "stage8"]`), each normed.
+    """Feature maps (B, D, rows, columns) of the stages in `out_features=["stage4", "stage8"]`, after the final norm.
 
     `LeanViTBackbone.from_pretrained(folder)` loads any LeanViT checkpoint.
     """

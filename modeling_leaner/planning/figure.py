@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 
+from ..configuration_leaner import LeanConfig
 from .advice import (
     DEEP_ENOUGH,
     FIT_OFF,
@@ -21,9 +22,8 @@ from .advice import (
     fitted_depth_of_size,
     sovit_shape,
 )
-from .configuration_leaner import LeanConfig
 from .memory import StepSetting
-from .planner import Candidate, Dials, free_path, shape_at, whole_groups, write_new
+from .solver import Candidate, Dials, free_path, shape_at, whole_groups, write_new
 
 
 TITLE = "Parameters against depth and heads, with what can be drawn of the advice (*: outside what was measured)"

@@ -7,10 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .memory import BYTES, StepSetting
-from .plan_figure import draw_plan, figure_files
-from .plan_report import WIDTH, Heading, plan_document, plan_text
-from .planner import (
+from ..planning.figure import draw_plan, figure_files
+from ..planning.memory import BYTES, StepSetting
+from ..planning.solver import (
     MOST_INPUT,
     Budget,
     Candidate,
@@ -27,9 +26,10 @@ from .planner import (
     with_inputs,
     write_shape,
 )
-from .registry import FAMILIES
-from .shapes import family_of, load_config, load_shape
-from .suggest import did_you_mean
+from ..planning.tables import WIDTH, Heading, plan_document, plan_text
+from ..registry import FAMILIES
+from ..shapes import family_of, load_config, load_shape
+from ..support.suggest import did_you_mean
 
 
 DEFAULT_ROWS = 6
@@ -40,7 +40,7 @@ LATENCY_ROUNDS, MARGIN = 3, 0.85  # times vary: aim below the limit
 
 def measured(candidates: list[Candidate], setting: StepSetting, first: Candidate | None) -> list[dict[str, float]]:
     """Measurements on this machine, the starting point's first."""
-    from .training.measure_shapes import measure
+    from ..training.measure_shapes import measure
 
     configs = [each.config for each in candidates]
     if first is not None:
@@ -57,7 +57,7 @@ def plan_for_latency(
     and up to three times more where the measurements have every shape above the limit: the machine has got slower.
     Raises NoShapeFits, with the nearest, where that does not help.
     """
-    from .training.measure_shapes import latencies
+    from ..training.measure_shapes import latencies
 
     def corrected(candidates: list[Candidate], seconds: list[float]) -> list[Candidate]:
         found = []
@@ -201,10 +201,10 @@ class Options:
         """The command line that shows these rows, without what it wrote and how it printed, and with `more`."""
         words = ["leaner", "plan"]
         for name in self.given:
-            if name == "measure":
-                words.append("--measure")
-            elif name not in NOT_AGAIN:
+            if name not in NOT_AGAIN:
                 words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
+        if self.latency is not None:
+            words.append("--measure")
         return command_line([*words, *more])
 
 
@@ -273,12 +273,19 @@ def run(options: Options) -> None:
 
 
 def command_line(words: list[str]) -> str:
-    """The words as a shell reads them, on several lines where they are long."""
-    lines = [""]
-    for word in map(shlex.quote, words):
-        if len(lines[-1]) + len(word) > WIDTH - len(" \\"):
-            lines.append(" ")
-        lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    """The words as a shell reads them, on several lines where they are long, a flag beside its value."""
+    groups: list[str] = []
+    for word, before in zip(words, ["", *words]):
+        if before.startswith("--") and not word.startswith("--"):
+            groups[-1] += f" {shlex.quote(word)}"
+        else:
+            groups.append(shlex.quote(word))
+    lines = [groups[0]]
+    for group in groups[1:]:
+        if len(lines[-1]) + len(group) > WIDTH - len("  \\"):
+            lines.append(f"  {group}")
+        else:
+            lines[-1] += f" {group}"
     return " \\\n".join(lines)
 
 

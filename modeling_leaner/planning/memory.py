@@ -7,7 +7,7 @@ process itself are not counted. Measured against a CPU; what an accelerator keep
 
 from dataclasses import dataclass
 
-from .configuration_leaner import LeanConfig
+from ..configuration_leaner import LeanConfig
 
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -15,10 +15,10 @@ from math import log
 from pathlib import Path
 from typing import TypeVar
 
+from ..configuration_leaner import Flops, LeanConfig, ParameterCount
+from ..shapes import family_of, load_shape, shapes_folder
 from .advice import Verdict, advise, has_fused_kernel
-from .configuration_leaner import Flops, LeanConfig, ParameterCount
 from .memory import StepSetting, TrainingMemory, training_memory
-from .shapes import family_of, load_shape, shapes_folder
 
 
 TOLERANCE = 0.01  # of parameters or FLOPs that are to be met

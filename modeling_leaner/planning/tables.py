@@ -8,11 +8,11 @@ from io import StringIO
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from ..configuration_leaner import LeanConfig
+from ..shapes import family_of
 from .advice import FIT_OFF, MOBILE_OFF, SOURCES, kernels_for
-from .configuration_leaner import LeanConfig
 from .memory import StepSetting
-from .planner import Candidate, human, human_bytes, human_count
-from .shapes import family_of
+from .solver import Candidate, human, human_bytes, human_count
 
 
 WIDTH = 100
@@ -24,8 +24,8 @@ LEGEND = (
     "these limits are the planner's own."
 )
 COSTS = (
-    "Parameters include the pretraining head. FLOPs are forward, of matrix products; attention is the share that grows "
-    "with the length. Training memory is the most that the tensors of a step take at once."
+    "Parameters include the pretraining head. FLOPs are forward, of matrix products; attention is the share that "
+    "grows with the length. Training memory is the most that the tensors of a step take at once."
 )
 MEASURED = "median ± half the interquartile range, the shapes taking turns; latency: one item, forward"
 
@@ -75,7 +75,7 @@ def step_settings(setting: StepSetting) -> dict[str, str]:
     """What a training step runs on, by the flag that changes it."""
     attention = f"{setting.attention} attention"
     batch = f"batch {setting.batch_size}"
-    return {"batch": batch, "dtype": setting.dtype, "attention": attention, "device": f"on a {setting.device}"}
+    return {"batch": batch, "dtype": setting.dtype, "attention": attention, "device": setting.device}
 
 
 def heading_lines(shown: Sequence[Candidate], candidates: int, setting: StepSetting, heading: Heading) -> list[str]:

@@ -9,10 +9,9 @@ NEAR = 0.5  # of the letters, as difflib counts them
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The choice that is spelt most alike, whatever the case; None where none is near."""
-    choices = list(choices)
-    folded = {choice.lower(): choice for choice in reversed(choices)}
-    matches = get_close_matches(name, choices, 1, NEAR) or get_close_matches(name.lower(), folded, 1, NEAR)
-    return folded.get(matches[0], matches[0]) if matches else None
+    choices = {choice.lower(): choice for choice in choices}
+    matches = get_close_matches(name.lower(), choices, n=1, cutoff=NEAR)
+    return choices[matches[0]] if matches else None
 
 
 def did_you_mean(name: str, choices: Iterable[str], form: str = "; did you mean {}?") -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, log
 
-from .configuration_leaner import LeanConfig
+from ..configuration_leaner import LeanConfig
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ Nothing here imports torch or transformers before a command's words are known to
 answered at once.
 """
 
+import atexit
 import json
+import signal
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -15,12 +17,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from . import __version__
-from .interrupts import leave_at_once, leave_in_order
-from .registry import baseline_of, check_family, check_shape, neighbours, shape_names
-from .suggest import did_you_mean
+from .. import __version__
+from ..registry import baseline_of, check_family, check_shape, did_you_mean_path, shape_names
+from ..support.interrupts import leave_at_once, leave_in_order
 
 
+PACKAGE = "modeling_leaner"
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The LeanViT, LeanBERT and LeanGPT model family.")
 
 
@@ -34,8 +36,8 @@ def library(module: str, models: bool = True) -> ModuleType:
     """A module of the package; with `models` the family is registered with the Auto classes, which takes seconds."""
     leave_at_once()
     if models:
-        import_module(".family", __package__)
-    imported = import_module(module, __package__)
+        import_module(".family", PACKAGE)
+    imported = import_module(module, PACKAGE)
     leave_in_order()
     return imported
 
@@ -61,7 +63,7 @@ def main(
 
 def shape_row(name: str) -> dict[str, object]:
     """The row of one named shape in `leaner shapes`; FLOPs are forward, at the stated length."""
-    from .shapes import load_shape
+    from ..shapes import load_shape
 
     config = load_shape(name)
     count = config.count_parameters()
@@ -167,7 +169,7 @@ def plan(
             check_shape(like)
     except (ValueError, OSError) as error:
         fail(f"--like {like}: {error}" if "--family" not in str(error) else error)
-    command = library(".plan_command", models=measure)
+    command = library(".cli.plan", models=measure)
     given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
     try:
         command.run(command.Options(**context.params, given=tuple(given)))
@@ -184,14 +186,19 @@ def convert(
     ] = None,
 ) -> None:
     """Turn a checkpoint of transformers into its exact Lean relative, or back."""
+    existed = output.exists()
     conversion = library(".conversion")
-    library(".quiet").quiet_libraries()
+    library(".support.quiet").quiet_libraries()
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python ends changes no status
     try:
         library(".hub").require_source(source)
         model = conversion.convert_checkpoint(source, output, ignore or [])
+        typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
     except (ValueError, OSError) as error:
         fail(one_line(error))
-    typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
+    except KeyboardInterrupt:
+        if existed or not output.exists():  # the folder appears whole or not at all
+            raise typer.Exit(130) from None
 
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
@@ -210,12 +217,12 @@ OF_GRIDS = ("sweep", "latency", "publish")
 
 def check_words(command: str, words: list[str]) -> None:
     """Raises ValueError for a typing error that can be seen before anything slow is imported."""
-    from .training import help
+    from ..training import help
 
     if command in OF_GRIDS and words and not words[0].startswith("--"):
         path = Path(words[0])
         if not path.exists():
-            raise ValueError(f"{path}: no such grid file{did_you_mean(str(path), neighbours(path))}")
+            raise ValueError(f"{path}: no such grid file{did_you_mean_path(path)}")
     if command in help.HELP and command not in help.WITH_KEYS:
         help.check_options(command, words)
         return
@@ -223,7 +230,7 @@ def check_words(command: str, words: list[str]) -> None:
     for option, value in zip(pairs, pairs[1:]):
         if option == "--shape":
             check_shape(value)
-    from .training.arguments import SettingsParser, read_recipe  # imports torch
+    from ..training.arguments import SettingsParser, read_recipe  # imports torch
 
     if command == "train" and words and not words[0].startswith("--"):
         read_recipe(words[0])
@@ -237,7 +244,7 @@ def _pass_on(command: str, module: str) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
         words = context.args
         if "--help" in words or "-h" in words:
-            typer.echo(import_module(".training.help", __package__).help_of(command))
+            typer.echo(import_module(".training.help", PACKAGE).help_of(command))
             return
         try:
             check_words(command, words)

@@ -1,0 +1,92 @@
+"""What is given twice is refused: a key of a YAML file, an option of a command line; else the last wins silently."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import yaml
+
+
+class RepeatedKey(ValueError):
+    """A key, or an option, that is given more than once."""
+
+
+class UniqueKeyLoader(yaml.SafeLoader):
+    """SafeLoader that raises RepeatedKey where a mapping has a key twice, and names the key and both values."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        first: dict[tuple[str, str], yaml.Node] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            earlier = first.setdefault((key.tag, key.value), value)
+            if earlier is not value:
+                raise RepeatedKey(f"{key.value}: given twice, as {_place(earlier)} and {_place(value)}")
+        return super().construct_mapping(node, deep)
+
+
+def _place(node: yaml.Node) -> str:
+    """A value as the file has it, with its line."""
+    start, end = node.start_mark, node.end_mark
+    text = " ".join(start.buffer[start.pointer : end.pointer].split())
+    return f"{text or 'nothing'} (line {start.line + 1})"
+
+
+def load_yaml(text: str) -> object:
+    """The content of a YAML document.
+
+    Raises:
+        RepeatedKey: a mapping has a key twice.
+        yaml.YAMLError: the text is no YAML.
+    """
+    return yaml.load(text, Loader=UniqueKeyLoader)
+
+
+def given_options(parser: argparse.ArgumentParser, command_line: Sequence[str]) -> dict[str, list[str]]:
+    """The options of a command line by their key, whatever their spelling, each with its values as text.
+
+    Raises:
+        RepeatedKey: an option is given twice, such as `--seed 1 --seed=2`.
+    """
+    given: dict[str, list[str]] = {}
+    for index, argument in enumerate(command_line):
+        if argument == "--":
+            break
+        if not argument.startswith("--"):
+            continue
+        name, equals, value = argument.partition("=")
+        action = parser._option_string_actions.get(name)
+        key = name.removeprefix("--").replace("-", "_") if action is None else action.dest
+        values = [value] if equals else _values(action, command_line[index + 1 :])
+        if key in given:
+            both = " and ".join(" ".join(each) for each in (given[key], values) if each)
+            raise RepeatedKey(f"{key}: given twice on the command line" + (f", with {both}" if both else ""))
+        given[key] = values
+    return given
+
+
+def _values(action: argparse.Action | None, rest: Sequence[str]) -> list[str]:
+    """The values of an option among the arguments that follow it."""
+    values = []
+    for argument in rest:
+        if argument.startswith("--"):
+            break
+        values.append(argument)
+    if action is None or action.nargs in ("+", "*"):
+        return values
+    return values[: 0 if action.nargs == 0 else 1]
+
+
+class CommandParser(argparse.ArgumentParser):
+    """ArgumentParser that refuses an option that is given twice, and an abbreviated one."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: object = None) -> argparse.Namespace:
+        command_line = sys.argv[1:] if args is None else list(args)
+        try:
+            given_options(self, command_line)
+        except RepeatedKey as error:
+            self.error(str(error))
+        return super().parse_args(command_line, namespace)
