@@ -10,6 +10,9 @@ FAMILIES = ("vit", "bert", "gpt")
 # Of a baseline: fewer layers and more heads; more heads than fit the width; fewer layers alone; more heads alone;
 # fewer layers and one head; fewer layers and twelve.
 VARIANTS = ("lean-", "fixed-head-", "shallow-", "many-heads-", "one-head-", "twelve-heads-")
+# Controls of the twin's size: the MLP of half the width, of a quarter; deeper and narrower, of the twin's parameters;
+# narrower, of its layers' parameters.
+VARIANTS += ("half-mlp-", "quarter-mlp-", "deep-narrow-", "narrow-")
 
 
 @cache

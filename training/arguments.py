@@ -89,6 +89,12 @@ class RecipeArguments(TrainingArguments):
     implementation: Literal["lean", "transformers"] = option("lean", "transformers: its ViT, BERT or GPT-2 instead")
     initializer_range: float | None = option(None, "replaces the shape's standard deviation of new weights")
 
+    # Checkpoints
+    checkpoint_steps: list[int] = field(
+        default_factory=list,
+        metadata={"help": "steps whose checkpoints are saved as well, and kept beyond save_total_limit"},
+    )
+
     # The machine
     attn_implementation: str | None = option(None, "eager, sdpa, flex_attention; left out, sdpa; rounding differs")
 

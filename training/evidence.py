@@ -10,7 +10,7 @@ from .comparison import summarise
 from .folders import check_fields
 from .grid import Grid, load_grid
 from .guesses import best_guess, read_guesses, read_row_errors
-from .runs import Row, Run, read_rows, tune
+from .runs import Row, Run, read_rows, reported, tune
 
 
 PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference
@@ -20,7 +20,7 @@ EVIDENCE = {  # the fields; what ends in ? may be missing or null
     list: "seeds learning_rates cells fine_tuned processor commits guesses? row_errors?",
     dict: "tuning? overrides? beside? reference? software",
     bool: "hub higher_is_better",
-    int: "runs failed failures start_seed?",
+    int: "runs failed failures planned? start_seed?",
     float: "margin? hours",
 }
 CELL = {
@@ -64,7 +64,8 @@ def kind(cell: dict[str, Any], evidence: dict[str, Any]) -> str | None:
 
 def finished(grid: Grid, cell: dict[str, object], rows: dict[Run, Row]) -> list[Row]:
     """The rows that a cell of `summarise` is the mean of, in the order of the grid's seeds."""
-    runs = [rows.get(Run("report", cell["shape"], seed, cell["learning_rate"]), {}) for seed in grid.seeds]
+    shape, rate = cell["shape"], cell["learning_rate"]
+    runs = [rows.get(reported(grid, shape, seed, rate), {}) for seed in grid.seeds_for(shape)]
     return [row for row in runs if row.get("status") == "finished"]
 
 
@@ -112,6 +113,7 @@ def reference(grid: Grid) -> dict[str, object] | None:
     peers = load_grid(folder / "grid.yaml")
     alike = {"shapes": [grid.baseline], "recipe": grid.recipe, "tuning": grid.tuning, "start_from": grid.start_from}
     alike |= {"learning_rates": grid.learning_rates, "start_seed": grid.start_seed}
+    alike |= {"branches": grid.branches}
     alike |= {"overrides": {**(grid.overrides or {}), "implementation": "transformers"}}
     for key, expected in alike.items():
         if getattr(peers, key) != expected:
@@ -166,6 +168,7 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "recipe": grid.recipe,
         "baseline": grid.baseline,
         "seeds": grid.seeds,
+        "planned": sum(len(grid.seeds_for(shape)) for shape in grid.shapes),
         "learning_rates": tune(grid, rows).learning_rates,
         "tuning": None if grid.tuning is None else asdict(grid.tuning),
         "overrides": grid.overrides,

@@ -55,6 +55,13 @@ def settings_of(arguments: RecipeArguments) -> dict[str, object]:
     return {**arguments.settings, "shape": arguments.shape}
 
 
+def write_recipe(folder: Path, arguments: RecipeArguments, recipe: str | None) -> None:
+    """Writes `recipe.yaml` of a run."""
+    source = f"; from {Path(recipe).name}" if recipe else ""
+    text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(settings_of(arguments))
+    report.write_bytes(folder / RECIPE, text.encode())
+
+
 def find_checkpoint(arguments: RecipeArguments) -> Path | None:
     """The checkpoint to continue from; nothing is written yet.
 
@@ -136,9 +143,7 @@ def open_folder(arguments: RecipeArguments, recipe: str | None, start: dict[str,
     """Writes what the run is into its folder, `start` of `compare_start`; removes what a kill left half written."""
     folder = Path(arguments.output_dir)
     if not (folder / STARTED).is_file():
-        source = f"; from {Path(recipe).name}" if recipe else ""
-        text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(settings_of(arguments))
-        report.write_bytes(folder / RECIPE, text.encode())
+        write_recipe(folder, arguments, recipe)
         report.write_json(folder / STARTED, start)
     for path in remove_partial_checkpoints(folder):
         print(f"{path} was not written to its end and is not used")

@@ -134,6 +134,8 @@ class RunCallback(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         self.trainer.after_step()
+        if state.global_step in args.checkpoint_steps:
+            control.should_save = True
         if self.trainer.anyone_interrupted():  # an evaluation that is due still comes first, as if nothing had been
             control.should_save = control.should_training_stop = True
 
@@ -412,8 +414,9 @@ class LeanTrainer(Trainer):
         self._rotate(limit)
 
     def _rotate(self, limit: int | None) -> None:
-        """Deletes the oldest checkpoints but `limit`; the best one stays."""
-        whole = whole_checkpoints(Path(self.args.output_dir))
+        """Deletes the oldest checkpoints but `limit`; the best one stays, and those of `checkpoint_steps`."""
+        kept = {f"checkpoint-{step}" for step in self.args.checkpoint_steps}
+        whole = [path for path in whole_checkpoints(Path(self.args.output_dir)) if path.name not in kept]
         best = self.state.best_model_checkpoint
         for path in whole[:-limit] if limit else []:
             if best is None or Path(best).resolve() != path.resolve():

@@ -39,7 +39,7 @@ from .evidence import gather
 from .grid import load_grid
 from .metadata import eval_results
 from .repeated import CommandParser
-from .runs import Run, read_rows, settings
+from .runs import read_rows, reported, settings
 from .trainer import scores
 
 
@@ -176,7 +176,7 @@ def check_run(folder: Path, results: dict) -> None:
         grid = load_grid(grids / results["evidence"]["grid"] / "grid.yaml")
         asked = settings(grid, results["cell"]).settings
     own = next(cell for cell in results["evidence"]["cells"] if cell["shape"] == results["cell"])
-    run = Run("report", results["cell"], results["seed"], own["learning_rate"])
+    run = reported(grid, results["cell"], results["seed"], own["learning_rate"])
     row = read_rows(grids / results["evidence"]["grid"] / "results.csv").get(run, {})
     expected = {
         "name": (grid.publish or {}).get(results["cell"]),

@@ -677,7 +677,7 @@ def short_data(results: Results) -> str:
 
 def grid_about(name: str, evidence: Evidence) -> str:
     """One line on a grid: how it was trained and how far it is."""
-    planned = len(evidence["seeds"]) * len(evidence["cells"])
+    planned = evidence.get("planned") or len(evidence["seeds"]) * len(evidence["cells"])
     done = sum(cell["n"] for cell in evidence["cells"])
     far = "all" if done == planned else f"{done} of {planned}"
     seeds = ", ".join(map(str, evidence["seeds"]))
