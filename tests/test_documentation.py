@@ -160,7 +160,7 @@ def test_the_table_names_every_published_model():
 
 @pytest.mark.parametrize("name", sorted(table_rows()))
 def test_the_table_says_what_the_folders_say(name):
-    shape, parameters, score, guess = table_rows()[name]
+    _, shape, parameters, score, guess = table_rows()[name]
     results = json.loads((CLONE / "model_cards" / name / "results.json").read_text())
     config = json.loads((CLONE / "model_cards" / name / "config.json").read_text())
     metric = results["main_metric"].removeprefix("eval_")
