@@ -362,10 +362,8 @@ TUNED = {"seeds": [0, 9], "holdout": 2, "tokens": FIRST}
          "[5120, 2560]"),
         ({"branches": []}, "grid.yaml: branches: expected numbers of tokens, strictly increasing, got []"),
         ({"branches": [0.5]}, "grid.yaml: branches: expected numbers of tokens, strictly increasing, got [0.5]"),
-        (
-            {"seeds_of": {"gpt.json": [3]}},
-            "grid.yaml: seeds_of: expected shapes of the grid and some of its seeds, got gpt.json: [3]",
-        ),
+        ({"seeds_of": {"gpt.json": [3]}}, "grid.yaml: seeds_of: expected shapes of the grid and some of its seeds, "
+         "got gpt.json: [3]"),
         ({"seeds_of": [1]}, "grid.yaml: seeds_of: expected shapes and lists of some of seeds, got [1]"),
         ({"learning_rates": [1e-3, 2e-3], "tuning": {"seeds": [0, 9], "holdout": 2}},
          "grid.yaml: tuning.tokens: expected one of branches, and only with them"),

@@ -6,20 +6,23 @@ import pytest
 from modeling_leaner.training import latency
 from modeling_leaner.training.arguments import RECIPES
 from modeling_leaner.training.grid import load_grid
-from modeling_leaner.training.runs import check_tuning
+from modeling_leaner.training.runs import check_grid
 
 from modeling_leaner.shapes import load_shape
 
 
+CONTROLS = ("mlp-mini", "narrow-mini")
 GRIDS = sorted((RECIPES.parent / "grids").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_a_grid_is_fair(path):
-    """One width and MLP, a tuning apart from what is reported, settings that a run accepts."""
+    """One width and MLP but for controls, a tuning apart from what is reported, settings that a run accepts."""
     grid = load_grid(path)
     configs = [load_shape(shape) for shape in grid.shapes]
-    assert len({(config.hidden_size, config.intermediate_size) for config in configs}) == 1
+    alike = {shape: config for shape, config in zip(grid.shapes, configs) if not shape.endswith(CONTROLS)}
+    assert len({(config.hidden_size, config.intermediate_size) for config in alike.values()}) == 1
+    assert grid.baseline in alike
     assert all(config.num_attention_heads * config.head_dim == config.hidden_size for config in configs)
     if len(grid.shapes) == 4:
         cells = {(config.num_hidden_layers, config.num_attention_heads) for config in configs}
@@ -29,7 +32,7 @@ def test_a_grid_is_fair(path):
         assert both.count_parameters().total <= 0.7 * base.count_parameters().total
     if grid.tuning:
         assert not set(grid.tuning.seeds) & set(grid.seeds) and grid.tuning.holdout >= 200
-    check_tuning(grid)
+    check_grid(grid)
     for shape in grid.shapes:
         assert latency.settings(grid, shape).task
     assert grid.output_dir == f"model_cards/grids/{path.stem}"
@@ -42,5 +45,5 @@ def test_a_reference_differs_by_its_implementation_alone(path):
         pytest.skip("not a reference")
     grid, own = load_grid(path), load_grid(Path(str(path).replace("-transformers", "")))
     assert {**grid.overrides} == {**(own.overrides or {}), "implementation": "transformers"}
-    for name in ("recipe", "baseline", "seeds", "learning_rates", "tuning", "unsound_tuning", "metric"):
+    for name in ("recipe", "baseline", "seeds", "learning_rates", "tuning", "unsound_tuning", "metric", "branches"):
         assert getattr(grid, name) == getattr(own, name)

@@ -36,8 +36,8 @@ TRAIN_COMMAND = [sys.executable, "-m", "modeling_leaner.training.train"]
 # The columns of results.csv; an empty cell is unknown. phase: tune, trunk or report. status: finished or failed.
 # value: the metric, of a tune run on the rows held out. chance: the same metric of a guess that reads nothing.
 # kappa_*: condition number of the concatenated head outputs before and after training, the median over the layers.
-# rows, data_sha256: of the evaluation. error: the last line that a failed run wrote. failures: how often the same
-# run had failed before. jobs: runs at a time.
+# rows, data_sha256: of the evaluation. error: the last line that a failed run wrote. failures: how often the same run
+# had failed before. jobs: runs at a time.
 COLUMNS = (
     "phase shape seed learning_rate status metric value chance higher_is_better eval_loss kappa_start kappa_end "
     "parameters steps seconds items_per_second peak_memory_bytes input_pipeline_share rows data_sha256 error failures "
