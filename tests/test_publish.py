@@ -353,7 +353,7 @@ def test_the_cells_of_another_grid(workshop):
     assert len(cards.beside({**found, "beside": found})) == 2
     shutil.copytree("other", "model_cards/grids/other")
     text = Path("model_cards/grids/other/grid.yaml").read_text()
-    text += "beside: model_cards/grids/tiny\n"
+    text = text.replace("beside: null\n", "beside: model_cards/grids/tiny\n")
     Path("model_cards/grids/other/grid.yaml").write_text(text.replace("grids/tiny\n", "grids/other\n", 1))
     try:
         verify.check_evidence(folder, found)
@@ -368,7 +368,7 @@ def test_the_index_needs_no_grid_beside_another(workshop):
     """A grid that is under way is listed before the one that its cards will show has begun."""
     path = Path("model_cards/grids/tiny/grid.yaml")
     before = path.read_text()
-    path.write_text(before + "beside: model_cards/grids/later\n")
+    path.write_text(before.replace("beside: null\n", "beside: model_cards/grids/later\n"))
     try:
         assert index.render(Path("model_cards")).count("| `tiny`, accuracy (higher is better) |") == 1
         with pytest.raises(GridError, match="grids/later"):
