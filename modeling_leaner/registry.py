@@ -7,9 +7,19 @@ from .support.suggest import did_you_mean, nearest
 
 
 FAMILIES = ("vit", "bert", "gpt")
-# Of a baseline: fewer layers and more heads; more heads than fit the width; fewer layers alone; more heads alone;
-# fewer layers and one head; fewer layers and twelve.
-VARIANTS = ("lean-", "fixed-head-", "shallow-", "many-heads-", "one-head-", "twelve-heads-")
+VARIANTS = (  # of a baseline, by the beginning of the name
+    "lean-",  # fewer layers and more heads
+    "fixed-head-",  # more heads than fit the width
+    "shallow-",  # fewer layers alone
+    "many-heads-",  # more heads alone
+    "one-head-",  # fewer layers and one head
+    "twelve-heads-",  # fewer layers and twelve heads
+    # Controls of the lean twin's size:
+    "half-mlp-",  # the MLP of half the width
+    "quarter-mlp-",
+    "deep-narrow-",  # deeper and narrower, with the twin's parameters
+    "narrow-",  # narrower, with the parameters of the twin's layers
+)
 RENAMED = {"10x24": "16x12"}  # the baseline of a variant whose name has its own layers × heads
 
 

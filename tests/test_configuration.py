@@ -111,8 +111,8 @@ class TestKeys:
         *[(each, {"hidden_size": 96.0}, "hidden_size must be an integer, got 96.0") for each in CONFIGS],
         *[(each, {"dtype": "foo"}, "dtype must be one of torch, .* got 'foo'") for each in CONFIGS],
         *[(each, {"id2label": {}}, "id2label must name at least one class") for each in CONFIGS],
-        *[(each, {"id2label": "abc"}, "id2label must map numbers to names, .* got 'abc'") for each in CONFIGS],
-        *[(each, {"id2label": {"x": "y"}}, "id2label must map numbers to names") for each in CONFIGS],
+        *[(each, {"id2label": "abc"}, "id2label must be a mapping .* got 'abc'") for each in CONFIGS],
+        *[(each, {"id2label": {"x": "y"}}, "id2label must be a mapping of numbers to names") for each in CONFIGS],
         *[(each, {"per_layer_config": {12: {"num_attention_heads": 4}}}, "per_layer_config") for each in CONFIGS],
         *[(each, {"per_layer_config": {0: {"num_attention_heads": 0}}}, r"per_layer_config\[0\]") for each in CONFIGS],
         *[(each, {"per_layer_config": {0: {"head_dim": 8}}}, "per_layer_config varies .*dim") for each in CONFIGS],
@@ -297,6 +297,9 @@ class TestNamedShapes:
         if name.endswith("-mlp"):
             allowed.add("intermediate_size")
             assert 2 * config.intermediate_size == baseline.intermediate_size
+        if any(control in name for control in ("half-mlp", "quarter-mlp", "narrow")):
+            self.check_a_control(name, config, baseline, differing - {"out_features", "out_indices"})
+            return
         assert differing - {"out_features", "out_indices"} <= allowed
         if "fixed-head" in name:
             assert config.num_attention_heads * config.head_dim > config.hidden_size and config.head_dim == 64
@@ -305,6 +308,30 @@ class TestNamedShapes:
         else:
             assert config.count_parameters().total <= 0.7 * baseline.count_parameters().total
         assert "shallow" not in name or differing & allowed == {"num_hidden_layers"}
+
+    def check_a_control(self, name, config, baseline, differing):
+        """What differs is what the name says; at equal parameters they are equal to the twin's within 1 %."""
+        own = config.count_parameters()
+        if "mlp" in name:
+            assert differing == {"intermediate_size"}
+            assert config.intermediate_size * (2 if "half" in name else 4) == baseline.intermediate_size
+        else:
+            assert config.hidden_size < baseline.hidden_size == config.hidden_size * 3 // 2
+            assert config.num_hidden_layers > baseline.num_hidden_layers
+            assert config.intermediate_size / config.hidden_size == baseline.intermediate_size / baseline.hidden_size
+        twin = load_shape(name.replace(name.split("/")[1].removesuffix("-mini"), "lean")).count_parameters()
+        if "half" in name:
+            assert twin.total < own.total < baseline.count_parameters().total
+        elif "/narrow" in name:
+            assert abs((own.total - own.embeddings) / (twin.total - twin.embeddings) - 1) < 0.01
+        else:
+            assert abs(own.total / twin.total - 1) < 0.01
+
+    def test_controls_at_equal_parameters(self):
+        """The numbers that the grid over training length names."""
+        controls = ("quarter-mlp", "deep-narrow")
+        totals = [load_shape(f"gpt/{name}-mini").count_parameters().total for name in controls]
+        assert totals == [892_608, 894_848]
 
     def test_tiny_shapes_are_tiny(self):
         for name in shape_names():

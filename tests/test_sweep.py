@@ -482,7 +482,8 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
     [
         ({"learning_rate": [1]}, "learning_rate: unknown key, expected one of recipe, shapes, baseline, seeds, "
          "learning_rates, tuning, unsound_tuning, overrides, output_dir, metric, start_from, start_seed, beside, "
-         "length, data, data_files, hub, publish, margin, test, contrasts (did you mean learning_rates?)"),
+         "length, data, data_files, hub, publish, margin, test, branches, seeds_of, contrasts (did you mean "
+         "learning_rates?)"),
         ({"recipe": None}, "recipe: missing, expected the name or path of a recipe"),
         ({"recipe": 3}, "recipe: expected the name or path of a recipe, got 3"),
         ({"shapes": None}, "shapes: missing, expected a list of different names or paths"),
@@ -510,7 +511,7 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
         ({"tuning": {"seed": 0, "holdout": 0}}, "tuning.holdout: expected how many rows of the training split to "
          "evaluate on, got 0"),
         ({"tuning": {"seed": 0, "holdout": 5, "extent": 1}}, "tuning.extent: unknown key, expected one of seeds, "
-         "holdout, extend, overrides (did you mean extend?)"),
+         "holdout, extend, overrides, tokens (did you mean extend?)"),
         ({"tuning": {"seed": 0, "holdout": 5, "extend": -1}}, "tuning.extend: expected how often the learning rates "
          "may grow at either edge, got -1"),
         ({"tuning": {"seed": 2, "holdout": 5}}, "tuning.seeds: expected seeds that are not in seeds, got 2"),
@@ -525,7 +526,8 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
         ({"contrasts": [[BASE, BASE]]}, f"{CONTRASTS}, got [['vit/tiny', 'vit/tiny']]"),
         ({"contrasts": [[LEAN, BASE], [LEAN, BASE]]}, f"{CONTRASTS}, got [['vit/lean-tiny', 'vit/tiny'], "
          "['vit/lean-tiny', 'vit/tiny']]"),
-        ({"contrasts": [[LEAN, "vit/base"]]}, "contrasts: expected shapes of the grid, got vit/base"),
+        ({"contrasts": [[LEAN, "vit/base"]]}, "contrasts: expected shapes of the grid, got vit/base "
+         "(did you mean vit/tiny?)"),
         ({"tuning": {"seed": 0, "holdout": 5, "overrides": {"resume": True}}}, "tuning.overrides: expected "
          f"{SETTINGS}, got {{'resume': True}}"),
         *(({"overrides": {key: 1}}, f"overrides: expected {SETTINGS}, got {{'{key}': 1}}")
@@ -677,7 +679,7 @@ def test_another_output_dir_trains_all_anew(bench):
     "old, new, message",
     [
         ("report,vit/tiny,1,", "report,vit/tiny,one,", "line 4: invalid literal"),
-        ("report,vit/tiny,1,", "repeat,vit/tiny,1,", "line 4: phase, status: expected tune or report"),
+        ("report,vit/tiny,1,", "repeat,vit/tiny,1,", "line 4: phase, status: expected tune, trunk, report"),
         ("report,vit/tiny,1,", "report,vit/tiny,,", "line 4: seed: expected a value"),
         ("1,0.001,finished,accuracy,0.892", "1,0.001,finished,accuracy,nan", "line 4: value: expected a value"),
         ("report,vit/tiny,1,", "report,more,vit/tiny,1,", "line 4: invalid literal"),

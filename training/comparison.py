@@ -6,15 +6,16 @@ import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from .grid import Grid, GridError
-from .runs import Row, Run, Tuning, tune
+from .grid import Grid
+from .guesses import best_guess, read_guesses
+from .runs import Row, Run, Tuning, reported, tune
 
 
-GUESSES = "guesses.json"  # beside a grid's rows: what `baselines.guesses` found
 MIN_PAIRS, MAX_P = 7, 0.01  # of "no loss of quality", which model_cards/README.md decides over all grids
 NOT_LEARNED, NON_INFERIOR = "not learned", "non-inferior before correction"
 
@@ -73,20 +74,24 @@ def row_error(metric: str, value: float, rows: int) -> float | None:
     return None
 
 
-def learned(rows: Iterable[Row]) -> bool | None:
+def learned(rows: Iterable[Row], guess: float | None = None) -> bool | None:
     """Whether finished runs of one cell are better than guessing by three standard errors; None where none can say.
 
+    What must be beaten is the best of `guess`, of guesses that read the input, and the rows' own, that reads nothing.
     The standard error is the larger of that over the seeds and `row_error`, that by the choice of rows. One run of a
     metric without the latter has none: it is False if no better than the guess, else None.
     """
-    known = [row for row in rows if row["value"] is not None and row["chance"] is not None]
+    known = [row for row in rows if row["value"] is not None]
     if not known:
         return None
     values, (first, *_) = [row["value"] for row in known], known
+    to_beat = best_guess([guess, *(row["chance"] for row in known)], bool(first["higher_is_better"]))
+    if to_beat is None:
+        return None
     errors = [statistics.stdev(values) / math.sqrt(len(values))] if len(values) > 1 else []
     if first["rows"] and (error := row_error(first["metric"], statistics.fmean(values), first["rows"])) is not None:
         errors.append(error)
-    advantage = (statistics.fmean(values) - first["chance"]) * (1 if first["higher_is_better"] else -1)
+    advantage = (statistics.fmean(values) - to_beat) * (1 if first["higher_is_better"] else -1)
     if not errors:
         return None if advantage > 0 else False
     return advantage > 3 * max(errors)
@@ -113,20 +118,6 @@ def _mean_of_all(values: Iterable[float | None]) -> float | None:
     return None if None in values else _mean(values)
 
 
-def guesses_of(grid: Grid) -> list[dict[str, object]] | None:
-    """What GUESSES of the grid holds; None where none were made. Raises GridError where it has another form."""
-    path = grid.path(GUESSES)
-    if not path.is_file():
-        return None
-    try:
-        held = json.loads(path.read_bytes())
-        if not isinstance(held, list) or not held:
-            raise ValueError(f"got {held!r:.100}")
-        return [{"name": str(each["name"]), "value": float(each["value"])} for each in held]
-    except (ValueError, LookupError, TypeError) as error:
-        raise GridError(f"{path}: expected a list of name and value, {type(error).__name__} {error}") from error
-
-
 def failure_rate(grid: Grid, finished: list[Row], failed: int) -> float | None:
     """The share of runs that failed, or that end worse than the best simple guess; None where no guess is known.
 
@@ -135,7 +126,7 @@ def failure_rate(grid: Grid, finished: list[Row], failed: int) -> float | None:
     count = len(finished) + failed
     if not count or any(row["chance"] is None for row in finished):
         return None
-    simple = [guess["value"] for guess in guesses_of(grid) or []]
+    simple = [guess["value"] for guess in read_guesses(grid) or []]
 
     def is_worse(row: Row) -> bool:
         guesses = simple or [row["chance"]]
@@ -185,42 +176,109 @@ def _notes(tuning: Tuning, shape: str, failed: list[int]) -> list[str]:
     return [note for note, holds in notes.items() if holds]
 
 
+class Cells(NamedTuple):
+    """The runs of one budget: finished rows by shape and seed, and the seeds that failed."""
+
+    finished: dict[str, dict[int, Row]]
+    failed: dict[str, list[int]]
+
+
+def cells_of(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None], branch: int | None = None) -> Cells:
+    """The reported runs at the best rates, of `branch` tokens where there are branches, else of the longest.
+
+    A branch that could not begin, since its trunk had failed before, has failed.
+    """
+    cells = Cells({}, {})
+    for shape in grid.shapes:
+        runs = {seed: reported(grid, shape, seed, best[shape], branch) for seed in grid.seeds_for(shape)}
+        found = {seed: rows.get(run) or rows.get(run.trunk) or {} for seed, run in runs.items()}
+        done = {seed: row for seed, row in found.items() if row.get("status") == "finished"}
+        cells.finished[shape] = {seed: row for seed, row in done.items() if row["phase"] == "report"}
+        cells.failed[shape] = [seed for seed, row in found.items() if row.get("status") == "failed"]
+    return cells
+
+
+def metric_of(grid: Grid, rows: Iterable[Row]) -> tuple[str | None, bool | None]:
+    """The metric of finished rows, and whether more of it is better; None while nobody knows."""
+    first = next(iter(rows), None)
+    return (grid.metric, None) if first is None else (first["metric"], bool(first["higher_is_better"]))
+
+
+def paired(grid: Grid, own: dict[int, Row], others: dict[int, Row], up: bool | None) -> dict[str, object]:
+    """`paired_statistics` of two cells over the seeds that both finished."""
+    pairs = [(own[seed]["value"], others[seed]["value"]) for seed in own if seed in others]
+    return paired_statistics([one for one, _ in pairs], [other for _, other in pairs], grid.margin, up)
+
+
+def _sizes(rows: Iterable[Row]) -> dict[str, object]:
+    """What runs of one cell cost, the mean where it differs."""
+    rows = list(rows)
+    return {name: next((row[name] for row in rows), None) for name in ("tokens", "training_flops")} | {
+        name: _mean(row[name] for row in rows) for name in ("tokens_per_parameter", "seconds")
+    }
+
+
+def curves(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None]) -> list[dict[str, object]]:
+    """Of each branch, the shortest first: every shape's values, costs and difference from the baseline, and contrasts.
+
+    The contrasts are corrected for their number within each branch; what counts are those of the grid, of the longest.
+    """
+    found = []
+    for tokens in grid.branches or []:
+        finished, failed = cells_of(grid, rows, best, tokens)
+        _, up = metric_of(grid, [row for cells in finished.values() for row in cells.values()])
+        shapes = []
+        for shape, cells in finished.items():
+            values = {str(seed): row["value"] for seed, row in cells.items()}
+            result = paired(grid, cells, finished[grid.baseline], up)
+            shapes.append(
+                {"shape": shape, "n": len(values), "mean": _mean(values.values()), "values": values}
+                | {"sd": statistics.stdev(values.values()) if len(values) > 1 else None}
+                | {"failed": failed[shape], **_sizes(cells.values())}
+                | (dict.fromkeys(result) if shape == grid.baseline else result)
+            )
+        found.append({"branch": tokens, "shapes": shapes, "contrasts": contrasts(grid, finished, up)})
+    return found
+
+
+def _cell(grid: Grid, shape: str, cells: Cells, tuning: Tuning, up: bool | None) -> dict[str, object]:
+    """What `summarise` says of one shape."""
+    own, base, choice = cells.finished[shape], cells.finished[grid.baseline], tuning.choices[shape]
+    result = paired(grid, own, base, up)
+    guess = best_guess([guess["value"] for guess in read_guesses(grid) or ()], bool(up))
+    said = verdict(result, grid.margin, len(grid.seeds_for(shape)), learned(base.values(), guess))
+    values, failed = [row["value"] for row in own.values()], cells.failed[shape]
+    size, base_size = (next((row["parameters"] for row in each.values()), None) for each in (own, base))
+    return (
+        {"shape": shape, "learning_rate": choice.learning_rate}
+        | {"tuning_lead": choice.lead, "tuning_spread": choice.spread}
+        | {"n": len(values), "mean": _mean(values), "sd": statistics.stdev(values) if len(values) > 1 else None}
+        | {"median": statistics.median(values) if values else None}
+        | {"failure_rate": failure_rate(grid, list(own.values()), len(failed))}
+        | (dict.fromkeys(result) if shape == grid.baseline else result)
+        | {"parameters": size, "parameters_over_baseline": size / base_size if size and base_size else None}
+        | {"seconds": _mean(row["seconds"] for row in own.values())}
+        | {name: _mean_of_all(row[name] for row in own.values()) for name in ("kappa_start", "kappa_end")}
+        | {"chance": _mean(row["chance"] for row in own.values()), "learned": learned(own.values(), guess)}
+        | {"verdict": "baseline" if shape == grid.baseline else said}
+        | {"notes": _notes(tuning, shape, failed)}
+    )
+
+
 def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
     """The sweep as one JSON document; runs may be missing.
 
     Of each shape: mean, sd and median over the finished seeds, `paired_statistics` over those that the baseline
-    finished too, `failure_rate`; of the grid its `contrasts`.
+    finished too, `failure_rate`; of the grid its `contrasts`. With branches all of that is of the longest, and
+    `curves` has every one.
     """
-    tuning, finished, failed, shapes = tune(grid, rows), {}, {}, []
-    for shape in grid.shapes:
-        cells = {seed: rows.get(Run("report", shape, seed, tuning.best[shape]), {}) for seed in grid.seeds}
-        finished[shape] = {seed: row for seed, row in cells.items() if row.get("status") == "finished"}
-        failed[shape] = [seed for seed, row in cells.items() if row.get("status") == "failed"]
-    base, every = finished[grid.baseline], [row for cells in finished.values() for row in cells.values()]
-    metric, up = (every[0]["metric"], bool(every[0]["higher_is_better"])) if every else (grid.metric, None)
-    for shape, cells in finished.items():
-        pairs = [(cells[seed]["value"], base[seed]["value"]) for seed in cells if seed in base]
-        result = paired_statistics([own for own, _ in pairs], [other for _, other in pairs], grid.margin, up)
-        said = verdict(result, grid.margin, len(grid.seeds), learned(base.values()))
-        values, choice = [row["value"] for row in cells.values()], tuning.choices[shape]
-        size, base_size = (next((row["parameters"] for row in each.values()), None) for each in (cells, base))
-        shapes.append(
-            {"shape": shape, "learning_rate": choice.learning_rate}
-            | {"tuning_lead": choice.lead, "tuning_spread": choice.spread}
-            | {"n": len(values), "mean": _mean(values), "sd": statistics.stdev(values) if len(values) > 1 else None}
-            | {"median": statistics.median(values) if values else None}
-            | {"failure_rate": failure_rate(grid, list(cells.values()), len(failed[shape]))}
-            | (dict.fromkeys(result) if shape == grid.baseline else result)
-            | {"parameters": size, "parameters_over_baseline": size / base_size if size and base_size else None}
-            | {"seconds": _mean(row["seconds"] for row in cells.values())}
-            | {name: _mean_of_all(row[name] for row in cells.values()) for name in ("kappa_start", "kappa_end")}
-            | {"chance": _mean(row["chance"] for row in cells.values()), "learned": learned(cells.values())}
-            | {"verdict": "baseline" if shape == grid.baseline else said}
-            | {"notes": _notes(tuning, shape, failed[shape])}
-        )
+    tuning = tune(grid, rows)
+    cells = cells_of(grid, rows, tuning.best)
+    metric, up = metric_of(grid, [row for each in cells.finished.values() for row in each.values()])
     errors = [{**run._asdict(), "error": row["error"]} for run, row in rows.items() if row["status"] == "failed"]
     found = {"metric": metric, "higher_is_better": up, "learning_rates": tuning.learning_rates}
-    found["contrasts"] = contrasts(grid, finished, up)
+    found |= {"contrasts": contrasts(grid, cells.finished, up), "curves": curves(grid, rows, tuning.best)}
+    shapes = [_cell(grid, shape, cells, tuning, up) for shape in grid.shapes]
     return {**asdict(grid), **found, "shapes": shapes, "failed": errors}
 
 
@@ -263,6 +321,18 @@ def choice_line(cell: dict[str, object]) -> str:
     return f"{line}, one tuning seed" if spread is None else f"{line}, the tuning seeds differ by {spread:.4f}"
 
 
+def curve_table(curves: list[dict[str, object]]) -> Table:
+    """Mean ± sd of each shape at each budget."""
+    table = Table(caption="mean ± sd by tokens", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("shape")
+    for curve in curves:
+        table.add_column(f"{curve['branch']:,}", justify="right")
+    for cells in zip(*(curve["shapes"] for curve in curves)):
+        values = [f"{_text(cell['mean'], '.4f')} ± {_text(cell['sd'], '.4f')}" for cell in cells]
+        table.add_row(cells[0]["shape"], *values)
+    return table
+
+
 def show(summary: dict[str, object]) -> None:
     """Prints a summary: a table and notes for people, the document on the last line for programs."""
     direction = {True: ", higher is better", False: ", lower is better", None: ""}[summary["higher_is_better"]]
@@ -284,6 +354,8 @@ def show(summary: dict[str, object]) -> None:
             console.print(choice_line(row), soft_wrap=True)
         for note in row["notes"]:
             console.print(f"{row['shape']}: {note}", soft_wrap=True)
+    if summary["curves"]:
+        console.print(curve_table(summary["curves"]))
     for contrast in summary["contrasts"]:
         console.print(contrast_line(contrast), soft_wrap=True)
     if summary["unsound_tuning"]:

@@ -6,20 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from . import latency, report
-from .card import check_fields
-from .comparison import guesses_of, summarise
+from .comparison import summarise
+from .folders import check_fields
 from .grid import Grid, load_grid
-from .runs import Row, Run, read_rows, tune
+from .guesses import best_guess, read_guesses, read_row_errors
+from .runs import Row, Run, read_rows, reported, tune
 
 
 PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference
 
 EVIDENCE = {  # the fields; what ends in ? may be missing or null
     str: "grid recipe baseline metric data? data_files? start_from? latency_on?",
-    list: "seeds learning_rates cells fine_tuned processor commits guesses?",
+    list: "seeds learning_rates cells fine_tuned processor commits guesses? row_errors?",
     dict: "tuning? overrides? beside? reference? software",
     bool: "hub higher_is_better",
-    int: "runs failed failures start_seed?",
+    int: "runs failed failures planned? start_seed?",
     float: "margin? hours",
 }
 CELL = {
@@ -31,7 +32,13 @@ CELL = {
     "kappa_start? kappa_end? chance?",
     bool: "learned?",
 }
-FINE_TUNED = {str: "grid metric", bool: "higher_is_better published learned?", list: "cells", int: "start_seed?"}
+FINE_TUNED = {
+    str: "grid metric",
+    bool: "higher_is_better published learned?",
+    list: "cells",
+    int: "start_seed?",
+    float: "guess?",
+}
 KINDS = ("baseline", "more heads", "fewer layers", "both")
 
 
@@ -57,7 +64,8 @@ def kind(cell: dict[str, Any], evidence: dict[str, Any]) -> str | None:
 
 def finished(grid: Grid, cell: dict[str, object], rows: dict[Run, Row]) -> list[Row]:
     """The rows that a cell of `summarise` is the mean of, in the order of the grid's seeds."""
-    runs = [rows.get(Run("report", cell["shape"], seed, cell["learning_rate"]), {}) for seed in grid.seeds]
+    shape, rate = cell["shape"], cell["learning_rate"]
+    runs = [rows.get(reported(grid, shape, seed, rate), {}) for seed in grid.seeds_for(shape)]
     return [row for row in runs if row.get("status") == "finished"]
 
 
@@ -105,6 +113,7 @@ def reference(grid: Grid) -> dict[str, object] | None:
     peers = load_grid(folder / "grid.yaml")
     alike = {"shapes": [grid.baseline], "recipe": grid.recipe, "tuning": grid.tuning, "start_from": grid.start_from}
     alike |= {"learning_rates": grid.learning_rates, "start_seed": grid.start_seed}
+    alike |= {"branches": grid.branches}
     alike |= {"overrides": {**(grid.overrides or {}), "implementation": "transformers"}}
     for key, expected in alike.items():
         if getattr(peers, key) != expected:
@@ -131,6 +140,9 @@ def fine_tuned(grid: Grid) -> list[dict[str, object]]:
         ]
         about = {name: said[name] for name in ("metric", "higher_is_better")}
         about |= {"published": bool(other.publish), "start_seed": other.start_seed}
+        known = [each["value"] for each in read_guesses(other) or ()]
+        chance = [cell["chance"] for cell in said["shapes"]]
+        about |= {"guess": best_guess([*known, *chance], bool(said["higher_is_better"]))}
         about |= {"learned": next(cell["learned"] for cell in said["shapes"] if cell["shape"] == other.baseline)}
         found.append({"grid": path.parent.name, **about, "cells": cells})
     return found
@@ -156,6 +168,7 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "recipe": grid.recipe,
         "baseline": grid.baseline,
         "seeds": grid.seeds,
+        "planned": sum(len(grid.seeds_for(shape)) for shape in grid.shapes),
         "learning_rates": tune(grid, rows).learning_rates,
         "tuning": None if grid.tuning is None else asdict(grid.tuning),
         "overrides": grid.overrides,
@@ -171,7 +184,8 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "higher_is_better": summary["higher_is_better"],
         "cells": cells(grid, rows),
         "reference": reference(grid),
-        "guesses": guesses_of(grid),
+        "guesses": read_guesses(grid),
+        "row_errors": read_row_errors(grid),
         "runs": len(rows),
         "failed": len(rows) - len(done),
         "failures": sum(row["failures"] or 0 for row in rows.values()),

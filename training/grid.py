@@ -4,9 +4,11 @@ recipe: fashion-mnist               # name or path
 shapes: [vit/tiny, vit/lean-tiny]   # names or paths
 baseline: vit/tiny                  # one of them
 seeds: [1, 2, 3]
+seeds_of: {vit/lean-tiny: [1, 2]}   # fewer of them for some shapes; left out, all of them for all
 learning_rates: [3e-4, 1e-3, 3e-3]  # with a single one there is nothing to tune
 tuning: {seeds: [0, 4], holdout: 2000, extend: 3, overrides: {max_steps: 300}}  # `seed: 0` is one of them alone
 overrides: {max_steps: 600, warmup_steps: 60}  # settings of the training, the same for every run
+branches: [1228800, 3072000]        # tokens at which one long run ends as well (`branches.py`); left out, none
 contrasts: [[vit/lean-tiny, vit/tiny]]  # first minus second, fixed beforehand, corrected together; left out, none
 unsound_tuning: why the rates that were chosen may not be the best; left out, the tuning has to be sound
 output_dir: runs/sweeps/fashion     # left out, runs/sweeps/<name of the grid file>
@@ -26,7 +28,8 @@ A tuning is *sound* if what it chooses may be expected to hold in the runs that 
 that are at most a factor of 2 apart; a quarter of the reported length or more; and the same schedule. The same
 schedule is the same warm-up in steps, not as a share of a length that differs; the same lr_scheduler_type; and the
 same lr_scheduler_kwargs, steps of decay among them. A cosine or a line to zero states no steps: it decays over the
-whole of whatever length, and being of the same type is enough.
+whole of whatever length, and being of the same type is enough. A grid with branches is tuned at one of them,
+`tuning: {tokens: 3072000}`: whole runs by the schedule of that branch, a fifth of which decays as in all of them.
 """
 
 import math
@@ -47,7 +50,7 @@ from .repeated import RepeatedKey, load_yaml
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
 # Once the grid has run:
 MAY_GROW = ("shapes", "seeds", "learning_rates")
-MAY_CHANGE = "baseline output_dir beside publish data data_files hub length unsound_tuning".split()
+MAY_CHANGE = "baseline output_dir beside publish data data_files hub length unsound_tuning seeds_of".split()
 
 
 class GridError(ValueError):
@@ -85,6 +88,14 @@ def _is_seeds(value: object) -> bool:
     return _is_list(value, _is_whole)
 
 
+def _is_seeds_of(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_text(shape) and _is_seeds(seeds) for shape, seeds in value.items())
+
+
+def _is_budgets(value: object) -> bool:
+    return _is_list(value, lambda tokens: _is_whole(tokens, 1)) and value == sorted(value)
+
+
 def _is_contrasts(value: object) -> bool:
     pairs = value if isinstance(value, list) else []
     fit = all(_is_list(pair, _is_text) and len(pair) == 2 for pair in pairs)
@@ -113,6 +124,7 @@ class TuningKeys:
     holdout: int = _key(lambda value: _is_whole(value, 1), "how many rows of the training split to evaluate on")
     extend: int = _key(_is_whole, "how often the learning rates may grow at either edge", 3)
     overrides: dict | None = _key(_is_settings, SETTINGS, None)
+    tokens: int | None = _key(lambda value: _is_whole(value, 1), "one of branches", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +155,21 @@ class Grid:
     )
     margin: float | None = _key(_is_positive, "a positive number, in the metric's units", None)
     test: str | None = _key(lambda value: value == "non-inferiority", "non-inferiority", None)
+    branches: list[int] | None = _key(_is_budgets, "numbers of tokens, strictly increasing", None)
+    seeds_of: dict | None = _key(_is_seeds_of, "shapes and lists of some of seeds", None)
     contrasts: list[list[str]] | None = _key(_is_contrasts, "a list of different pairs of different shapes", None)
 
     def path(self, name: str) -> Path:
         return Path(self.output_dir) / name
+
+    def seeds_for(self, shape: str) -> list[int]:
+        """The seeds that a shape is reported with."""
+        return (self.seeds_of or {}).get(shape, self.seeds)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the last branch; None of a grid without."""
+        return self.branches[-1] if self.branches else None
 
     def partners(self, shape: str) -> list[str]:
         """The folders that are published with that of a shape."""
@@ -233,6 +256,13 @@ def _checked(grid: Grid) -> Grid:
     for shape in (shape for pair in grid.contrasts or [] for shape in pair):
         if shape not in grid.shapes:
             raise GridError(f"contrasts: expected shapes of the grid, got {shape}{_nearest(shape, grid.shapes)}")
+    for shape, seeds in (grid.seeds_of or {}).items():
+        if shape not in grid.shapes or not set(seeds) <= set(grid.seeds):
+            raise GridError(f"seeds_of: expected shapes of the grid and some of its seeds, got {shape}: {seeds}")
+    if grid.tuning is not None and (grid.tuning.tokens is None) != (grid.branches is None):
+        raise GridError("tuning.tokens: expected one of branches, and only with them")
+    if grid.tuning is not None and grid.tuning.tokens not in (None, *(grid.branches or [])):
+        raise GridError(f"tuning.tokens: expected one of branches, got {grid.tuning.tokens}")
     if grid.start_seed is not None and grid.start_from is None:
         raise GridError("start_from: missing, expected the grid whose start_seed is meant")
     if (grid.margin is None) != (grid.test is None):
@@ -247,8 +277,13 @@ def check_unchanged(grid: Grid, rows: Iterable[dict[str, object]]) -> None:
         return  # whatever failed wrote nothing yet, such as a misspelt setting
     if not saved.exists():
         raise GridError(f"output_dir: expected {saved} beside its runs, name another output_dir")
-    before, now = asdict(load_grid(saved)), asdict(grid)
+    old = load_grid(saved)
+    before, now = asdict(old), asdict(grid)
     before["tuning"] = before["tuning"] or now["tuning"]  # nothing was tuned over a single learning rate
+    for shape in old.shapes:
+        if shape in grid.shapes and not set(old.seeds_for(shape)) <= set(grid.seeds_for(shape)):
+            said = f"expected {old.seeds_for(shape)} of {shape} as in {saved}, got {grid.seeds_for(shape)}"
+            raise GridError(f"seeds: {said}; or name another output_dir")
     for key, value in before.items():
         gone = key in MAY_GROW and not set(value) <= set(now[key])
         if gone or ((value or None) != (now[key] or None) and key not in (*MAY_GROW, *MAY_CHANGE)):

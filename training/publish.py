@@ -20,16 +20,16 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from . import report
 from .baselines import guesses
+from .cards import write_card
 from .code_copies import renew_code
-from .comparison import GUESSES
 from .continuations import continuations
 from .evaluate import load
 from .evidence import dataset_name, gather
 from .grid import Grid, check_unchanged, load_grid, write_grid
+from .guesses import GUESSES
 from .index import write_index
-from .published import write_card
 from .repeated import CommandParser
-from .runs import Run, read_rows, tune
+from .runs import read_rows, reported, tune
 from .sources import load_evaluation, load_training
 from .tasks import CausalLM
 from .verify import CARDS, KEPT, LICENSE, LOCAL, metrics_of, tolerances, verify
@@ -43,7 +43,7 @@ def run_of(grid: Grid, shape: str) -> Path:
     """The folder of the run to publish. Raises ValueError where it has not finished or is not on this machine."""
     rows = read_rows(grid.path("results.csv"))
     rate = tune(grid, rows).best[shape]
-    run = Run("report", shape, grid.seeds[0], rate)
+    run = reported(grid, shape, grid.seeds[0], rate)
     if rows.get(run, {}).get("status") != "finished":
         raise ValueError(f"{grid.path('results.csv')}: no finished run of {shape} with seed {grid.seeds[0]}")
     folder = run.folder(grid)

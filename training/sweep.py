@@ -1,8 +1,9 @@
 """`leaner sweep GRID.yaml`: shapes × seeds × learning rates over one recipe, every run a training process of its own.
 
-First every shape is tuned over the same learning rates, with a seed that is not reported and on rows held out of the
+First every shape is tuned over the same learning rates, with seeds that are not reported and on rows held out of the
 training split; where a best rate lies at an edge the grid grows there, for all shapes. Then every shape is trained
-with every seed at its own best rate. The keys of a grid file are described in `grid.py`.
+with every seed at its own best rate; with branches a trunk first, then its branches (`branches.py`). The keys of a
+grid file are described in `grid.py`.
 
 In output_dir: results.csv (one row per finished or failed run, see `runs.py`), summary.json, grid.yaml, and of each
 run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same command continues it.
@@ -27,13 +28,19 @@ from .repeated import CommandParser
 from .runs import (
     Row,
     Run,
+    begin_branch,
+    check_grid,
     check_starts,
-    check_tuning,
+    check_trunk,
     command,
     due_runs,
+    phases,
+    place_of,
+    planned,
     read_rows,
     result_row,
     settings,
+    tune,
     typed_row,
     write_rows,
 )
@@ -88,7 +95,11 @@ class Sweep:
         while running or (waiting and not self.interrupts):
             while waiting and len(running) < self.jobs and not self.interrupts:
                 run = waiting.popleft()
-                running[run] = self._start(run)
+                try:
+                    running[run] = self._start(run)
+                except (GridError, OSError) as error:
+                    ended += 1
+                    self._fail(run, error, f"{run.phase} {ended}/{len(due)}")
             interrupts = self.interrupts
             for run, (process, device) in list(running.items()):
                 if process and forwarded < interrupts:
@@ -107,10 +118,15 @@ class Sweep:
 
     def _start(self, run: Run) -> tuple[subprocess.Popen | None, str | None]:
         """The process of one run and its device; no process where the run had finished and only its row was lost."""
-        folder, device = run.folder(self.grid), self.devices.popleft()
+        folder = run.folder(self.grid)
+        if not (folder / "results.json").exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if run.branch is not None:
+                check_trunk(self.grid, self.rows, run.trunk)
+                begin_branch(self.grid, run, self.local)
+        device = self.devices.popleft()
         if (folder / "results.json").exists():
             return None, device
-        folder.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # else the log could end in what was written earlier
         environment |= {"CUDA_VISIBLE_DEVICES": device} if device else {}
         pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "pass_fds": [self.lock]}
@@ -120,27 +136,33 @@ class Sweep:
             return subprocess.Popen(words, stdout=log, env=environment, process_group=0, **pipes), device
 
     def _keep(self, run: Run, status: int, count: str) -> None:
-        """Writes the row of a run that ended, and says so."""
+        """Keeps the row of a run whose process ended."""
         log = Path(f"{run.folder(self.grid)}.log")
         try:
             if status != 0:
                 last_line = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
                 raise ValueError(last_line[:300] if status > 0 and last_line else f"exit status {status}")
             row = result_row(self.grid, run)
-            said = f"{row['metric']} {row['value']:.4f}, {row['seconds'] or 0:.0f} s"
+            self._write(run, row, count, f"{row['metric']} {row['value']:.4f}, {row['seconds'] or 0:.0f} s")
         except ValueError as error:
-            row = typed_row({**run._asdict(), "status": "failed", "error": str(error)})
-            said = f"failed: {error} ({log})"
+            self._fail(run, error, count)
+
+    def _fail(self, run: Run, error: Exception, count: str) -> None:
+        row = typed_row({**run._asdict(), "status": "failed", "error": str(error)})
+        self._write(run, row, count, f"failed: {error} ({run.folder(self.grid)}.log)")
+
+    def _write(self, run: Run, row: Row, count: str, what: str) -> None:
+        """Puts a row into results.csv, and says what came of the run."""
         before = self.rows.get(run)  # of an attempt that failed, or None
         failures = (before["failures"] or 0) + 1 if before else 0
         self.rows[run] = {**row, "failures": failures, "jobs": self.jobs}
         self.again.discard(run)
-        rows = [self.rows[key] for key in sorted(self.rows, key=lambda key: (key.phase != "tune", key))]
         file = io.StringIO()
-        write_rows(rows, file)
+        write_rows([self.rows[key] for key in sorted(self.rows, key=place_of)], file)
         report.write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
-        cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}"
-        print(f"[{count}] {cell}: {said}", file=sys.stderr, flush=True)
+        budget = "" if run.branch is None else f" {run.branch:,} tokens"
+        cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}{budget}"
+        print(f"[{count}] {cell}: {what}", file=sys.stderr, flush=True)
 
 
 def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row]:
@@ -165,8 +187,10 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row
         sweep = Sweep(grid, jobs, lock.fileno(), local)
         check_unchanged(grid, sweep.rows.values())
         for shape in grid.shapes:  # before the first process
-            for phase in ("report",) if grid.tuning is None else ("tune", "report"):
+            for phase in phases(grid):
                 settings(grid, shape, phase)
+        for trunk in dict.fromkeys(run.trunk for run in sweep.rows if run.branch is not None):
+            check_trunk(grid, sweep.rows, trunk)
         write_grid(grid)
         sweep.run()
     return sweep.rows
@@ -193,7 +217,7 @@ def main(argv: list[str]) -> None:
         grid = load_grid(options.grid)
         if options.output_dir:
             grid = replace(grid, output_dir=options.output_dir)
-        check_tuning(grid)
+        check_grid(grid)
         if options.summary:
             rows = read_rows(grid.path("results.csv"))
             check_unchanged(grid, rows.values())
@@ -210,7 +234,8 @@ def main(argv: list[str]) -> None:
         raise SystemExit(130) from None
     report.write_json(grid.path("summary.json"), summary)
     show(summary)
-    if not options.summary and any(row["n"] < len(grid.seeds) for row in summary["shapes"]):
+    finished = {run for run, row in rows.items() if row["status"] == "finished"}
+    if not options.summary and not finished.issuperset(planned(grid, tune(grid, rows).best)):
         raise SystemExit(1)
 
 

@@ -1,0 +1,395 @@
+"""One long run that ends at several budgets: a branch is a run of its own, to the last bit of its weights."""
+
+import csv
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from modeling_leaner.training import branches, comparison, runs, sweep, train
+from modeling_leaner.training.grid import GridError, load_grid
+from modeling_leaner.training.trainer import whole_checkpoints
+from training_data import documents, write_shape
+
+
+STEP = 8 * 32  # tokens of a step
+FIRST, SECOND = 10 * STEP, 20 * STEP  # their decay begins at steps 8 and 16
+OVERRIDES = {
+    "tokenizer": "byte-bpe",
+    "max_length": 32,
+    "max_steps": 16,  # the last branch begins where the trunk ends
+    "warmup_steps": 3,
+    "lr_scheduler_type": "warmup_stable_decay",
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "dropout": 0.1,
+    "eval_strategy": "no",
+    "save_strategy": "steps",
+    "save_steps": 5,
+    "save_total_limit": 1,
+    "logging_steps": 1,
+    "disable_tqdm": True,
+    "hardware": "cpu",
+    "preprocessing_workers": 1,
+}
+
+
+def write_grid(**changes):
+    """grid.yaml with some keys replaced; None takes a key out."""
+    values = {"recipe": "text.yaml", "shapes": ["gpt.json"], "baseline": "gpt.json", "seeds": [1, 2]}
+    values |= {"learning_rates": [3e-3], "branches": [FIRST, SECOND], "output_dir": "out", "overrides": OVERRIDES}
+    kept = {key: value for key, value in {**values, **changes}.items() if value is not None}
+    Path("grid.yaml").write_text(yaml.safe_dump(kept))
+
+
+@pytest.fixture
+def workshop(tmp_path, monkeypatch):
+    """Writes a grid file over one small shape, with documents to train on; returns its Grid."""
+    monkeypatch.chdir(tmp_path)
+    for split, count, seed in (("train", 24, 0), ("validation", 6, 1)):
+        documents(count, seed).to_parquet(f"{split}.parquet")
+    write_shape("gpt", Path())
+    recipe = {"task": "causal-lm", "data_files": {name: f"{name}.parquet" for name in ("train", "validation")}}
+    Path("text.yaml").write_text(yaml.safe_dump(recipe))
+
+    def grid(**changes):
+        write_grid(**changes)
+        return load_grid(Path("grid.yaml"))
+
+    return grid
+
+
+def trained(grid, run, *words):
+    """One run of the grid, in this process."""
+    run.folder(grid).parent.mkdir(parents=True, exist_ok=True)
+    if run.branch is not None:
+        runs.begin_branch(grid, run)
+    train.main([*runs.command(grid, run)[len(runs.TRAIN_COMMAND) :], *words])
+    return run.folder(grid)
+
+
+def weights(folder):
+    return (folder / "model.safetensors").read_bytes()
+
+
+# Weights
+
+
+@pytest.mark.filterwarnings("ignore:Both num_training_steps and num_stable_steps")
+def test_a_branch_ends_with_the_weights_of_a_whole_run(workshop):
+    """Bit for bit, of either branch; also where a branch is killed on its way, or before its folder was whole."""
+    grid = workshop()
+    trunk = runs.Run("trunk", "gpt.json", 1, 3e-3)
+    folder = trained(grid, trunk)
+    assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-8", "checkpoint-15", "checkpoint-16"]
+    rates = {}
+    for tokens, steps in ((FIRST, 10), (SECOND, 20)):
+        branch = runs.reported(grid, "gpt.json", 1, 3e-3, tokens)
+        half = branch.folder(grid).with_name(f".{branch.name}.begun")
+        (half / "checkpoint-8").mkdir(parents=True)  # what a killed sweep leaves
+        begun = trained(grid, branch)
+        assert not half.exists()
+        asked = [word for word in runs.command(grid, branch)[len(runs.TRAIN_COMMAND) :] if word != "--resume"]
+        asked[asked.index("--output_dir") + 1] = f"whole-{tokens}"
+        train.main(asked)
+        whole = Path(f"whole-{tokens}")
+        assert weights(begun) == weights(whole) != weights(folder)
+        assert json.loads((begun / "results.json").read_text())["train"]["steps"] == steps
+        settings = [yaml.safe_load((each / "recipe.yaml").read_text()) for each in (begun, whole)]
+        assert settings[0] == settings[1]
+        lines = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+        rates[tokens] = [line["learning_rate"] for line in lines if "learning_rate" in line]
+    stable = rates[SECOND][3:16]
+    assert set(stable) == {3e-3} and rates[FIRST][:9] == rates[SECOND][:9] and rates[FIRST][9] < 3e-3
+
+    branch = runs.reported(grid, "gpt.json", 1, 3e-3, SECOND)
+    kept = weights(branch.folder(grid))
+    for name in ("results.json", "model.safetensors"):
+        (branch.folder(grid) / name).unlink()
+    last = whole_checkpoints(branch.folder(grid))[-1]
+    shutil.rmtree(last)
+    shutil.copytree(folder / "checkpoint-16", branch.folder(grid) / "checkpoint-16")
+    assert weights(trained(grid, branch)) == kept
+
+
+@pytest.mark.filterwarnings("ignore:Both num_training_steps and num_stable_steps")
+def test_a_row_of_a_branch(workshop):
+    """Tokens, FLOPs and what it began with; seconds are the trunk's until there and its own."""
+    grid = workshop()
+    trunk = runs.Run("trunk", "gpt.json", 1, 3e-3)
+    branch = runs.reported(grid, "gpt.json", 1, 3e-3, FIRST)
+    trained(grid, trunk), trained(grid, branch)
+    rows = {run: runs.result_row(grid, run) for run in (trunk, branch)}
+    row, flops = rows[branch], branches.step_of(grid, "gpt.json").flops
+    assert (row["branch"], row["steps"], row["tokens"], row["training_flops"]) == (FIRST, 10, FIRST, 10 * flops)
+    assert row["tokens_per_parameter"] == FIRST / row["parameters"]
+    assert row["begun_from"] == branches.origin_of(branch.folder(grid)) is not None
+    assert (rows[trunk]["branch"], rows[trunk]["tokens"], rows[trunk]["begun_from"]) == (None, 16 * STEP, None)
+    before = json.loads((trunk.folder(grid) / "checkpoint-8" / "seconds.json").read_text())
+    assert row["seconds"] > before > 0
+
+
+def test_flops_of_a_step(workshop):
+    """Those of the configuration, for whole rows; none of a task whose rows differ in length."""
+    grid = workshop()
+    config = branches.load_config("gpt.json")
+    assert branches.step_of(grid, "gpt.json") == (STEP, 8 * config.count_flops(32).training_step)
+    pictures = workshop(recipe="digits", shapes=["vit/nano"], baseline="vit/nano", overrides=None, branches=None)
+    length = branches.load_config("vit/nano").count_flops().length
+    assert branches.step_of(pictures, "vit/nano").tokens % length == 0
+    texts = workshop(recipe="sst2", shapes=["bert/nano"], baseline="bert/nano", overrides=None, branches=None)
+    assert branches.step_of(texts, "bert/nano") is None
+
+
+def test_checkpoints_that_are_asked_for_stay(workshop):
+    """Beside the newest ones that save_total_limit allows; saved although save_steps leaves them out."""
+    grid = workshop(branches=None, overrides={**OVERRIDES, "lr_scheduler_type": "cosine", "checkpoint_steps": [2, 7]})
+    folder = trained(grid, runs.Run("report", "gpt.json", 1, 3e-3))
+    assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-2", "checkpoint-7", "checkpoint-16"]
+
+
+# The sweep
+
+
+STUB = """
+import json, os, sys
+words = sys.argv[1:]
+def option(name):
+    place = words.index("--" + name) + 1
+    end = next((i for i in range(place, len(words)) if words[i].startswith("--")), len(words))
+    return words[place:end]
+folder, seed = option("output_dir")[0], int(option("seed")[0])
+name, wanted = os.path.basename(folder), json.loads(os.environ["STUB"])
+with open(os.environ["CALLS"], "a") as calls:
+    calls.write(json.dumps({"name": name, "words": words}) + chr(10))
+os.makedirs(folder, exist_ok=True)
+open(os.path.join(folder, "started.json"), "w").write("{}")
+starts = [int(step) for step in option("checkpoint_steps")] if "--checkpoint_steps" in words else []
+for step in [step for step in starts if step <= wanted.get("until", {}).get(name, 10**9)]:
+    place = os.path.join(folder, f"checkpoint-{step}")
+    os.makedirs(place, exist_ok=True)
+    text = f"{name} {step} {wanted.get('salt', '')}"
+    open(os.path.join(place, "model.safetensors"), "w").write(text)
+    json.dump({"model.safetensors": len(text)}, open(os.path.join(place, "complete.json"), "w"))
+if name in wanted.get("fail", []):
+    sys.exit("the loss is not finite")
+steps = int(option("max_steps")[0])
+results = {"main_metric": "loss", "higher_is_better": False, "seed": seed, "parameters": 1000, "rows": 50}
+results |= {"learning_rate": float(option("learning_rate")[0]), "chance": {"value": 9.0}, "environment": {}}
+results |= {"metrics": {"eval_loss": 5 - steps / 100 + seed / 1000}, "train": {"steps": steps, "seconds": steps / 2}}
+json.dump(results, open(os.path.join(folder, "results.json"), "w"))
+"""
+
+
+@pytest.fixture
+def bench(workshop, tmp_path, monkeypatch):
+    """The sweep with a script in the place of the training; returns the names of what it started."""
+    Path("stub.py").write_text(STUB)
+    monkeypatch.setattr(runs, "TRAIN_COMMAND", [sys.executable, "-S", "stub.py"])
+    monkeypatch.setattr(sweep, "POLL_SECONDS", 0.005)
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setattr(sweep, "show", lambda summary: None)
+
+    def run(*words, wanted=None, **changes):
+        monkeypatch.setenv("STUB", json.dumps(wanted or {}))
+        write_grid(**changes)
+        Path("calls").unlink(missing_ok=True)
+        sweep.main(["grid.yaml", *words])
+        return calls()
+
+    return run
+
+
+def calls():
+    lines = Path("calls").read_text().splitlines() if Path("calls").exists() else []
+    return [json.loads(line)["name"] for line in lines]
+
+
+def name(phase, seed, tokens=None):
+    return f"{phase}-gpt-seed{seed}-lr0.003" + (f"-tokens{tokens}" if tokens else "")
+
+
+def all_names(seed):
+    return [name("trunk", seed), name("report", seed, FIRST), name("report", seed, SECOND)]
+
+
+def rows():
+    with open("out/results.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_trunk_then_its_branches_seed_by_seed(bench, capsys):
+    assert bench() == all_names(1) + all_names(2)
+    assert [(row["phase"], row["seed"], row["branch"], row["tokens"]) for row in rows()] == [
+        *(("trunk", seed, "", str(16 * STEP)) for seed in "12"),
+        *(("report", seed, str(tokens), str(tokens)) for seed in "12" for tokens in (FIRST, SECOND)),
+    ]
+    assert bench() == [] and "2,560 tokens: loss" in capsys.readouterr().err
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert [curve["branch"] for curve in summary["curves"]] == [FIRST, SECOND]
+    first, second = ({cell["shape"]: cell for cell in curve["shapes"]}["gpt.json"] for curve in summary["curves"])
+    assert first["values"] == pytest.approx({"1": 4.901, "2": 4.902}) and second["mean"] == pytest.approx(4.8015)
+    assert summary["shapes"][0]["mean"] == second["mean"] and summary["shapes"][0]["n"] == 2
+    assert (first["tokens"], first["tokens_per_parameter"], first["seconds"]) == (FIRST, FIRST / 1000, 5.0)
+
+
+def test_lost_rows_and_killed_sweeps(bench):
+    bench()
+    kept = Path("out/results.csv").read_text()
+    lines = kept.splitlines(keepends=True)
+    Path("out/results.csv").write_text("".join(line for line in lines if not line.startswith("report")))
+    assert bench() == [] and Path("out/results.csv").read_text() == kept  # all had finished
+    Path("out/results.csv").write_text("".join(line for line in lines if not line.startswith("report")))
+    shutil.rmtree(f"out/runs/{name('report', 1, FIRST)}")
+    Path(f"out/runs/{name('report', 2, FIRST)}/results.json").unlink()
+    assert bench() == [name("report", 1, FIRST), name("report", 2, FIRST)]
+    assert Path("out/results.csv").read_text() == kept
+
+
+def test_a_trunk_that_fails_has_the_branches_that_came_before(bench):
+    """The later ones have failed with it, and the seed is missing there; both are tried again."""
+    trunk = name("trunk", 1)
+    with pytest.raises(SystemExit):
+        bench(wanted={"fail": [trunk], "until": {trunk: 8}})
+    assert calls() == [trunk, name("report", 1, FIRST), *all_names(2)]
+    grid, found = load_grid(Path("grid.yaml")), runs.read_rows(Path("out/results.csv"))
+    cells = [comparison.cells_of(grid, found, {"gpt.json": 3e-3}, tokens) for tokens in (FIRST, SECOND)]
+    assert [list(cell.finished["gpt.json"]) for cell in cells] == [[1, 2], [2]]
+    assert [cell.failed["gpt.json"] for cell in cells] == [[], [1]]
+    assert comparison.summarise(grid, found)["shapes"][0]["notes"] == ["failed seeds: 1"]
+    assert bench() == [trunk, name("report", 1, SECOND)]
+
+
+def test_a_changed_trunk_under_finished_branches(bench):
+    """Refused before anything starts; and a branch is not begun from it either."""
+    bench(seeds=[1])
+    before = Path("out/results.csv").read_text()
+    for part in ("trunk-gpt-seed1-lr0.003", name("report", 1, SECOND)):
+        shutil.rmtree(f"out/runs/{part}")
+    Path("out/results.csv").write_text("".join(
+        line for line in before.splitlines(keepends=True) if not line.startswith("trunk") and str(SECOND) not in line
+    ))  # fmt: skip
+    with pytest.raises(SystemExit):
+        bench(seeds=[1], wanted={"salt": "other data"})
+    assert calls() == ["trunk-gpt-seed1-lr0.003"]
+    (failed,) = [row["error"] for row in rows() if row["status"] == "failed"]
+    said = "is not what the branch report-gpt-seed1-lr0.003-tokens2560 was begun from: the trunk has changed"
+    assert said in failed
+    with pytest.raises(SystemExit, match="the trunk has changed; put it back, or name another output_dir"):
+        bench(seeds=[1])
+    assert calls() == []
+
+
+def test_a_checkpoint_that_is_gone(bench):
+    bench(seeds=[1])
+    shutil.rmtree(f"out/runs/{name('report', 1, SECOND)}")
+    shutil.rmtree("out/runs/trunk-gpt-seed1-lr0.003/checkpoint-16")
+    text = Path("out/results.csv").read_text().splitlines(keepends=True)
+    Path("out/results.csv").write_text("".join(text[:-1]))
+    with pytest.raises(SystemExit):
+        bench(seeds=[1])
+    assert "checkpoint-16: expected a whole checkpoint to branch from, found none" in rows()[-1]["error"]
+
+
+def test_seeds_by_shape(bench):
+    """Fewer for one shape; its own are complete, and none that ran may be taken out."""
+    Path("wide").mkdir()
+    write_shape("gpt", Path("wide"), intermediate_size=32)
+    changes = {"shapes": ["gpt.json", "wide/gpt.json"], "seeds_of": {"wide/gpt.json": [2]}}
+    started = bench(**changes)
+    assert [each for each in started if "wide" in each] == [each.replace("gpt", "wide-gpt") for each in all_names(2)]
+    with pytest.raises(SystemExit, match=r"seeds: expected \[1, 2\] of gpt.json"):
+        bench(**{**changes, "seeds_of": {"gpt.json": [1], "wide/gpt.json": [2]}})
+    assert len(bench(**{**changes, "seeds_of": None})) == 3
+
+
+def test_tuning_at_a_branch(workshop):
+    """Whole runs by the schedule of that branch."""
+    grid = workshop(
+        learning_rates=[1e-3, 2e-3], tuning={"seeds": [0, 9], "holdout": 2, "tokens": FIRST}, shapes=["gpt.json"]
+    )
+    runs.check_grid(grid)
+    words = runs.command(grid, runs.Run("tune", "gpt.json", 9, 1e-3))
+    asked = runs.command(grid, runs.reported(grid, "gpt.json", 1, 1e-3, FIRST))
+    for key in ("--max_steps", "--lr_scheduler_kwargs", "--warmup_steps", "--lr_scheduler_type"):
+        assert words[words.index(key) + 1] == asked[asked.index(key) + 1]
+    assert json.loads(asked[asked.index("--lr_scheduler_kwargs") + 1]) == {"num_decay_steps": 2}
+    assert "--checkpoint_steps" not in words + asked and "--tuning_holdout" in words
+
+
+def test_rows_of_earlier_releases(workshop):
+    """Without the newer columns: they are unknown."""
+    grid = workshop(branches=None, overrides=None)
+    cells = {"phase": "report", "shape": "gpt.json", "seed": 1, "learning_rate": 3e-3, "status": "failed"}
+    old = [name for name in runs.COLUMNS if name not in runs.ADDED]
+    Path("old.csv").write_text(",".join(old) + "\n" + ",".join(str(cells.get(name, "")) for name in old) + "\n")
+    ((run, row),) = runs.read_rows(Path("old.csv")).items()
+    assert run == runs.reported(grid, "gpt.json", 1, 3e-3) and all(row[name] is None for name in runs.ADDED)
+    Path("old.csv").write_text(",".join(runs.COLUMNS[:-1]) + "\n")
+    with pytest.raises(GridError, match="expected the columns phase, "):
+        runs.read_rows(Path("old.csv"))
+
+
+# What is refused
+
+
+def changed(**values):
+    return {"overrides": {key: value for key, value in {**OVERRIDES, **values}.items() if value is not None}}
+
+
+TUNED = {"seeds": [0, 9], "holdout": 2, "tokens": FIRST}
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"branches": [FIRST, 25 * STEP]}, "branches: 6400: begins at step 20, beyond the trunk of max_steps 16"),
+        (changed(lr_scheduler_type="cosine"),
+         "branches: expected lr_scheduler_type: warmup_stable_decay, got cosine"),
+        (changed(lr_scheduler_kwargs={"num_decay_steps": 4}),
+         "lr_scheduler_kwargs: num_decay_steps: expected none, a branch decays over the last fifth of its steps"),
+        ({"branches": [FIRST + 1]}, "branches: expected multiples of 1,280 tokens, 5 steps of 256 each, got 2561; the "
+         "nearest is 2560"),
+        (changed(warmup_steps=9), "branches: 2560: its decay begins at step 8, the warm-up ends at 9"),
+        (changed(warmup_steps=0.1), "branches: expected warmup_steps and max_steps, the trunk's length, in steps"),
+        (changed(max_steps=None), "branches: expected warmup_steps and max_steps, the trunk's length, in steps"),
+        ({"recipe": "sst2", "shapes": ["bert/nano"], "baseline": "bert/nano",
+          "overrides": {"lr_scheduler_type": "warmup_stable_decay", "max_steps": 9, "warmup_steps": 1}},
+         "branches: expected a task whose rows are all as long, got sequence-classification"),
+        ({"branches": [SECOND, FIRST]}, "grid.yaml: branches: expected numbers of tokens, strictly increasing, got "
+         "[5120, 2560]"),
+        ({"branches": []}, "grid.yaml: branches: expected numbers of tokens, strictly increasing, got []"),
+        ({"branches": [0.5]}, "grid.yaml: branches: expected numbers of tokens, strictly increasing, got [0.5]"),
+        (
+            {"seeds_of": {"gpt.json": [3]}},
+            "grid.yaml: seeds_of: expected shapes of the grid and some of its seeds, got gpt.json: [3]",
+        ),
+        ({"seeds_of": [1]}, "grid.yaml: seeds_of: expected shapes and lists of some of seeds, got [1]"),
+        ({"learning_rates": [1e-3, 2e-3], "tuning": {"seeds": [0, 9], "holdout": 2}},
+         "grid.yaml: tuning.tokens: expected one of branches, and only with them"),
+        ({"learning_rates": [1e-3, 2e-3], "tuning": {**TUNED, "tokens": STEP}},
+         "grid.yaml: tuning.tokens: expected one of branches, got 256"),
+        ({"learning_rates": [1e-3, 2e-3], "tuning": {**TUNED, "overrides": {"max_steps": 12}}},
+         "tuning.overrides: max_steps is 12, and 10 in the reported runs; or say in unsound_tuning why the rates may "
+         "not be the best"),
+        ({"learning_rates": [1e-3, 2e-3], "tuning": {**TUNED, "overrides": {"warmup_steps": 2}}},
+         "tuning.overrides: warmup_steps is 2.0, and 3.0 in the reported runs; or say in unsound_tuning why the rates "
+         "may not be the best"),
+        ({"learning_rates": [1e-3, 2e-3], "tuning": TUNED, "branches": [FIRST, 50 * STEP], **changed(max_steps=40)},
+         "tuning.overrides: max_steps: expected a quarter or more of the 50 of the reported runs, got 10; or say in "
+         "unsound_tuning why the rates may not be the best"),
+    ],
+)  # fmt: skip
+def test_refused_branches(bench, changes, message):
+    with pytest.raises(SystemExit) as error:
+        bench(**changes)
+    assert error.value.code == f"leaner sweep: {message}"
+    assert calls() == [] and not Path("out").exists()
+
+
+def test_a_grid_with_other_branches_is_another_grid(bench):
+    bench(seeds=[1])
+    with pytest.raises(SystemExit, match=r"branches: expected \[2560, 5120\] as in out/grid.yaml, got \[2560\]"):
+        bench(seeds=[1], branches=[FIRST])

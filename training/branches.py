@@ -1,0 +1,170 @@
+"""One long run that ends at several budgets: a trunk, trained at a constant rate, and the branches that decay from it.
+
+A branch of B tokens takes over the trunk's checkpoint at four fifths of B and lets the learning rate fall to zero over
+the last fifth (warm-up, stable, decay; transformers' `warmup_stable_decay`). It ends with the very weights of a run of
+B tokens by that schedule, which the trunk has saved four fifths of. A branch is a run folder of its own.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from modeling_leaner.shapes import load_config
+
+from . import report
+from .arguments import LANGUAGE_MODELLING, RecipeArguments, parse
+from .grid import Grid, GridError
+from .loading import resized, task_of, with_fields
+from .run_folder import STARTED, write_recipe
+from .tasks import TASKS
+from .trainer import whole_checkpoints
+
+
+SCHEDULE, PARTS = "warmup_stable_decay", 5  # of which the last one decays
+ORIGIN = "branch.json"  # in a branch's folder: the trunk's checkpoint that it was begun from
+WEIGHTS = "model.safetensors"
+
+
+class Step(NamedTuple):
+    """What one step of a run reads and costs."""
+
+    tokens: int
+    flops: int
+
+
+class Branch(NamedTuple):
+    """A branch in steps: all of them, and how many of them are the trunk's."""
+
+    steps: int
+    start: int
+
+
+def words_of(settings: dict[str, object]) -> list[str]:
+    """Settings as words of a command line."""
+
+    def word(value: object) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    words = []
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            files = [f"{name}={word(part)}" for name, part in value.items()]
+            value = files if key == "data_files" else json.dumps(value)
+        words += [f"--{key}", *map(word, value if isinstance(value, list) else [value])]
+    return words
+
+
+def recipe_of(grid: Grid, shape: str) -> RecipeArguments:
+    """The recipe with the grid's own overrides, for any phase. Raises GridError where they are refused."""
+    try:
+        return parse(grid.recipe, ["--shape", shape, *words_of(grid.overrides or {})])
+    except (ValueError, OSError) as error:
+        raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
+
+
+def step_of(grid: Grid, shape: str) -> Step | None:
+    """What a step of any run of a shape reads and costs; None of a task whose rows are of different lengths."""
+    arguments = recipe_of(grid, shape)
+    config = resized(load_config(shape), arguments)
+    head = task_of(arguments, config).head
+    if arguments.task not in LANGUAGE_MODELLING and "Image" not in TASKS[arguments.task].head:
+        return None
+    length = (arguments.max_length or config.max_position_embeddings) if "Image" not in head else None
+    flops = with_fields(config, arguments, {}).count_flops(length, head)
+    rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+    return Step(rows * flops.length, rows * flops.training_step)
+
+
+def branches_of(grid: Grid, shape: str) -> dict[int, Branch]:
+    """The branches of a shape by their tokens; none where the grid has none.
+
+    Raises:
+        GridError: the schedule is another one or states steps of its own, the rows have no one length, or a branch
+            is no whole number of steps, begins before the warm-up ends, or lies beyond the trunk.
+    """
+    if grid.branches is None:
+        return {}
+    arguments, step, key = recipe_of(grid, shape), step_of(grid, shape), "lr_scheduler_kwargs"
+    if arguments.lr_scheduler_type != SCHEDULE:
+        raise GridError(f"branches: expected lr_scheduler_type: {SCHEDULE}, got {arguments.lr_scheduler_type.value}")
+    if stated := sorted({"num_decay_steps", "num_stable_steps"} & set(arguments.lr_scheduler_kwargs or {})):
+        raise GridError(f"{key}: {', '.join(stated)}: expected none, a branch decays over the last fifth of its steps")
+    if step is None:
+        raise GridError(f"branches: expected a task whose rows are all as long, got {arguments.task}")
+    if arguments.warmup_steps < 1 or arguments.max_steps < 1:
+        raise GridError("branches: expected warmup_steps and max_steps, the trunk's length, in steps")
+    found, unit = {}, PARTS * step.tokens
+    for tokens in grid.branches:
+        if tokens % unit:
+            nearest = max(1, round(tokens / unit)) * unit
+            said = f"multiples of {unit:,} tokens, {PARTS} steps of {step.tokens:,} each"
+            raise GridError(f"branches: expected {said}, got {tokens}; the nearest is {nearest}")
+        branch = Branch(tokens // step.tokens, tokens // unit * (PARTS - 1))
+        if branch.start < arguments.warmup_steps:
+            said = f"its decay begins at step {branch.start}, the warm-up ends at {arguments.warmup_steps:g}"
+            raise GridError(f"branches: {tokens}: {said}")
+        if branch.start > arguments.max_steps:
+            said = f"begins at step {branch.start}, beyond the trunk of max_steps {arguments.max_steps}"
+            raise GridError(f"branches: {tokens}: {said}")
+        found[tokens] = branch
+    return found
+
+
+def trunk_settings(grid: Grid, shape: str) -> dict[str, object]:
+    """What a trunk is trained with beside the grid's overrides: no decay, and checkpoints where branches begin."""
+    arguments = recipe_of(grid, shape)
+    schedule = {"num_decay_steps": 0, "num_stable_steps": arguments.max_steps}  # after the warm-up: it never ends
+    starts = [branch.start for branch in branches_of(grid, shape).values()]
+    return {"lr_scheduler_kwargs": {**(arguments.lr_scheduler_kwargs or {}), **schedule}, "checkpoint_steps": starts}
+
+
+def branch_settings(grid: Grid, shape: str, tokens: int) -> dict[str, object]:
+    """What a branch, or a whole run by its schedule, is trained with beside the grid's overrides."""
+    branch, arguments = branches_of(grid, shape)[tokens], recipe_of(grid, shape)
+    schedule = {**(arguments.lr_scheduler_kwargs or {}), "num_decay_steps": branch.steps - branch.start}
+    return {"max_steps": branch.steps, "lr_scheduler_kwargs": schedule}
+
+
+def checkpoint_of(trunk: Path, step: int) -> Path | None:
+    """The trunk's whole checkpoint at a step; None where it is not there."""
+    return next((path for path in whole_checkpoints(trunk) if path.name == f"checkpoint-{step}"), None)
+
+
+def begin(folder: Path, trunk: Path, step: int, recipe: str, words: Sequence[str]) -> None:
+    """Makes the folder of a branch from its trunk's checkpoint, whole or not at all.
+
+    Args:
+        words: of the branch's training, without `--resume`, which goes on from there.
+
+    Raises:
+        GridError: the trunk has no whole checkpoint there.
+    """
+    checkpoint = checkpoint_of(trunk, step)
+    if checkpoint is None:
+        raise GridError(f"{trunk / f'checkpoint-{step}'}: expected a whole checkpoint to branch from, found none")
+    pending = folder.with_name(f".{folder.name}.begun")
+    shutil.rmtree(pending, ignore_errors=True)  # of a sweep that was killed
+    pending.mkdir(parents=True)
+    shutil.copytree(checkpoint, pending / checkpoint.name)
+    shutil.copyfile(trunk / STARTED, pending / STARTED)
+    write_recipe(pending, parse(recipe, words), recipe)
+    origin = {"trunk": trunk.name, "step": step, "sha256": report.sha256(checkpoint / WEIGHTS)}
+    report.write_json(pending / ORIGIN, origin)
+    os.replace(pending, folder)
+
+
+def origin_of(folder: Path) -> str | None:
+    """Hash of the weights that a branch was begun from; None of any other run."""
+    path = folder / ORIGIN
+    return json.loads(path.read_text(encoding="utf-8"))["sha256"] if path.is_file() else None
+
+
+def check_origin(folder: Path, trunk: Path, step: int, begun_from: str) -> None:
+    """Raises GridError where the trunk now holds other weights at the step than those that a branch was begun from."""
+    weights = trunk / f"checkpoint-{step}" / WEIGHTS
+    if weights.is_file() and report.sha256(weights) != begun_from:
+        said = f"{weights} is not what the branch {folder.name} was begun from: the trunk has changed"
+        raise GridError(f"{said}; put it back, or name another output_dir")
