@@ -1,6 +1,7 @@
 """The planner: its sources' numbers, its counts against built modules and profilers, its solver, and `leaner plan`."""
 
 import json
+import os
 import random
 import re
 import shlex
@@ -27,18 +28,11 @@ from modeling_leaner.planning import figure as plan_figure
 from modeling_leaner.planning import solver as planner
 from modeling_leaner.planning import tables as plan_report
 from modeling_leaner.planning.advice import advise
+from modeling_leaner.planning.dials import Dials, describe, shape_at, with_inputs
+from modeling_leaner.planning.goals import Budget, NoShapeFits
 from modeling_leaner.planning.memory import StepSetting, training_memory
-from modeling_leaner.planning.solver import (
-    Budget,
-    Dials,
-    NoShapeFits,
-    cost_of,
-    describe,
-    parse_size,
-    plan,
-    shape_at,
-    with_inputs,
-)
+from modeling_leaner.planning.solver import cost_of, plan
+from modeling_leaner.planning.units import parse_size
 from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape, shape_names
 
 
@@ -671,7 +665,7 @@ class TestCommand:
         def full(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(planner.os, "replace", full)
+        monkeypatch.setattr(os, "replace", full)
         for flag in ("--write", "--plot"):
             result = leaner("--family", "gpt", "--params", "30M", "--rows", 1, flag, tmp_path / "x.json")
             assert result.exit_code == 1 and f"{flag} " in result.stderr and "No space left" in result.stderr
