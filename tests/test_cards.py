@@ -316,7 +316,7 @@ def test_the_error_by_the_choice_of_rows():
     hits = own[:, 0] - base[:, 0]
     assert (difference, error) == pytest.approx((hits.mean(), stats.sem(hits)))
     tokens = rng.integers(5, 60, size=400).astype(float)
-    own, base = (np.stack([tokens * rng.normal(5, 1, size=400), tokens], axis=1) for _ in range(2))
+    own, base = (np.stack([tokens * rng.normal(loss, 1, size=400), tokens], axis=1) for loss in (6, 3))
     difference, error = row_errors.paired_error(own, base)
     drawn = [rng.integers(400, size=400) for _ in range(2000)]
     again = [(own[rows, 0].sum() - base[rows, 0].sum()) / tokens[rows].sum() for rows in drawn]

@@ -617,6 +617,27 @@ def test_invented_guesses_are_found(folder, monkeypatch):
         verify.verify(folder, {})
 
 
+def test_guesses_are_fitted_on_the_files_that_the_grid_names():
+    words = ["--data_files", "a copy"]
+    assert verify.training_words({"data_files": None}, words) == words and verify.training_words({}, []) == []
+    named = verify.training_words({"data_files": "train=FOLDER/a.parquet validation=FOLDER/b.parquet"}, words)
+    assert named == ["--data_files", "train=a copy/a.parquet", "validation=a copy/b.parquet"]
+
+
+def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
+    """guesses.json beside the rows decides what has learned, in the summary and on the cards."""
+    path = workshop / "model_cards/grids/tiny" / GUESSES
+    before = path.read_bytes()
+    try:
+        path.write_text(json.dumps([{"name": "a bag", "value": 0.99}]))
+        found = evidence.gather(load_grid(Path("grid.yaml")))
+        assert wording.best_of(found) == ("a bag", 0.99)
+        assert [cell["learned"] for cell in found["cells"]] == [False, False]
+        assert "is worse than the best simple guess that reads the input (a bag, 0.990)" in wording.notes_on(found)
+    finally:
+        path.write_bytes(before)
+
+
 def test_the_evaluator_sees_no_results(folder, monkeypatch):
     """Whoever evaluates has neither the numbers nor the package."""
     code = f"import sys; sys.argv=['x']; exec(open({verify.reevaluate.__file__!r}).read().split('def main')[0])\n"
@@ -803,6 +824,10 @@ def test_what_counts_as_learned():
     assert comparison.learned([row(6.2, **loss), row(6.3, **loss)]) is False
     assert comparison.learned([row(5.99, **loss)]) is None and comparison.learned([row(6.1, **loss)]) is False
     assert comparison.learned([row(0.5, chance=None)]) is None
+    for guess, expected in ((0.3, True), (0.45, False), (0.05, True)):  # the best of guesses must be beaten
+        assert comparison.learned([row(0.5), row(0.52)], guess) is expected
+    assert comparison.learned([row(5.0, **loss), row(5.1, **loss)], guess=4.8) is False
+    assert comparison.learned([row(0.5, chance=None), row(0.52, chance=None)], guess=0.2) is True
     result = comparison.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
     assert comparison.verdict(result, 0.01, 7, False) == "not learned"
     assert comparison.verdict(result, 0.01, 7, True).startswith(comparison.NON_INFERIOR)

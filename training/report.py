@@ -145,10 +145,10 @@ def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float]
         axis.locator_params(axis="x", integer=True)
         axis.grid(alpha=0.3)
     if guess is not None:
-        right.axhline(guess[1], color="grey", linestyle=":", label=f"best simple guess, {guess[0]}")
+        right.axhline(guess[1], color="grey", linestyle=":", label=f"best guess: {guess[0]}")
     widen(left, right, metric)
     for axis in (left, right):
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=9)
     figure.savefig(content, format="png", dpi=120)
     write_bytes(output, content.getvalue())
 
@@ -171,6 +171,7 @@ def widen(left: Axes, right: Axes, metric: str) -> None:
     for axis in (left, right):
         axis.set_xlim(-0.02 * steps, 1.02 * steps)
     if metric == "loss":
-        right.set_ylim(left.get_ylim())
+        lows, highs = zip(left.get_ylim(), right.get_ylim())
+        right.set_ylim(min(lows), max(highs))
     elif metric in SHARES:
         right.set_ylim(0, 1)

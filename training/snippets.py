@@ -53,7 +53,8 @@ print(tokenizer.decode(output[0]))""",
     + """\
 inputs = tokenizer("Where does the dog live?", "The dog lives in a red house.", return_tensors="pt")
 output = model(**inputs)
-start, end = output.start_logits.argmax().item(), output.end_logits.argmax().item()
+start = output.start_logits[0].argmax()
+end = start + output.end_logits[0, start:].argmax()
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))""",
 }
 
