@@ -51,7 +51,7 @@ def test_shapes(leaner):
 
 def test_shapes_refuses_an_unknown_family(leaner):
     result = leaner("shapes", "--family", "rnn")
-    assert result.exit_code == 1 and result.stderr == "leaner: --family rnn: expected one of vit, bert, gpt\n"
+    assert result.exit_code == 1 and result.stderr == "leaner shapes: --family rnn: expected one of vit, bert, gpt\n"
     assert leaner("shapes", "--family", "bret").stderr.endswith("expected one of vit, bert, gpt; did you mean bert?\n")
 
 
@@ -103,8 +103,12 @@ class TestStart:
             ("convert --help", 0, "--ignore"),
             ("sweep --help", 0, "usage: leaner sweep GRID.yaml"),
             ("evaluate --help", 0, "usage: leaner evaluate MODEL"),
-            ("plna", 2, "No such command 'plna'. Did you mean 'plan'?"),
-            ("plan --parms 3M", 2, "No such option: --parms"),
+            ("plna", 2, "leaner: No such command 'plna'. Did you mean 'plan'?"),
+            ("plan --parms 3M", 2, "leaner plan: No such option: --parms (Possible options:"),
+            ("plan --layers two", 2, "leaner plan: Invalid value for '--layers': Input should be a valid integer"),
+            ("convert", 2, "leaner convert: Missing argument 'source'."),
+            ("shapes --family", 2, "leaner shapes: Option '--family' requires an argument."),
+            ("--vresion", 2, "leaner: No such option: --vresion"),
             ("shapes --family gtp", 1, "did you mean gpt?"),
             ("plan --like gpt/bsae", 1, "--like gpt/bsae: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
             ("train sst2 --shape bert/nanoo", 1, "leaner train: unknown shape 'bert/nanoo'; did you mean bert/nano?"),
@@ -119,6 +123,7 @@ class TestStart:
         returned, output, imported = watched(*words.split())
         assert (returned, imported) == (status, []), output
         assert answer in " ".join(output.replace("│", " ").split())
+        assert status == 0 or output.count("\n") == 1, output
 
     def test_the_watch_sees_an_import(self, watched):
         """The control: a recipe's keys are those of transformers' TrainingArguments."""
@@ -164,6 +169,10 @@ class TestStart:
 
     def test_every_command_has_help(self):
         assert {*command_help.HELP, "train"} == {command.name for command in TRAINING_COMMANDS}
+
+    def test_no_command(self, leaner):
+        result = leaner()
+        assert result.exit_code == 2 and result.output.strip() == leaner("--help").output.strip()
 
     def test_help_is_grouped(self, leaner):
         text = leaner("--help").output
@@ -342,9 +351,12 @@ class TestHub:
     """A name that is nowhere is refused in seconds, where the Hub cannot be reached and where it can."""
 
     COMMANDS = [
-        ("plan --like some/vit-nanoo", "leaner: --like some/vit-nanoo: some/vit-nanoo: neither a named shape nor a "),
+        (
+            "plan --like some/vit-nanoo",
+            "leaner plan: --like some/vit-nanoo: some/vit-nanoo: neither a named shape nor a ",
+        ),
         ("train digits --shape some/vit-nanoo", "leaner train: some/vit-nanoo: neither a named shape nor a "),
-        ("convert google/vit-bsae out", "leaner: google/vit-bsae: no "),
+        ("convert google/vit-bsae out", "leaner convert: google/vit-bsae: no "),
         ("evaluate some/vit-nanoo", "leaner evaluate: some/vit-nanoo: no "),
     ]
 

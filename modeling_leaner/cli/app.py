@@ -33,7 +33,6 @@ def dashed(name: str) -> str:
 
 app = typer.Typer(
     cls=CommandGroup,
-    no_args_is_help=True,
     add_completion=False,
     help=HELP,
     context_settings={"token_normalize_func": dashed},
@@ -46,13 +45,16 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
 
 
 @app.command(rich_help_panel=SHAPES)
