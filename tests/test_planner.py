@@ -481,7 +481,9 @@ class TestBadInput:
     def test_one_line(self, leaner, words, message):
         result = leaner(*words.split())
         assert result.exit_code == 1 and result.stdout == "", result.output
-        assert re.match("leaner: .*" + message.replace("(", r"\(").replace(")", r"\)"), result.stderr), result.stderr
+        assert re.match("leaner plan: .*" + message.replace("(", r"\(").replace(")", r"\)"), result.stderr), (
+            result.stderr
+        )
         assert result.stderr.count("\n") == 1
 
     def test_heads_that_are_wanted_are_no_objection(self):
@@ -719,8 +721,10 @@ class TestCommand:
         assert f" {fewest}-9×" in leaner("--like", tmp_path / "varied", "--layers", 4).output
         load_shape("gpt/base", num_key_value_heads=4).save_pretrained(tmp_path / "grouped")
         result = leaner("--like", tmp_path / "grouped", "--heads", 7)
-        assert result.stderr == "leaner: --heads 7: expected a multiple of the 4 key-value heads\n"
-        assert leaner("--like", "").stderr == "leaner: --like '': expected a shape, config file, folder or Hub id\n"
+        assert result.stderr == "leaner plan: --heads 7: expected a multiple of the 4 key-value heads\n"
+        assert (
+            leaner("--like", "").stderr == "leaner plan: --like '': expected a shape, config file, folder or Hub id\n"
+        )
 
     def test_a_folder_and_heads_of_each_layer(self, leaner, tmp_path):
         load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}}).save_pretrained(tmp_path)

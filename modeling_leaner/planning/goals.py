@@ -47,7 +47,7 @@ class NoShapeFits(ValueError):
 class Goal:
     """One budget: its flag and text, what it measures, and the value not to exceed (`ceiling`) or to reach.
 
-    `highest` is the load, cost over target, up to which the goal counts as kept.
+    `slack` is the share of the target by which it may be exceeded.
     """
 
     name: str
@@ -55,18 +55,18 @@ class Goal:
     cost: Callable[[LeanConfig], float]
     ceiling: bool = True
     show: Callable[[float], str] = human
-    highest: float = 1
+    slack: float = 0
 
     def load(self, config: LeanConfig) -> float:
         """Cost over target."""
         return self.cost(config) / self.target
 
     def is_exceeded(self, config: LeanConfig) -> bool:
-        return self.load(config) > self.highest
+        return self.load(config) - 1 > self.slack
 
     def is_out_of_reach(self, config: LeanConfig) -> bool:
         """Whether a shape is too small for a size to reach; a ceiling may be kept by any distance."""
-        return not self.ceiling and self.load(config) < 1 - TOLERANCE
+        return not self.ceiling and 1 - self.load(config) > TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def equal_to(
     """What the starting point costs as a goal, met within 1 % on either side."""
     target = cost(start)
     name = f"{quantity} of --like, {show(target)}"
-    return Goal(name, target, cost, ceiling=False, show=show, highest=1 + TOLERANCE)
+    return Goal(name, target, cost, ceiling=False, show=show, slack=TOLERANCE)
 
 
 def first_missed(config: LeanConfig, goals: list[Goal]) -> Goal | None:

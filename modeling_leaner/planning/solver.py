@@ -151,19 +151,17 @@ def solve_dial(load: Callable[[int], float], limit: int, tolerance: float = 1e-3
     return clamp(exact, 1, limit)
 
 
-def solve_value(load: Callable[[int], float], free: str, highest: float) -> int:
-    """The coarsest multiple of `STEPS` at which a load lies within 1 % of 1 and not above `highest`, else the nearest.
+def solve_value(load: Callable[[int], float], free: str, slack: float) -> int:
+    """The coarsest multiple of `STEPS` at which a load is at most 1 % below 1 and `slack` above it, else the nearest.
 
     Layers and heads go in steps of one.
     """
     exact = solve_dial(load, LIMITS[free])
     steps = STEPS if free in ("width", "mlp") else (1,)
     for step in steps:
-        multiple = int(exact / step + 0.5)
-        if highest <= 1:
-            multiple = int(exact / step)
+        multiple = int(exact / step + 0.5) if slack else int(exact / step)
         value = max(1, multiple * step)
-        if 1 - TOLERANCE <= load(value) <= highest:
+        if -TOLERANCE <= load(value) - 1 <= slack:
             break
     return value
 
@@ -201,7 +199,7 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goals: list[Go
         if rounded is not None and not dials.fix_mlp:
             dials = replace(dials, width=width)
             free = "mlp"
-    return shape_at(base, dials, free, solve_value(load(dials, free), free, goals[0].highest))
+    return shape_at(base, dials, free, solve_value(load(dials, free), free, goals[0].slack))
 
 
 # The walk
