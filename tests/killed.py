@@ -13,7 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from modeling_leaner.training import train, trainer
+from modeling_leaner.training import train
+from modeling_leaner.training.running import trainer
 
 
 def run(point: str, ready: Path, words: list[str]) -> None:

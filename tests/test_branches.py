@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from modeling_leaner.training import branches, comparison, runs, sweep, train
-from modeling_leaner.training.grid import GridError, load_grid
-from modeling_leaner.training.trainer import whole_checkpoints
+from modeling_leaner.training import train
+from modeling_leaner.training.experiments import branches, comparison, runs, sweep
+from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.running.trainer import whole_checkpoints
 from training_data import documents, write_shape
 
 

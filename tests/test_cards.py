@@ -17,19 +17,10 @@ import pytest
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from jinja2 import UndefinedError
-from modeling_leaner.training import (
-    baselines,
-    cards,
-    figures,
-    findings,
-    index,
-    metadata,
-    reevaluate,
-    rendering,
-    row_errors,
-    wording,
-)
-from modeling_leaner.training.tasks import CausalLM, MaskedLM
+from modeling_leaner.training.experiments import baselines, row_errors
+from modeling_leaner.training.publishing import cards, figures, findings, index, metadata, rendering, wording
+from modeling_leaner.training.running import reevaluate
+from modeling_leaner.training.tasks.tasks.tasks import CausalLM, MaskedLM
 from PIL import Image
 from scipy import stats
 from transformers.utils import is_torchvision_available

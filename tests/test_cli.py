@@ -16,7 +16,7 @@ import pytest
 import transformers
 from huggingface_hub.utils import are_progress_bars_disabled
 from modeling_leaner.training import evaluate
-from modeling_leaner.training import help as command_help
+from modeling_leaner.training.settings import help as command_help
 from typer.testing import CliRunner
 
 import modeling_leaner
@@ -154,7 +154,7 @@ class TestStart:
 
     @pytest.mark.parametrize("command", command_help.HELP)
     def test_help_has_the_options_that_are_read(self, command, monkeypatch):
-        """The texts of `training/help.py` against the parsers of the commands themselves."""
+        """The texts of `training/settings/help.py` against the parsers of the commands themselves."""
         if command in command_help.WITH_KEYS:
             return
         (module_name,) = (known.module for known in TRAINING_COMMANDS if known.name == command)
@@ -207,7 +207,7 @@ class TestSpelling:
 
     @pytest.mark.parametrize("option", ["--output-dir", "--output_dir"])
     def test_of_commands_over_grids(self, leaner, monkeypatch, tmp_path, option):
-        from modeling_leaner.training import sweep
+        from modeling_leaner.training.experiments import sweep
 
         arguments = []
         monkeypatch.setattr(sweep, "main", arguments.extend)

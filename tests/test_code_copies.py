@@ -5,7 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training import code_copies, report, verify
+from modeling_leaner.training.publishing import code_copies, verify
+from modeling_leaner.training.running import report
 
 from modeling_leaner import LeanBERTConfig
 

@@ -5,8 +5,17 @@ from pathlib import Path
 
 import pytest
 from datasets import load_dataset
-from modeling_leaner.training import continuations, publish, train, wording
-from modeling_leaner.training.continuations import LEAST, PROMPT_WORDS, PROMPTS, longest_copy, prompts_of, words_of
+from modeling_leaner.training import train
+from modeling_leaner.training.experiments import continuations
+from modeling_leaner.training.experiments.continuations import (
+    LEAST,
+    PROMPT_WORDS,
+    PROMPTS,
+    longest_copy,
+    prompts_of,
+    words_of,
+)
+from modeling_leaner.training.publishing import publish, wording
 from spellchecker import SpellChecker
 from training_data import LOCAL_DATA, documents, write_shape
 

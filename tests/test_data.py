@@ -4,7 +4,9 @@ import functools
 
 import numpy as np
 import pytest
-from modeling_leaner.training import arguments, data, sources
+from modeling_leaner.training.data import builtin as data
+from modeling_leaner.training.data import sources
+from modeling_leaner.training.settings import arguments
 from training_data import LOCAL_DATA
 
 

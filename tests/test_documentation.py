@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from modeling_leaner.training.grid import load_grid
+from modeling_leaner.training.experiments.grid import load_grid
 from transformers.utils import is_torchvision_available
 from typer.testing import CliRunner
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from modeling_leaner.training import comparison, runs, train
-from modeling_leaner.training.grid import GridError, load_grid
+from modeling_leaner.training import train
+from modeling_leaner.training.experiments import comparison, runs
+from modeling_leaner.training.experiments.grid import GridError, load_grid
 from scipy import stats
 from training_data import labelled, write_shape
 
@@ -135,7 +136,7 @@ def test_an_unsound_tuning_is_refused(tmp_path, changes, message):
 
 @pytest.mark.parametrize("words", [[], ["--summary"]])
 def test_the_sweep_refuses_it(tmp_path, words):
-    from modeling_leaner.training import sweep
+    from modeling_leaner.training.experiments import sweep
 
     grid_of(tmp_path, learning_rates=[1e-3, 4e-3])
     with pytest.raises(SystemExit, match="learning_rates: expected a factor of 2 or less"):
@@ -145,7 +146,7 @@ def test_the_sweep_refuses_it(tmp_path, words):
 
 def test_the_reason_may_be_added_to_a_grid_that_has_run(tmp_path):
     """And one that is left out takes nothing from the rows."""
-    from modeling_leaner.training.grid import check_unchanged, write_grid
+    from modeling_leaner.training.experiments.grid import check_unchanged, write_grid
 
     changes = {"tuning": {"seed": 0, "holdout": 5}}
     before, now = grid_of(tmp_path, **changes), grid_of(tmp_path, **changes, unsound_tuning="one seed")

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training import latency
-from modeling_leaner.training.arguments import RECIPES
-from modeling_leaner.training.grid import load_grid
-from modeling_leaner.training.runs import check_grid
+from modeling_leaner.training.experiments import latency
+from modeling_leaner.training.experiments.grid import load_grid
+from modeling_leaner.training.experiments.runs import check_grid
+from modeling_leaner.training.settings.arguments import RECIPES
 
 from modeling_leaner.shapes import load_shape
 

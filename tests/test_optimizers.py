@@ -7,7 +7,13 @@ import pytest
 import torch
 from common import NO_DROPOUT, SMALL
 from datasets import Dataset
-from modeling_leaner.training.optimizers import REFERENCE_HEADS, MuonAdamW, build_muon, head_scaled, muon_parameters
+from modeling_leaner.training.running.optimizers import (
+    REFERENCE_HEADS,
+    MuonAdamW,
+    build_muon,
+    head_scaled,
+    muon_parameters,
+)
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainingArguments
 

@@ -14,8 +14,8 @@ from time import perf_counter
 import pytest
 import torch
 import transformers
-from modeling_leaner.training import measure_shapes
-from modeling_leaner.training.measure_shapes import Bench, made_up_batch, measure
+from modeling_leaner.training.running import timing as measure_shapes
+from modeling_leaner.training.running.timing import Bench, made_up_batch, measure
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
 from typer.testing import CliRunner

@@ -16,28 +16,14 @@ import yaml
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from matplotlib.axes import Axes
-from modeling_leaner.training import (
-    arguments,
-    baselines,
-    cards,
-    comparison,
-    data,
-    evidence,
-    figures,
-    findings,
-    index,
-    latency,
-    loading,
-    publish,
-    report,
-    runs,
-    sources,
-    tables,
-    verify,
-    wording,
-)
-from modeling_leaner.training.grid import GridError, load_grid
-from modeling_leaner.training.guesses import GUESSES, read_guesses
+from modeling_leaner.training.data import builtin as data
+from modeling_leaner.training.data import sources
+from modeling_leaner.training.experiments import baselines, comparison, evidence, latency, runs
+from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
+from modeling_leaner.training.publishing import cards, figures, findings, index, publish, tables, verify, wording
+from modeling_leaner.training.running import loading, report
+from modeling_leaner.training.settings import arguments
 from safetensors.torch import load_file, save_file
 from scipy import stats
 from training_data import write_shape

@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training import comparison, index, sweep, verify
-from modeling_leaner.training.grid import check_unchanged
+from modeling_leaner.training.experiments import comparison, sweep
+from modeling_leaner.training.experiments.grid import check_unchanged
+from modeling_leaner.training.publishing import index, verify
 from training_data import LOCAL_DATA
 
 

@@ -6,8 +6,12 @@ import re
 
 import pytest
 import yaml
-from modeling_leaner.training import arguments, data, evaluate, sources, tasks, train
-from modeling_leaner.training.arguments import RECIPES, recipe_names
+from modeling_leaner.training import evaluate, train
+from modeling_leaner.training.data import builtin as data
+from modeling_leaner.training.data import sources
+from modeling_leaner.training.settings import arguments
+from modeling_leaner.training.settings.arguments import RECIPES, recipe_names
+from modeling_leaner.training.tasks import tasks
 from training_data import merged, read_lines, write_rows, write_shape
 
 

@@ -4,8 +4,10 @@ import importlib
 import re
 
 import pytest
-from modeling_leaner.training import arguments, evaluate, grid, train
-from modeling_leaner.training.repeated import RepeatedKey, given_options, load_yaml
+from modeling_leaner.training import evaluate, train
+from modeling_leaner.training.experiments import grid
+from modeling_leaner.training.settings import arguments
+from modeling_leaner.training.settings.repeated import RepeatedKey, given_options, load_yaml
 
 
 GRID = "recipe: digits\nshapes: [vit/nano]\nbaseline: vit/nano\nseeds: [1]\nlearning_rates: [1e-3]\n"

@@ -19,9 +19,9 @@ from huggingface_hub import ModelCard
 from huggingface_hub.utils import validate_repo_id
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from modeling_leaner.training import report
-from modeling_leaner.training.arguments import TASKS, parse
-from modeling_leaner.training.cards import write_run_card as write_card
+from modeling_leaner.training.publishing.cards import write_run_card as write_card
+from modeling_leaner.training.running import report
+from modeling_leaner.training.settings.arguments import TASKS, parse
 from tokenizers import Tokenizer, models
 from transformers import TokenizersBackend, ViTImageProcessorPil
 from transformers.utils import is_torchvision_available

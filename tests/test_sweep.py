@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from modeling_leaner.training import comparison, runs, sweep
-from modeling_leaner.training.grid import load_grid
+from modeling_leaner.training.experiments import comparison, runs, sweep
+from modeling_leaner.training.experiments.grid import load_grid
 from scipy import stats
 
 
@@ -803,6 +803,6 @@ def test_a_summary_under_way(bench, capsys):
 
 
 def test_the_module_is_a_command():
-    words = [sys.executable, "-m", "modeling_leaner.training.sweep", "none.yaml"]
+    words = [sys.executable, "-m", "modeling_leaner.training.experiments.sweep", "none.yaml"]
     process = subprocess.run(words, capture_output=True, text=True, check=False)
     assert process.returncode == 1 and process.stderr.startswith("leaner sweep: none.yaml: no YAML file")

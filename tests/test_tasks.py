@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, load_dataset
-from modeling_leaner.training import sources, tasks
-from modeling_leaner.training.arguments import parse
-from modeling_leaner.training.tokenizer import train_tokenizer
+from modeling_leaner.training.data import sources
+from modeling_leaner.training.data.builtin.tokenizer import train_tokenizer
+from modeling_leaner.training.settings.arguments import parse
+from modeling_leaner.training.tasks import tasks
 from scipy import stats
 from sklearn import metrics as reference
 from training_data import documents, labelled, merged, pictures, write_shape
@@ -260,7 +261,7 @@ def test_local_formats(tmp_path):
 
 def test_label_smoothing_and_mixup_equal_torch(tmp_path):
     """The loss that the trainer computes itself, with and without accumulation, against torch's."""
-    from modeling_leaner.training.trainer import LeanTrainer
+    from modeling_leaner.training.running.trainer import LeanTrainer
 
     logits = torch.randn(6, 4, generator=torch.manual_seed(0))
     labels = torch.tensor([0, 3, 1, 2, 2, 0])

@@ -13,11 +13,13 @@ import torch
 import transformers
 import yaml
 from datasets import ClassLabel, Dataset, Features, Sequence, Value
-from modeling_leaner.training import arguments as settings
-from modeling_leaner.training import evaluate, run_folder, sources, train
-from modeling_leaner.training.optimizers import MuonAdamW
-from modeling_leaner.training.tokenizer import train_tokenizer
-from modeling_leaner.training.trainer import LeanTrainer, whole_checkpoints
+from modeling_leaner.training import evaluate, train
+from modeling_leaner.training.data import sources
+from modeling_leaner.training.data.builtin.tokenizer import train_tokenizer
+from modeling_leaner.training.running import run_folder
+from modeling_leaner.training.running.optimizers import MuonAdamW
+from modeling_leaner.training.running.trainer import LeanTrainer, whole_checkpoints
+from modeling_leaner.training.settings import arguments as settings
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn

@@ -36,8 +36,8 @@ from transformers import (
 from modeling_leaner import LeanBERTForSequenceClassification, LeanGPTForCausalLM, LeanViTForImageClassification
 from modeling_leaner.shapes import load_shape
 
-from . import data
-from .tokenizer import train_tokenizer
+from .data import builtin as data
+from .data.tokenizer import train_tokenizer
 
 
 matplotlib.use("Agg")

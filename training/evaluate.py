@@ -15,15 +15,15 @@ from modeling_leaner.hub import require_source
 from modeling_leaner.shapes import load_config
 from modeling_leaner.support.quiet import quiet_libraries
 
-from . import report
-from .arguments import RecipeArguments, SettingsParser, parse
-from .help import HELP
-from .loading import build_model, has_weights, load_processing, task_of, with_fields
-from .repeated import given_options
-from .sources import Rows, content_sha256, describe, load_evaluation, load_training
-from .tasks import Task
+from .data.sources import Rows, content_sha256, describe, load_evaluation, load_training
+from .running import report
+from .running.loading import build_model, has_weights, load_processing, task_of, with_fields
+from .running.trainer import LeanTrainer, scores
+from .settings.arguments import RecipeArguments, SettingsParser, parse
+from .settings.help import HELP
+from .settings.repeated import given_options
+from .tasks.tasks import Task
 from .train import split_name
-from .trainer import LeanTrainer, scores
 
 
 def saved_recipe(model: str) -> Path | None:

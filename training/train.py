@@ -24,15 +24,15 @@ from modeling_leaner.conversion import convert
 from modeling_leaner.shapes import load_config
 from modeling_leaner.support.quiet import quiet_libraries
 
-from . import report
-from .arguments import RecipeArguments, parse
-from .cards import write_run_card
-from .help import train_help
-from .loading import build_model, fitted, load_processing, resized, task_of, with_fields
-from .run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
-from .sources import Rows, content_sha256, describe, load_training
-from .tasks import Task
-from .trainer import LeanTrainer, scores, whole_checkpoints
+from .data.sources import Rows, content_sha256, describe, load_training
+from .publishing.cards import write_run_card
+from .running import report
+from .running.loading import build_model, fitted, load_processing, resized, task_of, with_fields
+from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
+from .running.trainer import LeanTrainer, scores, whole_checkpoints
+from .settings.arguments import RecipeArguments, parse
+from .settings.help import train_help
+from .tasks.tasks import Task
 
 
 NEEDED = ("task", "shape")

@@ -40,47 +40,47 @@ TRAINING_COMMANDS = (
     ),
     TrainingCommand(
         name="tokenizer",
-        module="tokenizer",
+        module="data.tokenizer",
         panel="Runs",
         help="Train a tokenizer: leaner tokenizer --kind KIND --output_dir DIR [--key value ...].",
     ),
     TrainingCommand(
         name="sweep",
-        module="sweep",
+        module="experiments.sweep",
         panel="Experiments",
         help="Train a grid of shapes, seeds and learning rates by one recipe: leaner sweep GRID.yaml.",
         takes_grid=True,
     ),
     TrainingCommand(
         name="latency",
-        module="latency",
+        module="experiments.latency",
         panel="Experiments",
         help="Measure inference of a grid's shapes in turns: leaner latency GRID.yaml.",
         takes_grid=True,
     ),
     TrainingCommand(
         name="guesses",
-        module="baselines",
+        module="experiments.baselines",
         panel="Experiments",
         help="Score simple guesses on a grid's task, to be beaten: leaner guesses GRID.yaml.",
         takes_grid=True,
     ),
     TrainingCommand(
         name="card",
-        module="cards",
+        module="publishing.cards",
         panel="Publishing",
         help="Write a folder's model card from its config and results: leaner card FOLDER.",
     ),
     TrainingCommand(
         name="publish",
-        module="publish",
+        module="publishing.publish",
         panel="Publishing",
         help="Copy a grid's runs to model_cards/, ready for the Hub: leaner publish GRID.yaml.",
         takes_grid=True,
     ),
     TrainingCommand(
         name="verify-cards",
-        module="verify",
+        module="publishing.verify",
         panel="Publishing",
         help="Recompute a card's numbers from its weights: leaner verify-cards [FOLDER ...].",
     ),
@@ -97,7 +97,7 @@ def underscored(argument: str) -> str:
 
 def check_arguments(command: TrainingCommand, arguments: list[str]) -> None:
     """Raises ValueError for a typing error that can be seen before anything slow is imported."""
-    from ..training import help
+    from ..training.settings import help
 
     has_source = bool(arguments) and not arguments[0].startswith("--")
     if command.takes_grid and has_source:
@@ -106,7 +106,7 @@ def check_arguments(command: TrainingCommand, arguments: list[str]) -> None:
         help.check_options(command.name, arguments)
         return
     check_named_shape(arguments)
-    from ..training.arguments import SettingsParser, read_recipe  # imports torch
+    from ..training.settings.arguments import SettingsParser, read_recipe  # imports torch
 
     if command.name == "train" and has_source:
         read_recipe(arguments[0])
@@ -135,7 +135,7 @@ def passed_on(command: TrainingCommand) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
         arguments = [underscored(argument) for argument in context.args]
         if "--help" in arguments or "-h" in arguments:
-            typer.echo(import_module(".training.help", PACKAGE).help_of(command.name))
+            typer.echo(import_module(".training.settings.help", PACKAGE).help_of(command.name))
             return
         check_arguments(command, arguments)
         library(f".training.{command.module}").main(arguments)

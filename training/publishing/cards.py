@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import figures, report, tables, wording
-from .evidence import check_evidence_fields
+from ..experiments.evidence import check_evidence_fields
+from ..experiments.grid import is_folder_name
+from ..running import report
+from . import figures, tables, wording
 from .folders import Run, check_fields, check_weights, read_run
-from .grid import is_folder_name
 from .metadata import PROJECT_URL, eval_results, metadata, repository
 from .rendering import fill_card
 from .snippets import snippet

@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from . import report
+from ..running import report
+from ..settings.repeated import CommandParser
 from .comparison import show, summarise
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
-from .repeated import CommandParser
 from .runs import (
     Row,
     Run,

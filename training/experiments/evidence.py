@@ -5,9 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import latency, report
+from ..publishing.folders import check_fields
+from ..running import report
+from . import latency
 from .comparison import summarise
-from .folders import check_fields
 from .grid import Grid, load_grid
 from .guesses import best_guess, read_guesses, read_row_errors
 from .runs import Row, Run, read_rows, reported, tune

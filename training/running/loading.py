@@ -22,10 +22,10 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import ConversionError, from_lean_config
 from modeling_leaner.shapes import family_of, shape_names
 
-from .arguments import RecipeArguments
-from .sources import Rows, check_cache
-from .tasks import TASKS, Task, fitting
-from .tokenizer import KINDS, VocabularyTooSmall, save_whole, train_tokenizer
+from ..data.sources import Rows, check_cache
+from ..data.tokenizer import KINDS, VocabularyTooSmall, save_whole, train_tokenizer
+from ..settings.arguments import RecipeArguments
+from ..tasks.tasks import TASKS, Task, fitting
 
 
 def has_weights(source: str) -> bool:

@@ -43,8 +43,8 @@ import yaml
 from modeling_leaner.shapes import shape_names
 from modeling_leaner.support.suggest import did_you_mean
 
-from . import report
-from .repeated import RepeatedKey, load_yaml
+from ..running import report
+from ..settings.repeated import RepeatedKey, load_yaml
 
 
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from modeling_leaner.shapes import load_config
 
-from . import report
-from .arguments import LANGUAGE_MODELLING, RecipeArguments, parse
+from ..running import report
+from ..running.loading import resized, task_of, with_fields
+from ..running.run_folder import STARTED, write_recipe
+from ..running.trainer import whole_checkpoints
+from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments, parse
+from ..tasks.tasks import TASKS
 from .grid import Grid, GridError
-from .loading import resized, task_of, with_fields
-from .run_folder import STARTED, write_recipe
-from .tasks import TASKS
-from .trainer import whole_checkpoints
 
 
 SCHEDULE, PARTS = "warmup_stable_decay", 5  # of which the last one decays

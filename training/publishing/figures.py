@@ -10,8 +10,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .comparison import row_error
-from .evidence import KINDS, dataset_name, kind
+from ..experiments.comparison import row_error
+from ..experiments.evidence import KINDS, dataset_name, kind
 from .wording import Evidence, best_of, direction, has_strays, stray_seeds
 
 

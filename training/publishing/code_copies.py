@@ -14,7 +14,7 @@ import modeling_leaner
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import CONFIG_CLASSES
 
-from . import report
+from ..running import report
 
 
 PACKAGE = Path(modeling_leaner.__file__).parent

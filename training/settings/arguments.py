@@ -24,7 +24,7 @@ from transformers import HfArgumentParser, TrainingArguments
 from .repeated import RepeatedKey, given_options, load_yaml
 
 
-RECIPES = Path(__file__).parent / "recipes"
+RECIPES = Path(__file__).parent.parent / "recipes"
 TASKS = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
 NOT_IN_RECIPES = ("shape", "resume", "restart", "output_dir", "resume_from_checkpoint")

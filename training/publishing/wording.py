@@ -4,11 +4,11 @@ import shlex
 import statistics
 from typing import Any
 
-from . import report
-from .comparison import MAX_P, MIN_PAIRS, NOT_LEARNED, row_error
-from .continuations import LEAST
-from .evidence import baseline_of, dataset_name
-from .guesses import AS_MANY_ROWS, best_guess
+from ..experiments.comparison import MAX_P, MIN_PAIRS, NOT_LEARNED, row_error
+from ..experiments.continuations import LEAST
+from ..experiments.evidence import baseline_of, dataset_name
+from ..experiments.guesses import AS_MANY_ROWS, best_guess
+from ..running import report
 from .metadata import PROJECT_URL, named_metrics, repository
 
 

@@ -16,7 +16,8 @@ from typing import NamedTuple, TextIO
 
 from modeling_leaner.shapes import load_config
 
-from .arguments import RecipeArguments, parse
+from ..running.loading import task_of
+from ..settings.arguments import RecipeArguments, parse
 from .branches import (
     begin,
     branch_settings,
@@ -29,7 +30,6 @@ from .branches import (
     words_of,
 )
 from .grid import Grid, GridError, load_grid, slug
-from .loading import task_of
 
 
 TRAIN_COMMAND = [sys.executable, "-m", "modeling_leaner.training.train"]

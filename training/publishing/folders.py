@@ -14,8 +14,8 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from modeling_leaner.shapes import CONFIG_CLASSES
 
-from . import report
-from .arguments import TASKS, SettingsParser, tokens_of
+from ..running import report
+from ..settings.arguments import TASKS, SettingsParser, tokens_of
 
 
 FAMILIES = tuple(kind.model_type for kind in CONFIG_CLASSES.values())

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import report, tables, wording
-from .evidence import gather
+from ..experiments.evidence import gather
+from ..experiments.grid import load_grid
+from ..experiments.runs import read_rows, settings
+from ..running import report
+from . import tables, wording
 from .figures import THEMES, comparisons, forest
 from .findings import Grids, Known, findings
-from .grid import load_grid
 from .rendering import fill
-from .runs import read_rows, settings
 from .tables import markdown
 
 

@@ -22,8 +22,8 @@ from PIL import Image as PILImage
 
 from modeling_leaner.support.suggest import did_you_mean
 
-from . import data
-from .arguments import LANGUAGE_MODELLING, RecipeArguments
+from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments
+from . import builtin as data
 
 
 Rows = Dataset | IterableDataset

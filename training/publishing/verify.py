@@ -30,17 +30,17 @@ from transformers import EvalPrediction
 
 from modeling_leaner.support.quiet import quiet_libraries
 
-from . import reevaluate, report
-from .baselines import guesses
+from ..evaluate import Evaluation, load
+from ..experiments.baselines import guesses
+from ..experiments.evidence import gather
+from ..experiments.grid import load_grid
+from ..experiments.runs import read_rows, reported, settings
+from ..running import reevaluate, report
+from ..running.trainer import scores
+from ..settings.repeated import CommandParser
 from .cards import FIGURE, render
 from .code_copies import check_code
-from .evaluate import Evaluation, load
-from .evidence import gather
-from .grid import load_grid
 from .metadata import eval_results
-from .repeated import CommandParser
-from .runs import read_rows, reported, settings
-from .trainer import scores
 
 
 CARDS = Path("model_cards")

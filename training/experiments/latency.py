@@ -18,13 +18,13 @@ from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from modeling_leaner.shapes import load_config
 
-from . import report
+from ..running import report
+from ..running.loading import resized, with_fields
+from ..running.timing import take_turns
+from ..settings.repeated import CommandParser
+from ..tasks.tasks import TASKS
 from .grid import Grid, GridError, load_grid
-from .loading import resized, with_fields
-from .measure_shapes import take_turns
-from .repeated import CommandParser
 from .runs import settings
-from .tasks import TASKS
 
 
 BATCHES, ROUNDS = (1, 32), 15

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .comparison import NON_INFERIOR, NOT_LEARNED
+from ..experiments.comparison import NON_INFERIOR, NOT_LEARNED
 from .metadata import named_metrics
 from .wording import (
     Evidence,

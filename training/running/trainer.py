@@ -25,9 +25,9 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, Traine
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length
 
-from .arguments import RecipeArguments
+from ..settings.arguments import RecipeArguments
+from ..tasks.tasks import Batch, Task
 from .optimizers import build_muon, head_scaled
-from .tasks import Batch, Task
 
 
 COMPLETE, EMA, SECONDS = "complete.json", "ema.safetensors", "seconds.json"

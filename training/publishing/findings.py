@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .comparison import MAX_P, MIN_PAIRS, paired_statistics
-from .evidence import KINDS, baseline_of, finished, kind
-from .grid import Grid
-from .runs import Row, Run
+from ..experiments.comparison import MAX_P, MIN_PAIRS, paired_statistics
+from ..experiments.evidence import KINDS, baseline_of, finished, kind
+from ..experiments.grid import Grid
+from ..experiments.runs import Row, Run
 from .wording import Evidence, best_of, gain, label, median_score, row_errors_of, score, stray_seeds
 
 

@@ -10,10 +10,10 @@ import yaml
 from datasets import IterableDataset
 from datasets.fingerprint import Hasher
 
+from ..data.sources import Rows
+from ..settings.arguments import RecipeArguments
+from ..tasks.tasks import Task
 from . import report
-from .arguments import RecipeArguments
-from .sources import Rows
-from .tasks import Task
 from .trainer import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
 
 

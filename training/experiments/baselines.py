@@ -28,16 +28,16 @@ from sklearn.preprocessing import OneHotEncoder
 from transformers import EvalPrediction
 from transformers.utils import logging
 
-from . import report
-from .arguments import RecipeArguments, parse
-from .evaluate import load
+from ..data.sources import load_training
+from ..evaluate import load
+from ..running import report
+from ..settings.arguments import RecipeArguments, parse
+from ..tasks.tasks import ImageClassification, LanguageModelling, MaskedLM, SequenceClassification, Task
+from ..train import prepare
 from .grid import Grid, GridError, load_grid
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
 from .runs import TRAIN_COMMAND, Run, command
-from .sources import load_training
-from .tasks import ImageClassification, LanguageModelling, MaskedLM, SequenceClassification, Task
-from .train import prepare
 
 
 PIXELS = 16  # a side of the images that the logistic regression reads

@@ -21,7 +21,7 @@ from transformers import TokenizersBackend
 
 from modeling_leaner.support.suggest import did_you_mean
 
-from .repeated import CommandParser
+from ..settings.repeated import CommandParser
 
 
 KINDS = ("byte-bpe", "wordpiece", "bytes", "words")

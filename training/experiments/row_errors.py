@@ -13,8 +13,8 @@ import numpy as np
 import torch
 import transformers
 
-from . import reevaluate
-from .evaluate import load
+from ..evaluate import load
+from ..running import reevaluate
 from .grid import Grid
 
 

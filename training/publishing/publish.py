@@ -18,20 +18,20 @@ import yaml
 
 from modeling_leaner.support.quiet import quiet_libraries
 
-from . import report
-from .baselines import guesses
+from ..data.sources import load_evaluation, load_training
+from ..evaluate import load
+from ..experiments.baselines import guesses
+from ..experiments.continuations import continuations
+from ..experiments.evidence import dataset_name, gather
+from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
+from ..experiments.guesses import GUESSES
+from ..experiments.runs import read_rows, reported, tune
+from ..running import report
+from ..settings.repeated import CommandParser
+from ..tasks.tasks import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
-from .continuations import continuations
-from .evaluate import load
-from .evidence import dataset_name, gather
-from .grid import Grid, check_unchanged, load_grid, write_grid
-from .guesses import GUESSES
 from .index import write_index
-from .repeated import CommandParser
-from .runs import read_rows, reported, tune
-from .sources import load_evaluation, load_training
-from .tasks import CausalLM
 from .verify import CARDS, KEPT, LICENSE, LOCAL, metrics_of, tolerances, verify
 
 

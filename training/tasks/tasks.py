@@ -25,9 +25,9 @@ from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import family_of, load_shape, shape_names
 
+from ..data.sources import Rows
+from ..settings.arguments import RecipeArguments
 from . import question_answering
-from .arguments import RecipeArguments
-from .sources import Rows
 
 
 Batch = dict[str, torch.Tensor]

@@ -1,0 +1,1 @@
+"""What a reader gets: cards, index, figures, published folders, and their verification."""

@@ -1,0 +1,1 @@
+"""The settings of a run: fields with bounds, and the parser that reads recipes and command lines."""
