@@ -10,9 +10,9 @@ FLOOR := .venv-floor
 PYTEST := -m pytest -q -n 2 --dist loadfile
 # Cards are written by leaner card:
 RUFF := --line-length 119 --target-version py311 --extend-exclude 'model_cards/*/README.md'
-RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905 --config 'lint.isort.lines-after-imports = 2'
+RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 'lint.isort.lines-after-imports = 2'
 
-.PHONY: demo test test-full test-floor verify-cards lint format
+.PHONY: demo test test-full test-floor verify-cards lint imports format
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -33,6 +33,13 @@ verify-cards: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check $(RUFF) $(RUFF_RULES) .
 	$(BIN)/ruff format $(RUFF) --check .
+	@$(MAKE) imports
+
+# The rooms as they are installed, in one tree, where import-linter sees them all.
+imports: $(INSTALLED)
+	@tree=$$(mktemp -d) && trap 'rm -rf "$$tree"' EXIT && cp -r modeling_leaner "$$tree" && \
+	  cp -r training configuration "$$tree/modeling_leaner" && cp setup.cfg "$$tree" && cd "$$tree" && \
+	  PYTHONPATH="$$tree" "$(CURDIR)/$(BIN)/lint-imports" --config setup.cfg --no-cache --no-logo
 
 format: $(INSTALLED)
 	$(BIN)/ruff check $(RUFF) $(RUFF_RULES) --fix .

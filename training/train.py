@@ -19,15 +19,14 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
 from modeling_leaner.conditioning import head_condition_numbers
-from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import convert
-from modeling_leaner.shapes import load_config
 from modeling_leaner.support.quiet import quiet_libraries
 
-from .data.sources import Rows, content_sha256, describe, load_training
+from .data.sources import Rows
 from .publishing.cards import write_run_card
 from .running import report
-from .running.loading import build_model, fitted, load_processing, resized, task_of, with_fields
+from .running.loading import build_model
+from .running.preparation import prepare, split_name
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
 from .running.trainer import LeanTrainer, scores, whole_checkpoints
 from .settings.arguments import RecipeArguments, parse
@@ -38,45 +37,6 @@ from .tasks.tasks import Task
 NEEDED = ("task", "shape")
 CONDITION_ROWS = 8  # on which the conditioning is measured
 ANSWERS = ("labels", "start_positions", "end_positions")
-
-
-def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | None]:
-    """The task with its data, ready for the model: prepared training and evaluation rows."""
-    config = resized(load_config(str(arguments.shape)), arguments)
-    task_class = task_of(arguments, config)
-    with arguments.main_process_first(local=True, desc="data"):
-        train, held_out = load_training(arguments)
-        processing = load_processing(arguments, config, train)
-        config = fitted(config, arguments, processing)
-        task = task_class(arguments, config, processing)
-        config = with_fields(config, arguments, task.configure(train))
-        task.config = config
-        held = arguments.holdout or arguments.tuning_holdout
-        names = [
-            describe(arguments.dataset, split, arguments.data_files)
-            for split in (arguments.train_split, arguments.train_split if held else arguments.eval_split)
-        ]
-        if arguments.streaming:
-            train = train.shuffle(seed=arguments.seed, buffer_size=10_000)
-        found, train = train, task.prepare(train, names[0], training=True).with_format("numpy")
-        task.training_data = training_data(found, task, bool(arguments.data_files))
-        if held_out is not None:
-            prepared = task.prepare(held_out, names[1], training=False).with_format("numpy")
-            task.data_sha256, held_out = content_sha256(held_out, task.columns()), prepared
-    return task, config, train, held_out
-
-
-def training_data(rows: Rows, task: Task, local: bool) -> dict[str, object]:
-    """How many rows are trained on, the hash of their text (to decode all images would take long), and if local."""
-    text = "Image" not in task.head
-    count = len(rows) if hasattr(rows, "__len__") else None
-    return {"rows": count, "sha256": content_sha256(rows, task.columns()) if text else None, "local": local}
-
-
-def split_name(arguments: RecipeArguments) -> str:
-    """What was evaluated on."""
-    held = "tuning_holdout" if arguments.tuning_holdout else "holdout" if arguments.holdout else None
-    return f"{held} of {arguments.train_split}" if held else arguments.eval_split
 
 
 def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[str, float], rows: Rows | None) -> dict:

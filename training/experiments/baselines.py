@@ -29,11 +29,11 @@ from transformers import EvalPrediction
 from transformers.utils import logging
 
 from ..data.sources import load_training
-from ..evaluate import load
 from ..running import report
+from ..running.evaluation import load
+from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments, parse
 from ..tasks.tasks import ImageClassification, LanguageModelling, MaskedLM, SequenceClassification, Task
-from ..train import prepare
 from .grid import Grid, GridError, load_grid
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..publishing.folders import check_fields
 from ..running import report
 from . import latency
 from .comparison import summarise
@@ -204,18 +203,18 @@ def check_evidence_fields(file: Path, values: dict[str, Any], prefix: str) -> No
     Args:
         values: `report.flat` of the file's document; the names of the evidence's fields begin with `prefix`.
     """
-    check_fields(file, values, EVIDENCE, prefix)
+    report.check_fields(file, values, EVIDENCE, prefix)
     for name in ("seeds", "cells"):
         report.require(values[prefix + name], file, prefix + name, values[prefix + name], "at least one")
     for index in range(len(values[f"{prefix}cells"])):
-        check_fields(file, values, CELL, f"{prefix}cells.{index}.")
+        report.check_fields(file, values, CELL, f"{prefix}cells.{index}.")
         for batch in values.get(f"{prefix}cells.{index}.latency") or ():
             timed = {float: "seconds items_per_second"}
-            check_fields(file, values, timed, f"{prefix}cells.{index}.latency.{batch}.")
+            report.check_fields(file, values, timed, f"{prefix}cells.{index}.latency.{batch}.")
     shapes = [values[f"{prefix}cells.{index}.shape"] for index in range(len(values[f"{prefix}cells"]))]
     base = values[f"{prefix}baseline"]
     report.require(base in shapes, file, f"{prefix}baseline", base, f"one of {shapes}")
     for index in range(len(values[f"{prefix}fine_tuned"])):
-        check_fields(file, values, FINE_TUNED, f"{prefix}fine_tuned.{index}.")
+        report.check_fields(file, values, FINE_TUNED, f"{prefix}fine_tuned.{index}.")
     if values.get(f"{prefix}beside") is not None:
         check_evidence_fields(file, values, f"{prefix}beside.")

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 import transformers
 
-from ..evaluate import load
 from ..running import reevaluate
+from ..running.evaluation import load
 from .grid import Grid
 
 

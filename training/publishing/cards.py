@@ -15,7 +15,7 @@ from ..experiments.evidence import check_evidence_fields
 from ..experiments.grid import is_folder_name
 from ..running import report
 from . import figures, tables, wording
-from .folders import Run, check_fields, check_weights, read_run
+from .folders import Run, check_weights, read_run
 from .metadata import PROJECT_URL, eval_results, metadata, repository
 from .rendering import fill_card
 from .snippets import snippet
@@ -194,7 +194,7 @@ def own_cell(folder: Path, config: Any, results: dict[str, Any]) -> dict[str, An
 def check_published(folder: Path, results: dict[str, Any]) -> None:
     """Raises ValueError, naming file and field, where something that the card says is missing or of another type."""
     file, values = folder / "results.json", report.flat(folder / "results.json", results)
-    check_fields(file, values, PUBLISHED)
+    report.check_fields(file, values, PUBLISHED)
     with complete(file):
         check_evidence_fields(file, values, "evidence.")
     for name in (results["name"], *results["partners"]):

@@ -39,19 +39,6 @@ class Run(NamedTuple):
     command: str
 
 
-def check_fields(file: Path, values: dict[str, Any], fields: dict[type, str], prefix: str = "") -> None:
-    """Raises ValueError for the first of `fields` that is missing or of another type; `values` are `report.flat`."""
-    for kind, names in fields.items():
-        for name in names.split():
-            place = prefix + name.rstrip("?")
-            value = values.get(place)
-            allowed = (float, int) if kind is float else (kind,)
-            good = type(value) in allowed or (value is None and "?" in name)
-            report.require(good, file, place, value, kind.__name__)
-            if kind is int or name.rpartition(".")[2].startswith(("seconds", "epochs", "hours")):
-                report.require(value is None or value >= 0, file, place, value, "a number from 0")
-
-
 def check_there(folder: Path) -> None:
     """Raises ValueError that says what is missing, where a folder holds no finished run."""
     if not folder.is_dir():
@@ -78,8 +65,8 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     """The results of a folder, compared with its configuration. Raises ValueError that names the field."""
     file = folder / "results.json"
     values = report.flat(file, json.loads(file.read_text(encoding="utf-8")))
-    check_fields(file, values, FIELDS)
-    check_fields(file, values, {float: " ".join(name for name in values if name.startswith("metrics."))})
+    report.check_fields(file, values, FIELDS)
+    report.check_fields(file, values, {float: " ".join(name for name in values if name.startswith("metrics."))})
     results = values[""]
     classes = [target.split(".")[1] for target in config.auto_classes().values() if "For" in target]
     kind = results["architecture"]

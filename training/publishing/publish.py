@@ -19,7 +19,6 @@ import yaml
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..data.sources import load_evaluation, load_training
-from ..evaluate import load
 from ..experiments.baselines import guesses
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
@@ -27,6 +26,7 @@ from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
 from ..experiments.guesses import GUESSES
 from ..experiments.runs import read_rows, reported, tune
 from ..running import report
+from ..running.evaluation import load
 from ..settings.repeated import CommandParser
 from ..tasks.tasks import CausalLM
 from .cards import write_card

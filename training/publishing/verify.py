@@ -30,12 +30,12 @@ from transformers import EvalPrediction
 
 from modeling_leaner.support.quiet import quiet_libraries
 
-from ..evaluate import Evaluation, load
 from ..experiments.baselines import guesses
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
 from ..experiments.runs import read_rows, reported, settings
 from ..running import reevaluate, report
+from ..running.evaluation import Evaluation, load
 from ..running.trainer import scores
 from ..settings.repeated import CommandParser
 from .cards import FIGURE, render

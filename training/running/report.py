@@ -119,6 +119,19 @@ def flat(path: Path, value: object, name: str = "") -> dict[str, Any]:
     return {name: value} | {key: each for part in parts for key, each in part.items()}
 
 
+def check_fields(file: Path, values: dict[str, Any], fields: dict[type, str], prefix: str = "") -> None:
+    """Raises ValueError for the first of `fields` that is missing or of another type; `values` are `flat`."""
+    for kind, names in fields.items():
+        for name in names.split():
+            place = prefix + name.rstrip("?")
+            value = values.get(place)
+            allowed = (float, int) if kind is float else (kind,)
+            good = type(value) in allowed or (value is None and "?" in name)
+            require(good, file, place, value, kind.__name__)
+            if kind is int or name.rpartition(".")[2].startswith(("seconds", "epochs", "hours")):
+                require(value is None or value >= 0, file, place, value, "a number from 0")
+
+
 def write_json(path: Path, document: object) -> None:
     """Writes a JSON file whole or not at all; ValueError as of `flat`."""
     flat(path, document)
