@@ -207,12 +207,13 @@ TRAINING_COMMANDS = {  # module of `training` whose main reads the words itself,
     "evaluate": ("evaluate", "Evaluate a model: leaner evaluate MODEL [--key value ...]; the last line is JSON."),
     "sweep": ("sweep", "Train a grid of shapes, seeds and learning rates by one recipe: leaner sweep GRID.yaml."),
     "latency": ("latency", "Measure inference of a grid's shapes in turns: leaner latency GRID.yaml."),
+    "step-time": ("step_time", "Measure training steps of a grid's shapes in turns: leaner step-time GRID.yaml."),
     "publish": ("publish", "Copy a grid's runs to model_cards/, ready for the Hub: leaner publish GRID.yaml."),
     "card": ("published", "Write a folder's model card from its config and results: leaner card FOLDER."),
     "verify-cards": ("verify", "Recompute a card's numbers from its weights: leaner verify-cards [FOLDER ...]."),
     "tokenizer": ("tokenizer", "Train a tokenizer: leaner tokenizer --kind KIND --output_dir DIR [--key value ...]."),
 }
-OF_GRIDS = ("sweep", "latency", "publish")
+OF_GRIDS = ("sweep", "latency", "step-time", "publish")
 
 
 def check_words(command: str, words: list[str]) -> None:
