@@ -23,11 +23,12 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
     attentions = [module for module in model.modules() if type(module).__name__ == LeanAttention.__name__]
     if not attentions:
         raise ValueError(f"{type(model).__name__}: no LeanAttention in it")
-    seen: dict[int, torch.Tensor] = {}
-    handles = [
-        module.o_proj.register_forward_pre_hook(lambda _, args, index=index: seen.update({index: args[0]}))
-        for index, module in enumerate(attentions)
-    ]
+    head_outputs: dict[torch.nn.Module, torch.Tensor] = {}
+
+    def keep(projection: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        head_outputs[projection] = inputs[0]
+
+    handles = [attention.o_proj.register_forward_pre_hook(keep) for attention in attentions]
     training = model.training
     try:
         model.eval()(**inputs)
@@ -36,10 +37,15 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
         for handle in handles:
             handle.remove()
     mask = inputs.get("attention_mask")
-    medians = []
-    for index in range(len(attentions)):
-        rows = seen[index].double().cpu()  # (B, T, H·d)
-        kept = [row if mask is None else row[mask[place].bool().cpu()] for place, row in enumerate(rows)]
-        values = [torch.linalg.svdvals(row) for row in kept]
-        medians.append(torch.stack([each[0] / each[-1] for each in values]).median().item())
-    return medians
+    return [median_condition_number(head_outputs[attention.o_proj], mask) for attention in attentions]
+
+
+def median_condition_number(head_outputs: torch.Tensor, mask: torch.Tensor | None) -> float:
+    """The median of κ over the rows of (B, T, H·d); positions that `mask` (B, T) pads are left out."""
+    conditions = []
+    for index, row in enumerate(head_outputs.double().cpu()):
+        if mask is not None:
+            row = row[mask[index].bool().cpu()]
+        singular_values = torch.linalg.svdvals(row)
+        conditions.append(singular_values[0] / singular_values[-1])
+    return torch.stack(conditions).median().item()

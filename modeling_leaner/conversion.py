@@ -203,18 +203,24 @@ def to_lean_config(config: PreTrainedConfig) -> LeanConfig:
     values = {ours: getattr(config, theirs) for theirs, ours in relative.fields.items()}
     values |= {name: getattr(config, name) for name in relative.shared if hasattr(config, name)}
     if relative is GPT:
-        if config.embd_pdrop != config.resid_pdrop:
-            raise ConversionError(
-                f"embd_pdrop={config.embd_pdrop} differs from resid_pdrop={config.resid_pdrop}: "
-                "LeanGPTConfig has one hidden_dropout_prob"
-            )
-        if config.n_inner is None:
-            values["intermediate_size"] = 4 * config.hidden_size
-        values["classifier_dropout"] = 0.1  # as GPT-2's own classifier
-        for name in ("hidden_dropout", "classifier_dropout"):
-            if getattr(config, name, None) is not None:
-                values["classifier_dropout"] = getattr(config, name)
+        values |= _values_of_gpt2(config)
     return relative.config_class(**values)
+
+
+def _values_of_gpt2(config: PreTrainedConfig) -> dict[str, object]:
+    """The fields of LeanGPTConfig that GPT-2 has under no name of its own, or as a default that it leaves out."""
+    if config.embd_pdrop != config.resid_pdrop:
+        raise ConversionError(
+            f"embd_pdrop={config.embd_pdrop} differs from resid_pdrop={config.resid_pdrop}: "
+            "LeanGPTConfig has one hidden_dropout_prob"
+        )
+    values: dict[str, object] = {"classifier_dropout": 0.1}  # as GPT-2's own classifier
+    for name in ("hidden_dropout", "classifier_dropout"):
+        if getattr(config, name, None) is not None:
+            values["classifier_dropout"] = getattr(config, name)
+    if config.n_inner is None:
+        values["intermediate_size"] = 4 * config.hidden_size
+    return values
 
 
 def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
@@ -338,7 +344,8 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
         FileExistsError: `output` exists.
         OSError: a file cannot be read or written.
     """
-    source, output = str(source), Path(output)
+    source = str(source)
+    output = Path(output)
     if output.exists() or output.is_symlink():
         raise FileExistsError(f"{output} exists already")
     with _named_errors(source):
@@ -358,7 +365,7 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
 
 def _load_processors(source: str) -> list[object]:
     """The tokenizer or image processor of a folder or Hub id, where it has one."""
-    names = set(os.listdir(source)) if os.path.isdir(source) else set(list_repo_files(source))
+    names = set(os.listdir(source) if os.path.isdir(source) else list_repo_files(source))
     processors = []
     for auto_class, files in PREPROCESSORS:
         if files & names:
@@ -390,8 +397,11 @@ def _named_errors(source: str) -> Iterator[None]:
 
 
 def _with_source(source: str, error: Exception) -> str:
+    """The error's message, which names the source."""
     message = str(error)
-    return message if source in message else f"{source}: {message}"
+    if source in message:
+        return message
+    return f"{source}: {message}"
 
 
 def _check_config(folder: Path) -> None:
@@ -427,11 +437,27 @@ def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(source)
     if folder is not None:
         _check_weights(folder)
+    model_class = _model_class(config)
+    load = {"output_loading_info": True, "dtype": "auto", "ignore_mismatched_sizes": True, "use_safetensors": True}
+    model, info = model_class.from_pretrained(source, **load)
+    missing = info["missing_keys"]
+    if missing and all(name.startswith("pooler.") for name in missing):
+        model, info = model_class.from_pretrained(source, add_pooling_layer=False, **load)
+    if folder is not None:
+        integers = find_integers(find_weights(folder), model.state_dict(), f"{model_class.base_model_prefix}.")
+        if integers:
+            raise ConversionError(f"tensors of integers, expected floating point: {summarise(integers)}")
+    _check_loaded(model_class.__name__, info, ignore)
+    return model
+
+
+def _model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """The class that config.json names. Raises ConversionError for one without relative, before anything is built."""
     relative = _relative(config.model_type, MODEL_TYPES)
     if config.model_type == relative.source:
         modeling = transformers
         expected = sorted(relative.classes)
-        to_lean_config(config)  # refuses what has no relative before anything is built
+        to_lean_config(config)
     else:
         modeling = relative.modeling
         expected = sorted(relative.classes.values())
@@ -439,21 +465,21 @@ def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
     names = config.architectures
     if not isinstance(names, list) or len(names) != 1 or names[0] not in expected:
         raise ConversionError(f"architectures in config.json is {names!r}, expected one of {', '.join(expected)}")
-    model_class = getattr(modeling, names[0])
-    load = {"output_loading_info": True, "dtype": "auto", "ignore_mismatched_sizes": True, "use_safetensors": True}
-    model, info = model_class.from_pretrained(source, **load)
-    if info["missing_keys"] and all(name.startswith("pooler.") for name in info["missing_keys"]):
-        model, info = model_class.from_pretrained(source, add_pooling_layer=False, **load)
-    if folder is not None:
-        integers = find_integers(find_weights(folder), model.state_dict(), f"{model_class.base_model_prefix}.")
-        if integers:
-            raise ConversionError(f"tensors of integers, expected floating point: {summarise(integers)}")
+    return getattr(modeling, names[0])
+
+
+def _check_loaded(class_name: str, info: dict[str, Iterable], ignore: list[str]) -> None:
+    """Raises ConversionError for tensors that are missing, unexpected or of another shape, by the loading info.
+
+    Names that match a pattern of `ignore` may be missing or unexpected.
+    """
     for kind in ("missing", "unexpected"):
         keys = sorted(info[f"{kind}_keys"])
         wrong = [name for name in keys if not any(fnmatch(name, pattern) for pattern in ignore)]
         if wrong:
-            hint = "" if kind == "missing" else "; --ignore PATTERN leaves tensors out"
-            raise ConversionError(f"{kind} tensors for {names[0]}: {summarise(wrong)}{hint}")
+            message = f"{kind} tensors for {class_name}: {summarise(wrong)}"
+            if kind == "unexpected":
+                message += "; --ignore PATTERN leaves tensors out"
+            raise ConversionError(message)
     for name, stored, expected in sorted(info["mismatched_keys"]):
         raise ConversionError(f"tensor {name} is {list(stored)}, expected {list(expected)}")
-    return model

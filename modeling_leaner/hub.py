@@ -1,4 +1,4 @@
-"""Whether a model is there, asked once and quickly: transformers asks a Hub that does not answer for half a minute."""
+"""Whether a model exists, asked once and quickly: transformers alone waits half a minute for a Hub without answer."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +14,14 @@ SECONDS = 5  # for the Hub to answer
 
 
 def require_source(source: str, names: Sequence[str] = ()) -> None:
-    """Looks for a folder, a file or a model of the Hub; what the Hub's cache holds is not asked for.
+    """Checks that `source` is a folder, a file, or a model in the Hub's cache or on the Hub.
 
     Args:
-        source: what the user gave.
-        names: named shapes, where one would have done, too.
+        source: path or Hub id, as the user gave it.
+        names: names of shapes, where the caller accepts these, too; for the message alone.
 
     Raises:
-        ValueError: it is none of them, or the Hub does not answer; one line, with the nearest name there is.
+        ValueError: it is none of them, or the Hub does not answer; one line, with the nearest name.
     """
     path = Path(source)
     if path.exists():
@@ -29,13 +29,15 @@ def require_source(source: str, names: Sequence[str] = ()) -> None:
     reason = missing_from_hub(source)
     if reason is None:
         return
-    hint = did_you_mean(source, names) or did_you_mean_path(path)
     kinds = "neither a named shape nor a file or folder" if names else "no file or folder"
+    hint = did_you_mean(source, names)
+    if not hint:
+        hint = did_you_mean_path(path)
     raise ValueError(f"{source}: {kinds}, and {reason}{hint}")
 
 
 def missing_from_hub(name: str) -> str | None:
-    """Why a model cannot be had from the Hub or its cache; None where it can, or where only loading it will tell."""
+    """Why a model cannot be loaded from the Hub or its cache; None where it can, or where only loading will tell."""
     try:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return None

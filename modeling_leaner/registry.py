@@ -1,4 +1,4 @@
-"""The names of the shapes: the files of `configuration/`, not read. Imports neither torch nor transformers."""
+"""The names of the shapes, from the names of the files in `configuration/`. Imports neither torch nor transformers."""
 
 from functools import cache
 from pathlib import Path
@@ -7,12 +7,20 @@ from .support.suggest import did_you_mean, nearest
 
 
 FAMILIES = ("vit", "bert", "gpt")
-# Of a baseline: fewer layers and more heads; more heads than fit the width; fewer layers alone; more heads alone;
-# fewer layers and one head; fewer layers and twelve.
-VARIANTS = ("lean-", "fixed-head-", "shallow-", "many-heads-", "one-head-", "twelve-heads-")
-# Controls of the twin's size: the MLP of half the width, of a quarter; deeper and narrower, of the twin's parameters;
-# narrower, of its layers' parameters.
-VARIANTS += ("half-mlp-", "quarter-mlp-", "deep-narrow-", "narrow-")
+VARIANTS = (  # of a baseline, by the beginning of the name
+    "lean-",  # fewer layers and more heads
+    "fixed-head-",  # more heads than fit the width
+    "shallow-",  # fewer layers alone
+    "many-heads-",  # more heads alone
+    "one-head-",  # fewer layers and one head
+    "twelve-heads-",  # fewer layers and twelve heads
+    # Controls of the lean twin's size:
+    "half-mlp-",  # the MLP of half the width
+    "quarter-mlp-",
+    "deep-narrow-",  # deeper and narrower, with the twin's parameters
+    "narrow-",  # narrower, with the parameters of the twin's layers
+)
+RENAMED = {"10x24": "16x12"}  # the baseline of a variant whose name has its own layers × heads
 
 
 @cache
@@ -26,11 +34,19 @@ def shapes_folder() -> Path:
 def baseline_of(name: str) -> str | None:
     """The baseline of a lean twin or another variant (`bert/lean-10x24` → `bert/16x12`); None for a baseline."""
     family, shape = name.split("/")
-    prefix = next((prefix for prefix in VARIANTS if shape.startswith(prefix)), None)
-    if prefix is None:
-        return None
-    stem = shape.removeprefix(prefix).removesuffix("-mlp")
-    return f"{family}/{'16x12' if stem == '10x24' else stem}"
+    for prefix in VARIANTS:
+        if shape.startswith(prefix):
+            stem = shape.removeprefix(prefix).removesuffix("-mlp")
+            return f"{family}/{RENAMED.get(stem, stem)}"
+    return None
+
+
+def listing_order(name: str) -> tuple[str, bool, str]:
+    """The sorting key of a list of shapes: by baseline, the baseline itself first, then by name."""
+    baseline = baseline_of(name)
+    if baseline is None:
+        return name, False, name
+    return baseline, True, name
 
 
 def shape_names() -> list[str]:
@@ -38,7 +54,7 @@ def shape_names() -> list[str]:
     names = []
     for family in FAMILIES:
         of_family = [f"{family}/{path.stem}" for path in (shapes_folder() / family).glob("*.json")]
-        names += sorted(of_family, key=lambda name: (baseline_of(name) or name, baseline_of(name) is not None, name))
+        names += sorted(of_family, key=listing_order)
     return names
 
 
@@ -61,7 +77,7 @@ def check_family(family: str) -> None:
 
 
 def check_shape(source: str) -> None:
-    """Raises ValueError for what can only be the name of a shape, or a file, and is neither."""
+    """Raises ValueError for what looks like the name of a shape or a .json file, but does not exist."""
     path = Path(source)
     if source in shape_names() or path.exists():
         return
@@ -72,10 +88,12 @@ def check_shape(source: str) -> None:
 
 
 def did_you_mean_path(path: Path) -> str:
-    """The end of a message about a path that is not there, with the one beside it that is spelt most alike."""
+    """The end of a message about a path that does not exist, with the file beside it that is spelt most alike."""
     try:
-        beside = [each.name for each in path.parent.iterdir() if not each.name.startswith(".")]
+        beside = [sibling.name for sibling in path.parent.iterdir() if not sibling.name.startswith(".")]
     except (OSError, ValueError):
         return ""
     name = nearest(path.name, beside)
-    return "" if name is None else f"; did you mean {path.with_name(name)}?"
+    if name is None:
+        return ""
+    return f"; did you mean {path.with_name(name)}?"

@@ -32,7 +32,8 @@ def load_shape(name: str, **overrides) -> LeanConfig:
     path = shape_path(name)
     values = json.loads(path.read_text(encoding="utf-8"))
     values.pop("model_type")
-    return CONFIG_CLASSES[name.split("/")[0]](**{**values, **overrides})
+    config_class = CONFIG_CLASSES[name.split("/")[0]]
+    return config_class(**{**values, **overrides})
 
 
 def family_of(config: LeanConfig) -> str:

@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 import modeling_leaner
 from modeling_leaner import __version__, hub
-from modeling_leaner.cli.app import TRAINING_COMMANDS, app
+from modeling_leaner.cli.app import app
+from modeling_leaner.cli.training import TRAINING_COMMANDS, underscored
 from modeling_leaner.shapes import load_shape, shape_names
 from modeling_leaner.support import suggest
 from modeling_leaner.support.quiet import quiet_libraries
@@ -50,7 +51,7 @@ def test_shapes(leaner):
 
 def test_shapes_refuses_an_unknown_family(leaner):
     result = leaner("shapes", "--family", "rnn")
-    assert result.exit_code == 1 and result.stderr == "leaner: --family rnn: expected one of vit, bert, gpt\n"
+    assert result.exit_code == 1 and result.stderr == "leaner shapes: --family rnn: expected one of vit, bert, gpt\n"
     assert leaner("shapes", "--family", "bret").stderr.endswith("expected one of vit, bert, gpt; did you mean bert?\n")
 
 
@@ -102,8 +103,12 @@ class TestStart:
             ("convert --help", 0, "--ignore"),
             ("sweep --help", 0, "usage: leaner sweep GRID.yaml"),
             ("evaluate --help", 0, "usage: leaner evaluate MODEL"),
-            ("plna", 2, "No such command 'plna'. Did you mean 'plan'?"),
-            ("plan --parms 3M", 2, "No such option: --parms"),
+            ("plna", 2, "leaner: No such command 'plna'. Did you mean 'plan'?"),
+            ("plan --parms 3M", 2, "leaner plan: No such option: --parms (Possible options:"),
+            ("plan --layers two", 2, "leaner plan: Invalid value for '--layers': Input should be a valid integer"),
+            ("convert", 2, "leaner convert: Missing argument 'source'."),
+            ("shapes --family", 2, "leaner shapes: Option '--family' requires an argument."),
+            ("--vresion", 2, "leaner: No such option: --vresion"),
             ("shapes --family gtp", 1, "did you mean gpt?"),
             ("plan --like gpt/bsae", 1, "--like gpt/bsae: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
             ("train sst2 --shape bert/nanoo", 1, "leaner train: unknown shape 'bert/nanoo'; did you mean bert/nano?"),
@@ -118,6 +123,7 @@ class TestStart:
         returned, output, imported = watched(*words.split())
         assert (returned, imported) == (status, []), output
         assert answer in " ".join(output.replace("│", " ").split())
+        assert status == 0 or output.count("\n") == 1, output
 
     def test_the_watch_sees_an_import(self, watched):
         """The control: a recipe's keys are those of transformers' TrainingArguments."""
@@ -151,7 +157,8 @@ class TestStart:
         """The texts of `training/help.py` against the parsers of the commands themselves."""
         if command in command_help.WITH_KEYS:
             return
-        module = __import__(f"modeling_leaner.training.{TRAINING_COMMANDS[command][0]}", fromlist=["main"])
+        (module_name,) = (known.module for known in TRAINING_COMMANDS if known.name == command)
+        module = __import__(f"modeling_leaner.training.{module_name}", fromlist=["main"])
         monkeypatch.setenv("COLUMNS", "400")
         with pytest.raises(SystemExit), monkeypatch.context() as patch:
             printed = []
@@ -161,7 +168,66 @@ class TestStart:
         assert sorted({*read} - {"--help"}) == sorted(command_help.options_of(command))
 
     def test_every_command_has_help(self):
-        assert {*command_help.HELP, "train"} == set(TRAINING_COMMANDS)
+        assert {*command_help.HELP, "train"} == {command.name for command in TRAINING_COMMANDS}
+
+    def test_no_command(self, leaner):
+        result = leaner()
+        assert result.exit_code == 2 and result.output.strip() == leaner("--help").output.strip()
+
+    def test_help_is_grouped(self, leaner):
+        text = leaner("--help").output
+        for panel, *names in (
+            ("Shapes", "shapes", "plan", "convert"),
+            ("Runs", "train", "evaluate", "tokenizer"),
+            ("Experiments", "sweep", "latency", "guesses"),
+            ("Publishing", "card", "publish", "verify-cards"),
+        ):
+            lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
+            assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel
+
+
+class TestSpelling:
+    """An option may be spelt --two-words or --two_words, with = or without, in every command."""
+
+    @pytest.mark.parametrize("option", ["--head-dim", "--head_dim"])
+    def test_of_the_planner(self, leaner, option):
+        words = "plan --family gpt --layers 2 --width 64 --heads 4 --mlp 64 --json".split()
+        (candidate,) = json.loads(leaner(*words, f"{option}=8").output)["candidates"]
+        assert (
+            candidate["head_dim"] == 8 == json.loads(leaner(*words, option, "8").output)["candidates"][0]["head_dim"]
+        )
+
+    @pytest.mark.parametrize(
+        "words", ["--max-stepz 3", "--max_stepz 3", "--max-stepz=3", "--max_stepz=3", "--data-files x --max-stepz 3"]
+    )
+    def test_of_recipe_keys(self, leaner, words):
+        """The one key that is refused is the misspelt one, in the spelling of the recipes."""
+        result = leaner("train", "sst2", "--shape", "bert/nano", *words.split())
+        assert result.exit_code == 1 and "max_stepz" in result.stderr and "max_steps" in result.stderr, result.output
+
+    @pytest.mark.parametrize("option", ["--output-dir", "--output_dir"])
+    def test_of_commands_over_grids(self, leaner, monkeypatch, tmp_path, option):
+        from modeling_leaner.training import sweep
+
+        arguments = []
+        monkeypatch.setattr(sweep, "main", arguments.extend)
+        (tmp_path / "my-grid.yaml").write_text("")
+        result = leaner("sweep", tmp_path / "my-grid.yaml", option, "a-b")
+        assert result.exit_code == 0, result.output
+        assert arguments == [str(tmp_path / "my-grid.yaml"), "--output_dir", "a-b"]
+
+    def test_values_stay_as_they_are(self):
+        given = ["--data-files=train=my-rows.csv", "my-rows.csv", "-3", "--", "--a-b-c"]
+        assert [underscored(argument) for argument in given] == [
+            "--data_files=train=my-rows.csv",
+            "my-rows.csv",
+            "-3",
+            "--",
+            "--a_b_c",
+        ]
+
+    def test_of_command_names(self, leaner):
+        assert leaner("verify_cards", "--help").output == leaner("verify-cards", "--help").output
 
 
 REGISTERED = """
@@ -285,9 +351,12 @@ class TestHub:
     """A name that is nowhere is refused in seconds, where the Hub cannot be reached and where it can."""
 
     COMMANDS = [
-        ("plan --like some/vit-nanoo", "leaner: --like some/vit-nanoo: some/vit-nanoo: neither a named shape nor a "),
+        (
+            "plan --like some/vit-nanoo",
+            "leaner plan: --like some/vit-nanoo: some/vit-nanoo: neither a named shape nor a ",
+        ),
         ("train digits --shape some/vit-nanoo", "leaner train: some/vit-nanoo: neither a named shape nor a "),
-        ("convert google/vit-bsae out", "leaner: google/vit-bsae: no "),
+        ("convert google/vit-bsae out", "leaner convert: google/vit-bsae: no "),
         ("evaluate some/vit-nanoo", "leaner evaluate: some/vit-nanoo: no "),
     ]
 

@@ -68,10 +68,10 @@ TAMPERINGS = {
     "one byte": (lambda folder: append(folder, "layers_leaner.py", " "), "layers_leaner.py: differs"),
     "a missing file": (lambda folder: (folder / "heads_leaner.py").unlink(), "heads_leaner.py: missing"),
     "an added file": (lambda folder: append(folder, "evil_lean.py", EVIL), "evil_lean.py: not a file of"),
-    "a hidden file": (lambda folder: append(folder, ".evil.py", EVIL), ".evil.py: not a file of modeling_leaner"),
+    "a hidden file": (lambda folder: append(folder, ".evil.py", EVIL), ".evil.py: not a file of a published folder"),
     "another family's file": (
         lambda folder: append(folder, "modeling_lean_gpt.py", ""),
-        "modeling_lean_gpt.py: not a file of modeling_leaner",
+        "modeling_lean_gpt.py: not a file of a published folder",
     ),
     "a file in a folder": (
         lambda folder: ((folder / "sub").mkdir(), append(folder, "sub/modeling_lean_bert.py", EVIL)),

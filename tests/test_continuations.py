@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from datasets import load_dataset
-from modeling_leaner.training import continuations, publish, published, train
+from modeling_leaner.training import continuations, publish, train, wording
 from modeling_leaner.training.continuations import LEAST, PROMPT_WORDS, PROMPTS, longest_copy, prompts_of, words_of
 from spellchecker import SpellChecker
 from training_data import LOCAL_DATA, documents, write_shape
@@ -78,6 +78,6 @@ def test_a_published_language_model_says_what_it_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(continuations, "continued", lambda folder, prompts: [rows[7]["text"]] * len(prompts))
     said = publish.writing(Path("run"), [])
     assert said["longest_copy"].split() == words_of(rows[7]["text"]) and said["longest_copy_words"] == 60
-    text = published.written({"continuations": said})
+    text = wording.continuations({"continuations": said})
     assert f"**{said['texts'][0]['prompt']}**{rows[7]['text']}" in text and "60 words." in text
-    assert published.written({"continuations": None}) == ""
+    assert wording.continuations({"continuations": None}) is None

@@ -303,9 +303,9 @@ def test_nan_in_a_lean_model():
         ({"vocab_size": 10**10}, "vocab_size must be at most"),
         ({"hidden_act": "gleu"}, "hidden_act 'gleu'"),
         ({"dtype": "foo"}, "has no attribute 'foo'"),
-        ({"id2label": "abc"}, "config.json: cannot be read as a configuration"),
+        ({"id2label": "abc"}, "config.json: (cannot be read|Validation error for field 'id2label')"),
         ({"architectures": None}, "architectures in config.json is None, expected one of BertForMaskedLM, "),
-        ({"architectures": "BertModel"}, "architectures in config.json is 'BertModel', expected one of"),
+        ({"architectures": "BertModel"}, "architectures.* 'BertModel'"),
         ({"architectures": ["BertModel", "BertForMaskedLM"]}, "expected one of BertForMaskedLM, "),
         ({"model_type": 7}, "config.json: expected an object whose model_type is one of vit, lean_vit, bert, "),
         ({"model_type": "evil", "auto_map": {"AutoConfig": "evil.E"}}, "expected an object whose model_type"),
@@ -388,7 +388,10 @@ def test_interrupted(bert, tmp_path, monkeypatch, whole, status):
 def test_interrupted_while_writing(bert, tmp_path):
     """A real SIGINT, in the middle of writing."""
     code = """
-import pathlib, sys, time
+import pathlib, signal, sys, time
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+
 import transformers
 from modeling_leaner.cli.app import app
 

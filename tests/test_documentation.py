@@ -6,6 +6,7 @@ whole.
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -144,6 +145,31 @@ def test_the_grid_of_the_page(tmp_path, monkeypatch):
     page = (CLONE / "docs" / "experiments.md").read_text()
     Path("grid.yaml").write_text(re.search(r"```yaml\n# grid.yaml\n(.*?)```", page, flags=re.DOTALL).group(1))
     assert len(load_grid(Path("grid.yaml")).shapes) == 2
+
+
+def table_rows() -> dict[str, list[str]]:
+    """Folder → the other cells of README's table of published models."""
+    pattern = r"^\| \[([\w.-]+)\]\(model_cards/\1\) \|(.*)\|$"
+    rows = re.findall(pattern, (CLONE / "README.md").read_text(), re.MULTILINE)
+    return {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
+
+
+def test_the_table_names_every_published_model():
+    assert sorted(table_rows()) == sorted(path.parent.name for path in CLONE.glob("model_cards/*/config.json"))
+
+
+@pytest.mark.parametrize("name", sorted(table_rows()))
+def test_the_table_says_what_the_folders_say(name):
+    _, shape, parameters, score, guess = table_rows()[name]
+    results = json.loads((CLONE / "model_cards" / name / "results.json").read_text())
+    config = json.loads((CLONE / "model_cards" / name / "config.json").read_text())
+    metric = results["main_metric"].removeprefix("eval_")
+    guesses = json.loads((CLONE / "model_cards/grids" / results["evidence"]["grid"] / "guesses.json").read_text())
+    best = max if results["higher_is_better"] else min
+    assert shape == f"{config['num_hidden_layers']} × {config['num_attention_heads']}"
+    assert parameters == f"{results['parameters']:,}"
+    assert score == f"{metric} {results['metrics'][f'eval_{metric}']:.3f}"
+    assert guess == f"{best(each['value'] for each in guesses):.3f}"
 
 
 def test_the_readme_is_short():

@@ -1,6 +1,7 @@
 """The planner: its sources' numbers, its counts against built modules and profilers, its solver, and `leaner plan`."""
 
 import json
+import os
 import random
 import re
 import shlex
@@ -27,18 +28,11 @@ from modeling_leaner.planning import figure as plan_figure
 from modeling_leaner.planning import solver as planner
 from modeling_leaner.planning import tables as plan_report
 from modeling_leaner.planning.advice import advise
+from modeling_leaner.planning.dials import Dials, describe, shape_at, with_inputs
+from modeling_leaner.planning.goals import Budget, NoShapeFits
 from modeling_leaner.planning.memory import StepSetting, training_memory
-from modeling_leaner.planning.solver import (
-    Budget,
-    Dials,
-    NoShapeFits,
-    cost_of,
-    describe,
-    parse_size,
-    plan,
-    shape_at,
-    with_inputs,
-)
+from modeling_leaner.planning.solver import cost_of, plan
+from modeling_leaner.planning.units import parse_size
 from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape, shape_names
 
 
@@ -487,7 +481,9 @@ class TestBadInput:
     def test_one_line(self, leaner, words, message):
         result = leaner(*words.split())
         assert result.exit_code == 1 and result.stdout == "", result.output
-        assert re.match("leaner: .*" + message.replace("(", r"\(").replace(")", r"\)"), result.stderr), result.stderr
+        assert re.match("leaner plan: .*" + message.replace("(", r"\(").replace(")", r"\)"), result.stderr), (
+            result.stderr
+        )
         assert result.stderr.count("\n") == 1
 
     def test_heads_that_are_wanted_are_no_objection(self):
@@ -671,7 +667,7 @@ class TestCommand:
         def full(*_):
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(planner.os, "replace", full)
+        monkeypatch.setattr(os, "replace", full)
         for flag in ("--write", "--plot"):
             result = leaner("--family", "gpt", "--params", "30M", "--rows", 1, flag, tmp_path / "x.json")
             assert result.exit_code == 1 and f"{flag} " in result.stderr and "No space left" in result.stderr
@@ -725,8 +721,10 @@ class TestCommand:
         assert f" {fewest}-9×" in leaner("--like", tmp_path / "varied", "--layers", 4).output
         load_shape("gpt/base", num_key_value_heads=4).save_pretrained(tmp_path / "grouped")
         result = leaner("--like", tmp_path / "grouped", "--heads", 7)
-        assert result.stderr == "leaner: --heads 7: expected a multiple of the 4 key-value heads\n"
-        assert leaner("--like", "").stderr == "leaner: --like '': expected a shape, config file, folder or Hub id\n"
+        assert result.stderr == "leaner plan: --heads 7: expected a multiple of the 4 key-value heads\n"
+        assert (
+            leaner("--like", "").stderr == "leaner plan: --like '': expected a shape, config file, folder or Hub id\n"
+        )
 
     def test_a_folder_and_heads_of_each_layer(self, leaner, tmp_path):
         load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}}).save_pretrained(tmp_path)

@@ -14,7 +14,7 @@ import transformers
 from modeling_leaner.training import train
 from packaging.version import Version
 from safetensors.torch import load_file, save_file
-from training_data import documents, read_lines, write_shape
+from training_data import documents, merged, read_lines, write_shape
 
 
 TESTS = Path(__file__).parent
@@ -72,7 +72,8 @@ def test_a_checkpoint_of_two_goes_on_as_one_and_back(single, tmp_path):
     sizes = {2: "8", 1: "16"}
 
     def part(folder, processes, *more):
-        arguments = [*words, "--per_device_train_batch_size", sizes[processes], "--output_dir", str(folder), *more]
+        where = ["--per_device_train_batch_size", sizes[processes], "--output_dir", str(folder)]
+        arguments = merged(words, where, more)
         if processes == 2:
             torchrun("-m", "modeling_leaner.training.train", *arguments)
         else:

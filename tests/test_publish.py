@@ -19,20 +19,25 @@ from matplotlib.axes import Axes
 from modeling_leaner.training import (
     arguments,
     baselines,
+    cards,
     comparison,
     data,
     evidence,
+    figures,
+    findings,
     index,
     latency,
     loading,
     publish,
-    published,
     report,
     runs,
     sources,
+    tables,
     verify,
+    wording,
 )
 from modeling_leaner.training.grid import GridError, load_grid
+from modeling_leaner.training.guesses import GUESSES, read_guesses
 from safetensors.torch import load_file, save_file
 from scipy import stats
 from training_data import write_shape
@@ -81,7 +86,7 @@ def workshop(tmp_path_factory):
     Path("model_cards/grids/tiny/grid.yaml").write_text(yaml.safe_dump(grid))
     latency.main(["grid.yaml", "--rounds", "2"])
     publish.main(["grid.yaml"])
-    published.main([])
+    cards.main([])
     yield place
     patch.undo()
 
@@ -127,16 +132,17 @@ def test_the_card_shows_the_grid(workshop):
     assert found["cells"][1]["parameters_over_baseline"] < 1
     guesses = ("majority class", "length only", "first token only", "bag of tokens")
     results = json.loads((workshop / "model_cards/leanbert-shallow/results.json").read_text())
-    epochs, ended, held_out = *(results["train"][key] for key in ("epochs", "loss")), results["metrics"]["eval_loss"]
-    ended = published.number(ended, ".4f")  # a run this short may not have logged any
-    losses = f"trained for {epochs:.2g} epochs. Loss at the end: {ended} over the last training steps,\n"
+    ended, held_out = results["train"]["loss"], results["metrics"]["eval_loss"]
+    ended = wording.number(ended, ".4f")  # a run this short may not have logged any
+    losses = f"384 texts, 6 epochs (6 steps). Loss at the end: {ended} over the last training steps, "
     flops = load_config("shallow/bert.json").count_flops(128, "ForSequenceClassification").forward
     assert f"| FLOPs of a forward pass, 128 tokens | {found['cells'][0]['flops_forward'] / 1e6:,.1f}M |" in text
     assert found["cells"][1]["flops_forward"] == pytest.approx(flops, rel=1e-3) and " (1) | **" in text
-    assert "not timed" not in text and "against parameters and milliseconds" in text
+    assert "not timed" not in text and "Inference was measured in turns" in text
     for said in (*guesses, "has not been trained this", "What was not tested", f"{losses}{held_out:.4f} held out."):
         assert said in text
-    assert "; not learned: the baseline is not clearly better than guessing, so this says nothing." in text
+    assert "; no verdict: the baseline is not clearly better than the best simple guess." in text
+    assert text.count("No cell can be said to keep quality here") == 1
     assert text.count("o loss of quality") == 1  # what it would need
     assert (workshop / "model_cards/README.md").read_text() == index.render(Path("model_cards"))
     assert "[leanbert-deep](leanbert-deep)" in index.render(Path("model_cards"))
@@ -179,7 +185,7 @@ def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, monkeypatch,
     assert "leanbert-deep\nmodel_cards/leanbert-shallow\n" in capsys.readouterr().out
     (target / "results.json").rename(tmp_path / "results.json")
     try:
-        for main in (publish.main, published.main):
+        for main in (publish.main, cards.main):
             with pytest.raises(SystemExit, match="leanbert-deep/results.json"):
                 main([])
     finally:
@@ -338,14 +344,16 @@ def test_the_cells_of_another_grid(workshop):
     shutil.copytree("model_cards/grids/tiny", "other", ignore=shutil.ignore_patterns("runs"))
     folder = workshop / "model_cards/leanbert-shallow"
     found = evidence.gather(dataclasses.replace(grid, output_dir="other"))
-    said = published.beside(found)
-    assert "the grid `tiny`" in said and "Recipe `listops-short` with" in said and published.table(found, "") in said
-    assert "compared within one table alone" in said and "Another recipe" not in said
-    assert "Another recipe: compare its numbers with each other" in published.beside({**found, "recipe": "listops"})
-    assert published.beside({**found, "beside": found}).count("## Beside it") == 2
+    (said,) = cards.beside(found)
+    assert said.summary == "the grid <code>tiny</code>" and said.about.startswith("Recipe `listops-short` with")
+    assert said.table == tables.comparison(found["beside"], "") and said.claims == wording.claims(found["beside"])
+    assert "compared within one table alone" in said.about and "Another recipe" not in said.about
+    (other,) = cards.beside({**found, "recipe": "listops"})
+    assert "Another recipe: compare its numbers with each other" in other.about
+    assert len(cards.beside({**found, "beside": found})) == 2
     shutil.copytree("other", "model_cards/grids/other")
     text = Path("model_cards/grids/other/grid.yaml").read_text()
-    text += "beside: model_cards/grids/tiny\n"
+    text = text.replace("beside: null\n", "beside: model_cards/grids/tiny\n")
     Path("model_cards/grids/other/grid.yaml").write_text(text.replace("grids/tiny\n", "grids/other\n", 1))
     try:
         verify.check_evidence(folder, found)
@@ -360,9 +368,9 @@ def test_the_index_needs_no_grid_beside_another(workshop):
     """A grid that is under way is listed before the one that its cards will show has begun."""
     path = Path("model_cards/grids/tiny/grid.yaml")
     before = path.read_text()
-    path.write_text(before + "beside: model_cards/grids/later\n")
+    path.write_text(before.replace("beside: null\n", "beside: model_cards/grids/later\n"))
     try:
-        assert index.render(Path("model_cards")).count("### tiny") == 1
+        assert index.render(Path("model_cards")).count("| `tiny`, accuracy (higher is better) |") == 1
         with pytest.raises(GridError, match="grids/later"):
             evidence.gather(load_grid(path))
     finally:
@@ -383,13 +391,14 @@ def test_what_was_fine_tuned_from_a_grid(workshop):
         (each,) = found["fine_tuned"]
         (cell,) = each["cells"]
         assert each["grid"] == "tiny-later" and not each["published"] and cell["values"] == found["cells"][0]["values"]
-        score = published.score(found["cells"][0], ".4f")
+        score = wording.score(found["cells"][0], ".4f")
+        assert each["guess"] == cell["chance"]  # no guesses.json there
         guess = f"{cell['chance']:.4f}" + (", not learned" if each["learned"] is False else "")
         line = f"| `tiny-later`, accuracy (higher is better) | its own | {score} | not run | {guess} |"
-        assert line in published.fine_tuned(found)
+        assert line in tables.fine_tuned(found)
         for learned in (True, False, None):
             each["learned"] = learned
-            assert (", not learned |" in published.fine_tuned(found)) == (learned is False)
+            assert (", not learned |" in tables.fine_tuned(found)) == (learned is False)
         each["learned"] = evidence.gather(load_grid(here / "grid.yaml"))["fine_tuned"][0]["learned"]
         verify.check_evidence(folder, found)
         cell["values"]["2"] += 0.25
@@ -397,7 +406,7 @@ def test_what_was_fine_tuned_from_a_grid(workshop):
             verify.check_evidence(folder, found)
     finally:
         shutil.rmtree(later)
-    assert published.fine_tuned(evidence.gather(load_grid(here / "grid.yaml"))) == ""
+    assert tables.fine_tuned(evidence.gather(load_grid(here / "grid.yaml"))) is None
 
 
 def test_the_reference_beside(workshop):
@@ -415,8 +424,8 @@ def test_the_reference_beside(workshop):
         (beside / "results.csv").write_text("\n".join(kept) + "\n")
         found = evidence.gather(load_grid(here / "grid.yaml"))
         assert found["reference"]["mean"] == found["cells"][0]["mean"] and found["reference"]["n"] == 2
-        assert "transformers' own model of the baseline's shape, tuned and trained alike" in published.notes_on(found)
-        assert "transformers' own" not in published.notes_on(evidence.gather(load_grid(beside / "grid.yaml")))
+        assert "transformers' own model of the baseline's shape, tuned and trained alike" in wording.notes_on(found)
+        assert "transformers' own" not in wording.notes_on(evidence.gather(load_grid(beside / "grid.yaml")))
         for key, value in (("overrides", {**grid["overrides"], "max_steps": 9}), ("recipe", "listops")):
             (beside / "grid.yaml").write_text(yaml.safe_dump({**grid, key: value}))
             with pytest.raises(ValueError, match=f"tiny-transformers/grid.yaml: {key}: expected .* got"):
@@ -430,66 +439,67 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     for cell in found["cells"]:
         cell.update(n=1, sd=None, interval=None, p=None, p_non_inferiority=None, difference=0.01, verdict="undecided")
     found |= {"seeds": [1], "margin": None, "tuning": None}
-    said = published.claims(found)
-    assert "0.0100 better than the baseline, one pair of runs, which may be chance; undecided, with fewer than" in said
-    assert "interval" not in said
-    rest = published.untested(found, {"task": "causal-lm", "continuations": None})
-    quoted = published.untested(found, {"task": "causal-lm", "continuations": {"texts": []}})
+    said, base = wording.claims(found), found["cells"][0]
+    assert "0.0100 better than the baseline (accuracy " in said
+    assert f" against {base['mean']:.4f}), one pair of" in said
+    assert "one pair of runs, which may be chance; undecided, with fewer than" in said and "interval" not in said
+    rest = "\n".join(wording.limits(found, {"task": "causal-lm", "continuations": None}))
+    quoted = "\n".join(wording.limits(found, {"task": "causal-lm", "continuations": {"texts": []}}))
     assert "by heart" in rest and "by heart" not in quoted
     assert "was not tuned" in rest and "against a margin fixed" in rest and "–" not in rest.split("Seeds a cell")[1]
-    many = published.untested(found | {"seeds": list(range(7)), "margin": 0.02}, {"task": "x", "continuations": None})
+    many = wording.seeds_limit(found | {"seeds": list(range(7)), "margin": 0.02})
     assert "would need 7 or more" in rest and "would need" not in many
     assert "Seeds a cell: 7. “No loss of quality” needs p < 0.01 against a margin of 0.02 fixed" in many
     found["tuning"] = {"seed": 0, "holdout": 200, "overrides": {"max_steps": 3}}
-    assert "in runs of max_steps 3, which may favour what learns quickly" in published.chosen(found, "rows")
+    assert "in runs of max_steps 3, which may favour what learns quickly" in wording.chosen(found, "rows")
     found["cells"][1]["notes"] = ["the best learning rate is at the edge of the grid"]
-    assert "Note: the best learning rate is at the edge of the grid." in published.claims(found)
+    assert "Note: the best learning rate is at the edge of the grid." in wording.claims(found)
     found["cells"][1] |= {"verdict": comparison.NOT_LEARNED}
-    assert "; not learned: the baseline" in published.claims(found) and "undecided" not in published.claims(found)
+    assert "; no verdict: the baseline" in wording.claims(found) and "undecided" not in wording.claims(found)
     found["cells"][1] |= {"verdict": "undecided", "pairs": 7, "interval": [-0.1, 0.2]}
-    assert "includes 0; undecided, without the margin that a verdict needs" in published.claims(found)
+    assert "includes 0; undecided, without the margin that a verdict needs" in wording.claims(found)
 
 
 def test_words_of_where_the_weights_start():
     found = {"recipe": "cola", "overrides": {"max_steps": 3, "eval_strategy": "no"}}
-    assert published.how_trained(found) == "Recipe `cola` with max_steps 3, eval_strategy no."
+    assert wording.how_trained(found) == "Recipe `cola` with max_steps 3, eval_strategy no."
     found = {"recipe": "cola", "overrides": None, "start_from": "masked", "start_seed": None}
-    assert published.how_trained(found) == "Recipe `cola`; from the weights of `masked`."
+    assert wording.how_trained(found) == "Recipe `cola`; from the weights of `masked`."
     found["start_seed"] = 1
-    assert published.how_trained(found) == "Recipe `cola`; from the weights of seed 1 of `masked`."
+    assert wording.how_trained(found) == "Recipe `cola`; from the weights of seed 1 of `masked`."
 
 
 @pytest.mark.parametrize("dataset, hub", [("nyu-mll/glue", True), ("articles/enwik8", False), ("listops", False)])
 def test_commands_name_a_local_copy_where_the_hub_has_none(dataset, hub):
     results = {"name": "lean", "dataset": dataset, "evidence": {"grid": "g", "hub": hub}}
-    lines = published.commands(results, "leaner train recipe.yaml").splitlines()
+    lines = wording.commands(results, "leaner train recipe.yaml").splitlines()
     local = dataset == "articles/enwik8"
     assert (" --data_files enwik8=FOLDER" in lines[0]) == local and ("generated" in lines[0]) == ("/" not in dataset)
     assert [" --data_files FOLDER" in line for line in lines[1:]] == [local] * 3
     results["evidence"] |= {"data_files": "train=FOLDER/a validation=FOLDER/b", "start_from": "masked"}
-    lines = published.commands(results, "leaner train recipe.yaml").splitlines()
+    lines = wording.commands(results, "leaner train recipe.yaml").splitlines()
     assert [" --data_files train=FOLDER/a validation=FOLDER/b" in line for line in lines[1:]] == [False, local, local]
     assert lines[-1].endswith("   # every cell, trained anew; names the runs of masked that it needs")
 
 
 def test_words_of_inputs_rows_and_attempts():
     config, recipe = SimpleNamespace(max_position_embeddings=512), {"recipe": {"max_length": 64}}
-    assert "at 64 tokens; of the 512 positions those beyond" in published.limits_of_inputs(config, recipe)
+    assert "at 64 tokens; of the 512 positions those beyond" in wording.limits_of_inputs(config, recipe)
     config.max_position_embeddings = 64
-    assert published.limits_of_inputs(config, recipe) == " Its training cut inputs at 64 tokens."
-    assert published.limits_of_inputs(SimpleNamespace(), recipe) == ""
-    assert [published.duration(hours) for hours in (2.3, 1.0, 0.5)] == ["2.3 hours", "1.0 hours", "30 minutes"]
-    assert published.duration(0.01) == "1 minute"
-    named = {task: published.rows_of({"task": task}) for task in ("causal-lm", "masked-lm", "image-classification")}
+    assert wording.limits_of_inputs(config, recipe) == " Its training cut inputs at 64 tokens."
+    assert wording.limits_of_inputs(SimpleNamespace(), recipe) == ""
+    assert [wording.duration(hours) for hours in (2.3, 1.0, 0.5)] == ["2.3 hours", "1.0 hours", "30 minutes"]
+    assert wording.duration(0.01) == "1 minute"
+    named = {task: wording.rows_of({"task": task}) for task in ("causal-lm", "masked-lm", "image-classification")}
     assert list(named.values()) == ["documents", "documents", "rows"]
     found = {"software": {"torch": ["2"]}, "commits": ["abc"], "failures": 2, "runs": 9, "failed": 1, "hours": 1.0}
     results = {"evidence": {**found, "processor": ["x"], "grid": "g"}, "train": {"seconds": 1.0, "steps": 2}}
     results["environment"] = {"device": "cpu", "processor": "x", "threads": 1}
     assert "1 of them failed, 2 further attempts failed and were repeated" in " ".join(
-        published.run_and_grid(results).split()
+        wording.hardware(results).split()
     )
     results["evidence"]["failures"] = 0
-    assert "attempts" not in published.run_and_grid(results)
+    assert "attempts" not in wording.hardware(results)
 
 
 def test_the_kinds_of_cells():
@@ -497,7 +507,7 @@ def test_the_kinds_of_cells():
     cells = [base, {**base, "heads": 6}, {**base, "layers": 4}, {**base, "layers": 4, "heads": 6}]
     cells += [{**base, "width": 64, "heads": 6}, {**base, "heads": 1}, {**base, "layers": 12}]
     found = {"baseline": "base", "cells": [{**base, "shape": "base"}]}
-    said = [index.kind(cell, found) for cell in cells]
+    said = [evidence.kind(cell, found) for cell in cells]
     assert said == ["baseline", "more heads", "fewer layers", "both", None, None, None]
 
 
@@ -519,30 +529,38 @@ def test_times_of_another_length_are_not_shown(workshop, tmp_path):
 def test_guesses_of_another_form(tmp_path, wrong):
     grid = load_grid(Path(__file__).parent.parent / "training/grids/wnli.yaml")
     grid = dataclasses.replace(grid, output_dir=str(tmp_path))
-    assert evidence.guesses_of(grid) is None
-    (tmp_path / comparison.GUESSES).write_text(wrong)
-    with pytest.raises(ValueError, match=f"{comparison.GUESSES}: expected a list of name and value"):
-        evidence.guesses_of(grid)
+    assert read_guesses(grid) is None
+    (tmp_path / GUESSES).write_text(wrong)
+    with pytest.raises(ValueError, match=f"{GUESSES}: expected a list of name and value"):
+        read_guesses(grid)
 
 
 def test_no_loss_of_quality_is_decided_over_all_grids():
     base = {"shape": "base", "pairs": None, "n": 7, "p_non_inferiority": None, "learned": True}
-    cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.006}
+    cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.004}
     grids = {
         name: {"baseline": "base", "seeds": list(range(7)), "cells": [{**cell}, {**base}]} for name in ("one", "two")
     }
-    assert index.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
-    assert "the other cells" not in index.verdicts(grids)
-    assert "no loss of quality within" not in index.verdicts(grids)  # 0.012 after correction
+    assert findings.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
+    assert findings.verdicts(grids).count("no loss of quality within") == 2
+    assert "the other cells" not in findings.verdicts(grids)
     for learned in (False, None):  # nobody knows
         grids["two"]["cells"][1]["learned"] = learned
-        said = index.verdicts(grids)
-        assert said.count("no loss of quality within") == 1 and "a on two" not in said
+        said = findings.verdicts(grids)
+        assert said.count("no loss of quality within") == 1 and "- a on two" not in said
         assert "Nothing is decided of the other cells: fewer than 7 seeds, a missing or failed one, no" in said
-    grids["two"]["cells"][1]["learned"], grids["two"]["seeds"] = True, list(range(9))  # of which two failed
-    assert "a on two" not in index.verdicts(grids) and "the other cells" in index.verdicts(grids)
+        assert "1 comparison lacks only the baseline that has learned; the test alone would pass a on two" in said
+    for place in grids.values():
+        place["cells"][0]["p_non_inferiority"] = 0.006
+    assert "corrected 0.012" in findings.verdicts(grids)  # that nothing is learned on two makes it no easier on one
+    grids["two"]["cells"][1]["learned"] = True
+    assert "no loss of quality within" not in findings.verdicts(grids)
+    assert findings.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
+    grids["two"]["seeds"] = list(range(9))  # of which two failed
+    assert "a on two" not in findings.verdicts(grids) and "the other cells" in findings.verdicts(grids)
     grids["one"]["cells"][0]["pairs"] = 6
-    assert "7 seeds (the most here is 7)" in index.verdicts(grids) and "none is decided" in index.verdicts(grids)
+    said = findings.verdicts(grids)
+    assert "7 seeds (the most here is 7)" in said and "none is decided" in said
 
 
 def test_tolerances_follow_the_rows(folder):
@@ -575,7 +593,7 @@ def test_a_changed_tensor_is_found(folder):
     with pytest.raises(ValueError, match="weights_sha256 differs"):
         verify.verify(folder, {})
     change(folder, weights_sha256=report.sha256(path))
-    published.write_card(folder)
+    cards.write_card(folder)
     with pytest.raises(ValueError, match=r"results.json: metrics.eval_\w+ is .*, the weights give"):
         verify.verify(folder, {})
 
@@ -586,7 +604,7 @@ def test_invented_guesses_are_found(folder, monkeypatch):
     (bag,) = (each for each in results["evidence"]["guesses"] if each["name"] == "bag of tokens")
     bag["value"] = 0.01
     change(folder, evidence=results["evidence"])
-    published.write_card(folder)
+    cards.write_card(folder)
     verify.verify(folder, {}, short=True)
 
     def gone(folder, words):
@@ -597,6 +615,27 @@ def test_invented_guesses_are_found(folder, monkeypatch):
         assert "guesses not fitted again: no training rows (Unknown split)" in verify.verify(folder, {})
     with pytest.raises(ValueError, match="results.json: evidence.guesses: bag of tokens is 0.01, the data give"):
         verify.verify(folder, {})
+
+
+def test_guesses_are_fitted_on_the_files_that_the_grid_names():
+    words = ["--data_files", "a copy"]
+    assert verify.training_words({"data_files": None}, words) == words and verify.training_words({}, []) == []
+    named = verify.training_words({"data_files": "train=FOLDER/a.parquet validation=FOLDER/b.parquet"}, words)
+    assert named == ["--data_files", "train=a copy/a.parquet", "validation=a copy/b.parquet"]
+
+
+def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
+    """guesses.json beside the rows decides what has learned, in the summary and on the cards."""
+    path = workshop / "model_cards/grids/tiny" / GUESSES
+    before = path.read_bytes()
+    try:
+        path.write_text(json.dumps([{"name": "a bag", "value": 0.99}]))
+        found = evidence.gather(load_grid(Path("grid.yaml")))
+        assert wording.best_of(found) == ("a bag", 0.99)
+        assert [cell["learned"] for cell in found["cells"]] == [False, False]
+        assert "is worse than the best simple guess that reads the input (a bag, 0.990)" in wording.notes_on(found)
+    finally:
+        path.write_bytes(before)
 
 
 def test_the_evaluator_sees_no_results(folder, monkeypatch):
@@ -630,7 +669,7 @@ def test_a_smoothed_training_loss_is_said_to_be_one(folder):
     assert "smoothed" not in (folder / "README.md").read_text()
     recipe = json.loads((folder / "results.json").read_text())["recipe"]
     change(folder, recipe={**recipe, "label_smoothing_factor": 0.1})
-    published.write_card(folder)
+    cards.write_card(folder)
     assert "last training steps (with labels smoothed by 0.1, which raises it)" in (folder / "README.md").read_text()
 
 
@@ -648,7 +687,8 @@ def test_a_cell_has_one_colour_in_all_figures(folder, monkeypatch):
         (few | {"width": 7}, "tab:green"),
     ):
         drawn.clear()
-        published.figure({**results, "evidence": {**results["evidence"], "cells": [base, {**cells[1], **changes}]}})
+        held = {**results["evidence"], "cells": [base, {**cells[1], **changes}]}
+        figures.evidence_figure({**results, "evidence": held})
         assert set(drawn) == {"tab:blue", colour}
 
 
@@ -686,7 +726,7 @@ def test_numbers_that_do_not_fit_make_no_card(folder, values, message):
     else:
         change(folder, **values)
     with pytest.raises(ValueError, match=rf"results.json: .*{message}"):
-        published.write_card(folder)
+        cards.write_card(folder)
     assert (folder / "README.md").read_text() == before
 
 
@@ -694,7 +734,7 @@ def test_numbers_that_do_not_fit_make_no_card(folder, values, message):
     "place, value, message",
     [
         ("values", {"1": "x", "2": 0.1}, "TypeError"),
-        ("interval", ["a", 1.0], "ValueError"),
+        ("interval", ["a", 1.0], "TypeError"),
         ("mean", 10**400, "OverflowError"),
         ("latency", ..., "KeyError 'latency'"),
         ("latency", {"32": {"seconds": 1.0, "items_per_second": 1.0}}, "KeyError '1'"),
@@ -708,7 +748,7 @@ def test_what_cannot_be_drawn_makes_no_card(folder, place, value, message):
         del found["cells"][0][place]
     change(folder, evidence=found)
     with pytest.raises(ValueError, match=f"results.json: .*{message}"):
-        published.write_card(folder)
+        cards.write_card(folder)
     assert (folder / "README.md").read_text() == before
 
 
@@ -727,22 +767,22 @@ def test_weights_of_another_run_make_no_card(folder, workshop):
     weights = load_file(folder / "model.safetensors")
     save_file({name: tensor + 1 for name, tensor in weights.items()}, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match="model.safetensors: weights_sha256 differs"):
-        published.write_card(folder)
+        cards.write_card(folder)
 
 
 def test_weights_of_another_shape(folder, workshop):
     shutil.copyfile(workshop / "model_cards/leanbert-deep/model.safetensors", folder / "model.safetensors")
     with pytest.raises(ValueError, match=r"model.safetensors: model.layers.1\S+ is \[.*\], expected None of"):
-        published.write_card(folder)
+        cards.write_card(folder)
     (folder / "model.safetensors").write_bytes(b"no tensors")
     with pytest.raises(ValueError, match="model.safetensors: damaged or not safetensors"):
-        published.write_card(folder)
+        cards.write_card(folder)
 
 
 def test_commands_end_with_one_line(folder, workshop, capsys):
     (folder / "results.json").unlink()
     with pytest.raises(SystemExit, match=r"leaner card: \S+results.json"):
-        published.main([str(folder)])
+        cards.main([str(folder)])
     with pytest.raises(SystemExit, match="1 of 1 failed"):
         verify.main([str(folder)])
     assert "FAILED" in capsys.readouterr().err
@@ -760,8 +800,8 @@ def test_commands_end_with_one_line(folder, workshop, capsys):
 
 
 def test_holm():
-    assert index.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
-    assert index.holm({}) == {} and index.holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+    assert findings.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    assert findings.holm({}) == {} and findings.holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
 
 
 def row(value, chance=0.1, **changes):
@@ -784,6 +824,10 @@ def test_what_counts_as_learned():
     assert comparison.learned([row(6.2, **loss), row(6.3, **loss)]) is False
     assert comparison.learned([row(5.99, **loss)]) is None and comparison.learned([row(6.1, **loss)]) is False
     assert comparison.learned([row(0.5, chance=None)]) is None
+    for guess, expected in ((0.3, True), (0.45, False), (0.05, True)):  # the best of guesses must be beaten
+        assert comparison.learned([row(0.5), row(0.52)], guess) is expected
+    assert comparison.learned([row(5.0, **loss), row(5.1, **loss)], guess=4.8) is False
+    assert comparison.learned([row(0.5, chance=None), row(0.52, chance=None)], guess=0.2) is True
     result = comparison.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
     assert comparison.verdict(result, 0.01, 7, False) == "not learned"
     assert comparison.verdict(result, 0.01, 7, True).startswith(comparison.NON_INFERIOR)
@@ -812,7 +856,7 @@ def test_guesses_find_what_tells_the_label(told_by):
             labels.append(label)
         return Dataset.from_dict({"input_ids": ids, "length": [len(each) for each in ids], "labels": labels})
 
-    task = SimpleNamespace(processing=range(20), metric="accuracy")
+    task = SimpleNamespace(processing=range(20), metric="accuracy", regression=False)
     task.score = lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()}
     found = {each["name"]: each["value"] for each in baselines.text_baselines(task, rows(2000), rows(500))}
     assert found.pop(told_by) > 0.95, found

@@ -11,7 +11,7 @@ from modeling_leaner.training.arguments import parse
 from modeling_leaner.training.tokenizer import train_tokenizer
 from scipy import stats
 from sklearn import metrics as reference
-from training_data import documents, labelled, pictures, write_shape
+from training_data import documents, labelled, merged, pictures, write_shape
 from transformers import AutoConfig, EvalPrediction, ViTImageProcessorPil
 
 
@@ -19,7 +19,8 @@ def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordp
     """A task over made-up documents, configured, with its prepared evaluation rows."""
     rows = documents(30, 0) if rows is None else rows
     config = AutoConfig.from_pretrained(write_shape(family, tmp_path))
-    arguments = parse(None, ["--task", kind, "--max_length", "24", "--preprocessing_workers", "1", *words])
+    defaults = ["--task", kind, "--max_length", "24", "--preprocessing_workers", "1"]
+    arguments = parse(None, merged(defaults, words))
     texts = [text for column in tasks.text_columns(rows) for text in rows[column]]
     task = tasks.TASKS[kind](arguments, config, train_tokenizer(texts, tokenizer, 300, 24, family))
     task.configure(rows)

@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import shutil
 import subprocess
 import sys
 
@@ -10,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
+import yaml
 from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from modeling_leaner.training import arguments as settings
-from modeling_leaner.training import evaluate, sources, train
+from modeling_leaner.training import evaluate, run_folder, sources, train
 from modeling_leaner.training.optimizers import MuonAdamW
 from modeling_leaner.training.tokenizer import train_tokenizer
 from modeling_leaner.training.trainer import LeanTrainer, whole_checkpoints
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import nn
 from training_data import documents, labelled, merged, pictures, read_lines, write_shape
 
@@ -126,6 +129,19 @@ def test_vocabulary_beyond_the_shape(run, tmp_path):
     refused(result, "tokenizer", "261", "vocab_size is 100")
 
 
+def test_shapes_that_are_large_enough_are_named(run, tmp_path):
+    """Of the shape's own family, the fewest parameters first; for a long text also what else would read it."""
+    rows = labelled(24, 0, ("sentence",), 2)
+    result = run(*CLASSIFY, rows, shape=write_shape("bert", tmp_path, vocab_size=20))
+    refused(result, "vocab_size", "or more, smallest first: bert/lean-mini, bert/shallow-mini, bert/mini")
+    refused(run(*CLASSIFY, rows, "--max_length", "8"), "--truncation true cuts it; --max_length 10 reads all of it")
+    long = rows.map(lambda row: {"sentence": "the cat " * 30})
+    shape = write_shape("bert", tmp_path, max_position_embeddings=16)
+    result = run(*CLASSIFY, long, shape=shape)
+    shapes = "max_position_embeddings 62 or more, smallest first: bert/lean-mini, bert/shallow-mini, bert/mini"
+    refused(result, "62 tokens", "--truncation true", shapes)
+
+
 def test_a_task_for_another_family(run):
     result = run("masked-lm", "gpt", documents(8, 0))
     refused(result, "masked-lm", "lean_gpt", "causal-lm")
@@ -228,6 +244,9 @@ def test_holdouts_are_never_trained_on(tmp_path, task):
         ('{"text": "a", "label": 0}\n{"text": "b", "label": null}\n{"text": "c", "label": 1}', "label, row 1: None"),
         ('{"text": "a", "label": -1}\n{"text": "b", "label": 1}', "label, row 0: -1"),
         ('{"text": "a", "label": 0}\n{"text": "b", "label": 0}', "the only class is '0'"),
+        ('{"text": "a", "label": 1000000}\n{"text": "b", "label": 0}', "label, row 0: 1000000, expected a class"),
+        ('{"text": "a", "label": null}\n{"text": "b", "label": null}', "label, row 0: None"),
+        ('{"text": "a", "label": 0}\n{"text": 5, "label": 1}', "text_column: no column holds text alone: text is"),
         ("", "the split is empty"),
     ],
 )
@@ -275,6 +294,151 @@ def test_a_run_goes_on_with_its_own_rows_classes_and_batch(run):
     assert run(*CLASSIFY, rows, "--resume")[0] == 0
     shared_out = "--per_device_train_batch_size 4 --gradient_accumulation_steps 2".split()
     assert run(*CLASSIFY, rows, "--resume", *shared_out)[0] == 0
+
+
+def test_a_finished_run_stays_as_it_is(run, capsys):
+    rows = documents(16, 0)
+    _, _, folder = run("masked-lm", "bert", rows)
+
+    def files():
+        return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.iterdir()}
+
+    before = files()
+    status, _, _ = run("masked-lm", "bert", rows, "--resume")
+    assert status == 0 and files() == before
+    status, said, _ = run("masked-lm", "bert", rows, "--resume", "--max_steps", "6")
+    assert status == 1 and "max_steps is 4 there and 6 here" in said and files() == before
+    (folder / "README.md").unlink()
+    assert run("masked-lm", "bert", rows, "--resume")[0] == 0 and (folder / "README.md").is_file()
+
+
+def test_damaged_checkpoints_are_not_thrown_away(run):
+    """The newest whole one is taken; where none is left, only --restart begins again."""
+    few = merged(FEW, ["--save_strategy", "steps", "--save_steps", "2"])
+    _, _, folder = run("masked-lm", "bert", documents(16, 0), few=few)
+    (folder / "results.json").unlink()
+    (folder / "checkpoint-4" / "optimizer.pt").write_bytes(b"short")
+    shutil.copytree(folder, folder.with_name("copy"))
+    assert run("masked-lm", "bert", documents(16, 0), "--resume", few=few)[0] == 0
+    shutil.rmtree(folder)
+    folder.with_name("copy").rename(folder)
+    (folder / "checkpoint-2" / "model.safetensors").unlink()
+    status, said, _ = run("masked-lm", "bert", documents(16, 0), "--resume", few=few)
+    assert status == 1 and "every checkpoint is damaged" in said and "--resume --restart" in said
+    assert "checkpoint-2: model.safetensors is missing" in said
+    assert "checkpoint-4: optimizer.pt has 5 of" in said
+    assert (folder / "checkpoint-2").is_dir() and (folder / "checkpoint-4").is_dir()
+    status, said, _ = run("masked-lm", "bert", documents(16, 0), "--resume", "--restart", few=few)
+    assert status == 0 and (folder / "results.json").is_file(), said
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "model.safetensors", "trainer_state.json"])
+def test_a_checkpoint_of_other_bytes_is_not_gone_on_from(run, name):
+    """As long as before: only its content says that the disk was damaged."""
+    few = merged(FEW, ["--save_strategy", "steps", "--save_steps", "2"])
+    _, _, folder = run("masked-lm", "bert", documents(16, 0), few=few)
+    (folder / "results.json").unlink()
+    damaged = folder / "checkpoint-4" / name
+    content = bytearray(damaged.read_bytes())
+    content[: len(content) // 2] = b"x" * (len(content) // 2)
+    damaged.write_bytes(content)
+    arguments = settings.parse(None, ["--output_dir", str(folder), "--resume"])
+    arguments.settings = yaml.safe_load((folder / "recipe.yaml").read_text())
+    arguments.shape = arguments.settings.pop("shape")
+    assert run_folder.find_checkpoint(arguments) == folder / "checkpoint-2"
+    shutil.rmtree(folder / "checkpoint-2")
+    with pytest.raises(ValueError, match=f"checkpoint-4: {name} cannot be read"):
+        run_folder.find_checkpoint(arguments)
+
+
+@pytest.mark.parametrize(
+    "spoil, message",
+    [
+        (lambda tensor: tensor.index_fill(0, torch.tensor([0]), math.nan), "values are NaN or infinite"),
+        (lambda tensor: tensor.round().to(torch.int64), "is stored as I64, expected floating point"),
+    ],
+)
+def test_unfit_weights_are_refused(run, tmp_path, capsys, spoil, message):
+    """By evaluation and as a start of training, with the tensor's name; half precision is none."""
+    rows = labelled(24, 0, ("sentence",), 2)
+    _, _, folder = run(*CLASSIFY, rows)
+    folder = folder.rename(tmp_path / "trained")
+    tensors = load_file(folder / "model.safetensors")
+    halves = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    save_file(halves, folder / "model.safetensors", metadata={"format": "pt"})
+    assert evaluate.evaluate(str(folder), ["--hardware", "cpu"])["rows"] == 24
+    name = "model.layers.1.mlp.up.weight" if "model.layers.1.mlp.up.weight" in tensors else sorted(tensors)[3]
+    save_file({**tensors, name: spoil(tensors[name])}, folder / "model.safetensors", metadata={"format": "pt"})
+    refused(run(*CLASSIFY, rows, shape=str(folder)), name, message)
+    with pytest.raises(SystemExit) as end:
+        evaluate.main([str(folder)])
+    assert end.value.code == 1
+    said = capsys.readouterr().err
+    assert name in said and message in said and "Traceback" not in said
+
+
+def test_outputs_that_are_not_finite(run, tmp_path, capsys):
+    _, _, folder = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2))
+    tensors = {name: tensor * 1e30 for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(SystemExit):
+        evaluate.main([str(folder)])
+    assert "outputs are not finite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("variable", ["HF_DATASETS_CACHE", "HF_HOME"])
+def test_a_cache_that_cannot_be_written_to(run, tmp_path, monkeypatch, variable):
+    (tmp_path / "file").touch()
+    for name in ("HF_DATASETS_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(tmp_path / "file"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "file" / "datasets")
+    result = run("masked-lm", "bert", documents(8, 0))
+    refused(result, str(tmp_path / "file" / "datasets"), "cannot be written to", f"{variable} is {tmp_path / 'file'}")
+
+
+def test_the_cache_of_tokenizers_cannot_be_written_to(run, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("datasets.config.HF_CACHE_HOME", str(tmp_path / "file"))
+    refused(run("masked-lm", "bert", documents(8, 3)), "cannot be written to", "HF_HOME")
+
+
+def test_classes_that_are_never_seen(run):
+    rows = labelled(24, 0, ("sentence",), 2).cast_column("label", Value("int64"))
+    rows = rows.map(lambda row, index: {"label": 5 * (index % 2)}, with_indices=True)
+    status, said, folder = run(*CLASSIFY, rows)
+    assert status == 0 and "warning: label: 4 of 6 classes are in no training row: 1, 2, 3, 4\n" in said
+    assert json.loads((folder / "results.json").read_text())["classes_never_seen"] == ["1", "2", "3", "4"]
+    folder.rename(folder.with_name("first"))
+    status, said, folder = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2))
+    assert status == 0 and "warning" not in said
+    assert json.loads((folder / "results.json").read_text())["classes_never_seen"] == []
+
+
+@pytest.mark.parametrize("place", ["file", "file/run"])
+def test_an_output_folder_that_cannot_be(run, tmp_path, place):
+    (tmp_path / "file").touch()
+    status, said, _ = run("masked-lm", "bert", documents(8, 0), "--output_dir", str(tmp_path / place))
+    assert status == 1 and f"output_dir: {tmp_path / place}: no folder that can be written to" in said
+
+
+def test_evaluation_of_labels_of_another_kind(run, tmp_path, capsys):
+    _, _, folder = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2))
+    labelled(24, 0, ("sentence",), 0).to_parquet(tmp_path / "numbers.parquet")
+    with pytest.raises(SystemExit):
+        evaluate.main([str(folder), "--data", f"validation={tmp_path / 'numbers.parquet'}"])
+    assert "label: not what" in capsys.readouterr().err
+    for option in ("--shape", "--output_dir"):
+        with pytest.raises(SystemExit):
+            evaluate.main([str(folder), option, "x"])
+        assert f"{option[2:]}: not for evaluate" in capsys.readouterr().err
+
+
+def test_broken_tokenizers_are_named(run, tmp_path):
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{")
+    result = run("masked-lm", "bert", documents(8, 0), "--tokenizer", str(tmp_path / "tokenizer"))
+    refused(result, f"tokenizer: the files in {tmp_path / 'tokenizer'} cannot be read")
 
 
 def test_one_run_at_a_time(run, tmp_path):
@@ -470,6 +634,29 @@ def test_bad_recipes(tmp_path, text, message):
     with pytest.raises(ValueError) as error:
         settings.parse(str(tmp_path / "mine.yaml"))
     assert str(error.value).startswith(f"{tmp_path / 'mine.yaml'}: ") and message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("--lerning-rate 1", "lerning_rate: unknown key, did you mean learning_rate?"),
+        ("--task masked_lm", "did you mean masked-lm?"),
+        ("--optim adamw_torchy", "did you mean adamw_torch?"),
+        ("--seed -1", "seed: -1 is not in 0..4294967295"),
+        ("--learning_rate inf", "learning_rate: inf is not in"),
+        ("--eval_strategy often", "eval_strategy: often is not a valid"),
+        ("--lr_scheduler_kwargs {bad", "'{bad': no JSON"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError) as error:
+        settings.parse(None, options.split())
+    assert message in str(error.value)
+
+
+def test_an_unknown_recipe_has_a_suggestion(tmp_path):
+    with pytest.raises(ValueError, match="digitz: no such recipe file.*, did you mean digits?"):
+        settings.parse("digitz")
 
 
 def test_the_command_line_wins_and_numbers_are_numbers(tmp_path):

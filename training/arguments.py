@@ -7,6 +7,7 @@ are trained by the very same file.
 import argparse
 import difflib
 import json
+import math
 import os
 import re
 import typing
@@ -154,9 +155,11 @@ BOUNDS = {
     "initializer_range": (1e-6, 1),
     "ema_decay": (0, 1),
     "early_stopping_patience": (1, float("inf")),
-    "per_device_train_batch_size": (1, float("inf")),
-    "per_device_eval_batch_size": (1, float("inf")),
-    "gradient_accumulation_steps": (1, float("inf")),
+    "per_device_train_batch_size": (1, 2**31 - 1),
+    "per_device_eval_batch_size": (1, 2**31 - 1),
+    "gradient_accumulation_steps": (1, 2**31 - 1),
+    "seed": (0, 2**32 - 1),
+    "data_seed": (0, 2**32 - 1),
     "label_smoothing_factor": (0, 0.99),
     "num_train_epochs": (1e-6, float("inf")),
     "weight_decay": (0, float("inf")),
@@ -212,7 +215,7 @@ class SettingsParser(HfArgumentParser):
             raise ValueError(f"unexpected {token!r}: expected --key value")
         for name, (low, high) in BOUNDS.items():
             value = getattr(namespace, name)
-            if value is not None and not low <= value <= high:
+            if value is not None and not (low <= value <= high and math.isfinite(value)):
                 raise ValueError(f"{name}: {value} is not in {low}..{high}")
         if namespace.max_steps < 1 and namespace.max_steps != -1:
             raise ValueError(f"max_steps: {namespace.max_steps} is neither a number from 1 on nor -1, no limit")
@@ -329,9 +332,13 @@ def parse(
         namespace.output_dir = default_output_dir(recipe, namespace)
     try:
         arguments = RecipeArguments(**vars(namespace))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.doc!r}: no JSON: {error}") from error
     except ValueError as error:
-        if "SchedulerType" in str(error):
-            raise ValueError(f"lr_scheduler_type: {error}") from error
+        choice = re.match(r"(\S+) is not a valid ", str(error))  # of an Enum, which does not know its key
+        keys = [key for key, value in vars(namespace).items() if choice and value == choice[1]]
+        if keys:
+            raise ValueError(f"{keys[0]}: {error}") from error
         raise
     arguments.given = set(given)
     defaults = vars(parser.parse_tokens([]))

@@ -1,18 +1,47 @@
-"""What can be had without a transformer: guesses from label counts, length, first token and bag of tokens."""
+"""`leaner guesses GRID.yaml`: what simple guesses that read the input score on a grid's task, without a transformer.
 
+A model has learned where it beats the best of them (`comparison.learned`). Each is fitted on the grid's training rows
+and scored on its held-out rows by the task's own metric:
+Where a grid's weights are published, the command also measures how much the choice of held-out rows moves their
+difference (`row_errors.py`).
+
+- texts with a label: the commonest class; logistic regressions on the length, on the first token, on the bag of tokens
+  and, of pairs, on how many tokens they share. A number in place of a label: the same as linear regressions.
+- images: the commonest class; a logistic regression on pixels, averaged down to 16 × 16.
+- language models: the frequency of a token, and an interpolated bigram that reads the token on the left as the model
+  sees it. A second bigram is fitted on as many rows as the run was trained on.
+"""
+
+import argparse
 import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from datasets import Dataset
 from scipy.sparse import csr_matrix
-from sklearn.linear_model import LogisticRegression
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import OneHotEncoder
 from transformers import EvalPrediction
+from transformers.utils import logging
 
+from . import report
+from .arguments import RecipeArguments, parse
 from .evaluate import load
+from .grid import Grid, GridError, load_grid
+from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
+from .row_errors import row_errors
+from .runs import TRAIN_COMMAND, Run, command
 from .sources import load_training
-from .tasks import SequenceClassification
+from .tasks import ImageClassification, LanguageModelling, MaskedLM, SequenceClassification, Task
+from .train import prepare
+
+
+PIXELS = 16  # a side of the images that the logistic regression reads
+Guess = dict[str, object]  # name, and value in the task's metric
 
 
 def counts(rows: Dataset, vocabulary: int) -> csr_matrix:
@@ -33,33 +62,166 @@ def first_tokens(rows: Dataset) -> np.ndarray:
     return np.stack([np.append(row, -1)[:2] for row in rows.with_format("numpy")["input_ids"]])
 
 
-def text_baselines(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[dict[str, object]]:
-    """The task's metric of guesses on prepared rows: the commonest class, length, first token, bag of tokens alone.
+def overlaps(rows: Dataset, separator: int) -> np.ndarray:
+    """(rows, 1): of the different tokens of a pair, the share that both texts have."""
+    shares = []
+    for row in rows.with_format("numpy")["input_ids"]:
+        middle = np.flatnonzero(row == separator)[0]
+        first, second = set(row[1:middle].tolist()), set(row[middle + 1 :].tolist()) - {separator}
+        shares.append(len(first & second) / max(1, len(first | second)))
+    return np.array(shares)[:, None]
 
-    The last three are logistic regressions of scikit-learn, on the binned length, the token and token frequencies.
-    """
-    labels, answers = np.asarray(train["labels"][:]), np.asarray(held_out["labels"][:])
-    classes, vocabulary = int(labels.max()) + 1, len(task.processing)
 
-    def score(guessed: np.ndarray) -> float:
-        return float(task.score(EvalPrediction(np.eye(classes)[guessed], answers))[task.metric])
-
+def text_baselines(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[Guess]:
+    """The task's metric of guesses on prepared rows that read the length, the first token, the bag of tokens or the
+    overlap of a pair alone; first that of the commonest class, where there are classes."""
     bins = OneHotEncoder(handle_unknown="ignore").fit(lengths(train))
     starts = OneHotEncoder(handle_unknown="ignore").fit(first_tokens(train))
+    vocabulary = len(task.processing)
     features = {
         "length only": (bins.transform(lengths(train)), bins.transform(lengths(held_out))),
         "first token only": (starts.transform(first_tokens(train)), starts.transform(first_tokens(held_out))),
         "bag of tokens": (30 * counts(train, vocabulary), 30 * counts(held_out, vocabulary)),
     }
-    found = [{"name": "majority class", "value": score(np.full(len(answers), np.bincount(labels).argmax()))}]
-    for name, (seen, asked) in features.items():
-        model = LogisticRegression(max_iter=300).fit(seen, labels)
-        found.append({"name": name, "value": score(model.predict(asked))})
+    if "token_type_ids" in train.column_names:
+        separator = task.processing.sep_token_id
+        features["shared tokens only"] = (overlaps(train, separator), overlaps(held_out, separator))
+    return fitted_guesses(task, features, train, held_out)
+
+
+def fitted_guesses(
+    task: Task, features: dict[str, tuple[object, object]], train: Dataset, held_out: Dataset
+) -> list[Guess]:
+    """One guess per entry of `features`, which are those of the training and of the held-out rows."""
+    labels, answers = np.asarray(train["labels"][:]), np.asarray(held_out["labels"][:])
+
+    def guess(name: str, outputs: np.ndarray) -> Guess:
+        return {"name": name, "value": float(task.score(EvalPrediction(outputs, answers))[task.metric])}
+
+    if task.regression:
+        models = {name: Ridge().fit(seen, labels) for name, (seen, _) in features.items()}
+        return [guess(name, model.predict(features[name][1])[:, None]) for name, model in models.items()]
+    names = np.eye(int(labels.max()) + 1)
+    found = [guess("majority class", np.tile(names[np.bincount(labels).argmax()], (len(answers), 1)))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a guess need not be the best of its kind
+        for name, (seen, asked) in features.items():
+            model = LogisticRegression(max_iter=300).fit(seen, labels)
+            found.append(guess(name, names[model.predict(asked)]))
     return found
 
 
-def guesses(folder: Path, words: list[str]) -> list[dict[str, object]] | None:
-    """`text_baselines` on the training and evaluation rows of a run or a published folder; None for other tasks.
+def small_images(task: ImageClassification, rows: Dataset) -> np.ndarray:
+    """(rows, channels × `PIXELS`²): pixels of 0..1, averaged over squares where the images are larger."""
+    height, width = task.config.image_shape
+    down, across = max(1, height // PIXELS), max(1, width // PIXELS)
+    parts = []
+    for batch in rows.with_format("numpy").iter(1000):
+        images = np.stack(list(batch["pixels"])).reshape(-1, task.config.num_channels, height, width) / 255
+        images = images[:, :, : height // down * down, : width // across * across]
+        squares = images.reshape(*images.shape[:2], height // down, down, width // across, across)
+        parts.append(squares.mean((3, 5), dtype=np.float32).reshape(len(images), -1))
+    return np.concatenate(parts)
+
+
+def image_baselines(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[Guess]:
+    """The task's metric of the commonest class, and of a logistic regression on small images."""
+    features = {"16 × 16 pixels": (small_images(task, train), small_images(task, held_out))}
+    return fitted_guesses(task, features, train, held_out)
+
+
+def neighbours(rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Tokens and those that follow them in the same row, (N,) each, of a few thousand rows at a time."""
+    for batch in rows.with_format("arrow").iter(10_000):
+        column = batch["input_ids"].combine_chunks()
+        ids, ends = column.flatten().to_numpy(), np.cumsum(column.value_lengths().to_numpy())[:-1]
+        inside = np.ones(len(ids) - 1, dtype=bool)
+        inside[ends - 1] = False
+        yield ids[:-1][inside], ids[1:][inside]
+
+
+@dataclass
+class Bigram:
+    """Counts of tokens that follow each other, and the frequency of each token where nothing is known.
+
+    A pair that was seen c times after a token that was seen n times, before t different ones, has the probability
+    (c + t · frequency) / (n + t): interpolation by Witten and Bell (1991).
+    """
+
+    pairs: csr_matrix  # (V, V)
+    frequency: np.ndarray  # (V,)
+
+    @classmethod
+    def fit(cls, rows: Dataset, vocabulary: int, ignored: list[int]) -> "Bigram":
+        """From prepared rows; tokens of `ignored` are never predicted."""
+        pairs = csr_matrix((vocabulary, vocabulary), dtype=np.int64)
+        for left, right in neighbours(rows):
+            kept = ~np.isin(right, ignored)
+            ones = np.ones(kept.sum(), dtype=np.int64)
+            pairs += csr_matrix((ones, (left[kept], right[kept])), shape=pairs.shape)
+        once_more = np.asarray(pairs.sum(0)).ravel() + 1
+        return cls(pairs, once_more / once_more.sum())
+
+    def nats(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """(N,): the loss of each token `right` after `left`."""
+        known = np.asarray(self.pairs[left, right]).ravel()
+        seen = np.asarray(self.pairs.sum(1)).ravel()[left]
+        different = np.diff(self.pairs.indptr)[left]
+        with np.errstate(invalid="ignore"):
+            mixed = (known + different * self.frequency[right]) / (seen + different)
+        return -np.log(np.where(seen == 0, self.frequency[right], mixed))
+
+
+def predicted(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The tokens that an evaluation asks for, and the token on the left of each as the model reads it; (N,) each."""
+    if not isinstance(task, MaskedLM):
+        yield from neighbours(rows)
+        return
+    rows = rows.with_format("numpy")
+    for start in range(0, len(rows), 500):
+        places = range(start, min(start + 500, len(rows)))
+        generators = [np.random.default_rng((0, 0, place)) for place in places]  # as of LeanTrainer
+        batch = task.transform(task.collate([rows[place] for place in places]), generators, training=False)
+        inputs, labels = batch["input_ids"].numpy(), batch["labels"].numpy()
+        asked = labels[:, 1:] != -100
+        yield inputs[:, :-1][asked], labels[:, 1:][asked]
+
+
+def language_baselines(
+    task: LanguageModelling, train: Dataset, held_out: Dataset, trained_on: int | None
+) -> list[Guess]:
+    """The task's metric of token frequencies and of bigrams, of all training rows and of `trained_on` of them."""
+    ignored = task.processing.all_special_ids if isinstance(task, MaskedLM) else []
+    left, right = (np.concatenate(parts) for parts in zip(*predicted(task, held_out)))
+
+    def guess(name: str, nats: np.ndarray) -> Guess:
+        sums = np.array([[nats.sum(), len(nats), 0.0]])
+        return {"name": name, "value": float(task.score(EvalPrediction(sums, None))[task.metric])}
+
+    everything = Bigram.fit(train, task.config.vocab_size, ignored)
+    found = [guess("frequencies", -np.log(everything.frequency[right]))]
+    if trained_on is not None and trained_on < len(train):
+        chosen = np.sort(np.random.default_rng(0).choice(len(train), trained_on, replace=False))
+        part = Bigram.fit(train.select(chosen), task.config.vocab_size, ignored)
+        found.append(guess(AS_MANY_ROWS, part.nats(left, right)))
+    return [*found, guess("bigram, all training rows", everything.nats(left, right))]
+
+
+def guesses_on(arguments: RecipeArguments, task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:
+    """The guesses of a task on prepared rows; None where none is known for it or its metric."""
+    if isinstance(task, SequenceClassification):
+        return text_baselines(task, train, held_out)
+    if isinstance(task, ImageClassification) and not task.regression:
+        return image_baselines(task, train, held_out)
+    if isinstance(task, LanguageModelling) and task.metric != "accuracy":
+        steps = arguments.max_steps
+        rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * steps
+        return language_baselines(task, train, held_out, rows if steps > 0 else None)
+    return None
+
+
+def guesses(folder: Path, words: list[str]) -> list[Guess] | None:
+    """`guesses_on` the training and evaluation rows of a run or a published folder.
 
     Args:
         words: `--data_files` and the like, where the rows lie here.
@@ -70,7 +232,37 @@ def guesses(folder: Path, words: list[str]) -> list[dict[str, object]] | None:
     with tempfile.TemporaryDirectory() as scratch:
         evaluation = load(str(folder), words, scratch)
         task, arguments = evaluation.task, evaluation.arguments
-        if not isinstance(task, SequenceClassification) or task.regression:
-            return None
         train = task.prepare(load_training(arguments)[0], "training rows", training=True)
-        return text_baselines(task, train, evaluation.prepared)
+        return guesses_on(arguments, task, train, evaluation.prepared)
+
+
+def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
+    """`guesses_on` the rows of a grid, read as its baseline reads them. Raises ValueError as of `guesses`."""
+    run = Run("report", grid.baseline, grid.seeds[0], grid.learning_rates[0])
+    recipe, *settings = command(grid, run, words)[len(TRAIN_COMMAND) :]
+    arguments = parse(recipe, [word for word in settings if word != "--resume"])
+    task, _, train, held_out = prepare(arguments)
+    return guesses_on(arguments, task, train, held_out)
+
+
+def main(argv: list[str]) -> None:
+    """The command; status 1 after one line where the rows cannot be had."""
+    parser = argparse.ArgumentParser(prog="leaner guesses", description=__doc__.split("\n")[0])
+    parser.add_argument("grid", type=Path, help="the grid file, YAML")
+    parser.add_argument("--data_files", nargs="+", default=[], help="a local copy of the recipe's dataset")
+    options = parser.parse_args(argv)
+    logging.set_verbosity_error()
+    try:
+        grid = load_grid(options.grid)
+        words = ["--data_files", *options.data_files] if options.data_files else []
+        found = guesses_of_grid(grid, words)
+        if found is None:
+            raise GridError(f"{options.grid}: no simple guess is known for its task and metric")
+        report.write_json(grid.path(GUESSES), found)
+        if errors := row_errors(grid, words, Path("model_cards")):
+            report.write_json(grid.path(ROW_ERRORS), errors)
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"leaner guesses: {' '.join(str(error).split())}") from error
+    for guess in found:
+        print(f"{guess['name']}: {guess['value']:.4f}")
+    print(grid.path(GUESSES))

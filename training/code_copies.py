@@ -62,7 +62,7 @@ def check_code(folder: Path) -> None:
     for path in sorted(folder.rglob("*")):
         is_code = path.suffix.startswith(".py") or path.suffix in (".so", ".pth")
         if is_code and (path.parent != folder or path.name not in expected):
-            raise ValueError(f"{path}: not a file of modeling_leaner {modeling_leaner.__version__}")
+            raise ValueError(f"{path}: not a file of a published folder: modeling_leaner has no such code")
     for name, original in expected.items():
         copy = folder / name
         if not copy.is_file():

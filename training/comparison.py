@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from .curves import WAYS, read_pair
-from .grid import Grid, GridError
+from .grid import Grid
+from .guesses import best_guess, read_guesses
 from .runs import Row, Run, Tuning, reported, tune
 
 
-GUESSES = "guesses.json"  # beside a grid's rows: what `baselines.guesses` found
 MIN_PAIRS, MAX_P = 7, 0.01  # of "no loss of quality", which model_cards/README.md decides over all grids
 NOT_LEARNED, NON_INFERIOR = "not learned", "non-inferior before correction"
 
@@ -75,20 +75,24 @@ def row_error(metric: str, value: float, rows: int) -> float | None:
     return None
 
 
-def learned(rows: Iterable[Row]) -> bool | None:
+def learned(rows: Iterable[Row], guess: float | None = None) -> bool | None:
     """Whether finished runs of one cell are better than guessing by three standard errors; None where none can say.
 
+    What must be beaten is the best of `guess`, of guesses that read the input, and the rows' own, that reads nothing.
     The standard error is the larger of that over the seeds and `row_error`, that by the choice of rows. One run of a
     metric without the latter has none: it is False if no better than the guess, else None.
     """
-    known = [row for row in rows if row["value"] is not None and row["chance"] is not None]
+    known = [row for row in rows if row["value"] is not None]
     if not known:
         return None
     values, (first, *_) = [row["value"] for row in known], known
+    to_beat = best_guess([guess, *(row["chance"] for row in known)], bool(first["higher_is_better"]))
+    if to_beat is None:
+        return None
     errors = [statistics.stdev(values) / math.sqrt(len(values))] if len(values) > 1 else []
     if first["rows"] and (error := row_error(first["metric"], statistics.fmean(values), first["rows"])) is not None:
         errors.append(error)
-    advantage = (statistics.fmean(values) - first["chance"]) * (1 if first["higher_is_better"] else -1)
+    advantage = (statistics.fmean(values) - to_beat) * (1 if first["higher_is_better"] else -1)
     if not errors:
         return None if advantage > 0 else False
     return advantage > 3 * max(errors)
@@ -115,20 +119,6 @@ def _mean_of_all(values: Iterable[float | None]) -> float | None:
     return None if None in values else _mean(values)
 
 
-def guesses_of(grid: Grid) -> list[dict[str, object]] | None:
-    """What GUESSES of the grid holds; None where none were made. Raises GridError where it has another form."""
-    path = grid.path(GUESSES)
-    if not path.is_file():
-        return None
-    try:
-        held = json.loads(path.read_bytes())
-        if not isinstance(held, list) or not held:
-            raise ValueError(f"got {held!r:.100}")
-        return [{"name": str(each["name"]), "value": float(each["value"])} for each in held]
-    except (ValueError, LookupError, TypeError) as error:
-        raise GridError(f"{path}: expected a list of name and value, {type(error).__name__} {error}") from error
-
-
 def failure_rate(grid: Grid, finished: list[Row], failed: int) -> float | None:
     """The share of runs that failed, or that end worse than the best simple guess; None where no guess is known.
 
@@ -137,7 +127,7 @@ def failure_rate(grid: Grid, finished: list[Row], failed: int) -> float | None:
     count = len(finished) + failed
     if not count or any(row["chance"] is None for row in finished):
         return None
-    simple = [guess["value"] for guess in guesses_of(grid) or []]
+    simple = [guess["value"] for guess in read_guesses(grid) or []]
 
     def is_worse(row: Row) -> bool:
         guesses = simple or [row["chance"]]
@@ -271,7 +261,8 @@ def _cell(grid: Grid, shape: str, cells: Cells, tuning: Tuning, up: bool | None)
     """What `summarise` says of one shape."""
     own, base, choice = cells.finished[shape], cells.finished[grid.baseline], tuning.choices[shape]
     result = paired(grid, own, base, up)
-    said = verdict(result, grid.margin, len(grid.seeds_for(shape)), learned(base.values()))
+    guess = best_guess([guess["value"] for guess in read_guesses(grid) or ()], bool(up))
+    said = verdict(result, grid.margin, len(grid.seeds_for(shape)), learned(base.values(), guess))
     values, failed = [row["value"] for row in own.values()], cells.failed[shape]
     size, base_size = (next((row["parameters"] for row in each.values()), None) for each in (own, base))
     return (
@@ -284,7 +275,7 @@ def _cell(grid: Grid, shape: str, cells: Cells, tuning: Tuning, up: bool | None)
         | {"parameters": size, "parameters_over_baseline": size / base_size if size and base_size else None}
         | {"seconds": _mean(row["seconds"] for row in own.values())}
         | {name: _mean_of_all(row[name] for row in own.values()) for name in ("kappa_start", "kappa_end")}
-        | {"chance": _mean(row["chance"] for row in own.values()), "learned": learned(own.values())}
+        | {"chance": _mean(row["chance"] for row in own.values()), "learned": learned(own.values(), guess)}
         | {"verdict": "baseline" if shape == grid.baseline else said}
         | {"notes": _notes(tuning, shape, failed)}
     )

@@ -91,12 +91,18 @@ def load(model: str, words: list[str], scratch: str) -> Evaluation:
         fixed["holdout"] = fixed["tuning_holdout"] = 0  # those were rows of the model's own data
     arguments = parse(None if recipe is None else str(recipe), words, needed=("task",), fixed=fixed)
     config, held_out = load_config(model), arguments.holdout or arguments.tuning_holdout
+    if arguments.eval_split == "none" and not held_out:
+        raise ValueError(f"{model}: it was trained without evaluation rows; --eval_split NAME says which to take")
     processing = load_processing(arguments, config, None)
     rows = load_training(arguments)[1] if held_out else load_evaluation(arguments)
     split = split_name(arguments)
     source = describe(arguments.dataset, arguments.train_split if held_out else split, arguments.data_files)
     task = task_of(arguments, config)(arguments, config, processing)
     fields = task.configure(rows)
+    labelled = task.regression or task.classes is not None
+    if labelled and task.regression != (config.num_labels == 1):
+        wanted = "numbers" if task.classes else f"one of {config.num_labels} classes"
+        raise ValueError(f"{source}: {task.label_column}: not what {model} was trained on, which is {wanted}")
     if task.classes is not None:
         task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")
     config = with_fields(config, arguments, {})

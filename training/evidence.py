@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from . import latency, report
-from .card import check_fields
-from .comparison import guesses_of, summarise
+from .comparison import summarise
+from .folders import check_fields
 from .grid import Grid, load_grid
+from .guesses import best_guess, read_guesses, read_row_errors
 from .runs import Row, Run, read_rows, reported, tune
 
 
@@ -16,7 +17,7 @@ PEERS = "-transformers"  # the output_dir of the grid that trains transformers' 
 
 EVIDENCE = {  # the fields; what ends in ? may be missing or null
     str: "grid recipe baseline metric data? data_files? start_from? latency_on?",
-    list: "seeds learning_rates cells fine_tuned processor commits guesses?",
+    list: "seeds learning_rates cells fine_tuned processor commits guesses? row_errors?",
     dict: "tuning? overrides? beside? reference? software",
     bool: "hub higher_is_better",
     int: "runs failed failures planned? start_seed?",
@@ -31,7 +32,13 @@ CELL = {
     "kappa_start? kappa_end? chance?",
     bool: "learned?",
 }
-FINE_TUNED = {str: "grid metric", bool: "higher_is_better published learned?", list: "cells", int: "start_seed?"}
+FINE_TUNED = {
+    str: "grid metric",
+    bool: "higher_is_better published learned?",
+    list: "cells",
+    int: "start_seed?",
+    float: "guess?",
+}
 KINDS = ("baseline", "more heads", "fewer layers", "both")
 
 
@@ -133,6 +140,9 @@ def fine_tuned(grid: Grid) -> list[dict[str, object]]:
         ]
         about = {name: said[name] for name in ("metric", "higher_is_better")}
         about |= {"published": bool(other.publish), "start_seed": other.start_seed}
+        known = [each["value"] for each in read_guesses(other) or ()]
+        chance = [cell["chance"] for cell in said["shapes"]]
+        about |= {"guess": best_guess([*known, *chance], bool(said["higher_is_better"]))}
         about |= {"learned": next(cell["learned"] for cell in said["shapes"] if cell["shape"] == other.baseline)}
         found.append({"grid": path.parent.name, **about, "cells": cells})
     return found
@@ -174,7 +184,8 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "higher_is_better": summary["higher_is_better"],
         "cells": cells(grid, rows),
         "reference": reference(grid),
-        "guesses": guesses_of(grid),
+        "guesses": read_guesses(grid),
+        "row_errors": read_row_errors(grid),
         "runs": len(rows),
         "failed": len(rows) - len(done),
         "failures": sum(row["failures"] or 0 for row in rows.values()),

@@ -26,6 +26,9 @@ Measures inference time and throughput of a grid's shapes, in turns, on this mac
     "step-time": """usage: leaner step-time GRID.yaml [options]
 Measures how long a training step of each shape of a grid takes, in turns, on this machine; for equal seconds.
   --rounds N             how often every shape has its turn""",
+    "guesses": """usage: leaner guesses GRID.yaml [options]
+Scores simple guesses on a grid's task, to be beaten.
+  --data_files PATH ...  a local copy of the recipe's dataset""",
     "publish": """usage: leaner publish [GRID.yaml] [options]
 Copies a grid's runs to model_cards/, ready for the Hub; without a grid, renews the folders that are there.
   --data_files PATH ...  a local copy of the recipe's dataset

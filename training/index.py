@@ -1,99 +1,144 @@
-"""model_cards/README.md: the published folders and every cell of every grid; written from their files, not by hand."""
+"""model_cards/README.md: what was found, the published folders and every cell of every grid, grouped by task.
 
-import json
-from dataclasses import replace
-from pathlib import Path
-
-from . import report
-from .comparison import MAX_P, MIN_PAIRS, holm
-from .evidence import KINDS, baseline_of, gather, kind
-from .grid import load_grid
-from .published import claims, duration, how_trained, is_local, notes_on, number, score, table
-
-
-HEAD = """# Model cards
-
-Written by `leaner card` from the folders here and the results.csv of each grid. One folder per published model,
-exactly what is pushed to the Hub; `make verify-cards` recomputes their numbers from the weights alone. What was
-expected before each grid and what came out, failures too, is in [LOG.md](LOG.md).
+Written from the folders and the rows of the grids, not by hand, with the forest plot in both of GitHub's themes.
 """
 
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-def folders_table(cards: Path) -> str:
-    """The published folders, one line each."""
-    lines = ["| folder | shape | parameters | data | held-out metric |", "|---|---|---|---|---|"]
-    for path in sorted(config.with_name("results.json") for config in cards.glob("*/config.json")):
-        results = json.loads(path.read_text(encoding="utf-8"))
-        if "evidence" not in results:
-            continue
-        metric, name = results["main_metric"].removeprefix("eval_"), path.parent.name
-        value = f"{metric} {results['metrics'][f'eval_{metric}']:.4f} on {results['rows']:,} rows"
-        data = results.get("dataset_config") or results["dataset"]
-        data += ", a local copy that its card describes" if is_local(results) else ""
-        lines.append(f"| [{name}]({name}) | {results['cell']} | {results['parameters']:,} | {data} | {value} |")
-    return "\n".join(lines) if len(lines) > 2 else "None is published yet."
-
-
-def grid_section(name: str, evidence: dict) -> str:
-    """One grid: how far it is, its cells, and what they allow to be said."""
-    planned = evidence["planned"]
-    done = sum(cell["n"] for cell in evidence["cells"])
-    far = "all" if done == planned else f"{done} of {planned}"
-    seeds = ", ".join(map(str, evidence["seeds"]))
-    rates = ", ".join(f"{rate:g}" for rate in evidence["learning_rates"])
-    about = f"{how_trained(evidence)} Seeds {seeds}, learning rates tried {rates}; {far} reported runs "
-    about += f"finished, {evidence['failed']} failed, {duration(evidence['hours'])}."
-    return "\n\n".join((f"### {name}", about, table(evidence, ""), claims(evidence), notes_on(evidence))) + "\n"
+from . import report, tables, wording
+from .evidence import gather
+from .figures import THEMES, comparisons, forest
+from .findings import Grids, Known, findings
+from .grid import load_grid
+from .rendering import fill
+from .runs import read_rows, settings
+from .tables import markdown
 
 
-def verdicts(found: dict[str, dict]) -> str:
-    """Non-inferiority of every cell over all grids, corrected together; or that none can be tested."""
-    raw = {
-        f"{cell['shape']} on {name}": cell["p_non_inferiority"]
-        for name, evidence in found.items()
-        for cell in evidence["cells"]
-        if cell["p_non_inferiority"] is not None
-        and cell["pairs"] == len(evidence["seeds"]) >= MIN_PAIRS
-        and baseline_of(evidence)["learned"]
-    }
-    if not raw:
-        most = max((cell["n"] for evidence in found.values() for cell in evidence["cells"]), default=0)
-        needed = f"{MIN_PAIRS} seeds (the most here is {most}), a margin fixed before the first run, and a baseline"
-        return f"“No loss of quality” needs {needed} that has learned. No cell has all of it: none is decided."
-    lines = [
-        f"- {name}: p = {number(raw[name], '.3g')}, corrected {number(value, '.3g')}: "
-        + ("no loss of quality within the margin." if value < MAX_P else "undecided.")
-        for name, value in holm(raw).items()
-    ]
-    said = "Non-inferiority, one-sided paired t, corrected by Holm over the comparisons below:\n\n" + "\n".join(lines)
-    said += "\n\nWhere seeds were added after others had been seen, [LOG.md](LOG.md) says so."
-    if sum(len(evidence["cells"]) - 1 for evidence in found.values()) > len(raw):
-        lacking = f"fewer than {MIN_PAIRS} seeds, a missing or failed one, no margin, or a baseline"
-        said += f" Nothing is decided of the other cells: {lacking} not known to have learned."
-    return said
+REFERENCE = "-transformers"  # grids of transformers' own models, which stand beside their baseline
+TASKS = {
+    "image-classification": "Image classification",
+    "causal-lm": "Causal language modelling",
+    "masked-lm": "Masked language modelling",
+    "sequence-classification": "Text classification",
+    "question-answering": "Question answering",
+}
+
+
+@dataclass
+class TaskSection:
+    """One task of the index."""
+
+    title: str
+    published: str
+    note: str | None
+    summary: str
+    cells: str
+    about: str
+
+
+@dataclass
+class IndexContext:
+    """What `templates/index.md` names."""
+
+    figure_text: str | None
+    findings: list[str]
+    tasks: list[TaskSection]
+    glossary: str
+
+
+def read_published(cards: Path) -> list[dict[str, Any]]:
+    """results.json of each published folder."""
+    files = sorted(config.with_name("results.json") for config in cards.glob("*/config.json"))
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [results for results in found if "evidence" in results]
+
+
+def read_grids(cards: Path) -> Grids:
+    """Each grid that has rows, with its evidence. Raises ValueError or GridError where its files do not fit."""
+    found = {}
+    for path in sorted(cards.glob("grids/*/results.csv")):
+        grid = load_grid(path.parent / "grid.yaml")
+        evidence = gather(replace(grid, beside=None))  # which has lines of its own
+        found[path.parent.name] = Known(grid, read_rows(path), evidence)
+    return found
+
+
+def published_table(folders: list[dict[str, Any]]) -> str:
+    """The published folders of a task, one line each."""
+    lines = []
+    for results in folders:
+        evidence, name = results["evidence"], results["name"]
+        metric = results["main_metric"].removeprefix("eval_")
+        value = results["metrics"][f"eval_{metric}"]
+        error = wording.score_error(metric, value, results)
+        uncertain = "" if error is None else f" ± {error:.3f}"
+        best = wording.best_of(evidence)
+        guess = "–" if best is None else f"{best[1]:.3f} ({best[0]})"
+        score = f"{metric} {value:.3f}{uncertain} ({wording.direction(evidence)})"
+        own = next(cell for cell in evidence["cells"] if cell["shape"] == results["cell"])
+        shape = f"{own['layers']} × {own['heads']} × {own['head_dim']}"
+        size, data = f"{results['parameters']:,}", wording.short_data(results)
+        lines.append((f"[{name}]({name})", shape, size, score, guess, data))
+    header = ("folder", "layers × heads × head size", "parameters", "held-out score", "best simple guess", "data")
+    return markdown(header, lines) if lines else ""
+
+
+def task_section(task: str, folders: list[dict[str, Any]], grids: Grids) -> TaskSection:
+    """The folders and cells of one task."""
+    own = [results for results in folders if results["task"] == task]
+    evidence = {name: known.evidence for name, known in grids.items()}
+    note = wording.not_learned(evidence)
+    cells = sum(len(each["cells"]) for each in evidence.values())
+    return TaskSection(
+        title=TASKS[task],
+        published=published_table(own),
+        note=note,
+        summary=f"All {cells} cells of {wording.plural(len(evidence), 'grid')}",
+        cells=tables.all_cells(evidence) if evidence else "",
+        about="\n".join(f"- {wording.grid_about(name, each)}" for name, each in evidence.items()),
+    )
+
+
+def by_task(grids: Grids) -> dict[str, Grids]:
+    """The grids of each task, in the order of `TASKS`, without those of references."""
+    found: dict[str, Grids] = {task: {} for task in TASKS}
+    for name, known in grids.items():
+        if not name.endswith(REFERENCE):
+            found[settings(known.grid, known.grid.baseline).task][name] = known
+    return found
 
 
 def render(cards: Path) -> str:
     """The index's text. Raises ValueError or GridError where a grid's files do not fit."""
-    found = {}
-    for path in sorted(cards.glob("grids/*/results.csv")):
-        grid = load_grid(path.parent / "grid.yaml")
-        found[path.parent.name] = gather(replace(grid, beside=None))  # which has a section of its own
-    overview = [f"| grid | {' | '.join(KINDS)} |", "|---" * (1 + len(KINDS)) + "|"]
-    for name, evidence in found.items():
-        cells = {kind(cell, evidence): score(cell, ".4f") for cell in evidence["cells"]}
-        if cells.keys() == set(KINDS):
-            said = f"{name}, {evidence['metric']}"
-            said += ", not learned" if baseline_of(evidence)["learned"] is False else ""
-            overview.append(f"| {said} | " + " | ".join(cells[each] for each in KINDS) + " |")
-    parts = [HEAD, "## Published folders\n", folders_table(cards), "\n## All cells\n"]
-    parts += ["\n".join(overview), "", verdicts(found), "", *(grid_section(*each) for each in found.items())]
-    return "\n".join(parts).rstrip() + "\n" if found else "\n".join(parts[:3]) + "\n"
+    folders, grids = read_published(cards), read_grids(cards)
+    tasks = by_task(grids)
+    sections = [task_section(task, folders, tasks[task]) for task in TASKS]
+    drawn = comparisons({name: known.evidence for name, known in grids.items()})
+    context = IndexContext(
+        figure_text=wording.FOREST_TEXT if drawn else None,
+        findings=findings(grids) if grids else ["Nothing yet."],
+        tasks=[section for section in sections if section.published or section.cells],
+        glossary=wording.INDEX_GLOSSARY,
+    )
+    return fill("index.md", context).rstrip() + "\n"
+
+
+def write_forest(cards: Path) -> None:
+    """The forest plot of the grids, forest-light.svg and forest-dark.svg, where there is anything to compare."""
+    lines = comparisons({name: known.evidence for name, known in read_grids(cards).items()})
+    for theme in THEMES if lines else ():
+        report.write_bytes(cards / f"forest-{theme}.svg", forest(lines, theme))
 
 
 def write_index(cards: Path) -> Path:
-    """Writes README.md of the folder of cards."""
+    """Writes README.md of the folder of cards and its figure."""
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
-    report.write_bytes(cards / "README.md", render(cards).encode())
+    text = render(cards)
+    write_forest(cards)
+    report.write_bytes(cards / "README.md", text.encode())
     return cards / "README.md"

@@ -63,7 +63,7 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
         if "tokenizer" in arguments.given:
             raise ValueError(f"tokenizer: {source} keeps its own; --tokenizer is for a shape without weights")
         arguments.settings.pop("tokenizer", None)  # the recipe's is for a shape without weights
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = read_tokenizer(source)
         tokenizer.model_max_length = arguments.max_length or tokenizer.model_max_length
         return tokenizer
     if name is None:
@@ -74,10 +74,18 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
         return trained_tokenizer(arguments, config, train)
     if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
         raise ValueError(f"tokenizer: {name}: no tokenizer.json in this folder")
+    return read_tokenizer(name)
+
+
+def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or Hub id; ValueError where there is none, or it cannot be read."""
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
-        raise ValueError(f"tokenizer: {name}: none of {', '.join(KINDS)}, nor a folder or Hub id with one") from error
+        if Path(source).is_dir():
+            raise ValueError(f"tokenizer: the files in {source} cannot be read: {error}") from error
+        kinds = ", ".join(KINDS)
+        raise ValueError(f"tokenizer: {source}: none of {kinds}, nor a folder or Hub id with one") from error
 
 
 def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows) -> PreTrainedTokenizerBase:

@@ -20,14 +20,14 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from . import report
 from .baselines import guesses
+from .cards import write_card
 from .code_copies import renew_code
-from .comparison import GUESSES
 from .continuations import continuations
 from .evaluate import load
 from .evidence import dataset_name, gather
 from .grid import Grid, check_unchanged, load_grid, write_grid
+from .guesses import GUESSES
 from .index import write_index
-from .published import write_card
 from .repeated import CommandParser
 from .runs import read_rows, reported, tune
 from .sources import load_evaluation, load_training

@@ -13,12 +13,14 @@ from subprocess import DEVNULL, CalledProcessError, check_output
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import modeling_leaner
 
 
 PACKAGES = "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split()
+SHARES = ("accuracy", "f1", "exact_match")  # metrics from 0 to 1
 CPU_INFO, PROCESS_STATUS = Path("/proc/cpuinfo"), Path("/proc/self/status")
 
 
@@ -123,21 +125,53 @@ def write_json(path: Path, document: object) -> None:
     write_bytes(path, (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
-def plot(metrics_file: Path, output: Path, metric: str) -> None:
-    """PNG of two panels against steps: the training and the held-out loss, and the held-out `metric`."""
-    figure, content, metric = Figure((10, 3.8), layout="constrained"), io.BytesIO(), metric.removeprefix("eval_")
+def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float] | None = None) -> None:
+    """PNG of two panels against steps: the training and the held-out loss, and the held-out `metric`.
+
+    Args:
+        guess: name and value of what the metric should be better than; drawn with the metric.
+    """
+    metric = metric.removeprefix("eval_")
     rows = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
     unit = "squared error" if metric in ("pearson", "spearman", "squared_error") else "nats"
-    labels = (f"loss, {unit}", {"loss": f"loss, {unit}"}.get(metric, metric.replace("_", " ")))
-    for axis, label, names in zip(figure.subplots(1, 2), labels, (("loss", "eval_loss"), (f"eval_{metric}",))):
-        for name in names:
-            points = {row["step"]: row[name] for row in rows if row.get(name) is not None}  # the last, where repeated
-            line, colour = ("held-out", "tab:orange") if name.startswith("eval_") else ("training", "tab:blue")
-            line += "" if points else ": none"
-            axis.plot(sorted(points), [points[step] for step in sorted(points)], ".-", color=colour, label=line)
+    figure, content = Figure((10, 3.8), layout="constrained"), io.BytesIO()
+    left, right = figure.subplots(1, 2)
+    draw_curve(left, rows, "loss", "training", "tab:blue")
+    draw_curve(left, rows, "eval_loss", "held-out", "tab:orange")
+    draw_curve(right, rows, f"eval_{metric}", "held-out", "tab:orange")
+    for axis, label in ((left, f"loss, {unit}"), (right, metric.replace("_", " "))):
+        label = f"loss, {unit}" if label == "loss" else label
         axis.set(xlabel="training step (updates of the weights)", ylabel=label)
         axis.locator_params(axis="x", integer=True)
         axis.grid(alpha=0.3)
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
+    if guess is not None:
+        right.axhline(guess[1], color="grey", linestyle=":", label=f"best guess: {guess[0]}")
+    widen(left, right, metric)
+    for axis in (left, right):
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=9)
     figure.savefig(content, format="png", dpi=120)
     write_bytes(output, content.getvalue())
+
+
+def draw_curve(axis: Axes, rows: list[dict[str, Any]], name: str, label: str, colour: str) -> None:
+    """The values of `name` against steps; a single one with its number."""
+    points = {row["step"]: row[name] for row in rows if row.get(name) is not None}  # the last, where repeated
+    label = label if points else f"{label}: none"
+    steps = sorted(points)
+    size = 14 if len(points) == 1 else 6
+    axis.plot(steps, [points[step] for step in steps], ".-", color=colour, label=label, markersize=size)
+    if len(points) == 1:
+        ((step, value),) = points.items()
+        axis.annotate(f"{value:.3f}", (step, value), (-6, 8), textcoords="offset points", ha="right")
+
+
+def widen(left: Axes, right: Axes, metric: str) -> None:
+    """Axes on which a single point is no speck: steps from 0; a share from 0 to 1, a loss as far as the training's."""
+    steps = max(axis.get_xlim()[1] for axis in (left, right))
+    for axis in (left, right):
+        axis.set_xlim(-0.02 * steps, 1.02 * steps)
+    if metric == "loss":
+        lows, highs = zip(left.get_ylim(), right.get_ylim())
+        right.set_ylim(min(lows), max(highs))
+    elif metric in SHARES:
+        right.set_ylim(0, 1)

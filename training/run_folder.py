@@ -14,7 +14,7 @@ from . import report
 from .arguments import RecipeArguments
 from .sources import Rows
 from .tasks import Task
-from .trainer import COMPLETE, checkpoints, damage, remove_partial_checkpoints, whole_checkpoints
+from .trainer import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
 
 
 RECIPE, STARTED, LOCK = "recipe.yaml", "started.json", ".lock"
@@ -25,14 +25,18 @@ CHANGEABLE |= {"per_device_train_batch_size", "gradient_accumulation_steps"}
 
 @contextmanager
 def alone_in(arguments: RecipeArguments) -> Iterator[None]:
-    """Holds the folder of a run; ValueError where another process does."""
+    """Holds the folder of a run; ValueError where another process does, or where it cannot be written to."""
     if arguments.process_index != 0:
         yield
         return
     folder = Path(arguments.output_dir)
     made = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("a")
+    except OSError as error:
+        raise ValueError(f"output_dir: {folder}: no folder that can be written to: {error.strerror}") from error
+    with lock:
         try:
             # This process's own: loader workers that outlive a killed run for a moment do not keep it.
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,10 +82,10 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
         if before.get(key) != settings.get(key):
             was, asked = (f"{values[key]!r}" if key in values else "not set" for values in (before, settings))
             raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
-    whole = whole_checkpoints(folder)
+    whole = [path for path in whole_checkpoints(folder) if unreadable(path) is None]
     if whole:
         return whole[-1]
-    if not arguments.restart:
+    if not arguments.restart and finished_results(folder) is None:
         check_none_was_whole(folder)
     return None
 
@@ -93,7 +97,7 @@ def check_none_was_whole(folder: Path) -> None:
     """
     there = checkpoints(folder)
     if len(there) > 1 or any((path / COMPLETE).exists() for path in there):
-        damages = "; ".join(f"{path.name}: {damage(path)}" for path in there)
+        damages = "; ".join(f"{path.name}: {damage(path) or unreadable(path)}" for path in there)
         raise ValueError(f"{folder}: every checkpoint is damaged ({damages}); --resume --restart begins at step 0")
 
 

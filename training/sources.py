@@ -146,7 +146,9 @@ def load_split(
         except ValueError as error:
             if "corresponds to no data" in str(error):
                 raise ValueError(f"{name}: the split is empty") from error
-            raise ValueError(f"{name}: {error}" if "data_files" not in str(error) else str(error)) from error
+            if "data_files" in str(error) or chosen[0] in str(error):
+                raise
+            raise ValueError(f"{name}: {error}") from error
     elif dataset in BUILT_IN:
         asked = {} if test_trees is None else {"test": test_trees}
         splits: DatasetDict = BUILT_IN[dataset](**asked)

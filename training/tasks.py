@@ -6,6 +6,7 @@ see the same masks. (Mixup's partners and shares are of one process's batch.) Sh
 """
 
 import os
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,11 +33,17 @@ from .sources import Rows
 Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
 LABEL_COLUMNS = ("label", "labels", "fine_label")
+MOST_CLASSES = 1000  # that numbers may count up to where there are fewer rows
 LABEL_TYPES = ("int", "uint", "bool", "string", "large_string", "null")
 
 
 def column_names(rows: Rows) -> list[str]:
     return list(rows.features or next(iter(rows)))
+
+
+def column_kinds(rows: Rows) -> str:
+    """The columns with their types, for messages."""
+    return ", ".join(f"{name} is {getattr(kind, 'dtype', kind)}" for name, kind in rows.features.items())
 
 
 def find_column(rows: Rows, named: str | None, key: str, found: list[str]) -> str:
@@ -88,7 +95,7 @@ class Prepare:
         names, function = column_names(rows), self.function
         if isinstance(rows, IterableDataset):
             return rows.map(function, batched=True, with_indices=True, remove_columns=names)
-        if rows._indices is not None:  # messages name a row by its place in the file
+        if rows._indices is not None:
             function = partial(_in_file, function=function, places=rows._indices.column(0).to_numpy())
         workers = min(workers or min(os.cpu_count() or 1, 8), max(1, len(rows) // 1000))
         return rows.map(
@@ -102,16 +109,25 @@ class Prepare:
         )
 
 
+def place_in_file(rows: Dataset, index: int) -> int:
+    """The row by which messages name it, where `rows` are some of a file's."""
+    return index if rows._indices is None else rows._indices.column(0)[index].as_py()
+
+
 def _in_file(batch: dict[str, list], indices: list[int], function: Callable[..., dict], places: np.ndarray) -> dict:
     return function(batch, places[indices].tolist())
 
 
 def fitting(config: LeanConfig, key: str, least: int) -> str:
-    """The end of an error about a shape that is too small: those of its family whose `key` is at least `least`."""
+    """The end of an error about a shape that is too small: the named shapes of its family that would do.
+
+    They have `least` or more of `key`, and of vocabulary and positions no less than the shape itself.
+    """
+    limits = {"vocab_size": config.vocab_size, "max_position_embeddings": config.max_position_embeddings, key: least}
     sizes = {}
     for name in shape_names():
         shape = load_shape(name)
-        if family_of(shape) == family_of(config) and getattr(shape, key) >= least:
+        if family_of(shape) == family_of(config) and all(getattr(shape, each) >= limits[each] for each in limits):
             sizes[name] = shape.count_parameters().total
     if not sizes:
         return ""
@@ -218,19 +234,35 @@ class Classification(Task):
         elif isinstance(train, IterableDataset):
             raise ValueError(f"label_column: {self.label_column}: a streamed column must state its classes")
         else:
-            values = sorted(set(train[self.label_column]), key=lambda value: (value is None, value))
-            if values[-1] is None:
-                row = train[self.label_column][:].index(None)
-                raise ValueError(f"{self.label_column}, row {row}: None, expected a label")
-            if type(values[0]) is int and values[0] < 0:
-                row = train[self.label_column][:].index(values[0])
-                raise ValueError(f"{self.label_column}, row {row}: {values[0]}, expected classes from 0 on, or text")
-            names = [str(value) for value in (range(values[-1] + 1) if type(values[0]) is int else values)]
+            names = self._names(train)
         if len(names) < 2:
             raise ValueError(f"{self.label_column}: the only class is {names[0]!r}, expected two or more")
         self.classes = {name: index for index, name in enumerate(names)}
         labels = {"id2label": dict(enumerate(names)), "label2id": self.classes}
         return {"num_labels": len(names), "problem_type": "single_label_classification", **labels}
+
+    def _names(self, train: Rows) -> list[str]:
+        """The names of the classes of a column that states none: its texts, or the numbers from 0 to its largest.
+
+        Raises:
+            ValueError: names the row of a label that is missing, negative, or so large that it is no class.
+        """
+        column = train[self.label_column][:]
+        values = sorted(set(column), key=lambda value: (value is None, value))
+
+        def refuse(value: object, expected: str) -> typing.NoReturn:
+            row = place_in_file(train, column.index(value))
+            raise ValueError(f"{self.label_column}, row {row}: {value!r}, expected {expected}")
+
+        if values[-1] is None:
+            refuse(None, "a label")
+        if type(values[0]) is not int:
+            return [str(value) for value in values]
+        if values[0] < 0:
+            refuse(values[0], "classes from 0 on, or text")
+        if values[-1] >= max(MOST_CLASSES, len(column)):
+            refuse(values[-1], "a class; numbers count the classes from 0 on")
+        return [str(value) for value in range(values[-1] + 1)]
 
     def labels(
         self, batch: dict[str, list], indices: list[int], source: str, feature: object
@@ -302,6 +334,8 @@ class ImageClassification(Classification):
     def configure(self, train: Rows) -> dict[str, object]:
         features = train.features or {}
         images = [name for name, kind in features.items() if isinstance(kind, Image)]
+        if self.arguments.image_column is None and features and not images:
+            raise ValueError(f"image_column: no column holds images: {column_kinds(train)}; or name one of numbers")
         self.image_column = find_column(train, self.arguments.image_column, "image_column", images)
         return super().configure(train)
 
@@ -428,6 +462,8 @@ class TextTask(Task):
     @staticmethod
     def find_text(rows: Rows, named: str | None, key: str) -> str:
         texts = text_columns(rows)
+        if named is None and rows.features and not texts:
+            raise ValueError(f"{key}: no column holds text alone: {column_kinds(rows)}")
         preferred = [name for name in ("text", "sentence", "sentence1", "question", "premise") if name in texts][:1]
         column = find_column(rows, named, key, preferred or texts)
         feature = (rows.features or {}).get(column)

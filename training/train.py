@@ -9,8 +9,10 @@ import math
 import shlex
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
+import datasets
 import numpy as np
 import transformers
 from safetensors import SafetensorError
@@ -24,7 +26,7 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from . import report
 from .arguments import RecipeArguments, parse
-from .card import write_run_card
+from .cards import write_run_card
 from .help import train_help
 from .loading import build_model, fitted, load_processing, resized, task_of, with_fields
 from .run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
@@ -244,14 +246,22 @@ def say(results: dict, folder: str) -> None:
     print(f"; peak memory {train['peak_memory_bytes'] / 2**30:.2f} GiB")
 
 
+def fullest_disk(folder: str | None) -> tuple[Path, int]:
+    """Of the folders that a run writes to the one with the fewest bytes free, and those."""
+    places = [Path(folder or "."), Path(datasets.config.HF_DATASETS_CACHE), Path(tempfile.gettempdir())]
+    free = {place: shutil.disk_usage(place).free for place in places if place.exists()}
+    fullest = min(free, key=free.get)
+    return fullest, free[fullest]
+
+
 def explain(error: Exception, folder: str | None) -> str:
     """One line for what went wrong."""
     text = " ".join(str(error).split())
     if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in text or "os error 28" in text:
         whole = whole_checkpoints(Path(folder)) if folder else []
         kept = f"; the last whole checkpoint is {whole[-1]}, --resume continues from it" if whole else ""
-        free = shutil.disk_usage(folder if folder and Path(folder).exists() else ".").free
-        return f"{folder}: no space left on the disk ({free / 2**20:.0f} MiB free){kept}"
+        place, free = fullest_disk(folder)
+        return f"{place}: no space left on the disk ({free / 2**20:.0f} MiB free){kept}"
     return text
 
 
@@ -262,7 +272,8 @@ def main(argv: list[str] | None = None) -> None:
         print(train_help())
         return
     recipe = None if words[0].startswith("--") else words.pop(0)
-    command = shlex.join(["leaner", "train", *([recipe] if recipe else []), *(w for w in words if w != "--resume")])
+    kept = [word for word in words if word not in ("--resume", "--restart")]
+    command = shlex.join(["leaner", "train", *([recipe] if recipe else []), *kept])
     folder = None
     try:
         arguments = parse(recipe, words, needed=NEEDED)

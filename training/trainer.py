@@ -11,11 +11,13 @@ import shutil
 import signal
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from torch.utils.data import SequentialSampler
@@ -55,6 +57,25 @@ def damage(checkpoint: Path) -> str | None:
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} has {path.stat().st_size:,} of {size:,} bytes"
+    return None
+
+
+def unreadable(checkpoint: Path) -> str | None:
+    """The first file of a checkpoint that cannot be read: a damaged disk changes bytes, and no size."""
+    for path in sorted(checkpoint.iterdir()):
+        try:
+            if path.suffix in (".pt", ".pth"):  # torch writes an archive with the sum of each tensor
+                with zipfile.ZipFile(path) as archive:
+                    intact = archive.testzip() is None
+            elif path.suffix == ".safetensors":
+                with safe_open(path, "pt") as tensors:
+                    intact = len(tensors.keys()) > 0
+            else:
+                intact = path.suffix != ".json" or json.loads(path.read_text()) is not None
+        except (OSError, ValueError, zipfile.BadZipFile, SafetensorError):
+            intact = False
+        if not intact:
+            return f"{path.name} cannot be read"
     return None
 
 

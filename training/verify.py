@@ -32,11 +32,12 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from . import reevaluate, report
 from .baselines import guesses
+from .cards import FIGURE, render
 from .code_copies import check_code
 from .evaluate import Evaluation, load
 from .evidence import gather
 from .grid import load_grid
-from .published import FIGURE, eval_results, render
+from .metadata import eval_results
 from .repeated import CommandParser
 from .runs import read_rows, reported, settings
 from .trainer import scores
@@ -213,6 +214,14 @@ def check_files(folder: Path, results: dict) -> None:
         raise ValueError(f"{folder / 'recipe.yaml'}: not the recipe of {folder / 'results.json'}")
 
 
+def training_words(evidence: dict, words: list[str]) -> list[str]:
+    """`--data_files` with the files that the grid names in the copy's folder, where it names any."""
+    stated = evidence.get("data_files")
+    if stated is None or len(words) != 2:
+        return words
+    return [words[0], *(file.replace("FOLDER", words[1]) for file in stated.split())]
+
+
 def check_guesses(folder: Path, held: list[dict], rows: int, words: list[str]) -> str:
     """Words on the guesses without a transformer, which are fitted again where the training rows can be had.
 
@@ -281,7 +290,8 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     main = "eval_" + results["main_metric"].removeprefix("eval_")
     compare(file, expected, metrics, main)
     held = [] if short else results["evidence"].get("guesses") or []
-    fitted = check_guesses(folder, held, rows, words) if held else ""
+    training = training_words(results["evidence"], words)
+    fitted = check_guesses(folder, held, rows, training) if held else ""
     said = f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected['metrics'])} metrics"
     said += " of results.json's subset, guesses not fitted again" if short else fitted
     beside = (folder.resolve().parent / "grids").is_dir()

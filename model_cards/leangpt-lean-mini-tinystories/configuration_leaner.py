@@ -29,6 +29,10 @@ PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_class
 MOST_LAYERS = 10_000
 MOST_LABELS = 10_000_000
 LARGEST_SIZE = 2**31 - 1
+EXPECTED = {  # of transformers' own fields
+    "problem_type": f"one of {', '.join(PROBLEM_TYPES)}",
+    "id2label": 'a mapping of numbers to names, as {0: "no"}',
+}
 TYPE_NAMES = {
     int: "an integer",
     float: "a number",
@@ -114,7 +118,8 @@ def describe_error(cls: type, error: StrictDataclassFieldValidationError, values
     key = field_name if field_name in values else field_name.removeprefix("_")
     if field_name not in types or key not in values:
         return f"{cls.__name__}: {' '.join(str(error).split())}"
-    return f"{cls.__name__}: {key} must be {describe_type(types[field_name])}, got {values[key]!r}"
+    expected = EXPECTED.get(field_name, describe_type(types[field_name]))
+    return f"{cls.__name__}: {key} must be {expected}, got {values[key]!r}"
 
 
 def strict_config(cls: type) -> type:
@@ -227,12 +232,12 @@ class LeanConfig(PreTrainedConfig):
         """Checks `problem_type` and the names of the classes."""
         self._require(
             self.problem_type is None or self.problem_type in PROBLEM_TYPES,
-            f"problem_type must be one of {', '.join(PROBLEM_TYPES)}, got {self.problem_type!r}",
+            f"problem_type must be {EXPECTED['problem_type']}, got {self.problem_type!r}",
         )
         if self.id2label is None:
             return
         is_mapping = isinstance(self.id2label, dict) and all(str(index).isdecimal() for index in self.id2label)
-        self._require(is_mapping, f'id2label must map numbers to names, as {{0: "no"}}, got {self.id2label!r}')
+        self._require(is_mapping, f"id2label must be {EXPECTED['id2label']}, got {self.id2label!r}")
         self._require(len(self.id2label) > 0, "id2label must name at least one class, got {}")
 
     def _check_dtype(self, dtype: object) -> None:
@@ -416,9 +421,13 @@ class LeanConfig(PreTrainedConfig):
         return ParameterCount(embeddings + linears + norms + self._outer_parameters(head), embeddings)
 
     def count_flops(self, length: int | None = None, architecture: str | None = None) -> Flops:
-        """FLOPs of `architecture` for one sequence of `length` tokens, by default the longest that positions allow."""
+        """FLOPs of `architecture` for one sequence of `length` tokens (left out, the longest the positions allow).
+
+        Raises ValueError for a length that is no whole number from 1 to the longest.
+        """
         if length is None:
             length = self.default_length
+        self._require(type(length) is int, f"length must be a whole number, got {length!r}")
         self._require(1 <= length <= self.default_length, f"length must be in 1..{self.default_length}, got {length}")
         outer = self._outer_linears(self._head(architecture), length)
         in_layers = length * sum(linear.flops for linear in self._layer_linears())

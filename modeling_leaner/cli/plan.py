@@ -3,107 +3,35 @@
 import json
 import shlex
 import sys
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from ..configuration_leaner import LeanConfig
+from ..planning.dials import MOST_INPUT, Dials, flag_of, with_inputs
 from ..planning.figure import draw_plan, figure_files
+from ..planning.goals import Budget
 from ..planning.memory import BYTES, StepSetting
-from ..planning.solver import (
-    MOST_INPUT,
-    Budget,
-    Candidate,
-    Dials,
-    NoShapeFits,
-    cost_of,
-    describe,
-    flops_unit,
-    free_dials,
-    parse_size,
-    plan,
-    shape_file,
-    spread,
-    with_inputs,
-    write_shape,
-)
+from ..planning.shape_file import shape_file, write_shape
+from ..planning.solver import Candidate, cost_of, spread
 from ..planning.tables import WIDTH, Heading, plan_document, plan_text
+from ..planning.units import parse_size
 from ..registry import FAMILIES
 from ..shapes import family_of, load_config, load_shape
 from ..support.suggest import did_you_mean
+from .latency import LatencySearch, Measurement, Question, measured, within_latency
 
 
 DEFAULT_ROWS = 6
 NOT_AGAIN = ("measure", "write", "pick", "plot", "advice", "as_json")  # options that leave the rows as they are
+SETTINGS = ("length", "image_size", "patch_size", "vocab_size", "batch", "dtype", "attention", "device")
+CHOICES = {
+    "family": FAMILIES,
+    "equal": ("params", "flops"),
+    "dtype": tuple(BYTES),
+    "attention": ("sdpa", "eager"),
+    "device": ("cpu", "gpu"),
+}
 FIRST_RECIPES = {"vit": "digits", "bert": "listops-short", "gpt": "python-docs"}  # no download
-LATENCY_ROUNDS, MARGIN = 3, 0.85  # times vary: aim below the limit
-
-
-def measured(candidates: list[Candidate], setting: StepSetting, first: Candidate | None) -> list[dict[str, float]]:
-    """Measurements on this machine, the starting point's first."""
-    from ..training.measure_shapes import measure
-
-    configs = [each.config for each in candidates]
-    if first is not None:
-        configs.insert(0, first.config)
-    return measure(configs, setting)
-
-
-def plan_for_latency(
-    limit: float, budget: Budget, dials: Dials, rows: int, **question
-) -> tuple[list[Candidate], list[dict[str, float]]]:
-    """Shapes whose forward pass of one item takes about, but not above, `limit` seconds here; their measurements.
-
-    Time is no arithmetic: a ceiling of FLOPs stands for it, which each shape's measured time corrects three times,
-    and up to three times more where the measurements have every shape above the limit: the machine has got slower.
-    Raises NoShapeFits, with the nearest, where that does not help.
-    """
-    from ..training.measure_shapes import latencies
-
-    def corrected(candidates: list[Candidate], seconds: list[float]) -> list[Candidate]:
-        found = []
-        for each, time in zip(candidates, seconds):
-            ceiling = min(highest, each.flops_unit * min(max(MARGIN * limit / time, 0.2), 5))
-            fixed = replace(dials, head_dim=each.config.head_dim)
-            if free_dials(dials) != ["layers"]:  # else the depth is what is solved
-                fixed = replace(fixed, layers=each.config.num_hidden_layers)
-            with suppress(NoShapeFits):  # the smallest of this depth is too slow
-                found += plan(budget=replace(budget, flops=ceiling), dials=fixed, **question)
-        return found
-
-    setting, base = question["setting"], question["base"]
-    rate = flops_unit(base, base.count_flops(setting.length)) / latencies([base], setting)[0]
-    highest = budget.flops or float("inf")
-    ceiling = replace(budget, flops=min(highest, MARGIN * limit * rate))
-    try:
-        candidates = plan(budget=ceiling, dials=dials, rows=rows, **question)
-    except NoShapeFits as error:
-        if ceiling.flops == highest or not (error.goal or "").startswith("--flops"):
-            raise
-        candidates = [cost_of(error.nearest, setting)]  # nobody gave these FLOPs: its time says whether it fits
-    for _ in range(LATENCY_ROUNDS):
-        candidates = corrected(candidates, latencies([each.config for each in candidates], setting)) or candidates
-    measurements = measured(candidates, setting, None)
-    for _ in range(LATENCY_ROUNDS):
-        seconds = [row["latency_s"] for row in measurements]
-        smaller = corrected(candidates, seconds) if min(seconds) > limit else []
-        if not smaller:
-            break
-        candidates, measurements = smaller, measured(smaller, setting, None)
-    return within_latency(limit, candidates, measurements)
-
-
-def within_latency(
-    limit: float, candidates: list[Candidate], measurements: list[dict[str, float]]
-) -> tuple[list[Candidate], list[dict[str, float]]]:
-    """Those that keep the limit, and their measurements; raises NoShapeFits, with the nearest, where none does."""
-    rows = list(zip(candidates, measurements))
-    kept = [(each, row) for each, row in rows if row["latency_s"] <= limit]
-    if not kept:
-        each, row = min(rows, key=lambda pair: pair[1]["latency_s"])
-        nearest, takes = describe(each.config), f"takes {1e3 * row['latency_s']:.2f}ms"
-        far = f"{row['latency_s'] / limit:.2f} times --latency {1e3 * limit:g}ms"
-        raise NoShapeFits(f"no shape that was measured fits: the nearest, {nearest}, {takes}, {far}")
-    return [each for each, _ in kept], [row for _, row in kept]
 
 
 @dataclass(frozen=True)
@@ -142,17 +70,11 @@ class Options:
 
     def __post_init__(self):
         """Raises ValueError that names the flag and what was expected."""
-        for name, choices in (
-            ("family", (*FAMILIES, None)),
-            ("equal", ("params", "flops", None)),
-            ("dtype", tuple(BYTES)),
-            ("attention", ("sdpa", "eager")),
-            ("device", ("cpu", "gpu")),
-        ):
-            if getattr(self, name) not in choices:
-                expected = list(filter(None, choices))
-                hint = did_you_mean(getattr(self, name), expected)
-                raise ValueError(f"--{name} {getattr(self, name)}: expected one of {', '.join(expected)}{hint}")
+        for name, choices in CHOICES.items():
+            value = getattr(self, name)
+            if value is not None and value not in choices:
+                hint = did_you_mean(value, choices)
+                raise ValueError(f"--{name} {value}: expected one of {', '.join(choices)}{hint}")
         if self.like is not None and not self.like.strip():
             raise ValueError("--like '': expected a shape, config file, folder or Hub id")
         if self.family is None and self.like is None:
@@ -162,33 +84,54 @@ class Options:
         if self.batch > MOST_INPUT:
             raise ValueError(f"--batch {self.batch}: expected at most {MOST_INPUT}")
         for name in ("batch", "rows", "pick"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"--{name} {getattr(self, name)}: expected a number above 0")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} {value}: expected a number above 0")
         if self.latency is not None and not self.measure:
             raise ValueError(f"--latency {self.latency}: needs --measure, for time is measured on this machine")
 
-    def size(self, name: str, unit: str = "") -> float | None:
-        """The number of a budget."""
+    def size(self, name: str, symbol: str = "") -> float | None:
+        """The number of a budget, with the unit of `parse_size`; None where it is not given."""
         text = getattr(self, name)
-        return None if text is None else parse_size(f"--{name}", text, unit)
+        if text is None:
+            return None
+        return parse_size(f"--{name}", text, symbol)
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.size("params"), self.size("flops"), self.size("memory", "B"), self.equal)
 
     @property
     def dials(self) -> Dials:
         return Dials(self.layers, self.width, self.heads, self.head_dim, self.mlp, self.mlp_ratio)
 
-    def question(self) -> dict[str, object]:
-        """The arguments of `plan` but for budget and dials: family, setting, starting point, base and rows."""
-        inputs = (self.length, self.image_size, self.vocab_size, self.patch_size)
+    def with_inputs(self, config: LeanConfig) -> LeanConfig:
+        """The configuration for the data that the options name."""
+        return with_inputs(config, self.length, self.image_size, self.vocab_size, self.patch_size)
+
+    def starting_point(self) -> LeanConfig | None:
+        """The shape of `--like`, for the data that the options name; raises ValueError that names the flag."""
+        if self.like is None:
+            return None
         try:
-            start = with_inputs(load_config(self.like), *inputs) if self.like else None
+            start = self.with_inputs(load_config(self.like))
         except ValueError as error:
             raise ValueError(f"--like {self.like}: {error}") from error
-        family = self.family or family_of(start)
-        if start is not None and family_of(start) != family:
-            raise ValueError(f"--like {self.like}: a {family_of(start)} shape, but --family is {family}")
-        base = start or with_inputs(load_shape(f"{family}/base"), *inputs)
+        if self.family is not None and family_of(start) != self.family:
+            raise ValueError(f"--like {self.like}: a {family_of(start)} shape, but --family is {self.family}")
+        return start
+
+    def question(self) -> Question:
+        """Everything that the options ask for, but budget and dials."""
+        start = self.starting_point()
+        if start is None:
+            family = self.family
+            base = self.with_inputs(load_shape(f"{family}/base"))
+        else:
+            family = family_of(start)
+            base = start
         setting = StepSetting(self.batch, self.length, self.dtype, self.attention, self.device)
-        return {"family": family, "setting": setting, "start": start, "base": base, "rows": self.most_rows}
+        return Question(family, setting, start, base, self.most_rows)
 
     @property
     def most_rows(self) -> int | None:
@@ -199,13 +142,13 @@ class Options:
 
     def command(self, *more: str) -> str:
         """The command line that shows these rows, without what it wrote and how it printed, and with `more`."""
-        words = ["leaner", "plan"]
+        arguments = ["leaner", "plan"]
         for name in self.given:
             if name not in NOT_AGAIN:
-                words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
+                arguments += [flag_of(name), str(getattr(self, name))]
         if self.latency is not None:
-            words.append("--measure")
-        return command_line([*words, *more])
+            arguments.append("--measure")
+        return command_line([*arguments, *more])
 
 
 @dataclass(frozen=True)
@@ -215,71 +158,81 @@ class Answer:
     candidates: list[Candidate]
     fitting: int
     start: Candidate | None
-    measurements: list[dict[str, float]] | None
+    measurements: list[Measurement] | None
+
+    def row(self, number: int) -> Candidate:
+        """A shape by its printed row; raises ValueError where there is no such row."""
+        if number > len(self.candidates):
+            raise ValueError(f"--pick {number}: expected a row from 1 to {len(self.candidates)}")
+        return self.candidates[number - 1]
 
 
-def solve(options: Options, question: dict[str, object]) -> Answer:
+def solve(options: Options, question: Question) -> Answer:
     """Shapes that fit, measured where asked for. Raises ValueError that names the flag, and NoShapeFits."""
-    setting, start, rows = question["setting"], question["start"], question["rows"]
     limit = options.size("latency", "s")
-    budget = Budget(options.size("params"), options.size("flops"), options.size("memory", "B"), options.equal)
-    if limit is not None and budget.parameters is None and start is None:
-        candidates, measurements = plan_for_latency(limit, budget, options.dials, **question)
+    budget = options.budget
+    if limit is not None and budget.parameters is None and question.start is None:
+        candidates, measurements = LatencySearch(limit, budget, options.dials, question).run()
         return Answer(candidates, len(candidates), None, measurements)
-    fitting = plan(budget=budget, dials=options.dials, **{**question, "rows": None})
-    candidates = spread(fitting, rows)
-    first = None if start is None else cost_of(start, setting)
+    fitting = question.answer(budget, options.dials, rows=None)
+    candidates = spread(fitting, question.rows)
+    start = None
+    if question.start is not None:
+        start = cost_of(question.start, question.setting)
     if not options.measure:
-        return Answer(candidates, len(fitting), first, None)
-    measurements = measured(candidates, setting, first)
+        return Answer(candidates, len(fitting), start, None)
+    measurements = measured(candidates, question.setting, start)
     if limit is None:
-        return Answer(candidates, len(fitting), first, measurements)
-    of_start = measurements[: len(measurements) - len(candidates)]
-    candidates, kept = within_latency(limit, candidates, measurements[len(of_start) :])
-    return Answer(candidates, len(candidates), first, of_start + kept)
+        return Answer(candidates, len(fitting), start, measurements)
+    of_start = []
+    if start is not None:
+        of_start = [measurements.pop(0)]
+    kept, kept_measurements = within_latency(limit, candidates, measurements)
+    return Answer(kept, len(kept), start, of_start + kept_measurements)
 
 
 def run(options: Options) -> None:
     """Runs `leaner plan`: solve, measure, write, print. Raises ValueError that names the flag."""
     question = options.question()
-    setting, start = question["setting"], question["start"]
     if options.plot is not None:  # both before anything is written or takes time
         figure_files(options.plot)
     if options.write is not None:
         shape_file(options.write)
     answer = solve(options, question)
-    row = options.pick
-    if row is None:
-        row = 1
-    if row > len(answer.candidates):
-        raise ValueError(f"--pick {row}: expected a row from 1 to {len(answer.candidates)}")
-    ending = []
     if options.write is None:
-        ending += next_commands(options, answer, question["family"])
+        ending = next_commands(options, answer, question.family)
     else:
-        path = write_shape(answer.candidates[row - 1].config, options.write)
-        ending += [f"Saved: row {row}, as {path}", f"Train it: {training_command(question['family'], path)}"]
+        ending = save(options, answer, question.family)
     if options.plot is not None:
-        ending += [f"Drawn: {path}" for path in draw_plan(answer.candidates, setting, options.plot, start)]
+        paths = draw_plan(answer.candidates, question.setting, options.plot, question.start)
+        ending += [f"Drawn: {path}" for path in paths]
     if options.as_json:
-        document = plan_document(answer.candidates, setting, answer.start, answer.measurements)
+        document = plan_document(answer.candidates, question.setting, answer.start, answer.measurements)
         show(json.dumps(document, indent=1))
         return
-    settings = ("length", "image_size", "patch_size", "vocab_size", "batch", "dtype", "attention", "device")
-    assumed = [name for name in settings if name not in options.given]
+    assumed = [name for name in SETTINGS if name not in options.given]
     heading = Heading(answer.fitting, assumed, options.like)
-    text = plan_text(answer.candidates, setting, answer.start, answer.measurements, heading, options.advice)
+    text = plan_text(answer.candidates, question.setting, answer.start, answer.measurements, heading, options.advice)
     show("\n".join([text, "", *ending]))
 
 
-def command_line(words: list[str]) -> str:
-    """The words as a shell reads them, on several lines where they are long, a flag beside its value."""
+def save(options: Options, answer: Answer, family: str) -> list[str]:
+    """Writes the row of `--pick` to `--write`, and returns the lines that say so."""
+    row = options.pick
+    if row is None:
+        row = 1
+    path = write_shape(answer.row(row).config, options.write)
+    return [f"Saved: row {row}, as {path}", f"Train it: {training_command(family, path)}"]
+
+
+def command_line(arguments: list[str]) -> str:
+    """The arguments as a shell reads them, on several lines where they are long, a flag beside its value."""
     groups: list[str] = []
-    for word, before in zip(words, ["", *words]):
-        if before.startswith("--") and not word.startswith("--"):
-            groups[-1] += f" {shlex.quote(word)}"
+    for argument, before in zip(arguments, ["", *arguments]):
+        if before.startswith("--") and not argument.startswith("--"):
+            groups[-1] += f" {shlex.quote(argument)}"
         else:
-            groups.append(shlex.quote(word))
+            groups.append(shlex.quote(argument))
     lines = [groups[0]]
     for group in groups[1:]:
         if len(lines[-1]) + len(group) > WIDTH - len("  \\"):
@@ -297,7 +250,7 @@ def training_command(family: str, path: Path) -> str:
 def next_commands(options: Options, answer: Answer, family: str) -> list[str]:
     """How to save a row and to train it: here the middle one, for the rows are not ranked."""
     row = (len(answer.candidates) + 1) // 2
-    config = answer.candidates[row - 1].config
+    config = answer.row(row).config
     name = f"{family}-{config.num_hidden_layers}x{config.hidden_size}"
     taken = 1
     path = Path(f"{name}.json")
@@ -313,5 +266,7 @@ def next_commands(options: Options, answer: Answer, family: str) -> list[str]:
 
 def show(text: str) -> None:
     """Prints, with ? for what the terminal cannot show: files are written by then, and nothing may fail any more."""
-    encoding = sys.stdout.encoding or "utf-8"
+    encoding = sys.stdout.encoding
+    if encoding is None:
+        encoding = "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))

@@ -11,6 +11,9 @@ from math import exp, log
 from ..configuration_leaner import LeanConfig
 
 
+VERDICT_WORDS = {True: "yes", False: "no", None: "–"}
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What one source says of one shape: yes (True), no (False) or nothing (None), and how far off in `margin`.
@@ -24,8 +27,10 @@ class Verdict:
     extrapolated: bool = False
 
     def __str__(self) -> str:
-        word = {True: "yes", False: "no", None: "–"}[self.agrees]
-        return f"{word} {self.margin}".strip() + ("*" if self.extrapolated else "")
+        text = f"{VERDICT_WORDS[self.agrees]} {self.margin}".strip()
+        if self.extrapolated:
+            text += "*"
+        return text
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,10 @@ def off_by(layers: float) -> float:
 
 # Depth-Width (Levine et al. 2020, arXiv 2006.12467): the asymptotic floor and the fitted law, which differ greatly.
 
-FIT_A, FIT_B, FIT_DEPTHS = 5.039, 0.0555, (6, 48)
-FIT_OFF = 1
+FIT_A = 5.039
+FIT_B = 0.0555
+FIT_DEPTHS = (6, 48)
+FIT_OFF = 1  # layers
 
 
 def depth_floor(width: float) -> float:
@@ -136,10 +143,14 @@ def fitted_parameters(layers: float) -> float:
 
 def fitted_depth_of_size(parameters: float) -> float:
     """L*(N), the depth at which `fitted_parameters` is N; it rises with L, so halving finds it. 0 < N < 1e30."""
-    low, high = 0.0, 1000.0
+    low = 0.0
+    high = 1000.0
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if fitted_parameters(middle) < parameters else (low, middle)
+        if fitted_parameters(middle) < parameters:
+            low = middle
+        else:
+            high = middle
     return low
 
 
@@ -203,6 +214,11 @@ class LeanRow:
         """Layers and heads, as multiples of those before."""
         return self.layers[1] / self.layers[0], self.heads[1] / self.heads[0]
 
+    def is_change(self, layers: int, new_layers: int, heads: int, new_heads: int) -> bool:
+        """Whether layers and heads change as in this row, to the nearest whole ones."""
+        layer_share, head_share = self.shares
+        return abs(new_layers - layer_share * layers) <= 0.5 and abs(new_heads - head_share * heads) <= 0.5
+
 
 LEAN_ROWS = (
     LeanRow("XCiT-M", (24, 12), (8, 16), "vit", audited=False),  # its parameters are those of 16 layers, not 12
@@ -221,14 +237,11 @@ def judge_lean(case: Case) -> Verdict:
     """
     if case.start is None:
         return Verdict(None, "")
-    layers, heads = case.start.num_hidden_layers, max(case.start.heads_per_layer)
+    layers = case.start.num_hidden_layers
+    heads = max(case.start.heads_per_layer)
     margin = f"{case.layers / layers:.1f}/{case.heads / heads:.1f}"
-    rows = [
-        row
-        for row in LEAN_ROWS
-        if abs(case.layers - row.shares[0] * layers) <= 0.5 and abs(case.heads - row.shares[1] * heads) <= 0.5
-    ]
-    if not (rows and case.layers < layers and case.heads > heads):
+    rows = [row for row in LEAN_ROWS if row.is_change(layers, case.layers, heads, case.heads)]
+    if not rows or case.layers >= layers or case.heads <= heads:
         return Verdict(None, margin, extrapolated=True)
     kept = attention_and_widths(case.config) == attention_and_widths(case.start)
     fewer = case.config.count_parameters().total < case.start.count_parameters().total
@@ -249,9 +262,11 @@ def judge_kaplan(case: Case) -> Verdict:
 
     It objects to no shape: outside of these it says nothing.
     """
-    aspect, (low, high) = case.width / case.layers, KAPLAN_ASPECTS
-    inside = low <= aspect <= high
-    return Verdict(True if inside else None, f"{aspect:.0f}", not inside or case.family != "gpt")
+    aspect = case.width / case.layers
+    low, high = KAPLAN_ASPECTS
+    if low <= aspect <= high:
+        return Verdict(True, f"{aspect:.0f}", extrapolated=case.family != "gpt")
+    return Verdict(None, f"{aspect:.0f}", extrapolated=True)
 
 
 DEEP_ENOUGH = (32, 36)  # layers at which the gain from deepening converges
@@ -263,11 +278,15 @@ def judge_deep_narrow(case: Case) -> Verdict:
     Measured on fine-tuned T5, which no family here is.
     """
     low, high = DEEP_ENOUGH
-    margin = case.layers - min(max(case.layers, low), high)
-    return Verdict(margin == 0, f"{margin:+d}" if margin else "", extrapolated=True)
+    if case.layers < low:
+        return Verdict(False, f"{case.layers - low:+d}", extrapolated=True)
+    if case.layers > high:
+        return Verdict(False, f"{case.layers - high:+d}", extrapolated=True)
+    return Verdict(True, "", extrapolated=True)
 
 
-MOBILE_SHAPES, MOBILE_OFF = ((125e6, 30), (350e6, 32)), 2  # parameters, layers
+MOBILE_SHAPES = ((125e6, 30), (350e6, 32))  # parameters, layers
+MOBILE_OFF = 2  # layers
 
 
 def judge_mobile(case: Case) -> Verdict:
@@ -299,7 +318,8 @@ def judge_petty(case: Case) -> Verdict:
 
 SOVIT_EXPONENTS = {"layers": 0.45, "width": 0.22, "mlp": 0.6}
 SOVIT_ANCHOR = {"layers": 27, "width": 1152, "mlp": 4304}
-SOVIT_RANGE, SOVIT_OFF = (129e6, 411e6), 1.2  # blocks of the two published shapes, "150M" and "400M"
+SOVIT_RANGE = (129e6, 411e6)  # parameters of the blocks of the two published shapes, "150M" and "400M"
+SOVIT_OFF = 1.2
 
 
 def sovit_shape(parameters: float) -> dict[str, float]:
@@ -308,12 +328,16 @@ def sovit_shape(parameters: float) -> dict[str, float]:
     Each is its value at 400M (27, 1152, 4304) times t to its exponent (0.45, 0.22, 0.6); t, the compute against that
     shape's, follows from N by halving. The published 150M shape (18, 880, 2320) is met within 6 %.
     """
-    low, high = 1e-9, 1e9
+    low = 1e-9
+    high = 1e9
     for _ in range(100):
         t = (low * high) ** 0.5
         shape = {name: SOVIT_ANCHOR[name] * t**exponent for name, exponent in SOVIT_EXPONENTS.items()}
         size = shape["layers"] * (4 * shape["width"] ** 2 + 2 * shape["width"] * shape["mlp"])
-        low, high = (t, high) if size < parameters else (low, t)
+        if size < parameters:
+            low = t
+        else:
+            high = t
     return shape
 
 
@@ -352,7 +376,8 @@ def judge_delusion(case: Case) -> Verdict:
     return Verdict(margin <= 0, f"{margin:+.1f}", not inside)
 
 
-# What runs where. A kernel that pads a head to the next size it has counts as running, and costs the padding.
+# Kernels and servers by the head sizes they take. One that pads a head to the next size it has counts as taking it,
+# and costs the padding.
 FLASH = "FlashAttention-2 (SDPA's, too)"
 KERNELS: dict[str, Callable[[int], bool]] = {
     "any CPU kernel": lambda size: True,
@@ -383,100 +408,100 @@ SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
         Source(
-            "floor",
-            "expressiveness per parameter",
-            "asymptotic; layers above log3(width)",
-            "Depth-Width 2020, 2006.12467",
-            "{off} layers {side} its least depth",
-            judge_floor,
+            name="floor",
+            optimises="expressiveness per parameter",
+            valid="asymptotic; layers above log3(width)",
+            reference="Depth-Width 2020, 2006.12467",
+            reason="{off} layers {side} its least depth",
+            judge=judge_floor,
         ),
         Source(
-            "fit",
-            "language-model loss, equal size",
-            "3.3M-2.8B, 6-48 layers; off best, yes ±1",
-            "Depth-Width's fit, 2006.12467",
-            "{off} layers {side} its best depth",
-            judge_fit,
+            name="fit",
+            optimises="language-model loss, equal size",
+            valid="3.3M-2.8B, 6-48 layers; off best, yes ±1",
+            reference="Depth-Width's fit, 2006.12467",
+            reason="{off} layers {side} its best depth",
+            judge=judge_fit,
         ),
         Source(
-            "rank",
-            "expressiveness per parameter",
-            "vocabularies; width / rank",
-            "Wies 2021, 2105.03928",
-            "width is {margin} of the vocabulary",
-            judge_rank,
+            name="rank",
+            optimises="expressiveness per parameter",
+            valid="vocabularies; width / rank",
+            reference="Wies 2021, 2105.03928",
+            reason="width is {margin} of the vocabulary",
+            judge=judge_rank,
         ),
         Source(
-            "low-rank",
-            "every attention matrix can be had",
-            "one head, not causal; head size / length",
-            "Low-Rank 2020, 2002.07028",
-            "heads of {head_dim} are {margin} of the length",
-            judge_low_rank,
+            name="low-rank",
+            optimises="every attention matrix can be had",
+            valid="one head, not causal; head size / length",
+            reference="Low-Rank 2020, 2002.07028",
+            reason="heads of {head_dim} are {margin} of the length",
+            judge=judge_low_rank,
         ),
         Source(
-            "lean",
-            "equal accuracy, fewer parameters",
-            "its rows, one seed; layers, heads / start's",
-            "Lean 2025, 2505.20802",
-            "layers/heads are {margin} of the start's, as in its tables",
-            judge_lean,
+            name="lean",
+            optimises="equal accuracy, fewer parameters",
+            valid="its rows, one seed; layers, heads / start's",
+            reference="Lean 2025, 2505.20802",
+            reason="layers/heads are {margin} of the start's, as in its tables",
+            judge=judge_lean,
         ),
         Source(
-            "kaplan",
-            "language-model loss, equal size",
-            "33-715: it hardly matters; width / layers",
-            "Kaplan 2020, 2001.08361",
-            "width is {margin} times the layers, its range 33 to 715",
-            judge_kaplan,
+            name="kaplan",
+            optimises="language-model loss, equal size",
+            valid="33-715: it hardly matters; width / layers",
+            reference="Kaplan 2020, 2001.08361",
+            reason="width is {margin} times the layers, its range 33 to 715",
+            judge=judge_kaplan,
         ),
         Source(
-            "narrow",
-            "fine-tuning: deepen first",
-            "T5, until 32-36 layers; layers off that",
-            "DeepNarrow 2021, 2109.10686",
-            "{off} layers {side} its 32 to 36",
-            judge_deep_narrow,
+            name="narrow",
+            optimises="fine-tuning: deepen first",
+            valid="T5, until 32-36 layers; layers off that",
+            reference="DeepNarrow 2021, 2109.10686",
+            reason="{off} layers {side} its 32 to 36",
+            judge=judge_deep_narrow,
         ),
         Source(
-            "mobile",
-            "zero-shot accuracy",
-            "125M: 30, 350M: 32 layers; off it, yes ±2",
-            "MobileLLM 2024, 2402.14905",
-            "{off} layers {side} its best shape",
-            judge_mobile,
+            name="mobile",
+            optimises="zero-shot accuracy",
+            valid="125M: 30, 350M: 32 layers; off it, yes ±2",
+            reference="MobileLLM 2024, 2402.14905",
+            reason="{off} layers {side} its best shape",
+            judge=judge_mobile,
         ),
         Source(
-            "petty",
-            "time; fewer layers generalise less",
-            "41M-374M; layers / start's, about its time",
-            "Petty 2023, 2310.19956",
-            "{margin} of the start's layers",
-            judge_petty,
+            name="petty",
+            optimises="time; fewer layers generalise less",
+            valid="41M-374M; layers / start's, about its time",
+            reference="Petty 2023, 2310.19956",
+            reason="{margin} of the start's layers",
+            judge=judge_petty,
         ),
         Source(
-            "sovit",
-            "image accuracy at equal compute",
-            "blocks 129M-411M, yes ±20 %; depth / best",
-            "SoViT 2023, 2305.13035",
-            "depth is {margin} of its curve's",
-            judge_sovit,
+            name="sovit",
+            optimises="image accuracy at equal compute",
+            valid="blocks 129M-411M, yes ±20 %; depth / best",
+            reference="SoViT 2023, 2305.13035",
+            reason="depth is {margin} of its curve's",
+            judge=judge_sovit,
         ),
         Source(
-            "delusion",
-            "language-model loss",
-            "17M-7B; layers off 16·(width/512)^0.44",
-            "Delusion 2026, 2601.20994",
-            "{off} layers {side} its critical depth",
-            judge_delusion,
+            name="delusion",
+            optimises="language-model loss",
+            valid="17M-7B; layers off 16·(width/512)^0.44",
+            reference="Delusion 2026, 2601.20994",
+            reason="{off} layers {side} its critical depth",
+            judge=judge_delusion,
         ),
         Source(
-            "kernels",
-            "speed: what takes the head size",
-            "of those listed below",
-            "code and documentation",
-            "{margin} take heads of {head_dim}",
-            judge_kernels,
+            name="kernels",
+            optimises="speed: what takes the head size",
+            valid="of those listed below",
+            reference="code and documentation",
+            reason="{margin} take heads of {head_dim}",
+            judge=judge_kernels,
         ),
     )
 }
@@ -484,5 +509,7 @@ SOURCES: dict[str, Source] = {
 
 def advise(config: LeanConfig, length: int | None = None, start: LeanConfig | None = None) -> dict[str, Verdict]:
     """What every source says of a shape at `length` tokens (None: the longest), in place of `start`."""
-    case = Case(config, config.default_length if length is None else length, start)
+    if length is None:
+        length = config.default_length
+    case = Case(config, length, start)
     return {name: source.judge(case) for name, source in SOURCES.items()}

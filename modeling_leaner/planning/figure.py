@@ -4,10 +4,12 @@ Each band says which width or size it is for; a star marks a source outside what
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
 from ..configuration_leaner import LeanConfig
+from ..support.files import free_path, write_new
 from .advice import (
     DEEP_ENOUGH,
     FIT_OFF,
@@ -22,10 +24,15 @@ from .advice import (
     fitted_depth_of_size,
     sovit_shape,
 )
+from .dials import Dials, shape_at, whole_groups
 from .memory import StepSetting
-from .solver import Candidate, Dials, free_path, shape_at, whole_groups, write_new
+from .solver import Candidate
 
 
+DEPTHS_DRAWN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
+HEADS_DRAWN = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+LEAST_DEPTH = 0.8  # the left end of the axis
+COLOURS_OF_SIZES = {16: "tab:cyan", 32: "tab:blue", 64: "tab:green", 128: "tab:olive"}
 TITLE = "Parameters against depth and heads, with what can be drawn of the advice (*: outside what was measured)"
 
 
@@ -57,9 +64,9 @@ def draw_plan(
     figure.suptitle(TITLE, fontsize=11)
     paths = figure_files(name)
     for path in paths:
-        drawn = BytesIO()
-        figure.savefig(drawn, dpi=120, format=path.suffix[1:])
-        write_new(f"--plot {name}", path, drawn.getvalue())
+        image = BytesIO()
+        figure.savefig(image, dpi=120, format=path.suffix[1:])
+        write_new(f"--plot {name}", path, image.getvalue())
     return paths
 
 
@@ -77,76 +84,101 @@ def parameters_at(config: LeanConfig, **dials: int) -> int:
 
 def marker(middle: LeanConfig, length: int, start: LeanConfig | None) -> Callable[[str], str]:
     """A source's name as in a legend: starred where the middle shape lies outside what the source measured."""
-    said = advise(middle, length, start)
-    return lambda name: name + "*" * said[name].extrapolated
+    verdicts = advise(middle, length, start)
+
+    def marked(name: str) -> str:
+        if verdicts[name].extrapolated:
+            return name + "*"
+        return name
+
+    return marked
+
+
+@dataclass(frozen=True)
+class Band:
+    """A range of depths that a source names."""
+
+    low: float
+    high: float
+    colour: str
+    label: str
+
+
+def depth_bands(middle: LeanConfig, marked: Callable[[str], str]) -> list[Band]:
+    """What the sources say of the depth, for the width and the size of the middle shape."""
+    width = middle.hidden_size
+    parameters = middle.count_parameters()
+    size = f"{parameters.total / 1e6:.3g}M"
+    best = fitted_depth_of_size(parameters.without_embeddings)
+    (_, mobile_low), (_, mobile_high) = MOBILE_SHAPES
+    bands = [
+        Band(LEAST_DEPTH, depth_floor(width), "tab:red", f"{marked('floor')}: too shallow for width {width}"),
+        Band(best - FIT_OFF, best + FIT_OFF, "tab:purple", f"{marked('fit')}: best depth ± {FIT_OFF} at {size}"),
+        Band(*DEEP_ENOUGH, "tab:orange", f"{marked('narrow')}: converged"),
+        Band(mobile_low - MOBILE_OFF, mobile_high + MOBILE_OFF, "tab:brown", f"{marked('mobile')}: its depths"),
+    ]
+    if middle.model_type == "lean_vit":
+        depth = sovit_shape(block_parameters(middle))["layers"]
+        label = f"{marked('sovit')}: depth ± 20 % at {size}"
+        bands.append(Band(depth / SOVIT_OFF, depth * SOVIT_OFF, "tab:pink", label))
+    return bands
 
 
 def draw_depths(
     axis, candidates: Sequence[Candidate], middle: LeanConfig, length: int, start: LeanConfig | None
 ) -> None:
     """Parameters against layers for three widths; bands are depths that a source names, for the middle shape."""
-    named = marker(middle, length, start)
-    depths, width = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48), middle.hidden_size
-    widths = sorted({each.config.hidden_size for each in candidates})
-    for each in sorted({widths[0], width, widths[-1]}):
-        line = [parameters_at(middle, layers=depth, width=each) for depth in depths]
-        axis.plot(depths, line, "-", color="grey", linewidth=0.5 + (each == width), label=f"width {each}")
-    points = [(each.config.num_hidden_layers, each.parameters.total) for each in candidates]
-    axis.plot(*zip(*points), "o", color="tab:blue", label="candidates")
+    marked = marker(middle, length, start)
+    width = middle.hidden_size
+    widths = [candidate.config.hidden_size for candidate in candidates]
+    for drawn in sorted({min(widths), width, max(widths)}):
+        totals = [parameters_at(middle, layers=depth, width=drawn) for depth in DEPTHS_DRAWN]
+        line = 1.5 if drawn == width else 0.5
+        axis.plot(DEPTHS_DRAWN, totals, "-", color="grey", linewidth=line, label=f"width {drawn}")
+    depths = [candidate.config.num_hidden_layers for candidate in candidates]
+    totals = [candidate.parameters.total for candidate in candidates]
+    axis.plot(depths, totals, "o", color="tab:blue", label="candidates")
     if start is not None:
         axis.plot(start.num_hidden_layers, start.count_parameters().total, "*", color="black", ms=12, label="start")
-        draw_lean(axis, 0, start.num_hidden_layers, named("lean"))
-    best = fitted_depth_of_size(middle.count_parameters().without_embeddings)
-    size = f"{middle.count_parameters().total / 1e6:.3g}M"
-    bands = [
-        (0.8, depth_floor(width), "tab:red", f"{named('floor')}: too shallow for width {width}"),
-        (best - FIT_OFF, best + FIT_OFF, "tab:purple", f"{named('fit')}: best depth ± {FIT_OFF} at {size}"),
-        (*DEEP_ENOUGH, "tab:orange", f"{named('narrow')}: converged"),
-        (
-            MOBILE_SHAPES[0][1] - MOBILE_OFF,
-            MOBILE_SHAPES[1][1] + MOBILE_OFF,
-            "tab:brown",
-            f"{named('mobile')}: its depths",
-        ),
-    ]
-    if middle.model_type == "lean_vit":
-        depth = sovit_shape(block_parameters(middle))["layers"]
-        bands.append((depth / SOVIT_OFF, depth * SOVIT_OFF, "tab:pink", f"{named('sovit')}: depth ± 20 % at {size}"))
-    for low, high, colour, label in bands:
-        if high > 0.8:
-            axis.axvspan(max(0.8, low), high, alpha=0.2, color=colour, label=label)
-    label = f"{named('delusion')}: not deeper at width {width}"
+        shares = {row.shares[0] for row in LEAN_ROWS}
+        draw_lean(axis, start.num_hidden_layers, shares, f"{marked('lean')}: layers of its rows")
+    for band in depth_bands(middle, marked):
+        if band.high > LEAST_DEPTH:
+            axis.axvspan(max(LEAST_DEPTH, band.low), band.high, alpha=0.2, color=band.colour, label=band.label)
+    label = f"{marked('delusion')}: not deeper at width {width}"
     axis.axvline(critical_depth(width), color="tab:red", linestyle=":", label=label)
-    axis.set(xlabel="layers", xlim=(0.8, max(60, *(1.2 * depth for depth, _ in points))))
+    axis.set(xlabel="layers", xlim=(LEAST_DEPTH, max(60, 1.2 * max(depths))))
 
 
-def draw_lean(axis, index: int, start: int, name: str) -> None:
-    """A line at each published multiple of the start's layers (`index` 0) or heads (1): nothing lies between them."""
-    for number, multiple in enumerate(sorted({row.shares[index] for row in LEAN_ROWS})):
-        label = f"{name}: {('layers', 'heads')[index]} of its rows"
-        axis.axvline(multiple * start, color="tab:green", linewidth=0.8, label="_" if number else label)
+def draw_lean(axis, start: int, shares: set[float], label: str) -> None:
+    """A line at each published multiple of the start's layers or heads: nothing lies between them."""
+    for share in sorted(shares):
+        axis.axvline(share * start, color="tab:green", linewidth=0.8, label=label)
+        label = "_nolegend_"  # one entry for all lines
 
 
 def draw_heads(
     axis, candidates: Sequence[Candidate], middle: LeanConfig, length: int, start: LeanConfig | None
 ) -> None:
     """Parameters against heads, a line per head size, whose legend says what depends on the head size alone."""
-    width, layers = middle.hidden_size, middle.num_hidden_layers
-    for size, colour in zip((16, 32, 64, 128), ("tab:cyan", "tab:blue", "tab:green", "tab:olive")):
-        heads = [each for each in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if each * size <= 4 * width]
-        heads = [each for each in heads if whole_groups(middle, each) == each]
+    width = middle.hidden_size
+    layers = middle.num_hidden_layers
+    for size, colour in COLOURS_OF_SIZES.items():
+        heads = [number for number in HEADS_DRAWN if number * size <= 4 * width]
+        heads = [number for number in heads if whole_groups(middle, number) == number]
         if heads:
-            shapes = [shape_at(middle, Dials(layers=layers, width=width, heads=each, head_dim=size)) for each in heads]
-            said = advise(shapes[0], length)
-            label = f"size {size}: kernels {said['kernels'].margin}, low-rank {said['low-rank']}"
-            totals = [each.count_parameters().total for each in shapes]
+            shapes = [shape_at(middle, Dials(layers, width, number, head_dim=size)) for number in heads]
+            verdicts = advise(shapes[0], length)
+            label = f"size {size}: kernels {verdicts['kernels'].margin}, low-rank {verdicts['low-rank']}"
+            totals = [shape.count_parameters().total for shape in shapes]
             axis.plot(heads, totals, ".-", color=colour, linewidth=1, label=label)
-    points = [(max(each.config.heads_per_layer), each.parameters.total) for each in candidates]
-    axis.plot(*zip(*points), "o", color="tab:blue", alpha=0.6, label="candidates")
+    most_heads = [max(candidate.config.heads_per_layer) for candidate in candidates]
+    totals = [candidate.parameters.total for candidate in candidates]
+    axis.plot(most_heads, totals, "o", color="tab:blue", alpha=0.6, label="candidates")
     if start is not None:
-        heads = max(start.heads_per_layer)
-        axis.plot(heads, start.count_parameters().total, "*", color="black", ms=12, label="start")
-        draw_lean(axis, 1, heads, marker(middle, length, start)("lean"))
-    axis.set(
-        xlabel=f"heads (lines: {layers} layers × {width})", xlim=(0.8, max(80, *(1.2 * each for each, _ in points)))
-    )
+        heads_of_start = max(start.heads_per_layer)
+        axis.plot(heads_of_start, start.count_parameters().total, "*", color="black", ms=12, label="start")
+        marked = marker(middle, length, start)
+        shares = {row.shares[1] for row in LEAN_ROWS}
+        draw_lean(axis, heads_of_start, shares, f"{marked('lean')}: heads of its rows")
+    axis.set(xlabel=f"heads (lines: {layers} layers × {width})", xlim=(LEAST_DEPTH, max(80, 1.2 * max(most_heads))))

@@ -29,10 +29,28 @@ class StepSetting:
 
     @property
     def value_bytes(self) -> int:
+        """Bytes of a value of a weight or an activation."""
         return BYTES[self.dtype]
 
+    @property
+    def mask_bytes(self) -> int:
+        """Bytes that dropout keeps for a value: a value on a CPU, a byte on an accelerator."""
+        if self.device == "cpu":
+            return self.value_bytes
+        return 1
+
     def length_of(self, config: LeanConfig) -> int:
-        return config.default_length if self.length is None else self.length
+        """Tokens of a sequence."""
+        if self.length is None:
+            return config.default_length
+        return self.length
+
+    def tokens_of(self, config: LeanConfig) -> int:
+        """Tokens of the batch."""
+        return self.batch_size * self.length_of(config)
+
+
+DEFAULT_STEP = StepSetting()
 
 
 @dataclass(frozen=True)
@@ -60,13 +78,16 @@ def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
     Eager attention keeps the softmax in float32, and, in another dtype, its copy. Dropout adds its mask (a byte on an
     accelerator, a value on a CPU) and the product.
     """
-    size, dropout = setting.value_bytes, config.attention_probs_dropout_prob > 0
+    if falls_back(config, setting):
+        return 3 * 4
     if setting.attention == "sdpa":
-        return 3 * 4 if falls_back(config, setting) else 0
-    mask = size if setting.device == "cpu" else 1
-    if dropout:
-        return 4 + mask + size
-    return 4 if size == 4 else 4 + size
+        return 0
+    softmax = 4
+    if config.attention_probs_dropout_prob > 0:
+        return softmax + setting.mask_bytes + setting.value_bytes
+    if setting.dtype == "float32":
+        return softmax
+    return softmax + setting.value_bytes
 
 
 def block_activations(config: LeanConfig, setting: StepSetting) -> int:
@@ -74,38 +95,48 @@ def block_activations(config: LeanConfig, setting: StepSetting) -> int:
 
     `estimate_activation_bytes` counts a byte per dropped value, as on an accelerator; a CPU keeps a value.
     """
-    size, length = setting.value_bytes, setting.length_of(config)
-    heads, tokens = sum(config.heads_per_layer), setting.batch_size * length
-    linear = config.estimate_activation_bytes(setting.batch_size, length, size)
-    matrices = attention_matrix_bytes(config, setting) * heads * tokens * length
-    wide = 2 * config.hidden_size * (size - 1) if config.hidden_dropout_prob and setting.device == "cpu" else 0
-    qkv = 3 * heads * config.head_dim * (4 - size) if falls_back(config, setting) else 0
-    return linear + matrices + (wide * config.num_hidden_layers + qkv) * tokens
+    size = setting.value_bytes
+    length = setting.length_of(config)
+    tokens = setting.tokens_of(config)
+    heads = sum(config.heads_per_layer)
+    kept = config.estimate_activation_bytes(setting.batch_size, length, size)
+    kept += attention_matrix_bytes(config, setting) * heads * tokens * length
+    if config.hidden_dropout_prob:
+        beyond_a_byte = setting.mask_bytes - 1
+        kept += 2 * config.hidden_size * beyond_a_byte * config.num_hidden_layers * tokens
+    if falls_back(config, setting):  # q, k and v in float32
+        kept += 3 * heads * config.head_dim * (4 - size) * tokens
+    return kept
 
 
 def scored_rows(config: LeanConfig, setting: StepSetting) -> tuple[int, int]:
     """Rows that reach the pretraining head in one step, and the classes that each is scored against."""
-    tokens = setting.batch_size * setting.length_of(config)
-    return {
-        "ForMaskedLM": lambda: (round(MASKED_SHARE * tokens), config.vocab_size),
-        "ForCausalLM": lambda: (tokens, config.vocab_size),
-        "ForImageClassification": lambda: (setting.batch_size, config.num_labels),
-    }[config.task_heads[0]]()
+    head = config.task_heads[0]
+    if head == "ForImageClassification":
+        return setting.batch_size, config.num_labels
+    tokens = setting.tokens_of(config)
+    if head == "ForMaskedLM":
+        return round(MASKED_SHARE * tokens), config.vocab_size
+    return tokens, config.vocab_size
 
 
 def outer_activations(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes that autograd keeps outside the blocks, without the loss: embeddings, last norm, input of the head."""
-    size, width = setting.value_bytes, config.hidden_size
-    tokens = setting.batch_size * setting.length_of(config)
-    mask = (size if setting.device == "cpu" else 1) if config.hidden_dropout_prob else 0
-    rows, _ = scored_rows(config, setting)
+    width = config.hidden_size
+    tokens = setting.tokens_of(config)
     head = config.task_heads[0]
     if head == "ForImageClassification":
         pixels = config.num_channels * config.image_shape[0] * config.image_shape[1] * setting.batch_size
-        return (pixels + tokens * width) * size + tokens * width * mask
-    if head == "ForMaskedLM":  # the embeddings' norm, and at the scored rows linear, activation, norm, linear
-        return (tokens + 4 * rows) * width * size + tokens * width * mask
-    return 2 * tokens * width * size + tokens * width * mask
+        values = pixels + tokens * width
+    elif head == "ForMaskedLM":  # the embeddings' norm, and at the scored rows linear, activation, norm, linear
+        rows, _ = scored_rows(config, setting)
+        values = (tokens + 4 * rows) * width
+    else:
+        values = 2 * tokens * width
+    kept = values * setting.value_bytes
+    if config.hidden_dropout_prob:
+        kept += tokens * width * setting.mask_bytes
+    return kept
 
 
 def largest_tensor(config: LeanConfig) -> int:
@@ -114,7 +145,28 @@ def largest_tensor(config: LeanConfig) -> int:
     return max(getattr(config, "vocab_size", 0), inner) * config.hidden_size
 
 
-def training_memory(config: LeanConfig, setting: StepSetting | None = None) -> TrainingMemory:
+def loss_bytes(config: LeanConfig, setting: StepSetting) -> int:
+    """Bytes of one float32 tensor of the head's scores: the log-softmax that the loss keeps."""
+    rows, classes = scored_rows(config, setting)
+    return 4 * rows * classes
+
+
+def logit_copy_bytes(config: LeanConfig, setting: StepSetting) -> int:
+    """Bytes of the logits in their own dtype, alive while the loss is computed; 0 where that is float32."""
+    if setting.dtype == "float32":
+        return 0
+    rows, classes = scored_rows(config, setting)
+    return setting.value_bytes * rows * classes
+
+
+def update_bytes(config: LeanConfig, setting: StepSetting, weights: int) -> int:
+    """Bytes of the optimizer's temporaries: two of the largest weight on a CPU, all weights on an accelerator."""
+    if setting.device == "cpu":
+        return 2 * largest_tensor(config) * setting.value_bytes
+    return weights
+
+
+def training_memory(config: LeanConfig, setting: StepSetting = DEFAULT_STEP) -> TrainingMemory:
     """Bytes of the tensors of one training step by AdamW, and their peak.
 
     Weights and the two states are there throughout. On top comes the largest of four moments: the loss (all
@@ -122,17 +174,20 @@ def training_memory(config: LeanConfig, setting: StepSetting | None = None) -> T
     gradient as wide as the MLP), the first block's (all gradients), and the update (all gradients; two temporaries as
     large as the largest weight on a CPU, one as large as all weights on an accelerator).
     """
-    setting = setting or StepSetting()
-    size, parameters = setting.value_bytes, config.count_parameters().total
-    weights = parameters * size
-    blocks, outer = block_activations(config, setting), outer_activations(config, setting)
-    rows, classes = scored_rows(config, setting)
-    scores = 4 * rows * classes
-    copies = 0 if size == 4 else size * rows * classes  # the logits in their own dtype, while the loss is computed
-    tokens = setting.batch_size * setting.length_of(config)
-    in_flight = tokens * config.intermediate_size * size
-    temporaries = 2 * largest_tensor(config) * size if setting.device == "cpu" else weights
-    at_loss = blocks + outer + 3 * scores + copies
-    last_block, first_block = blocks + outer + in_flight, weights + blocks // config.num_hidden_layers + in_flight
-    peak = 3 * weights + max(at_loss, last_block, first_block, weights + temporaries)
-    return TrainingMemory(weights, weights, 2 * weights, blocks + outer + scores, peak)
+    weights = config.count_parameters().total * setting.value_bytes
+    states = 2 * weights
+    blocks = block_activations(config, setting)
+    kept = blocks + outer_activations(config, setting)
+    scores = loss_bytes(config, setting)
+    in_flight = setting.tokens_of(config) * config.intermediate_size * setting.value_bytes
+    at_loss = kept + 3 * scores + logit_copy_bytes(config, setting)
+    at_last_block = kept + in_flight
+    at_first_block = weights + blocks // config.num_hidden_layers + in_flight
+    at_update = weights + update_bytes(config, setting, weights)
+    return TrainingMemory(
+        parameters=weights,
+        gradients=weights,
+        optimizer=states,
+        activations=kept + scores,
+        peak=weights + states + max(at_loss, at_last_block, at_first_block, at_update),
+    )

@@ -10,9 +10,10 @@ from rich.table import Table
 
 from ..configuration_leaner import LeanConfig
 from ..shapes import family_of
-from .advice import FIT_OFF, MOBILE_OFF, SOURCES, kernels_for
+from .advice import FIT_OFF, MOBILE_OFF, SOURCES, Source, Verdict, kernels_for
 from .memory import StepSetting
-from .solver import Candidate, human, human_bytes, human_count
+from .solver import Candidate
+from .units import human, human_bytes, human_count
 
 
 WIDTH = 100
@@ -32,7 +33,7 @@ MEASURED = "median ± half the interquartile range, the shapes taking turns; lat
 
 @dataclass(frozen=True)
 class Heading:
-    """What the first lines say: how many shapes fit, and which settings nobody gave (their flags' names)."""
+    """For the first lines: how many shapes fit, the settings that were left at their defaults, and `--like`."""
 
     fitting: int
     assumed: Sequence[str] = ()
@@ -40,19 +41,26 @@ class Heading:
 
 
 def share(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.0f}%"
+    """A share in percent; empty where there is none."""
+    if value is None:
+        return ""
+    return f"{100 * value:.0f}%"
 
 
-def heads_of(each: Candidate) -> str:
+def heads_of(candidate: Candidate) -> str:
     """Heads, the fewest and the most where layers differ."""
-    fewest = min(each.config.heads_per_layer)
-    most = max(each.config.heads_per_layer)
-    return str(most) if fewest == most else f"{fewest}-{most}"
+    fewest = min(candidate.config.heads_per_layer)
+    most = max(candidate.config.heads_per_layer)
+    if fewest == most:
+        return str(most)
+    return f"{fewest}-{most}"
 
 
 def listed(names: Sequence[str]) -> str:
     """`a, b and c`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def plain_table() -> Table:
@@ -78,51 +86,66 @@ def step_settings(setting: StepSetting) -> dict[str, str]:
     return {"batch": batch, "dtype": setting.dtype, "attention": attention, "device": setting.device}
 
 
+def count_line(shown: int, fitting: int) -> str:
+    """How many shapes fit, and how to see those that are not shown."""
+    if shown < fitting:
+        return f"{shown} of the {fitting} shapes that fit, by depth (--rows {fitting} shows all)"
+    if fitting > 1:
+        return f"{fitting} shapes fit, by depth"
+    return "1 shape fits"
+
+
 def heading_lines(shown: Sequence[Candidate], candidates: int, setting: StepSetting, heading: Heading) -> list[str]:
-    """How many of the shapes are shown, what was given, and what nobody gave."""
+    """How many of the shapes are shown; the settings that were given, taken from `--like`, or assumed."""
     config = shown[0].config
-    count = "1 shape fits"
-    if heading.fitting > 1:
-        count = f"{heading.fitting} shapes fit, by depth"
-    if candidates < heading.fitting:
-        count = f"{candidates} of the {heading.fitting} shapes that fit, by depth (--rows {heading.fitting} shows all)"
     data = data_settings(config, shown[0].flops.length)
-    settings = data | step_settings(setting)
-    of_start = [text for name, text in data.items() if heading.like and name in heading.assumed]
-    assumed = [settings[name] for name in settings if name in heading.assumed and settings[name] not in of_start]
-    given = [settings[name] for name in settings if name not in heading.assumed]
-    lines = [f"{family_of(config)}: {count}."]
-    lines += [f"Given: {', '.join(given)}."] if given else []
-    lines += [f"As in {heading.like}: {', '.join(of_start)}."] if of_start else []
-    lines += [f"Assumed: {', '.join(assumed)}."] if assumed else []
+    given = []
+    of_start = []
+    assumed = []
+    for name, text in (data | step_settings(setting)).items():
+        if name not in heading.assumed:
+            given.append(text)
+        elif name in data and heading.like:
+            of_start.append(text)
+        else:
+            assumed.append(text)
+    lines = [f"{family_of(config)}: {count_line(candidates, heading.fitting)}."]
+    for label, texts in (("Given", given), (f"As in {heading.like}", of_start), ("Assumed", assumed)):
+        if texts:
+            lines.append(f"{label}: {', '.join(texts)}.")
     return lines
 
 
 # Tables
 
 
-def cost_table(candidates: Sequence[Candidate], labels: Sequence[str]) -> Table:
-    """One row of costs per shape; columns that say nothing of these shapes are left out."""
+def cost_columns(candidates: Sequence[Candidate]) -> dict[str, list[str]]:
+    """The cells of the costs by column; columns that are empty for these shapes are left out."""
     unit = "image" if family_of(candidates[0].config) == "vit" else "token"
-    against = any(each.parameters_over_start is not None for each in candidates)
-    cached = any(each.kv_bytes_per_token is not None for each in candidates)
+    has_start = any(shape.parameters_over_start is not None for shape in candidates)
+    has_cache = any(shape.kv_bytes_per_token is not None for shape in candidates)
     columns: dict[str, list[str]] = {
-        "row": list(labels),
-        "layers\n× width": [f"{each.config.num_hidden_layers}×{each.config.hidden_size}" for each in candidates],
-        "heads\n× size": [f"{heads_of(each)}×{each.config.head_dim}" for each in candidates],
-        "\nMLP": [str(each.config.intermediate_size) for each in candidates],
-        "para-\nmeters": [human_count(each.parameters.total) for each in candidates],
-        "without\nembeddings": [human_count(each.parameters.without_embeddings) for each in candidates],
+        "layers\n× width": [f"{shape.config.num_hidden_layers}×{shape.config.hidden_size}" for shape in candidates],
+        "heads\n× size": [f"{heads_of(shape)}×{shape.config.head_dim}" for shape in candidates],
+        "\nMLP": [str(shape.config.intermediate_size) for shape in candidates],
+        "para-\nmeters": [human_count(shape.parameters.total) for shape in candidates],
+        "without\nembeddings": [human_count(shape.parameters.without_embeddings) for shape in candidates],
     }
-    if against:
-        columns["of\nstart"] = [share(each.parameters_over_start) for each in candidates]
-    columns[f"FLOPs\n/{unit}"] = [human(each.flops_unit) for each in candidates]
-    if against:
-        columns["of \nstart"] = [share(each.flops_over_start) for each in candidates]
-    columns["of it\nattention"] = [share(each.flops.attention / each.flops.forward) for each in candidates]
-    columns["training\nmemory"] = [human_bytes(each.memory.peak) for each in candidates]
-    if cached:
-        columns["KV bytes\n/token"] = [f"{each.kv_bytes_per_token:,}" for each in candidates]
+    if has_start:
+        columns["of\nstart"] = [share(shape.parameters_over_start) for shape in candidates]
+    columns[f"FLOPs\n/{unit}"] = [human(shape.flops_unit) for shape in candidates]
+    if has_start:
+        columns["of \nstart"] = [share(shape.flops_over_start) for shape in candidates]
+    columns["of it\nattention"] = [share(shape.flops.attention / shape.flops.forward) for shape in candidates]
+    columns["training\nmemory"] = [human_bytes(shape.memory.peak) for shape in candidates]
+    if has_cache:
+        columns["KV bytes\n/token"] = [f"{shape.kv_bytes_per_token:,}" for shape in candidates]
+    return columns
+
+
+def cost_table(candidates: Sequence[Candidate], labels: Sequence[str]) -> Table:
+    """One row of costs per shape."""
+    columns = {"row": labels, **cost_columns(candidates)}
     table = plain_table()
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
@@ -131,24 +154,34 @@ def cost_table(candidates: Sequence[Candidate], labels: Sequence[str]) -> Table:
     return table
 
 
-def measured_table(measurements: Sequence[dict[str, float]], candidates: Sequence[Candidate], labels) -> Table:
+def milliseconds(measurement: dict[str, float], name: str) -> str:
+    """A measured time with its spread."""
+    return f"{1e3 * measurement[name]:.1f} ± {1e3 * measurement[name + '_spread']:.1f}"
+
+
+def measured_table(
+    measurements: Sequence[dict[str, float]], candidates: Sequence[Candidate], labels: Sequence[str]
+) -> Table:
     """Times and memory of each shape on this machine, beside the memory that was computed."""
     table = plain_table()
     for name in ("row", "training\nstep ms", "items/s\ntraining", "inference\nms", "items/s\ninference"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("latency\nms", "GFLOP/s\ntraining", "training\nmemory", "of what was\ncomputed"):
         table.add_column(name, justify="right", no_wrap=True)
-    for label, row, each in zip(labels, measurements, candidates):
-        step, forward, latency = (
-            f"{1e3 * row[name]:.1f} ± {1e3 * row[name + '_spread']:.1f}"
-            for name in ("training_step_s", "inference_s", "latency_s")
+    for label, measurement, candidate in zip(labels, measurements, candidates):
+        training = measurement["training_items_per_second"]
+        peak = measurement["peak_memory_bytes"]
+        table.add_row(
+            label,
+            milliseconds(measurement, "training_step_s"),
+            f"{training:.1f}",
+            milliseconds(measurement, "inference_s"),
+            f"{measurement['inference_items_per_second']:.1f}",
+            milliseconds(measurement, "latency_s"),
+            f"{candidate.flops.training_step * training / 1e9:.1f}",
+            human_bytes(peak),
+            share(peak / candidate.memory.peak),
         )
-        training = row["training_items_per_second"]
-        inference = row["inference_items_per_second"]
-        peak = row["peak_memory_bytes"]
-        speed = each.flops.training_step * training / 1e9
-        cells = [step, f"{training:.1f}", forward, f"{inference:.1f}", latency, f"{speed:.1f}"]
-        table.add_row(label, *cells, human_bytes(peak), share(peak / each.memory.peak))
     return table
 
 
@@ -162,7 +195,7 @@ def verdict_tables(candidates: Sequence[Candidate], labels: Sequence[str]) -> li
         for label in labels[abreast]:
             table.add_column(label, justify="right", no_wrap=True)
         for name in SOURCES:
-            table.add_row(name, *(str(each.advice[name]) for each in candidates[abreast]))
+            table.add_row(name, *(str(candidate.advice[name]) for candidate in candidates[abreast]))
         tables.append(table)
     return tables
 
@@ -180,21 +213,30 @@ def source_table() -> Table:
 # Sentences
 
 
-def advice_sentence(each: Candidate) -> str:
-    """Which sources favour the shape and which oppose it, by what number; those that measured others are counted."""
-    head_dim = each.config.head_dim
-    verdicts = [(SOURCES[name], verdict) for name, verdict in each.advice.items() if name != "kernels"]
+def side(verdicts: list[tuple[Source, Verdict]], agrees: bool, head_dim: int) -> str:
+    """The sources that measured such a shape and are for it, or against it, with their numbers."""
+    reasons = []
+    for source, verdict in verdicts:
+        if verdict.agrees is agrees and not verdict.extrapolated:
+            reasons.append(source.explain(verdict, head_dim))
+    if not reasons:
+        return ""
+    verb = "favoured" if agrees else "opposed"
+    return f"{verb} by {listed(reasons)}"
 
-    parts = []
-    for agrees, word in ((True, "favoured"), (False, "opposed")):
-        spoken = [pair for pair in verdicts if pair[1].agrees is agrees and not pair[1].extrapolated]
-        if spoken:
-            parts.append(f"{word} by {listed([source.explain(verdict, head_dim) for source, verdict in spoken])}")
-    sentence = ", ".join(parts) if parts else "no source measured such a shape"
-    elsewhere = [verdict.agrees for _, verdict in verdicts if verdict.extrapolated and verdict.agrees is not None]
-    if elsewhere:
-        counts = f"{elsewhere.count(True)} favour and {elsewhere.count(False)} oppose it"
-        sentence += f"; of {len(elsewhere)} that measured other models or sizes, {counts}"
+
+def advice_sentence(candidate: Candidate) -> str:
+    """Which sources favour the shape and which oppose it, by what number; those that measured others are counted."""
+    head_dim = candidate.config.head_dim
+    verdicts = [(SOURCES[name], verdict) for name, verdict in candidate.advice.items() if name != "kernels"]
+    sides = [side(verdicts, agrees, head_dim) for agrees in (True, False)]
+    sentence = ", ".join(filter(None, sides))
+    if not sentence:
+        sentence = "no source measured such a shape"
+    extrapolated = [verdict.agrees for _, verdict in verdicts if verdict.extrapolated and verdict.agrees is not None]
+    if extrapolated:
+        counts = f"{extrapolated.count(True)} favour and {extrapolated.count(False)} oppose it"
+        sentence += f"; of {len(extrapolated)} that measured other models or sizes, {counts}"
     return sentence[0].upper() + sentence[1:] + "."
 
 
@@ -202,9 +244,9 @@ def advice_lines(candidates: Sequence[Candidate], labels: Sequence[str]) -> list
     """One sentence per shape, wrapped beneath its row's label, and what does not take a head size."""
     lines = [ADVICE]
     indent = max(map(len, labels)) + 2
-    for label, each in zip(labels, candidates):
+    for label, candidate in zip(labels, candidates):
         lines += textwrap.wrap(
-            advice_sentence(each),
+            advice_sentence(candidate),
             WIDTH,
             initial_indent=f"{label:>{indent - 2}}  ",
             subsequent_indent=" " * indent,
@@ -220,7 +262,8 @@ def advice_lines(candidates: Sequence[Candidate], labels: Sequence[str]) -> list
 
 
 def head_sizes(candidates: Sequence[Candidate]) -> list[int]:
-    return sorted({each.config.head_dim for each in candidates})
+    """The distinct head sizes, in rising order."""
+    return sorted({candidate.config.head_dim for candidate in candidates})
 
 
 def kernel_lines(candidates: Sequence[Candidate]) -> list[str]:
@@ -252,7 +295,8 @@ def plan_text(
     if start is not None:
         labels.insert(0, "start")
         shown.insert(0, start)
-    heading = heading or Heading(len(candidates))
+    if heading is None:
+        heading = Heading(len(candidates))
     parts: list[RenderableType] = ["\n".join(heading_lines(shown, len(candidates), setting, heading)), ""]
     parts += [cost_table(shown, labels), COSTS, ""]
     if measurements:
@@ -275,20 +319,23 @@ def plan_document(
     measurements: Sequence[dict[str, float]] | None = None,
 ) -> dict[str, object]:
     """Everything as one JSON document; `measurements` begin with the starting point's, if there is one."""
-    rows = [each.document() for each in candidates]
     shown = list(candidates)
     if start is not None:
-        rows.insert(0, start.document())
         shown.insert(0, start)
-    for row, measured in zip(rows, measurements or ()):
-        row["measured"] = measured
+    rows = [shape.document() for shape in shown]
+    if measurements is not None:
+        for row, measurement in zip(rows, measurements):
+            row["measured"] = measurement
+    start_row = None
+    if start is not None:
+        start_row = rows.pop(0)
     keys = ("optimises", "valid", "reference")
     described = {name: {key: getattr(source, key) for key in keys} for name, source in SOURCES.items()}
     return {
         "family": family_of(shown[0].config),
         "setting": {**asdict(setting), "length": shown[0].flops.length},
-        "start": None if start is None else rows[0],
-        "candidates": rows[-len(candidates) :],
+        "start": start_row,
+        "candidates": rows,
         "sources": described,
         "kernels": {size: kernels_for(size) for size in head_sizes(shown)},
     }

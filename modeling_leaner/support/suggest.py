@@ -1,4 +1,4 @@
-"""What is said of a name that nothing has: the nearest one that there is."""
+"""Suggestions for a name that does not exist: the nearest one that does."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -9,12 +9,16 @@ NEAR = 0.5  # of the letters, as difflib counts them
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The choice that is spelt most alike, whatever the case; None where none is near."""
-    choices = {choice.lower(): choice for choice in choices}
-    matches = get_close_matches(name.lower(), choices, n=1, cutoff=NEAR)
-    return choices[matches[0]] if matches else None
+    by_lower_case = {choice.lower(): choice for choice in choices}
+    matches = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=NEAR)
+    if not matches:
+        return None
+    return by_lower_case[matches[0]]
 
 
 def did_you_mean(name: str, choices: Iterable[str], form: str = "; did you mean {}?") -> str:
     """The end of a message about an unknown name, with the nearest choice in `form`; empty where none is near."""
     choice = nearest(name, choices)
-    return "" if choice is None else form.format(choice)
+    if choice is None:
+        return ""
+    return form.format(choice)

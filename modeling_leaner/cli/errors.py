@@ -1,0 +1,43 @@
+"""One style of error: a single line on stderr that names the command; never a traceback for a user's mistake."""
+
+from typing import Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+
+
+def print_error(command: str | None, message: str) -> None:
+    """One line on stderr; `command` is None for `leaner` itself."""
+    place = "leaner" if command is None else f"leaner {command}"
+    line = " ".join(message.split())
+    Console(stderr=True, soft_wrap=True).print(f"{place}: {line}", style="red", markup=False, highlight=False)
+
+
+class CommandGroup(TyperGroup):
+    """The commands of `leaner`. A command raises ValueError or OSError for what a user can put right.
+
+    Exit status 1 for these, 2 for unknown commands and options and for values of a wrong type.
+    """
+
+    def make_context(self, *args: Any, **extra: Any) -> typer.Context:
+        """Reads the options of `leaner` itself."""
+        try:
+            return super().make_context(*args, **extra)
+        except TyperException as error:
+            print_error(None, error.format_message())
+            raise typer.Exit(error.exit_code) from error
+
+    def invoke(self, context: typer.Context) -> Any:
+        """Reads the options of a command and runs it."""
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:  # nobody reads any more: typer ends quietly
+            raise
+        except TyperException as error:
+            print_error(context.invoked_subcommand, error.format_message())
+            raise typer.Exit(error.exit_code) from error
+        except (ValueError, OSError) as error:
+            print_error(context.invoked_subcommand, str(error))
+            raise typer.Exit(1) from error

@@ -1,0 +1,41 @@
+"""Files that are written whole or not at all, and never over another."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def free_path(flag: str, path: Path) -> Path:
+    """The path, where a new file can be; raises ValueError, naming the flag, where it is taken or has no folder."""
+    if path.name.startswith("."):
+        raise ValueError(f"{flag}: {path} is hidden or no name; expected a file's name")
+    try:
+        is_taken = path.exists() or path.is_symlink()
+        has_folder = path.parent.is_dir()
+    except (OSError, ValueError) as error:  # a name too long, a null byte
+        raise ValueError(f"{flag}: cannot be written ({error})") from error
+    if is_taken:
+        raise ValueError(f"{flag}: {path} exists already; expected a new name")
+    if not has_folder:
+        raise ValueError(f"{flag}: {path} cannot be written (no folder {path.parent})")
+    return path
+
+
+def write_new(flag: str, path: Path, content: bytes) -> None:
+    """Writes a whole file or none, and never over another. Raises ValueError, naming the flag."""
+    whole = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        whole.write_bytes(content)
+        path.open("x").close()  # takes the name; then the content arrives at once
+        try:
+            os.replace(whole, path)
+        except OSError:
+            path.unlink()
+            raise
+    except FileExistsError:
+        raise ValueError(f"{flag}: {path} exists already; expected a new name") from None
+    except OSError as error:
+        raise ValueError(f"{flag}: {path} cannot be written ({error.strerror})") from error
+    finally:
+        with suppress(OSError):  # its name may be too long to exist
+            whole.unlink()

@@ -1,0 +1,338 @@
+"""The published cards as a visitor of the Hub meets them: they parse, load, predict; their numbers are in the rows."""
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from huggingface_hub import ModelCard
+from jinja2 import UndefinedError
+from modeling_leaner.training import (
+    baselines,
+    cards,
+    figures,
+    findings,
+    index,
+    metadata,
+    reevaluate,
+    rendering,
+    row_errors,
+    wording,
+)
+from modeling_leaner.training.tasks import CausalLM, MaskedLM
+from PIL import Image
+from scipy import stats
+from transformers.utils import is_torchvision_available
+
+
+ROOT = Path(__file__).parent.parent
+CARDS = ROOT / "model_cards"
+FOLDERS = sorted(path.parent for path in CARDS.glob("*/config.json"))
+# transformers 5.17 has AutoImageProcessor only with torchvision:
+OLD = version("transformers") < "5.18" and not is_torchvision_available()
+RESULTS = {folder.name: json.loads((folder / "results.json").read_text()) for folder in FOLDERS}
+FIRST_OF_TASK = {results["task"]: name for name, results in RESULTS.items() if not OLD or "vit" not in name}
+LOADABLE = [folder for folder in FOLDERS if not OLD or "vit" not in folder.name]
+QUICK = [CARDS / name for name in FIRST_OF_TASK.values()]
+
+
+@pytest.fixture(scope="module")
+def grids():
+    """Every grid in git with its rows."""
+    before = Path.cwd()
+    os.chdir(ROOT)
+    try:
+        yield index.read_grids(Path("model_cards"))
+    finally:
+        os.chdir(before)
+
+
+def snippet_of(text):
+    return re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+
+
+@pytest.mark.parametrize(
+    "folders", [pytest.param(QUICK, id="one per task"), pytest.param(LOADABLE, id="all", marks=pytest.mark.full)]
+)
+def test_cards_predict_by_their_own_snippets(folders, tmp_path):
+    """With the Hub's repository replaced by the folder, in a process that cannot import the package."""
+    package_hidden = Path(reevaluate.__file__).read_text().split("def reduced")[0]
+    lines = [package_hidden, "sys.meta_path.insert(0, NoPackage())"]
+    for folder in folders:
+        code = snippet_of((folder / "README.md").read_text(encoding="utf-8"))
+        repository = f'"{metadata.HUB_OWNER}/{folder.name}"'
+        assert code.count(repository) == 1 and code.splitlines()[-1].startswith("print(")
+        lines.append(f"print({folder.name!r}, end=': ', flush=True)")
+        lines.append(f"exec({code.replace(repository, repr(str(folder)))!r}, {{}})")
+    (tmp_path / "snippets.py").write_text("\n".join(lines))
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-I", "snippets.py"]
+    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, (process.stdout[-500:], process.stderr[-2000:])
+    for folder in folders:
+        assert re.search(rf"^{folder.name}: \S", process.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_card_says_first_what_a_visitor_needs(folder):
+    """Use within 40 lines of the body; links, limits, citation; and what the Hub reads is what was written."""
+    results = RESULTS[folder.name]
+    card = ModelCard.load(folder / "README.md")
+    body = card.text.strip().splitlines()
+    assert body[0] == f"# {folder.name}" and "```python" in body[:40]
+    first = body[2].split(". ")[0]
+    assert " that " in first and ", not for " in first
+    needed = (metadata.PROJECT_URL, "arxiv.org/abs/2505.20802", "@software{modeling_leaner", "The best simple guess")
+    for text in needed:
+        assert text in card.text
+    assert card.text.count("σ_max/σ_min") == 1 and not re.search(r"\b0\.\d+ epochs", card.text)
+    assert {"modeling_leaner", "custom_code"} <= set(card.data.tags) and card.data.model_name == folder.name
+    assert card.data.pipeline_tag == metadata.HUB_TASK.get(results["task"], results["task"])
+    assert card.data.datasets == ([results["dataset"]] if "/" in results["dataset"] else None)
+    assert card.data.language == ("en" if "/" in results["dataset"] and "cifar" not in folder.name else None)
+    started = results["shape"].startswith("model_cards/")
+    expected = results["shape"].replace("model_cards", metadata.HUB_OWNER) if started else None
+    assert card.data.base_model == expected
+    written = metadata.evaluations(results, results["evidence"]["hub"])
+    assert sorted(map(str, card.data.eval_results)) == sorted(map(str, written))
+    for each in card.data.eval_results:
+        value = results["metrics"][f"eval_{each.metric_type}"]
+        assert each.metric_value == pytest.approx(value, rel=5e-4) and len(str(each.metric_value)) <= 6
+
+
+def test_the_index_is_short_and_grouped():
+    text = (CARDS / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 250
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    for name, results in RESULTS.items():
+        (section,) = (part for part in sections if f"| [{name}]({name}) |" in part)
+        assert section.startswith(index.TASKS[results["task"]])
+    assert text.count("32,957 of 36,181 training stories were sampled from a model") == 2
+    for path in ("forest-light.svg", "forest-dark.svg"):
+        assert path in text and (CARDS / path).read_text().startswith("<?xml")
+
+
+def values_of(grid):
+    """Reported values by shape and seed, from the rows alone, and whether higher is better."""
+    with (CARDS / "grids" / grid / "results.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["phase"] == "report" and row["status"] == "finished"]
+    values = {}
+    for row in rows:
+        values.setdefault(row["shape"].split("/")[1], {})[row["seed"]] = float(row["value"])
+    return values, rows[0]["higher_is_better"] == "1"
+
+
+def paired(values, baseline):
+    """Mean and interval of differences, by scipy."""
+    differences = np.array([values[seed] - baseline[seed] for seed in baseline])
+    test = stats.ttest_1samp(differences, 0)
+    return differences.mean(), [*test.confidence_interval(0.95)]
+
+
+def test_the_forest_plot_shows_the_rows(grids, monkeypatch):
+    """Its numbers are those of an independent computation from results.csv; and they are in the picture."""
+    lines = figures.comparisons({name: known.evidence for name, known in grids.items()})
+    shapes = {"twice the heads": "many-heads-mini", "half the layers": "shallow-mini", "both": "lean-mini"}
+    titles = {title: grid for grid, title in figures.TITLES.items()}
+    assert len(lines) == 15 and {line.group for line in lines} == set(titles)
+    for line in lines:
+        values, up = values_of(titles[line.group])
+        own, base = values[shapes[line.name]], values["mini"]
+        sign = 1 if up else -1
+        mean, interval = paired(own, base)
+        if "ListOps" in line.group:
+            assert line.interval is None and line.failed == 1
+            assert line.difference == pytest.approx(np.median([own[seed] - base[seed] for seed in base]))
+            assert line.baseline == pytest.approx(np.median([*base.values()]))
+        else:
+            assert line.difference == pytest.approx(sign * mean)
+            assert line.interval == pytest.approx(sorted(sign * limit for limit in interval))
+            assert line.baseline == pytest.approx(np.mean([*base.values()]))
+        guesses = json.loads((CARDS / "grids" / titles[line.group] / "guesses.json").read_text())
+        assert line.guess == (max if up else min)(each["value"] for each in guesses)
+    drawn = []
+    write = figures.write
+    monkeypatch.setattr(figures, "write", lambda *words, **options: drawn.append(words[3]) or write(*words, **options))
+    picture = figures.forest(lines, "dark")
+    assert picture.startswith(b"<?xml") and picture == figures.forest(lines, "dark") != figures.forest(lines, "light")
+    for line in lines:
+        assert figures.numbers(line) in drawn and f"{line.baseline:.3f}" in drawn
+    image = Image.open(io.BytesIO(figures.forest(lines, "light", "png")))
+    assert image.getpixel((2, 2))[3] == 0 and 800 <= image.width / 2 <= 840  # transparent, at a README's width
+
+
+def test_what_the_index_says_is_in_the_rows(grids):
+    """Each number of its paragraphs, by scipy from results.csv."""
+    said = " ".join(findings.findings(grids))
+    with_weights, without = values_of("sst2")[0], values_of("sst2-from-scratch")[0]
+    for shape in ("mini", "shallow-mini", "lean-mini"):
+        mean, interval = paired(with_weights[shape], without[shape])
+        assert f"{mean:+.3f} ({interval[0]:+.3f} to {interval[1]:+.3f}, includes 0)" in said
+    raw = {}
+    for grid, margin in (("enwik8-text-causal", 0.02), ("listops-short", 0.01)):
+        values, up = values_of(grid)
+        for shape in ("many-heads-mini", "shallow-mini", "lean-mini"):
+            later = np.array([values[shape][seed] - values["mini"][seed] for seed in "4567"]) * (1 if up else -1)
+            raw[grid, shape] = stats.ttest_1samp(later, -margin, alternative="greater").pvalue
+    ordered = sorted(raw, key=raw.__getitem__)
+    adjusted = {name: raw[name] * (len(raw) - place) for place, name in enumerate(ordered)}
+    assert f"4 × 3 on enwik8-text-causal p {adjusted['enwik8-text-causal', 'shallow-mini']:.3g}, which misses" in said
+    assert f"{adjusted['enwik8-text-causal', 'shallow-mini']:.4f}" == "0.0145"
+    causal = values_of("enwik8-text-causal")[0]
+    few, many = (
+        np.array([[causal[shape][seed] for seed in "1234567"] for shape in shapes]).mean(0)
+        for shapes in (("mini", "shallow-mini"), ("many-heads-mini", "lean-mini"))
+    )
+    gained = few - many  # a lower loss is better
+    test = stats.ttest_1samp(gained, 0)
+    low, high = test.confidence_interval(0.95)
+    changed = f"{gained.mean():+.3f} nats (95 % interval {low:+.3f} to {high:+.3f}; plus is better)"
+    assert f"{changed}, equivalent within ±0.02" in said
+    worst = max(
+        stats.ttest_1samp(gained, -0.02, alternative="greater").pvalue,
+        stats.ttest_1samp(gained, 0.02, alternative="less").pvalue,
+    )
+    assert f"TOST p {worst:.2g}" in said
+    assert "at the start in 46 of 46 pairs of runs and at the end in 42 of 46" in said
+    listops = values_of("listops-short")[0]
+    for shape, failed in (("mini", 1), ("many-heads-mini", 0), ("shallow-mini", 0), ("lean-mini", 0)):
+        assert f"{np.median([*listops[shape].values()]):.4f}, {failed} of 7 failed" in said
+
+
+def test_a_run_that_fails_is_told_from_a_bad_one():
+    cell = {"values": {str(seed): 0.5 + 0.01 * seed for seed in range(7)}}
+    assert wording.stray_seeds(cell, {"higher_is_better": True}) == []
+    cell["values"]["3"] = 0.1
+    assert wording.stray_seeds(cell, {"higher_is_better": True}) == ["3"]
+    assert wording.stray_seeds(cell, {"higher_is_better": False}) == []
+    del cell["values"]["0"], cell["values"]["1"], cell["values"]["2"]
+    assert wording.stray_seeds(cell, {"higher_is_better": True}) == []  # of four nothing can be said
+
+
+@dataclass
+class Half:
+    name: str = "x"
+
+
+def test_a_template_with_a_missing_field_makes_no_card():
+    with pytest.raises(UndefinedError, match="'metadata' is undefined"):
+        rendering.fill_card("model_card.md", Half())
+
+
+@pytest.mark.parametrize(
+    "files, message",
+    [
+        ([], "nothing: the folder is empty, expected config.json and results.json of a finished run"),
+        (["config.json"], "nothing/results.json: missing; leaner train writes it at the end of a run"),
+        (["results.json"], "nothing/config.json: missing; leaner train writes it"),
+        (None, "nothing: no such folder"),
+    ],
+)
+def test_a_folder_without_a_run_is_named(files, message, tmp_path):
+    folder = tmp_path / "nothing"
+    if files is not None:
+        folder.mkdir()
+        for name in files:
+            (folder / name).write_text("{}")
+    with pytest.raises(SystemExit, match=message):
+        cards.main([str(folder)])
+
+
+def packed(rows):
+    return Dataset.from_dict({"input_ids": rows})
+
+
+def test_a_bigram_is_interpolated():
+    """Against the formula of Witten and Bell, pair by pair; rows do not run into each other."""
+    rows = [[0, 1, 2, 1], [1, 2, 2], [3]]
+    model = baselines.Bigram.fit(packed(rows), 5, ignored=[])
+    pairs = [pair for row in rows for pair in zip(row, row[1:])]
+    frequency = (np.bincount([right for _, right in pairs], minlength=5) + 1) / (len(pairs) + 5)
+    assert model.frequency == pytest.approx(frequency)
+    for left in range(5):
+        followers = [right for start, right in pairs if start == left]
+        different = len(set(followers))
+        expected = [
+            (followers.count(right) + different * frequency[right]) / (len(followers) + different)
+            if followers
+            else frequency[right]
+            for right in range(5)
+        ]
+        assert np.exp(-model.nats(np.full(5, left), np.arange(5))) == pytest.approx(expected)
+        assert sum(expected) == pytest.approx(1)
+
+
+def test_guesses_of_language_models_read_what_the_model_reads():
+    """A causal model's bigram solves text in which the left neighbour decides; a masked one's sees the masks."""
+    rng = np.random.default_rng(0)
+    starts = rng.integers(5, 20, size=300)
+    rows = [[int(5 + (start - 5 + place) % 15) for place in range(12)] for start in starts]
+    task = SimpleNamespace(processing=SimpleNamespace(all_special_ids=[0]), config=SimpleNamespace(vocab_size=20))
+    task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
+    guesses = baselines.language_baselines(task, packed(rows), packed(rows[:50]), trained_on=100)
+    found = {each["name"]: each["value"] for each in guesses}
+    assert found["frequencies"] == pytest.approx(np.log(20), abs=0.35) and len(found) == 3
+    assert found["bigram, all training rows"] < found["bigram, as many rows as trained on"] < 0.2
+    assert issubclass(MaskedLM, baselines.LanguageModelling) and issubclass(CausalLM, baselines.LanguageModelling)
+
+
+def test_guesses_on_images_read_their_pixels():
+    """Images whose upper half tells the class are solved by the logistic regression, and not by the majority."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(2, size=200)
+    images = rng.integers(100, size=(200, 3, 32, 32))
+    images[labels == 1, :, :16] += 100
+    rows = Dataset.from_dict({"pixels": images.reshape(200, -1).astype(np.uint8), "labels": labels.tolist()})
+    config = SimpleNamespace(image_shape=(32, 32), num_channels=3)
+    task = SimpleNamespace(config=config, regression=False, metric="accuracy")
+    task.score = lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()}
+    small = baselines.small_images(task, rows)
+    assert small.shape == (200, 3 * 16 * 16)
+    assert small[0, 0] == pytest.approx(images[0, 0, :2, :2].mean() / 255, rel=1e-5)
+    found = {each["name"]: each["value"] for each in baselines.image_baselines(task, rows, rows)}
+    assert found["16 × 16 pixels"] > 0.95 and found["majority class"] < 0.65
+
+
+def test_shared_tokens_of_a_pair():
+    rows = packed([[1, 7, 8, 2, 8, 9, 2], [1, 5, 2, 5, 2], [1, 5, 2, 6, 2]])
+    assert baselines.overlaps(rows, separator=2)[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])
+
+
+def test_the_error_by_the_choice_of_rows():
+    """Of hits as the paired test has it; of a loss per token as resampling the rows finds it."""
+    rng = np.random.default_rng(0)
+    own, base = (np.stack([rng.integers(2, size=400), np.ones(400)], axis=1).astype(float) for _ in range(2))
+    difference, error = row_errors.paired_error(own, base)
+    hits = own[:, 0] - base[:, 0]
+    assert (difference, error) == pytest.approx((hits.mean(), stats.sem(hits)))
+    tokens = rng.integers(5, 60, size=400).astype(float)
+    own, base = (np.stack([tokens * rng.normal(loss, 1, size=400), tokens], axis=1) for loss in (6, 3))
+    difference, error = row_errors.paired_error(own, base)
+    drawn = [rng.integers(400, size=400) for _ in range(2000)]
+    again = [(own[rows, 0].sum() - base[rows, 0].sum()) / tokens[rows].sum() for rows in drawn]
+    assert difference == pytest.approx((own[:, 0].sum() - base[:, 0].sum()) / tokens.sum())
+    assert error == pytest.approx(np.std(again), rel=0.1)
+
+
+def test_cards_give_the_error_of_rows_beside_that_of_seeds():
+    """On SST-2 the choice of rows moves a difference more than the seed does."""
+    evidence = RESULTS["leanbert-shallow-mini-sst2"]["evidence"]
+    (each,) = (each for each in evidence["row_errors"] if each["shape"] == "bert/shallow-mini")
+    values = {cell["shape"]: cell["values"] for cell in evidence["cells"]}
+    own, base = values["bert/shallow-mini"], values["bert/mini"]
+    assert each["difference"] == pytest.approx(own["1"] - base["1"])  # the published seed's
+    spread = np.std([own[seed] - base[seed] for seed in base], ddof=1)
+    assert each["error"] > spread
+    text = (CARDS / "leanbert-shallow-mini-sst2" / "README.md").read_text()
+    assert f"{each['difference']:+.3f}, {each['error']:.3f} by rows, {spread:.3f} over seeds" in text
+    assert "conditional on the same held-out rows" in text

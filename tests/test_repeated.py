@@ -1,0 +1,94 @@
+"""What is given twice is refused: keys of recipes and grids, options of every command; both values are named."""
+
+import importlib
+import re
+
+import pytest
+from modeling_leaner.training import arguments, evaluate, grid, train
+from modeling_leaner.training.repeated import RepeatedKey, given_options, load_yaml
+
+
+GRID = "recipe: digits\nshapes: [vit/nano]\nbaseline: vit/nano\nseeds: [1]\nlearning_rates: [1e-3]\n"
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("task: causal-lm\nseed: 1\nseed: 2\n", "seed: given twice, as 1 (line 2) and 2 (line 3)"),
+        ("lr_scheduler_kwargs: {a: 1, a: 3}\n", "a: given twice, as 1 (line 1) and 3 (line 1)"),
+        ("data_files:\n- a.csv\ndata_files:\n", "data_files: given twice, as - a.csv (line 2) and nothing (line 3)"),
+    ],
+)
+def test_keys_of_a_recipe(tmp_path, text, message):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ValueError) as error:
+        arguments.parse(str(tmp_path / "mine.yaml"))
+    assert str(error.value) == f"{tmp_path / 'mine.yaml'}: {message}"
+
+
+def test_keys_of_a_grid(tmp_path):
+    path = tmp_path / "grid.yaml"
+    for text, message in (
+        (GRID + "seeds: [2, 3]\n", "seeds: given twice, as [1] (line 4) and [2, 3] (line 6)"),
+        (GRID + "tuning: {seed: 0, holdout: 9, seed: 4}\n", "seed: given twice, as 0 (line 6) and 4 (line 6)"),
+    ):
+        path.write_text(text)
+        with pytest.raises(grid.GridError) as error:
+            grid.load_grid(path)
+        assert str(error.value) == f"{path}: {message}"
+    path.write_text(GRID)
+    assert grid.load_grid(path).seeds == [1]
+
+
+def test_other_documents_are_read_as_before():
+    text = "base: &base {a: 1, b: 2}\nmore: {<<: *base, a: 3}\nlist: [{a: 1}, {a: 2}]\n1: x\n'1': y\n"
+    assert load_yaml(text) == {
+        "base": {"a": 1, "b": 2},
+        "more": {"a": 3, "b": 2},
+        "list": [{"a": 1}, {"a": 2}],
+        1: "x",
+        "1": "y",
+    }
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ("--seed 1 --seed 2", "seed: given twice on the command line, with 1 and 2"),
+        ("--seed 1 --seed=2", "seed: given twice on the command line, with 1 and 2"),
+        ("--max_steps 1 --max-steps 2", "max_steps: given twice on the command line, with 1 and 2"),
+        ("--data_files a b --data_files c", "data_files: given twice on the command line, with a b and c"),
+        ("--resume --seed 3 --resume", "resume: given twice on the command line"),
+    ],
+)
+def test_options_of_train_and_evaluate(tmp_path, capsys, options, message):
+    (tmp_path / "model.safetensors").touch()
+    for name, main, first in (("train", train.main, "digits"), ("evaluate", evaluate.main, str(tmp_path))):
+        with pytest.raises(SystemExit) as end:
+            main([first, *options.split()])
+        assert end.value.code == 1 and capsys.readouterr().err == f"leaner {name}: {message}\n"
+
+
+@pytest.mark.parametrize(
+    "module, options, message",
+    [
+        ("sweep", "grid.yaml --jobs 1 --jobs=2", "jobs: given twice on the command line, with 1 and 2"),
+        ("latency", "grid.yaml --rounds 1 --rounds 2", "rounds: given twice on the command line, with 1 and 2"),
+        ("publish", "grid.yaml --data_files a --data_files b c", "data_files: given twice .* with a and b c"),
+        ("verify", "--short --short", "short: given twice on the command line"),
+        ("tokenizer", "--kind bytes --output_dir x --kind words", "kind: given twice .* with bytes and words"),
+    ],
+)
+def test_options_of_the_other_commands(capsys, module, options, message):
+    with pytest.raises(SystemExit) as end:
+        importlib.import_module(f"modeling_leaner.training.{module}").main(options.split())
+    assert end.value.code == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_values_are_not_options():
+    parser = arguments.SettingsParser()
+    given = given_options(parser, ["--seed", "1", "--data_files", "a", "seed", "--", "--seed", "2"])
+    assert given == {"seed": ["1"], "data_files": ["a", "seed"]}
+    with pytest.raises(RepeatedKey, match="nonsense"):
+        given_options(parser, ["--nonsense", "--nonsense=1"])

@@ -1,0 +1,265 @@
+"""`leaner card`: README.md of published folders and of runs, from config.json and results.json, never by hand.
+
+A published folder's results.json holds `evidence`, the cells of its grid; its card shows them all: a table, a figure,
+what was not tested, the data and their terms. The text is that of `templates/`, the sentences those of wording.py.
+"""
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import figures, report, tables, wording
+from .evidence import check_evidence_fields
+from .folders import Run, check_fields, check_weights, read_run
+from .grid import is_folder_name
+from .metadata import PROJECT_URL, eval_results, metadata, repository
+from .rendering import fill_card
+from .snippets import snippet
+
+
+FIGURE, CURVES, METRICS = "evidence.png", "training.png", "metrics.jsonl"
+PUBLISHED = {  # of results.json beside `folders.FIELDS`, of a published folder; what ends in ? may be missing or null
+    str: "name cell weights_sha256 data_sha256 training_data.sha256?",
+    list: "partners",
+    dict: "evidence continuations? training_data?",
+    int: "training_data.rows?",
+    float: "train.epochs",
+    bool: "training_data.local?",
+}
+
+
+@dataclass
+class Beside:
+    """Another grid's cells on a card."""
+
+    summary: str
+    about: str
+    table: str
+    claims: str
+
+
+@dataclass
+class ModelCardContext:
+    """What `templates/model_card.md` names: Markdown, ready to be put in its place."""
+
+    metadata: str
+    name: str
+    purpose: str
+    standing: str
+    snippet: str
+    facts: dict[str, str]
+    scores: str
+    scores_note: str
+    guesses: str
+    comparison_intro: str
+    comparison: str
+    claims: str
+    comparison_notes: str
+    figure_text: str
+    details: str
+    glossary: str
+    beside: list[Beside]
+    fine_tuned: str | None
+    continuations: str | None
+    limits: list[str]
+    training: str
+    metric: str
+    data: str
+    project: str
+    commands: str
+    hardware: str
+    bibtex: str
+
+
+@dataclass
+class RunCardContext:
+    """What `templates/run_card.md` names."""
+
+    metadata: str
+    name: str
+    architecture: str
+    shape: str
+    snippet: str
+    scores: str
+    figure: bool
+    caution: str
+    training: str
+    commands: str
+    hardware: str
+
+
+def run_card(folder: Path, run: Run) -> str:
+    """The card of a run that is not published: its own numbers, nothing to compare them with."""
+    results = run.results
+    where = folder.name if folder.is_absolute() else folder.as_posix()
+    context = RunCardContext(
+        metadata=metadata(results, run.config.model_type),
+        name=f"{results['shape']} on {results['dataset']}",
+        architecture=results["architecture"],
+        shape=wording.run_shape(run.config, results),
+        snippet=snippet(results, run.config, where),
+        scores=tables.run_scores(results),
+        figure=(folder / CURVES).is_file(),
+        caution=wording.caution(run.settings),
+        training=wording.run_training(results, run.settings),
+        commands=wording.run_commands(run.command, where),
+        hardware=wording.run_hardware(results["environment"]),
+    )
+    return fill_card("run_card.md", context)
+
+
+def write_run_card(folder: Path) -> None:
+    """README.md of a run folder, written whole; ValueError as of `read_run`."""
+    report.write_bytes(folder / "README.md", run_card(folder, read_run(folder)).encode())
+
+
+def beside(evidence: dict[str, Any]) -> list[Beside]:
+    """The cells of the grid beside this one, and of the one beside that."""
+    other = evidence["beside"]
+    if other is None:
+        return []
+    here = Beside(
+        summary=f"the grid <code>{other['grid']}</code>",
+        about=wording.beside_about(other, evidence),
+        table=tables.comparison(other, own=""),
+        claims=wording.claims(other),
+    )
+    return [here, *beside(other)]
+
+
+def published_card(folder: Path, run: Run) -> str:
+    """The text of a published folder's card. Raises ValueError as of `own_cell`."""
+    results, config = run.results, run.config
+    evidence, name = results["evidence"], results["name"]
+    own = own_cell(folder, config, results)
+    context = ModelCardContext(
+        metadata=metadata(results, config.model_type, hub=evidence["hub"]),
+        name=name,
+        purpose=wording.purpose(config.model_type, results),
+        standing=wording.standing(results),
+        snippet=snippet(results, config, repository(name)),
+        facts=wording.facts(results, run.settings, own),
+        scores=tables.scores(results),
+        scores_note=wording.scores_note(results, own),
+        guesses=tables.guesses(evidence),
+        comparison_intro=wording.COMPARISON_INTRO,
+        comparison=tables.comparison(evidence, own["shape"]),
+        claims=wording.claims(evidence),
+        comparison_notes=wording.notes_on(evidence, results["rows"]),
+        figure_text=wording.figure_text(evidence),
+        details=tables.details(evidence, own["shape"]),
+        glossary=wording.glossary(evidence),
+        beside=beside(evidence),
+        fine_tuned=tables.fine_tuned(evidence),
+        continuations=wording.continuations(results),
+        limits=wording.limits(evidence, results),
+        training=wording.training(config, results, run.settings),
+        metric=evidence["metric"],
+        data=wording.data(results),
+        project=PROJECT_URL,
+        commands=wording.commands(results, run.command),
+        hardware=wording.hardware(results),
+        bibtex=wording.BIBTEX % PROJECT_URL,
+    )
+    return fill_card("model_card.md", context)
+
+
+def own_cell(folder: Path, config: Any, results: dict[str, Any]) -> dict[str, Any]:
+    """The cell that the folder is of. Raises ValueError where its numbers are not the folder's."""
+    evidence, file = results["evidence"], folder / "results.json"
+    own = next((cell for cell in evidence["cells"] if cell["shape"] == results["cell"]), None)
+    if own is None:
+        raise ValueError(f"{file}: cell is {results['cell']!r}, expected a shape of evidence.cells")
+    main = results["metrics"].get(f"eval_{evidence['metric']}")
+    fields = [
+        ("layers", own["layers"], config.num_hidden_layers),
+        ("heads", own["heads"], config.num_attention_heads),
+        ("head_dim", own["head_dim"], config.head_dim),
+        ("width", own["width"], config.hidden_size),
+        ("mlp", own["mlp"], config.intermediate_size),
+        ("parameters", own["parameters"], results["parameters"]),
+        ("values", own["values"].get(str(results["seed"])), main),
+    ]
+    for field, here, there in fields:
+        if here != there:
+            place = f"evidence.cells.{field}"
+            raise ValueError(f"{file}: {place} is {here} for {own['shape']}, expected {there} of this model")
+    return own
+
+
+def check_published(folder: Path, results: dict[str, Any]) -> None:
+    """Raises ValueError, naming file and field, where something that the card says is missing or of another type."""
+    file, values = folder / "results.json", report.flat(folder / "results.json", results)
+    check_fields(file, values, PUBLISHED)
+    with complete(file):
+        check_evidence_fields(file, values, "evidence.")
+    for name in (results["name"], *results["partners"]):
+        report.require(
+            is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens"
+        )
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise ValueError(f"{weights}: missing")
+    held = report.sha256(weights)
+    if held != results["weights_sha256"]:
+        raise ValueError(f"{weights}: weights_sha256 differs, {held} in place of {file}'s")
+
+
+@contextlib.contextmanager
+def complete(file: Path) -> Iterator[None]:
+    """Raises ValueError where a field is missing or wrong that lies so deep that no list of fields has it."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
+        if str(file) in str(error):
+            raise
+        raise ValueError(f"{file}: {type(error).__name__} {error}; leaner publish writes it") from error
+
+
+def render(folder: Path) -> tuple[str, dict[str, Any]]:
+    """The card's text and the results. Raises ValueError where config, results and weights do not fit each other."""
+    run = read_run(folder)
+    results = run.results
+    check_weights(folder, results["architecture"], run.config)
+    if "evidence" not in results and "weights_sha256" not in results:
+        return run_card(folder, run), results
+    check_published(folder, results)
+    with complete(folder / "results.json"):
+        return published_card(folder, run), results
+
+
+def write_card(folder: Path) -> None:
+    """README.md, of a published folder also its figures and `.eval_results/`; each whole, and once all is known."""
+    text, results = render(folder)
+    if "evidence" in results:
+        with complete(folder / "results.json"):
+            chart = figures.evidence_figure(results)
+        report.write_bytes(folder / FIGURE, chart)
+        if (folder / METRICS).is_file():
+            guess = wording.best_of(results["evidence"])
+            report.plot(folder / METRICS, folder / CURVES, results["main_metric"], guess)
+        if entries := eval_results(results):
+            (folder / ".eval_results").mkdir(exist_ok=True)
+            report.write_bytes(folder / ".eval_results" / "results.yaml", entries.encode())
+    report.write_bytes(folder / "README.md", text.encode())
+
+
+def main(argv: list[str]) -> None:
+    """The command; status 1 and one line for a folder that does not hold together."""
+    from .index import write_index
+
+    about = "Write README.md from config.json and results.json; without a folder, all published ones and the index."
+    parser = argparse.ArgumentParser(prog="leaner card", description=about)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a run folder or a published one")
+    folders, cards = parser.parse_args(argv).folders, Path("model_cards")
+    try:
+        for folder in folders or sorted(path.parent for path in cards.glob("*/results.json")):
+            write_card(folder)
+            print(folder / "README.md")
+        if not folders:
+            print(write_index(cards))
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"leaner card: {' '.join(str(error).split())}") from error

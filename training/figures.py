@@ -1,0 +1,310 @@
+"""The pictures of cards and index: a grid's cells, and the forest plot of all comparisons."""
+
+import io
+import itertools
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .comparison import row_error
+from .evidence import KINDS, dataset_name, kind
+from .wording import Evidence, best_of, direction, has_strays, stray_seeds
+
+
+COLOURS = dict(zip(KINDS, ("tab:blue", "tab:cyan", "tab:orange", "tab:red")))
+FURTHER = ("tab:green", "tab:purple", "tab:brown", "tab:pink")  # of cells that differ otherwise
+JITTER = 0.09  # of a line's height, between neighbouring seeds
+
+
+def png(figure: Figure) -> bytes:
+    """The picture's file."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=110)
+    return content.getvalue()
+
+
+def colours_of(evidence: Evidence) -> list[str]:
+    """One per cell: that of its kind in every figure."""
+    further = itertools.cycle(FURTHER)
+    return [COLOURS.get(kind(cell, evidence)) or next(further) for cell in evidence["cells"]]
+
+
+def draw_seeds(axis: Axes, place: int, values: list[float], colour: str) -> None:
+    """A dot per seed, none on another, and a bar at their mean."""
+    middle = (len(values) - 1) / 2
+    heights = [place + JITTER * (index - middle) for index in range(len(values))]
+    axis.plot(values, heights, "o", color=colour, alpha=0.8, markersize=5)
+    if len(values) > 1:
+        mean = statistics.fmean(values)
+        axis.plot([mean, mean], [place - 0.4, place + 0.4], color=colour, linewidth=2)
+
+
+def draw_row_error(axis: Axes, evidence: Evidence, rows: int, value: float) -> str | None:
+    """The standard error by the choice of rows as a bar below the cells; what it is."""
+    error = row_error(evidence["metric"], value, rows)
+    if error is None:
+        return None
+    place = len(evidence["cells"])
+    axis.errorbar([value], [place], xerr=[error], color="grey", capsize=4, linewidth=1.5)
+    return f"± 1 standard error\nby choice of {rows:,} rows"
+
+
+def draw_bars(axis: Axes, evidence: Evidence, values: list[float | None], title: str, form: str) -> None:
+    """One bar per cell with its number."""
+    for place, (value, colour) in enumerate(zip(values, colours_of(evidence))):
+        if value is not None:
+            axis.barh(place, value, height=0.6, color=colour, alpha=0.6)
+            axis.text(value, place, f" {value:{form}}", va="center", fontsize=8)
+    axis.set_title(title, fontsize=9)
+    axis.set_xlim(0, 1.35 * max((value for value in values if value is not None), default=1))
+    axis.set_xticks([])
+    for side in ("top", "right", "bottom"):
+        axis.spines[side].set_visible(False)
+
+
+def evidence_figure(results: dict[str, Any]) -> bytes:
+    """PNG of a grid's cells, a line each: every seed's metric, parameters, and milliseconds where they are known."""
+    evidence = results["evidence"]
+    cells = evidence["cells"]
+    timed = any(cell["latency"] for cell in cells)
+    figure = Figure((10, 1.6 + 0.6 * len(cells)), layout="constrained")
+    widths = [3, 1, 1] if timed else [3, 1]
+    axis, *bars = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
+    labels = [f"{cell['layers']} layers ×\n{cell['heads']} heads of {cell['head_dim']}" for cell in cells]
+    for place, (cell, colour) in enumerate(zip(cells, colours_of(evidence))):
+        draw_seeds(axis, place, list(cell["values"].values()), colour)
+    means = [cell["mean"] for cell in cells if cell["mean"] is not None]
+    scale = draw_row_error(axis, evidence, results["rows"], statistics.fmean(means)) if means else None
+    axis.set_yticks(range(len(cells) + (scale is not None)), labels + ([scale] if scale else []), fontsize=8)
+    axis.invert_yaxis()
+    axis.grid(axis="x", alpha=0.3)
+    axis.margins(x=0.08)
+    note_guess(axis, evidence)
+    draw_bars(bars[0], evidence, [(cell["parameters"] or 0) / 1e6 for cell in cells], "parameters, millions", ".2f")
+    if timed:
+        times = [cell["latency"]["1"]["seconds"] * 1e3 if cell["latency"] else None for cell in cells]
+        draw_bars(bars[1], evidence, times, "one input, ms", ".1f")
+    seeds = len(evidence["seeds"])
+    dots = f"{seeds} seeds a shape, each a dot, the bar their mean" if seeds > 1 else "one seed a shape"
+    figure.suptitle(f"{dataset_name(results)}: {dots}", fontsize=10)
+    return png(figure)
+
+
+def note_guess(axis: Axes, evidence: Evidence) -> None:
+    """The metric's name and direction; the best guess as a line where it is within the picture, else in words."""
+    text = f"{evidence['metric']}, {direction(evidence)}"
+    best = best_of(evidence)
+    if best is not None:
+        low, high = axis.get_xlim()
+        text += f"; best simple guess ({best[0]}) {best[1]:.3f}"
+        if low <= best[1] <= high:
+            axis.axvline(best[1], color="grey", linestyle=":")
+            text += ", dotted"
+    axis.set_xlabel(text, fontsize=9)
+
+
+@dataclass
+class Comparison:
+    """One line of the forest plot; differences and interval with plus = better."""
+
+    group: str
+    name: str
+    metric: str
+    difference: float
+    interval: list[float] | None
+    differences: list[float]  # of each seed
+    margin: float | None
+    baseline: float
+    guess: float | None
+    learned: bool | None
+    failed: int = 0  # seeds of which one run failed; then `difference` is the median and there is no interval
+
+
+TITLES = {
+    "cifar10": "LeanViT, CIFAR-10, 2 epochs",
+    "enwik8-text-causal": "LeanGPT, enwik8, causal",
+    "enwik8-text-masked": "LeanBERT, enwik8, masked",
+    "sst2": "LeanBERT, SST-2, pretrained",
+    "listops-short": "LeanBERT, ListOps, 10-30 tokens",
+}
+KIND_NAMES = {"more heads": "twice the heads", "fewer layers": "half the layers", "both": "both"}
+
+
+def comparisons(found: dict[str, Evidence]) -> list[Comparison]:
+    """The lines of the forest plot, from the evidence of each grid by its name."""
+    lines = []
+    for grid, title in TITLES.items():
+        evidence = found.get(grid)
+        if evidence is None:
+            continue
+        for cell in evidence["cells"]:
+            name = KIND_NAMES.get(kind(cell, evidence))
+            if name is not None and cell["difference"] is not None:
+                lines.append(compared(title, name, cell, evidence))
+    return lines
+
+
+def compared(title: str, name: str, cell: dict[str, Any], evidence: Evidence) -> Comparison:
+    """One cell against the baseline; the median of the seeds where a run failed."""
+    base = next(each for each in evidence["cells"] if each["shape"] == evidence["baseline"])
+    sign = 1 if evidence["higher_is_better"] else -1
+    seeds = [seed for seed in cell["values"] if seed in base["values"]]
+    differences = [sign * (cell["values"][seed] - base["values"][seed]) for seed in seeds]
+    interval, middle, reference = cell["interval"], sign * cell["difference"], base["mean"]
+    failed = len({*stray_seeds(cell, evidence), *stray_seeds(base, evidence)})
+    if has_strays(evidence):
+        interval = None
+        middle = statistics.median(differences)
+        reference = statistics.median(base["values"].values())
+    best = best_of(evidence)
+    return Comparison(
+        group=title,
+        name=name,
+        metric=evidence["metric"],
+        difference=middle,
+        interval=None if interval is None else sorted(sign * limit for limit in interval),
+        differences=differences,
+        margin=evidence["margin"],
+        baseline=reference,
+        guess=None if best is None else best[1],
+        learned=base["learned"],
+        failed=failed,
+    )
+
+
+@dataclass
+class Theme:
+    """Colours of a forest plot, which has no background of its own."""
+
+    text: str
+    faint: str
+    band: str
+    mark: str
+
+
+THEMES = {  # as of GitHub's
+    "light": Theme(text="#1f2328", faint="#8c959f", band="#ddf4ff", mark="#0969da"),
+    "dark": Theme(text="#e6edf3", faint="#848d97", band="#12324f", mark="#58a6ff"),
+}
+WIDTH = 8.6  # inches of 96 pixels: a README's width
+GROUP, NAME, NUMBERS, BASELINE, GUESS = -0.747, -0.70, 1.03, 1.56, 1.73  # columns, in shares of a panel's width
+FOOTER = (
+    "Bar: 95 % interval over seeds, paired, not corrected for their number. Diamond: median, where a run failed. "
+    "Small dots: seeds\n(arrow: outside). Band: the margin fixed before the first run. 8 × 3: the baseline's own "
+    "score. Guess: the best simple guess that\nreads the input; † the baseline is not clearly better than it."
+)
+
+
+def forest(lines: list[Comparison], theme: str, form: str = "svg") -> bytes:
+    """The forest plot: shares above, losses below, each on its own scale; transparent."""
+    colours = THEMES[theme]
+    panels = {
+        "difference in accuracy from 8 layers × 3 heads (right of 0 = better)": [
+            line for line in lines if line.metric != "loss"
+        ],
+        "difference in loss, nats a token, sign flipped (right of 0 = better)": [
+            line for line in lines if line.metric == "loss"
+        ],
+    }
+    panels = {title: panel for title, panel in panels.items() if panel}
+    heights = [len(panel) + len({line.group for line in panel}) + 1 for panel in panels.values()]
+    height = 0.235 * sum(heights) + 0.55 * len(panels) + 0.6
+    with matplotlib.rc_context({"svg.hashsalt": "forest", "svg.fonttype": "path"}):
+        figure = Figure((WIDTH, height))
+        axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+        space = 0.55 * len(panels) / (0.235 * sum(heights))
+        figure.subplots_adjust(left=0.285, right=0.66, top=0.995, bottom=1.05 / height, hspace=space)
+        for axis, (title, panel) in zip(axes, panels.items()):
+            draw_panel(axis, panel, colours)
+            axis.set_xlabel(title, fontsize=8.5, color=colours.text)
+        figure.text(0.006, 0.008, FOOTER, fontsize=7.8, color=colours.faint, linespacing=1.4)
+        content = io.BytesIO()
+        metadata = {"Date": None} if form == "svg" else None
+        figure.savefig(content, format=form, transparent=True, metadata=metadata, dpi=192)
+    return content.getvalue()
+
+
+def limits(panel: list[Comparison]) -> tuple[float, float]:
+    """The ends of a panel's axis: intervals and seeds are within, but for those of a comparison with a failed run."""
+    ends = [0.0]
+    for line in panel:
+        ends += line.interval or [line.difference]
+        ends += [] if line.failed else line.differences
+        ends += [] if line.margin is None else [-line.margin, line.margin]
+    room = 0.06 * (max(ends) - min(ends))
+    return min(ends) - room, max(ends) + room
+
+
+def draw_panel(axis: Axes, panel: list[Comparison], colours: Theme) -> None:
+    """The lines of one metric, a heading per group, and the columns of numbers on the right."""
+    axis.set_xlim(*limits(panel))
+    for column, text in ((NUMBERS, "difference (95 % interval)"), (BASELINE, "8 × 3"), (GUESS, "guess")):
+        write(axis, column, 0, text, colours.faint)
+    place = 0
+    for group in dict.fromkeys(line.group for line in panel):
+        lines = [line for line in panel if line.group == group]
+        place += 1
+        draw_heading(axis, place, lines, colours)
+        for line in lines:
+            place += 1
+            draw_line(axis, place, line, colours)
+    axis.axvline(0, color=colours.faint, linewidth=1)
+    axis.set_ylim(place + 0.7, -0.5)
+    axis.set_yticks([])
+    axis.tick_params(colors=colours.text, labelsize=8)
+    for side in ("top", "left", "right"):
+        axis.spines[side].set_visible(False)
+    axis.spines["bottom"].set_color(colours.faint)
+
+
+def draw_heading(axis: Axes, place: int, lines: list[Comparison], colours: Theme) -> None:
+    """A group's name with its absolute numbers, and the band of its margin behind its lines."""
+    first = lines[0]
+    write(axis, GROUP, place, f"{first.group}, {len(first.differences)} seeds", colours.text, "bold")
+    write(axis, BASELINE, place, f"{first.baseline:.3f}", colours.text)
+    guess = "–" if first.guess is None else f"{first.guess:.3f}"
+    write(axis, GUESS, place, guess if first.learned else f"{guess} †", colours.text)
+    if first.margin is not None:
+        middle = place + (len(lines) + 1) / 2
+        axis.barh(middle, 2 * first.margin, len(lines) + 0.1, -first.margin, color=colours.band)
+
+
+def write(axis: Axes, x: float, place: float, text: str, colour: str, weight: str = "normal") -> None:
+    """Text at a share of the panel's width, on the line `place`."""
+    options = {"transform": axis.get_yaxis_transform(), "va": "center", "fontsize": 8.5, "color": colour}
+    axis.text(x, place, text, fontweight=weight, **options)
+
+
+def draw_line(axis: Axes, place: float, line: Comparison, colours: Theme) -> None:
+    """Seeds as small dots, the interval as a bar, the mean (or, where a run failed, the median) as a large mark."""
+    low, high = axis.get_xlim()
+    inside = [value for value in line.differences if low <= value <= high]
+    axis.plot(inside, [place + 0.24] * len(inside), ".", color=colours.faint, markersize=4)
+    if min(line.differences) < low:
+        axis.plot([low], [place + 0.24], "<", color=colours.faint, markersize=4, clip_on=False)
+    if max(line.differences) > high:
+        axis.plot([high], [place + 0.24], ">", color=colours.faint, markersize=4, clip_on=False)
+    if line.interval is not None:
+        axis.plot(line.interval, [place, place], color=colours.mark, linewidth=2.2, solid_capstyle="butt")
+    axis.plot([line.difference], [place], "o" if line.interval else "D", color=colours.mark, markersize=5.5)
+    write(axis, NAME, place, line.name, colours.text)
+    write(axis, NUMBERS, place, numbers(line), colours.text)
+
+
+def signed(value: float) -> str:
+    """Three places with a sign, four where three would say zero."""
+    text = f"{value:+.3f}"
+    return f"{value:+.4f}" if float(text) == 0 else text
+
+
+def numbers(line: Comparison) -> str:
+    """The difference and its interval."""
+    if line.interval is not None:
+        low, high = line.interval
+        return f"{signed(line.difference)} ({signed(low)} to {signed(high)})"
+    failed = f", {line.failed} of {len(line.differences)} failed" if line.failed else ""
+    return f"{signed(line.difference)} median{failed}"

@@ -1,0 +1,305 @@
+"""What the rows of all grids say together, for the index: each number computed here, each sentence with its limits."""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .comparison import MAX_P, MIN_PAIRS, paired_statistics
+from .evidence import KINDS, baseline_of, finished, kind
+from .grid import Grid
+from .runs import Row, Run
+from .wording import Evidence, best_of, gain, label, median_score, row_errors_of, score, stray_seeds
+
+
+FIRST_SEEDS = (1, 2, 3)  # of the grids with seven: the others were added after these had been seen
+
+
+@dataclass
+class Known:
+    """A grid, its rows, and its evidence."""
+
+    grid: Grid
+    rows: dict[Run, Row]
+    evidence: Evidence
+
+
+Grids = dict[str, Known]
+
+
+def holm(values: dict[str, float]) -> dict[str, float]:
+    """p values corrected for their number by Holm's step-down method (1979): none below its predecessor, 1 at most."""
+    adjusted, highest = {}, 0.0
+    for place, name in enumerate(sorted(values, key=values.__getitem__)):
+        highest = max(highest, min(1.0, (len(values) - place) * values[name]))
+        adjusted[name] = highest
+    return adjusted
+
+
+def interval(values: Iterable[float] | None) -> str:
+    """`+0.001 to +0.024`."""
+    return " to ".join(f"{value:+.3f}" for value in values) if values else "one pair"
+
+
+def effect(values: list[float], baseline: list[float], higher_is_better: bool) -> dict[str, Any]:
+    """`paired_statistics` with plus = better."""
+    sign = 1 if higher_is_better else -1
+    return paired_statistics([sign * value for value in values], [sign * value for value in baseline])
+
+
+def verdicts(found: dict[str, Evidence]) -> str:
+    """Non-inferiority of every cell over all grids, corrected together; or that none can be tested.
+
+    The correction counts every comparison with enough seeds and a margin, also those whose baseline has not learned:
+    what is learned after the margins were fixed makes no test easier.
+    """
+    raw, barred = {}, []
+    for grid, evidence in found.items():
+        for cell in evidence["cells"]:
+            if cell["p_non_inferiority"] is None or not cell["pairs"] == len(evidence["seeds"]) >= MIN_PAIRS:
+                continue
+            name = f"{cell['shape']} on {grid}"
+            raw[name] = cell["p_non_inferiority"]
+            if not baseline_of(evidence)["learned"]:
+                barred.append(name)
+    if len(barred) == len(raw):
+        most = max((cell["n"] for evidence in found.values() for cell in evidence["cells"]), default=0)
+        text = (
+            f"“No loss of quality” needs {MIN_PAIRS} seeds (the most here is {most}), a margin fixed before the first "
+            "run, and a baseline that has learned: one clearly better than the best simple guess that reads the "
+            "input. No cell has all of it: none is decided."
+        )
+        return text + barred_note(barred, raw)
+    lines = []
+    for name, value in holm(raw).items():
+        if name not in barred:
+            said = "no loss of quality within the margin." if value < MAX_P else "undecided."
+            lines.append(f"- {name}: p = {raw[name]:.3g}, corrected {value:.3g}: {said}")
+    text = f"Non-inferiority, one-sided paired t, corrected by Holm over {len(raw)} comparisons:\n\n"
+    text += "\n".join(lines) + "\n\nWhere seeds were added after others had been seen, [LOG.md](LOG.md) says so."
+    if sum(len(evidence["cells"]) - 1 for evidence in found.values()) > len(lines):
+        text += (
+            f" Nothing is decided of the other cells: fewer than {MIN_PAIRS} seeds, a missing or failed one, no margin"
+            ", or a baseline not known to have learned."
+        )
+    return text + barred_note(barred, raw)
+
+
+def barred_note(barred: list[str], raw: dict[str, float]) -> str:
+    """The comparisons that lack nothing but a baseline that has learned, with what the test alone would say."""
+    if not barred:
+        return ""
+    adjusted = holm(raw)
+    passed = [f"{name} (corrected p {adjusted[name]:.2g})" for name in barred if adjusted[name] < MAX_P]
+    lack = "comparison lacks" if len(barred) == 1 else "comparisons lack"
+    text = f" {len(barred)} {lack} only the baseline that has learned"
+    return f"{text}; the test alone would pass {' and '.join(passed)}." if passed else f"{text}."
+
+
+def later_seeds(grids: Grids) -> str | None:
+    """The same test on the seeds that were added alone."""
+    raw = {}
+    for name, known in grids.items():
+        evidence = known.evidence
+        seeds = [str(seed) for seed in evidence["seeds"] if seed not in FIRST_SEEDS]
+        if len(evidence["seeds"]) < MIN_PAIRS or evidence["margin"] is None:
+            continue
+        base = baseline_of(evidence)["values"]
+        for cell in evidence["cells"]:
+            if cell["shape"] == evidence["baseline"] or not all(seed in cell["values"] for seed in seeds):
+                continue
+            values = [[each[seed] for seed in seeds] for each in (cell["values"], base)]
+            result = paired_statistics(*values, evidence["margin"], evidence["higher_is_better"])
+            raw[f"{cell['layers']} × {cell['heads']} on {name}"] = result["p_non_inferiority"]
+    if not raw:
+        return None
+    adjusted = holm(raw)
+    best = sorted(adjusted, key=adjusted.__getitem__)[:2]
+    named = ", ".join(
+        f"{name} p {adjusted[name]:.3g}" + (f", which misses {MAX_P:g}" if adjusted[name] >= MAX_P else "")
+        for name in best
+    )
+    return (
+        f"Seeds {FIRST_SEEDS[-1] + 1} and up were added after the first {len(FIRST_SEEDS)} had been seen. They alone, "
+        f"corrected in the same way: {named}."
+    )
+
+
+def pretraining(grids: Grids) -> str | None:
+    """SST-2 with and without the pretrained weights, the same tokenizer and seeds."""
+    if not {"sst2", "sst2-from-scratch"} <= grids.keys():
+        return None
+    with_weights, without = grids["sst2"].evidence, grids["sst2-from-scratch"].evidence
+    before, lines = {cell["shape"]: cell for cell in without["cells"]}, []
+    for cell in with_weights["cells"]:
+        other = before.get(cell["shape"])
+        if other is None or cell["n"] < 2:
+            continue
+        seeds = [seed for seed in cell["values"] if seed in other["values"]]
+        pairs = [[each["values"][seed] for seed in seeds] for each in (cell, other)]
+        result = effect(*pairs, with_weights["higher_is_better"])
+        sure = "" if result["interval"][0] * result["interval"][1] > 0 else ", includes 0"
+        lines.append(
+            f"{cell['layers']} × {cell['heads']} {cell['mean']:.3f} against {other['mean']:.3f}, "
+            f"{result['difference']:+.3f} ({interval(result['interval'])}{sure})"
+        )
+    best = best_of(with_weights)
+    text = (
+        "**What masked pretraining was worth on SST-2** (accuracy, same tokenizer, 3 seeds, 95 % intervals): "
+        f"{'; '.join(lines)}. From scratch, 300 steps of tuning found no rate for 8 × 6."
+    )
+    return text if best is None else f"{text} A {best[0]} without any transformer has {best[1]:.3f}."
+
+
+def conditioning(grids: Grids) -> str | None:
+    """κ of runs that differ in the number of heads alone, of the grids whose weights start at random."""
+    start = end = pairs = 0
+    for known in grids.values():
+        evidence = known.evidence
+        if evidence["start_from"]:
+            continue
+        cells = {kind(cell, evidence): cell for cell in evidence["cells"]}
+        for few, many in (("baseline", "more heads"), ("fewer layers", "both")):
+            if few not in cells or many not in cells:
+                continue
+            rows = {name: by_seed(known, cells[name]) for name in (few, many)}
+            for seed in rows[few].keys() & rows[many].keys():
+                one, other = rows[few][seed], rows[many][seed]
+                if None in (one["kappa_start"], other["kappa_start"], one["kappa_end"], other["kappa_end"]):
+                    continue
+                pairs += 1
+                start += other["kappa_start"] < one["kappa_start"]
+                end += other["kappa_end"] < one["kappa_end"]
+    if not pairs:
+        return None
+    return (
+        f"**Conditioning.** Doubling the heads lowered κ, the condition number of the head outputs, at the start in "
+        f"{start} of {pairs} pairs of runs and at the end in {end} of {pairs} (all grids from random weights)"
+    )
+
+
+def by_seed(known: Known, cell: dict[str, Any]) -> dict[int, Row]:
+    """The reported rows of a cell."""
+    return {row["seed"]: row for row in finished(known.grid, cell, known.rows)}
+
+
+def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str]) -> dict[str, Any] | None:
+    """The mean of two cells against the mean of two others, seed by seed, plus = better; None without all four."""
+    cells = {kind(cell, evidence): cell for cell in evidence["cells"]}
+    if not cells.keys() >= {*few, *many}:
+        return None
+    seeds = [seed for seed in cells[few[0]]["values"] if all(seed in cells[name]["values"] for name in (*few, *many))]
+    means = [
+        [statistics.fmean(cells[name]["values"][seed] for name in names) for seed in seeds] for names in (many, few)
+    ]
+    return effect(*means, evidence["higher_is_better"])
+
+
+def equivalence(result: dict[str, Any], margin: float) -> float:
+    """p of two one-sided paired t tests (TOST) that a difference lies within ± margin."""
+    from scipy.stats import t  # takes seconds to import
+
+    freedom = result["pairs"] - 1
+    error = (result["interval"][1] - result["difference"]) / float(t.ppf(0.975, freedom))
+    return float(t.sf((margin - abs(result["difference"])) / error, freedom))
+
+
+def heads_on_loss(grids: Grids) -> str | None:
+    """The main effects of heads and of layers on causal enwik8."""
+    known = grids.get("enwik8-text-causal")
+    if known is None:
+        return None
+    margin = known.evidence["margin"]
+    heads = main_effect(known.evidence, ("baseline", "fewer layers"), ("more heads", "both"))
+    layers = main_effect(known.evidence, ("baseline", "more heads"), ("fewer layers", "both"))
+    if heads is None or heads["interval"] is None or margin is None:
+        return None
+    within = "equivalent" if max(map(abs, heads["interval"])) < margin else "not shown to be equivalent"
+    means = {kind(cell, known.evidence): cell["mean"] for cell in known.evidence["cells"]}
+    scores = ", ".join(f"{means[name]:.3f}" for name in KINDS)
+    changed = f"{heads['difference']:+.3f} nats (95 % interval {interval(heads['interval'])}; plus is better)"
+    return (
+        f"The loss hardly moved: on causal enwik8 (loss {scores} for 8 × 3, 8 × 6, 4 × 3, 4 × 6; lower is better) "
+        f"twice the heads changed it by {changed}, {within} within ±{margin:g} (TOST p "
+        f"{equivalence(heads, margin):.2g}); half the layers by "
+        f"{layers['difference']:+.3f} ({interval(layers['interval'])})."
+    )
+
+
+def failures(grids: Grids) -> str | None:
+    """ListOps: how many runs failed, and medians."""
+    known = grids.get("listops-short")
+    if known is None or not any(stray_seeds(cell, known.evidence) for cell in known.evidence["cells"]):
+        return None
+    evidence = known.evidence
+    cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence["cells"])
+    base = baseline_of(evidence)
+    strays = stray_seeds(base, evidence)
+    kept = [seed for seed in base["values"] if seed not in strays]
+    others = []
+    for cell in evidence["cells"]:
+        if cell is not base:
+            result = effect(
+                [cell["values"][seed] for seed in kept],
+                [base["values"][seed] for seed in kept],
+                evidence["higher_is_better"],
+            )
+            name = f"{cell['layers']} × {cell['heads']}"
+            others.append(f"{name} {result['difference']:+.3f} ({interval(result['interval'])})")
+    best = best_of(evidence)
+    return (
+        f"**ListOps: medians, because one run failed** (accuracy, higher is better; best simple guess {best[1]:.3f}). "
+        f"{cells}. Against 8 × 3 without the failed seed, a choice made after seeing it: {'; '.join(others)}."
+    )
+
+
+def row_sampling(grids: Grids) -> str | None:
+    """Of published pairs, the choice of held-out rows beside that of the seed."""
+    lines = [f"{text} ({name})" for name, known in grids.items() for text in row_errors_of(known.evidence)]
+    if not lines:
+        return None
+    return (
+        "**Rows and seeds.** Intervals over seeds are conditional on the held-out rows. Of the published pairs, one "
+        "run each, the difference from 8 × 3 (plus is better), its standard error by the choice of rows, and the sd "
+        f"of such differences over the seeds: {'; '.join(lines)}."
+    )
+
+
+def length_of_training(grids: Grids) -> str | None:
+    """What longer training did to the order of the published pairs; one seed each."""
+    lines = []
+    for name in ("tinystories", "cifar10-long"):
+        known = grids.get(name)
+        if known is None:
+            continue
+        base = baseline_of(known.evidence)
+        for cell in known.evidence["cells"]:
+            if cell is not base and cell["difference"] is not None:
+                ahead = gain(cell["difference"], known.evidence)
+                values = f"{score(cell, '.3f')} against {score(base, '.3f')}"
+                lines.append(f"{name}, {known.evidence['metric']} {values}, {ahead:+.3f} (plus is better)")
+    if not lines:
+        return None
+    return (
+        "**Longer training may turn the order.** 4 × 6 against 8 × 3, one seed each, which may be chance: "
+        f"{'; '.join(lines)}. Of the 36,181 training stories of TinyStories, 32,957 were sampled from a 15M-parameter "
+        "model."
+    )
+
+
+def findings(grids: Grids) -> list[str]:
+    """Paragraphs for the index."""
+    found = {name: known.evidence for name, known in grids.items()}
+    kappa, moved = conditioning(grids), heads_on_loss(grids)
+    together = f"{kappa}. {moved}" if kappa and moved else None
+    verdict = f"**Verdicts.** {verdicts(found)}"
+    parts = [
+        verdict,
+        later_seeds(grids),
+        together,
+        failures(grids),
+        pretraining(grids),
+        row_sampling(grids),
+        length_of_training(grids),
+    ]
+    return [part for part in parts if part]

@@ -1,0 +1,137 @@
+"""Run folders and published ones, read and checked; ValueError where config, results and weights do not fit."""
+
+import contextlib
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, PreTrainedConfig
+
+from modeling_leaner.shapes import CONFIG_CLASSES
+
+from . import report
+from .arguments import TASKS, SettingsParser, tokens_of
+
+
+FAMILIES = tuple(kind.model_type for kind in CONFIG_CLASSES.values())
+SIZES = "hidden_size num_hidden_layers num_attention_heads head_dim intermediate_size".split()
+FIELDS = {  # of results.json; what ends in ? may be missing or null
+    dict: "metrics recipe train environment",
+    str: "task dataset dataset_config? split shape architecture main_metric license? chance.name? environment.python "
+    "environment.platform environment.processor environment.device environment.git_commit? train.peak_memory_kind",
+    bool: "higher_is_better",
+    int: "rows seed parameters train.steps train.peak_memory_bytes environment.threads",
+    float: "learning_rate chance.value? train.seconds train.items_per_second? train.input_pipeline_share? train.loss?",
+}
+
+
+class Run(NamedTuple):
+    """A folder's configuration and results, all settings of its training, and the command that trains it again."""
+
+    config: PreTrainedConfig
+    results: dict[str, Any]
+    settings: dict[str, Any]
+    command: str
+
+
+def check_fields(file: Path, values: dict[str, Any], fields: dict[type, str], prefix: str = "") -> None:
+    """Raises ValueError for the first of `fields` that is missing or of another type; `values` are `report.flat`."""
+    for kind, names in fields.items():
+        for name in names.split():
+            place = prefix + name.rstrip("?")
+            value = values.get(place)
+            allowed = (float, int) if kind is float else (kind,)
+            good = type(value) in allowed or (value is None and "?" in name)
+            report.require(good, file, place, value, kind.__name__)
+            if kind is int or name.rpartition(".")[2].startswith(("seconds", "epochs", "hours")):
+                report.require(value is None or value >= 0, file, place, value, "a number from 0")
+
+
+def check_there(folder: Path) -> None:
+    """Raises ValueError that says what is missing, where a folder holds no finished run."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    if not any(folder.iterdir()):
+        raise ValueError(f"{folder}: the folder is empty, expected config.json and results.json of a finished run")
+    for name in ("results.json", "config.json"):
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder / name}: missing; leaner train writes it at the end of a run")
+
+
+def read_config(folder: Path) -> PreTrainedConfig:
+    """The configuration of a folder, once it states its family and sizes. Raises ValueError that names the field."""
+    path = folder / "config.json"
+    values = report.flat(path, json.loads(path.read_text(encoding="utf-8")))
+    for name, kind in {"model_type": str, **dict.fromkeys(SIZES, int)}.items():
+        report.require(type(values.get(name)) is kind, path, name, values.get(name), kind.__name__)
+    family = values["model_type"]
+    report.require(family in FAMILIES, path, "model_type", family, f"one of {FAMILIES}")
+    return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
+def read_results(folder: Path, config: PreTrainedConfig) -> Run:
+    """The results of a folder, compared with its configuration. Raises ValueError that names the field."""
+    file = folder / "results.json"
+    values = report.flat(file, json.loads(file.read_text(encoding="utf-8")))
+    check_fields(file, values, FIELDS)
+    check_fields(file, values, {float: " ".join(name for name in values if name.startswith("metrics."))})
+    results = values[""]
+    classes = [target.split(".")[1] for target in config.auto_classes().values() if "For" in target]
+    kind = results["architecture"]
+    report.require(kind in classes, file, "architecture", kind, f"one of {classes}")
+    parameters = config.count_parameters(kind).total
+    words = tokens_of({"shape": results["shape"], "seed": results["seed"], **results["recipe"]}, SettingsParser())
+    settings = vars(SettingsParser().parse_tokens(words))
+    main = "eval_" + results["main_metric"].removeprefix("eval_")
+    metrics = list(results["metrics"])
+    report.require(results["task"] in TASKS, file, "task", results["task"], f"one of {TASKS}")
+    report.require(main in metrics or not (metrics or results["rows"]), file, "main_metric", main, f"one of {metrics}")
+    report.require(results["parameters"] == parameters, file, "parameters", results["parameters"], f"{parameters}")
+    return Run(config, results, settings, shlex.join(["leaner", "train", *words]))
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors become a ValueError that begins with the file's name."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise ValueError(f"{path}: {error}") from error
+
+
+def read_run(folder: Path) -> Run:
+    """What a folder holds of its run. Raises ValueError that names the file and the missing or wrong field."""
+    check_there(folder)
+    with naming(folder / "config.json"):
+        config = read_config(folder)
+    with naming(folder / "results.json"):
+        return read_results(folder, config)
+
+
+def check_weights(folder: Path, architecture: str, config: PreTrainedConfig) -> None:
+    """Raises ValueError where model.safetensors, if there is one, does not hold the tensors of the configuration."""
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        return
+    with torch.device("meta"):
+        model_class = getattr(transformers, f"AutoModel{'For' + architecture.split('For')[1]}")
+        model = model_class.from_config(config, trust_remote_code=False)
+    expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    try:
+        with safe_open(path, framework="pt") as file:
+            held = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path}: damaged or not safetensors ({error})") from error
+    for name in sorted(expected.keys() | held.keys()):
+        if name in tied and name not in held:
+            continue
+        if held.get(name) != expected.get(name):
+            raise ValueError(f"{path}: {name} is {held.get(name)}, expected {expected.get(name)} of config.json")

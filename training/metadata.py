@@ -1,0 +1,98 @@
+"""What the Hub reads of a card: its YAML metadata, and `.eval_results/results.yaml`."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
+
+
+HUB_OWNER = "OWNER"  # of the repositories; replaced by the account's name before a push
+PROJECT_URL = f"https://github.com/{HUB_OWNER}/modeling_leaner"
+HUB_TASK = {"masked-lm": "fill-mask", "causal-lm": "text-generation", "sequence-classification": "text-classification"}
+HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity", "exact_match")
+DATASET_NAMES = {  # of rows that are not the Hub dataset's own
+    "LTCB/enwik8": "articles of enwik8, without markup",
+    "roneneldan/TinyStories": "955 stories of TinyStories",
+    "listops-short": "ListOps of 10-30 tokens, generated",
+}
+NO_LANGUAGE = ("listops", "listops-short", "python-docs")  # built-in text that is no English
+
+
+def repository(name: str) -> str:
+    """The Hub id of a published folder."""
+    return f"{HUB_OWNER}/{name}"
+
+
+def rounded(value: float) -> float:
+    """Four digits; a standard error, which the text states, is in the third at best."""
+    return float(f"{value:.4g}")
+
+
+def named_metrics(results: dict[str, Any]) -> dict[str, float]:
+    """The metrics of the evaluation without `eval_`, the main one first."""
+    named = {key.removeprefix("eval_"): value for key, value in sorted(results["metrics"].items())}
+    main = results["main_metric"].removeprefix("eval_")
+    return {main: named[main], **named} if named else {}
+
+
+def dataset_id(dataset: str) -> str:
+    """The name of a dataset as the Hub accepts it; a card names no path on somebody's disk."""
+    if re.fullmatch(r"([\w.-]+/)?[\w.-]+", dataset):
+        return dataset
+    return re.sub(r"[^\w.]+", "-", Path(dataset).name).strip("-.") or "local"
+
+
+def evaluations(results: dict[str, Any], hub: bool) -> list[EvalResult] | None:
+    """The card's model-index. Without `hub`, the name says that the rows are not the Hub dataset's own."""
+    task, dataset = HUB_TASK.get(results["task"], results["task"]), dataset_id(results["dataset"])
+    name = dataset if hub else DATASET_NAMES.get(dataset, f"{dataset}, local rows")
+    about = {"dataset_config": results.get("dataset_config"), "dataset_split": results["split"]}
+    metrics = named_metrics(results).items()
+    return [EvalResult(task, dataset, name, metric, rounded(value), **about) for metric, value in metrics] or None
+
+
+def metadata(results: dict[str, Any], model_type: str, hub: bool = True) -> str:
+    """The YAML by which the Hub shows and finds the model.
+
+    Args:
+        hub: the evaluation rows are those of the Hub dataset.
+    """
+    dataset, published = dataset_id(results["dataset"]), "evidence" in results
+    text = results["task"] != "image-classification" and dataset not in NO_LANGUAGE
+    started = results["shape"].removeprefix("model_cards/") if results["shape"].startswith("model_cards/") else None
+    optional = {
+        "language": "en" if text and published else None,
+        "license": results.get("license"),
+        "datasets": [dataset] if "/" in dataset else None,
+        "metrics": [name for name in named_metrics(results) if name in HUB_METRICS] or None,
+        "base_model": repository(started) if started else None,
+        "base_model_relation": "finetune" if started else None,
+    }
+    name = results.get("name") or "-".join(Path(results["shape"].removesuffix(".json")).parts[-2:])
+    return ModelCardData(
+        library_name="transformers",
+        pipeline_tag=HUB_TASK.get(results["task"], results["task"]),
+        model_name=name,
+        eval_results=evaluations(results, hub),
+        tags=["modeling_leaner", model_type, "custom_code"],
+        **{key: value for key, value in optional.items() if value is not None},
+    ).to_yaml()
+
+
+def eval_entries(results: dict[str, Any]) -> list[EvalResultEntry]:
+    """The main metric in the Hub's newer form; none where the rows are not those of a dataset of the Hub."""
+    if not results["evidence"]["hub"]:
+        return []
+    name = results["main_metric"].removeprefix("eval_")
+    config = results.get("dataset_config") or "default"
+    notes = f"{name} on {results['split']}, {results['rows']} rows, seed {results['seed']}"
+    value = rounded(results["metrics"][f"eval_{name}"])
+    return [EvalResultEntry(dataset_id=results["dataset"], task_id=config, value=value, notes=notes)]
+
+
+def eval_results(results: dict[str, Any]) -> str | None:
+    """What `.eval_results/results.yaml` holds; None where there is nothing for the Hub to show."""
+    entries = eval_result_entries_to_yaml(eval_entries(results))
+    return yaml.safe_dump(entries, sort_keys=False) if entries else None

@@ -1,0 +1,28 @@
+"""The Markdown templates of `templates/`: text that a person can read, filled from one dataclass each."""
+
+from dataclasses import fields
+from pathlib import Path
+
+from huggingface_hub import ModelCard
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+
+TEMPLATES = Path(__file__).parent / "templates"
+ENVIRONMENT = Environment(  # Markdown, nothing to escape
+    loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True
+)
+
+
+def fill(template: str, context: object) -> str:
+    """The text of a template with the fields of a dataclass.
+
+    Raises:
+        jinja2.UndefinedError: the template names a field that `context` lacks.
+    """
+    values = {field.name: getattr(context, field.name) for field in fields(context)}
+    return ENVIRONMENT.get_template(template).render(values)
+
+
+def fill_card(template: str, context: object) -> str:
+    """The same of a template that begins with metadata. Raises ValueError where that is no YAML for the Hub."""
+    return str(ModelCard(fill(template, context)))

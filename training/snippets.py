@@ -1,0 +1,74 @@
+"""A few lines that load a model from the Hub or a folder and print what it makes of one input."""
+
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+
+EXAMPLES = {  # dataset → an input of its kind
+    "nyu-mll/glue": "a gripping and often funny film",
+    "listops-short": "[MAX 2 9 [MIN 4 7 ] 0 ]",
+    "roneneldan/TinyStories": "Once upon a time there was a little dog",
+    "python-docs": "Return the",
+}
+TEXT = "The city is the capital of the country"
+
+LOAD_TEXT = """\
+from transformers import {auto}, AutoTokenizer
+
+repository = "{repository}"  # or a folder with the files of this repository
+tokenizer = AutoTokenizer.from_pretrained(repository, trust_remote_code=True)
+model = {auto}.from_pretrained(repository, trust_remote_code=True)
+"""
+SNIPPETS = {
+    "image-classification": """\
+from PIL import Image
+from transformers import AutoImageProcessor, {auto}
+
+repository = "{repository}"  # or a folder with the files of this repository
+processor = AutoImageProcessor.from_pretrained(repository, trust_remote_code=True)
+model = {auto}.from_pretrained(repository, trust_remote_code=True)
+image = Image.new("{mode}", (32, 32), "skyblue")  # in its place Image.open("photograph.png").convert("{mode}")
+logits = model(**processor(image, return_tensors="pt")).logits
+print(model.config.id2label[logits.argmax().item()])""",
+    "sequence-classification": LOAD_TEXT
+    + """\
+logits = model(**tokenizer("{example}", return_tensors="pt")).logits
+print(model.config.id2label[logits.argmax().item()])""",
+    "regression": LOAD_TEXT
+    + """\
+print(model(**tokenizer("{example}", return_tensors="pt")).logits.item())""",
+    "masked-lm": LOAD_TEXT
+    + """\
+inputs = tokenizer(f"{example} of {{tokenizer.mask_token}}.", return_tensors="pt")
+masked = inputs["input_ids"][0] == tokenizer.mask_token_id
+best = model(**inputs).logits[0, masked].topk(5).indices[0]
+print(tokenizer.convert_ids_to_tokens(best.tolist()))""",
+    "causal-lm": LOAD_TEXT
+    + """\
+inputs = tokenizer("{example}", return_tensors="pt")
+output = model.generate(**inputs, max_new_tokens=40, do_sample=False)
+print(tokenizer.decode(output[0]))""",
+    "question-answering": LOAD_TEXT
+    + """\
+inputs = tokenizer("Where does the dog live?", "The dog lives in a red house.", return_tensors="pt")
+output = model(**inputs)
+start = output.start_logits[0].argmax()
+end = start + output.end_logits[0, start:].argmax()
+print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))""",
+}
+
+
+def auto_class(architecture: str) -> str:
+    """The Auto class of a model with a head."""
+    return "AutoModelFor" + architecture.split("For")[1]
+
+
+def snippet(results: dict[str, Any], config: PreTrainedConfig, where: str) -> str:
+    """Python that ends by printing a prediction; `where` is the Hub id or folder of the model."""
+    kind = "regression" if config.problem_type == "regression" else results["task"]
+    example = EXAMPLES.get(results["dataset"], TEXT)
+    mode = "L" if getattr(config, "num_channels", None) == 1 else "RGB"
+    return SNIPPETS[kind].format(
+        auto=auto_class(results["architecture"]), repository=where, example=example, mode=mode
+    )

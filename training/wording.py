@@ -1,0 +1,690 @@
+"""The sentences of cards and index. Arguments are results.json and its `evidence`; nothing here reads a file."""
+
+import shlex
+import statistics
+from typing import Any
+
+from . import report
+from .comparison import MAX_P, MIN_PAIRS, NOT_LEARNED, row_error
+from .continuations import LEAST
+from .evidence import baseline_of, dataset_name
+from .guesses import AS_MANY_ROWS, best_guess
+from .metadata import PROJECT_URL, named_metrics, repository
+
+
+Evidence = dict[str, Any]
+Results = dict[str, Any]
+
+FAMILIES = {"lean_vit": "LeanViT", "lean_bert": "LeanBERT", "lean_gpt": "LeanGPT"}
+PAPERS = {
+    "Leaner Transformers: More Heads, Less Depth": "https://arxiv.org/abs/2505.20802",
+    "the objection that halving the MLP saves as much": "https://arxiv.org/abs/2512.01059",
+    "Low-Rank Bottleneck in Multi-head Attention Models": "https://arxiv.org/abs/2002.07028",
+}
+BIBTEX = """@software{modeling_leaner,
+  title = {modeling_leaner: LeanViT, LeanBERT and LeanGPT},
+  author = {{The modeling_leaner authors}},
+  url = {%s}
+}
+@article{saratchandran2025leaner,
+  title = {Leaner Transformers: More Heads, Less Depth},
+  author = {Saratchandran, Hemanth and Teney, Damien and Lucey, Simon},
+  journal = {arXiv preprint arXiv:2505.20802},
+  year = {2025}
+}"""
+PURPOSES = {  # dataset or task → what a model does, and what it is not good for
+    "cifar10": (
+        "sorts photographs of 32 × 32 pixels into the ten classes of CIFAR-10",
+        "other classes or larger photographs",
+    ),
+    "enwik8 causal-lm": ("continues English encyclopedia text", "anybody who wants to read what it writes"),
+    "enwik8 masked-lm": (
+        "fills in masked tokens of English encyclopedia text",
+        "any use without fine-tuning",
+    ),
+    "TinyStories": ("writes short English stories in the words of small children", "readers of any age"),
+    "sst2": (
+        "says whether an English sentence of a film review is positive or negative",
+        "judging other texts or their authors",
+    ),
+    "listops-short": (
+        "computes nested expressions of MIN, MAX, MED and the sum modulo 10",
+        "computing, at which it often fails",
+    ),
+    "image-classification": ("sorts images into the classes of its training set", "other classes"),
+    "causal-lm": ("continues text", "anybody who wants to read what it writes"),
+    "masked-lm": ("fills in masked tokens", "any use without fine-tuning"),
+    "sequence-classification": ("sorts texts into the classes of its training set", "decisions about texts"),
+    "question-answering": ("finds the answer to a question in a text", "answers that somebody relies on"),
+}
+UNITS = {"image-classification": "images", "causal-lm": "rows", "masked-lm": "rows"}
+LANGUAGE_MODELS = ("causal-lm", "masked-lm")
+BESIDE_TIMES = "Times of inference are to be compared within one table alone."
+OTHER_RECIPE = "Another recipe: compare its numbers with each other, not with those above."
+
+
+def number(value: float | None, form: str) -> str:
+    """A formatted number, a dash where it is unknown."""
+    return "–" if value is None or value == {} else format(value, form)
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def duration(hours: float) -> str:
+    """Hours, or minutes where they are fewer than one hour."""
+    if hours >= 1:
+        return f"{hours:.1f} hours"
+    return plural(round(60 * hours), "minute")
+
+
+def millions(count: float) -> str:
+    """`4.1M`; below a million with thousands separated."""
+    return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count:,.0f}"
+
+
+def direction(evidence: Evidence) -> str:
+    """`higher is better`, or lower."""
+    return "higher is better" if evidence["higher_is_better"] else "lower is better"
+
+
+def score(cell: dict[str, Any], form: str) -> str:
+    """Mean ± sd (n) of a cell."""
+    if cell["mean"] is None:
+        return "not run"
+    spread = "" if cell["sd"] is None else f" ± {cell['sd']:{form}}"
+    return f"{cell['mean']:{form}}{spread} ({cell['n']})"
+
+
+def gain(value: float, evidence: Evidence) -> float:
+    """A difference of the metric, plus = better."""
+    return value if evidence["higher_is_better"] else -value
+
+
+def interval_of(cell: dict[str, Any], evidence: Evidence) -> list[float] | None:
+    """The interval of a cell's difference, plus = better; None where there is none."""
+    if cell["interval"] is None:
+        return None
+    return sorted(gain(limit, evidence) for limit in cell["interval"])
+
+
+def label(cell: dict[str, Any]) -> str:
+    """A cell's layers and heads."""
+    return f"{cell['layers']} layers × {cell['heads']} heads of {cell['head_dim']}"
+
+
+def best_of(evidence: Evidence) -> tuple[str, float] | None:
+    """Name and value of the best simple guess, of those that read the input and the one that reads nothing."""
+    guesses = {each["name"]: each["value"] for each in evidence.get("guesses") or ()}
+    chance = baseline_of(evidence).get("chance")
+    if chance is not None and not guesses:
+        guesses["a guess that reads nothing"] = chance
+    value = best_guess(guesses.values(), evidence["higher_is_better"])
+    return next(((name, each) for name, each in guesses.items() if each == value), None)
+
+
+def stray_seeds(cell: dict[str, Any], evidence: Evidence) -> list[str]:
+    """Seeds whose run failed without an error: worse than the cell's median by ten median absolute deviations.
+
+    None of fewer than five seeds, of which nothing like that can be said.
+    """
+    values = cell["values"]
+    if len(values) < 5:
+        return []
+    middle = statistics.median(values.values())
+    spread = statistics.median(abs(value - middle) for value in values.values())
+    return [seed for seed, value in values.items() if gain(value - middle, evidence) < -10 * spread]
+
+
+def has_strays(evidence: Evidence) -> bool:
+    """Whether a run of any cell failed so; then medians say more than means."""
+    return any(stray_seeds(cell, evidence) for cell in evidence["cells"])
+
+
+def median_score(cell: dict[str, Any], evidence: Evidence) -> str:
+    """Median and failed runs of a cell."""
+    failed = len(stray_seeds(cell, evidence))
+    return f"{statistics.median(cell['values'].values()):.4f}, {failed} of {cell['n']} failed"
+
+
+def score_error(metric: str, value: float, results: Results) -> float | None:
+    """`row_error` of a score; None of language models, whose rows are not what is counted."""
+    return None if results["task"] in LANGUAGE_MODELS else row_error(metric, value, results["rows"])
+
+
+def purpose(model_type: str, results: Results) -> str:
+    """The first sentence: what the model does and what it is not good for."""
+    name, task = dataset_name(results), results["task"]
+    does, not_for = PURPOSES.get(name) or PURPOSES.get(f"{name} {task}") or PURPOSES[task]
+    size = millions(results["parameters"])
+    return (
+        f"{FAMILIES[model_type]} with {size} parameters that {does}: a miniature for research on the shapes of "
+        f"transformers, not for {not_for}."
+    )
+
+
+def standing(results: Results) -> str:
+    """The main score with its uncertainty, beside the best simple guess."""
+    evidence, metric = results["evidence"], results["main_metric"].removeprefix("eval_")
+    value, unit = named_metrics(results)[metric], UNITS.get(results["task"], "rows")
+    error = score_error(metric, value, results)
+    sure = f" ± {error:.3f} (standard error by the choice of rows)" if error is not None else ""
+    text = f"Held-out {metric.replace('_', ' ')} ({direction(evidence)}): **{value:.3f}**{sure} on "
+    text += f"{results['rows']:,} {unit}."
+    best = best_of(evidence)
+    if best is None:
+        return text
+    name, guess = best
+    ahead = gain(value - guess, evidence)
+    if error is not None and abs(ahead) < 3 * error:
+        verdict = "which this model does not clearly beat"
+    elif ahead > 0:
+        verdict = "which this model beats"
+    else:
+        verdict = "**which is better than this model**"
+    return f"{text} The best simple guess ({name}) has {guess:.3f}, {verdict}."
+
+
+def links() -> str:
+    """The project and the papers."""
+    papers = ", ".join(f"[{title}]({url})" for title, url in PAPERS.items())
+    return f"[modeling_leaner]({PROJECT_URL}); {papers}"
+
+
+def hub_link(name: str) -> str:
+    return f"[{name}](https://huggingface.co/{repository(name)})"
+
+
+def seen(results: Results, settings: dict[str, Any]) -> str:
+    """How much the training read: tokens and tokens a parameter of a language model, else rows and epochs."""
+    train = results["train"]
+    batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"]
+    rows = train["steps"] * batch * train.get("processes", 1)
+    if results["task"] in LANGUAGE_MODELS and settings["max_length"]:
+        tokens = rows * settings["max_length"]
+        ratio = tokens / results["parameters"]
+        return f"{millions(tokens)} tokens, {ratio:.1f} a parameter ({plural(train['steps'], 'step')})"
+    unit = UNITS.get(results["task"], "texts")
+    epochs = train.get("epochs") or 0.0
+    passes = f", {plural(round(epochs), 'epoch')}" if epochs >= 0.995 else ""
+    return f"{millions(rows)} {unit}{passes} ({plural(train['steps'], 'step')})"
+
+
+def facts(results: Results, settings: dict[str, Any], own: dict[str, Any]) -> dict[str, str]:
+    """What a visitor looks for first."""
+    evidence = results["evidence"]
+    share = number(own["parameters_over_baseline"], ".0%")
+    role = "the baseline" if own["shape"] == evidence["baseline"] else f"{share} of the baseline's parameters"
+    seeds = ", ".join(map(str, evidence["seeds"]))
+    found = {
+        "Shape": f"{label(own)}, width {own['width']}, MLP {own['mlp']}; {results['parameters']:,} parameters, {role}",
+        "Training": f"{seen(results, settings)} of {dataset_name(results)}; seed {results['seed']} of {seeds}",
+    }
+    if results["shape"].startswith("model_cards/"):
+        found["Started from"] = hub_link(results["shape"].removeprefix("model_cards/"))
+    if results["partners"]:
+        found["Published with it"] = ", ".join(map(hub_link, results["partners"]))
+    found["Project and papers"] = links()
+    found["Licence"] = "Apache-2.0 for weights and code; the terms of the data are their owners'"
+    return found
+
+
+def scores_note(results: Results, own: dict[str, Any]) -> str:
+    """What the scores are of, and where this seed stands among the others."""
+    text = f"From these very weights, on {results['rows']:,} held-out rows ({results['split']})."
+    if own["n"] > 1:
+        text += f" The {own['n']} seeds of this shape have {results['evidence']['metric']} {score(own, '.4f')}, mean "
+        text += "± sd; the first seed is published, whatever its result."
+    return text
+
+
+def certainty(cell: dict[str, Any], evidence: Evidence) -> str:
+    """What may be said of one cell's difference."""
+    interval = cell["interval"]
+    if interval is None:
+        text = "one pair of runs, which may be chance"
+    else:
+        sure = "excludes" if interval[0] * interval[1] > 0 else "includes"
+        text = f"over {cell['pairs']} seeds; the 95 % interval {sure} 0"
+    if cell["verdict"] == NOT_LEARNED:
+        return f"{text}; no verdict: the baseline is not clearly better than the best simple guess"
+    if cell["pairs"] < MIN_PAIRS:
+        return f"{text}; undecided, with fewer than the {MIN_PAIRS} seeds that a verdict needs"
+    if evidence["margin"] is None:
+        return f"{text}; undecided, without the margin that a verdict needs"
+    if cell["p_non_inferiority"] is None:
+        return text
+    against = f"being worse by {evidence['margin']:g} or more"
+    return f"{text}; one-sided p against {against}, not corrected: {cell['p_non_inferiority']:.3g}"
+
+
+def claim(cell: dict[str, Any], evidence: Evidence) -> str:
+    """One cell against the baseline, with both scores."""
+    base = baseline_of(evidence)
+    ahead = gain(cell["difference"], evidence)
+    if ahead == 0:
+        compared = "equal to the baseline"
+    elif ahead > 0:
+        compared = f"{ahead:.4f} better than the baseline"
+    else:
+        compared = f"{-ahead:.4f} worse than the baseline"
+    values = f"{evidence['metric']} {cell['mean']:.4f} against {base['mean']:.4f}"
+    return f"{label(cell)}: {compared} ({values}), {certainty(cell, evidence)}."
+
+
+def claims(evidence: Evidence) -> str:
+    """What the numbers say, cell by cell. Whether quality was lost is decided over all grids, in the index."""
+    lines = []
+    for cell in evidence["cells"]:
+        notes = "".join(f" Note: {note}." for note in cell["notes"])
+        if cell["shape"] != evidence["baseline"] and cell["difference"] is not None:
+            lines.append(f"- {claim(cell, evidence)}{notes}")
+        elif notes:
+            lines.append(f"- {label(cell)}:{notes}")
+    if lines:
+        return "\n".join(lines)
+    if len(evidence["cells"]) == 1:
+        return "- One cell, with nothing to compare in this grid."
+    return "- No cell has been compared yet."
+
+
+def learned_note(evidence: Evidence) -> str | None:
+    """What the baseline has to beat, where it does not."""
+    best, base = best_of(evidence), baseline_of(evidence)
+    if base["learned"] is not False or best is None or base["mean"] is None:
+        return None
+    name, value = best
+    compared = "worse than" if gain(base["mean"] - value, evidence) < 0 else "not clearly better than"
+    why = "What is compared is how fast the shapes begin to learn."
+    if has_strays(evidence):
+        why = "With the run that failed, its mean is that uncertain."
+    return (
+        f"**No cell can be said to keep quality here:** the baseline ({evidence['metric']} {base['mean']:.3f}) is "
+        f"{compared} the best simple guess that reads the input ({name}, {value:.3f}). {why}"
+    )
+
+
+def not_learned(found: dict[str, Evidence]) -> str | None:
+    """The grids of a task whose baseline has not learned, with its score and what it should beat; None without."""
+    lines = []
+    for grid, evidence in found.items():
+        if learned_note(evidence) is None:
+            continue
+        base, (name, value) = baseline_of(evidence), best_of(evidence)
+        failed = len(stray_seeds(base, evidence))
+        why = f", the mean of {base['n']} runs of which {failed} failed" if failed else ""
+        text = f"`{grid}` {evidence['metric']} {base['mean']:.3f}{why}, against {value:.3f} ({name})"
+        fewer = [each["value"] for each in evidence.get("guesses") or () if each["name"] == AS_MANY_ROWS]
+        lines.append(text + "".join(f", or {each:.3f} from as many rows as the runs read" for each in fewer))
+    if not lines:
+        return None
+    return (
+        "**Not learned:** here the baseline is not clearly better than the best simple guess that reads the input, so "
+        f"differences say how fast the shapes begin to learn, and nothing of kept quality: {'; '.join(lines)}."
+    )
+
+
+def row_errors_of(evidence: Evidence) -> list[str]:
+    """Of each published shape: its difference, the error by the choice of rows, the sd over seeds."""
+    base, lines = baseline_of(evidence), []
+    cells = {cell["shape"]: cell for cell in evidence["cells"]}
+    for each in evidence.get("row_errors") or ():
+        cell = cells[each["shape"]]
+        shared = cell["values"].keys() & base["values"].keys()
+        differences = [cell["values"][seed] - base["values"][seed] for seed in sorted(shared)]
+        ahead = gain(each["difference"], evidence)
+        text = f"{cell['layers']} × {cell['heads']} {ahead:+.3f}, {each['error']:.3f} by rows"
+        if len(differences) > 1:
+            text += f", {statistics.stdev(differences):.3f} over seeds"
+        lines.append(text)
+    return lines
+
+
+def rows_note(evidence: Evidence, rows: int | None) -> str | None:
+    """What the intervals are conditional on, and how much the choice of rows adds where that is known."""
+    text = ""
+    if len(evidence["seeds"]) > 1:
+        text = "Intervals are over seeds, conditional on the same held-out rows, and not corrected for their number. "
+    pairs = row_errors_of(evidence)
+    if pairs and rows:
+        text += (
+            f"Another choice of {rows:,} rows would move a difference, too. Of the published pairs, one run each: "
+            f"difference from the baseline (plus is better), its standard error by the choice of rows, and the sd of "
+            f"such differences over the seeds: {'; '.join(pairs)}."
+        )
+    return text.strip() or None
+
+
+def strays_note(evidence: Evidence) -> str | None:
+    """Failed runs and medians, where a mean over a run that failed would mislead."""
+    if not has_strays(evidence):
+        return None
+    cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence["cells"])
+    return (
+        f"A run that ended far below the others of its cell moves means and intervals, so read the medians: {cells}. "
+        "Failed is a run worse than its cell's median by ten median absolute deviations."
+    )
+
+
+def reference_note(evidence: Evidence) -> str | None:
+    """transformers' own model beside the baseline."""
+    base, peer = baseline_of(evidence), evidence["reference"]
+    if peer is not None:
+        return (
+            "transformers' own model of the baseline's shape, tuned and trained alike, at learning rate "
+            f"{peer['learning_rate']:g}: {score(peer, '.4f')}; the baseline here: {score(base, '.4f')}."
+        )
+    if (evidence["overrides"] or {}).get("implementation") == "transformers":
+        return None
+    return "transformers' own model of the baseline's shape has not been trained this way."
+
+
+def start_note(evidence: Evidence) -> str | None:
+    """What the seeds do not vary."""
+    if evidence.get("start_seed") is None:
+        return None
+    return (
+        f"All runs start from the weights of the same seed, {evidence['start_seed']}: what differs between seeds "
+        "is the fine-tuning alone, and intervals do not include the chance of the pretraining."
+    )
+
+
+def notes_on(evidence: Evidence, rows: int | None = None) -> str:
+    """What a reader of the comparison should know, a paragraph each."""
+    notes = (
+        learned_note(evidence),
+        strays_note(evidence),
+        rows_note(evidence, rows),
+        start_note(evidence),
+        reference_note(evidence),
+    )
+    return "\n\n".join(note for note in notes if note)
+
+
+def glossary(evidence: Evidence) -> str:
+    """What the rows of the large table are; once on a page."""
+    timed = "not timed yet."
+    if evidence["latency_on"]:
+        timed = f"measured in turns on {evidence['latency_on']}: compare it within this table, not with another's."
+    return (
+        "κ is σ_max/σ_min of the concatenated head outputs: the median over 8 held-out rows and over the layers, the "
+        "mean over the seeds, – where it was infinite. FLOPs are those of the matrix products, for one input of the "
+        "stated length. Times of training are means over the seeds, of runs that shared the machine with other work; "
+        "memory is the most that the process held, on a GPU what its tensors took there, the largest of the seeds. "
+        f"Inference was {timed}"
+    )
+
+
+def how_trained(evidence: Evidence) -> str:
+    """A grid's recipe with its overrides, and where its weights start from."""
+    text = f"Recipe `{evidence['recipe']}`"
+    differs = ", ".join(f"{key} {value}" for key, value in (evidence["overrides"] or {}).items())
+    if differs:
+        text += f" with {differs}"
+    if evidence.get("start_from"):
+        seed = "" if evidence.get("start_seed") is None else f"seed {evidence['start_seed']} of "
+        text += f"; from the weights of {seed}`{evidence['start_from']}`"
+    return f"{text}."
+
+
+def rows_of(results: Results) -> str:
+    """What the training data is counted in: language models pack documents into rows of one length."""
+    return "documents" if results["task"] in LANGUAGE_MODELS else "rows"
+
+
+def chosen(evidence: Evidence, unit: str) -> str:
+    """How the learning rates came about."""
+    tuning = evidence["tuning"]
+    if tuning is None:
+        return "The learning rate was the same for every cell and was not tuned; nor was anything else."
+    rates = ", ".join(f"{rate:g}" for rate in evidence["learning_rates"])
+    shorter = ", ".join(f"{key} {value}" for key, value in (tuning["overrides"] or {}).items())
+    seeds = tuning.get("seeds") or [tuning["seed"]]  # one in cards that were written before there could be several
+    with_seeds = f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
+    text = (
+        f"Only the learning rate was tuned for each cell, among {rates}, with {with_seeds} on "
+        f"{tuning['holdout']:,} {unit} of the training split that are not reported"
+    )
+    return f"{text}, in runs of {shorter}, which may favour what learns quickly." if shorter else f"{text}."
+
+
+def seeds_limit(evidence: Evidence) -> str:
+    """How many seeds there are, and what a verdict would need."""
+    seeds = len(evidence["seeds"])
+    margin = "a margin" if evidence["margin"] is None else f"a margin of {evidence['margin']:g}"
+    rule = f"p < {MAX_P:g} against {margin} fixed before the first run, corrected over the tasks"
+    if seeds < MIN_PAIRS:
+        return f"Seeds a cell: {seeds}. “No loss of quality” would need {MIN_PAIRS} or more, and {rule}."
+    return (
+        f"Seeds a cell: {seeds}. “No loss of quality” needs {rule}: the project's index of all grids decides it, not "
+        "this card; whether seeds were added after others had been seen is in the project's log."
+    )
+
+
+def limits(evidence: Evidence, results: Results) -> list[str]:
+    """What a reader might take for granted and should not."""
+    cell = evidence["cells"][0]
+    found = [
+        f"One width ({cell['width']}), one MLP width ({cell['mlp']}), one recipe and one length of training; larger "
+        "models and longer training may order the cells otherwise.",
+        seeds_limit(evidence),
+        chosen(evidence, rows_of(results)),
+        "Speed on accelerators, long inputs, and robustness to other data.",
+    ]
+    if results["task"] in LANGUAGE_MODELS and not results.get("continuations"):
+        found.append("What the model has learned by heart from its training text.")
+    return found
+
+
+def limits_of_inputs(config: Any, results: Results) -> str:
+    """Where the recipe cut the inputs, in tokens; nothing for images, which have one size."""
+    length, positions = results["recipe"].get("max_length"), getattr(config, "max_position_embeddings", None)
+    if length is None or positions is None:
+        return ""
+    if positions > length:
+        return (
+            f" Its training cut inputs at {length} tokens; of the {positions} positions those beyond its longest row "
+            "have not been trained."
+        )
+    return f" Its training cut inputs at {length} tokens."
+
+
+def training(config: Any, results: Results, settings: dict[str, Any]) -> str:
+    """How long it was trained and where its losses ended."""
+    train, smoothing = results["train"], results["recipe"].get("label_smoothing_factor")
+    smoothed = f" (with labels smoothed by {smoothing:g}, which raises it)" if smoothing else ""
+    ended = number(train.get("loss"), ".4f")
+    held_out = number(named_metrics(results).get("loss"), ".4f")
+    return (
+        f"It read {seen(results, settings)}. Loss at the end: {ended} over the last training steps{smoothed}, "
+        f"{held_out} held out.{limits_of_inputs(config, results)}"
+    )
+
+
+def is_local(results: Results) -> bool:
+    """Whether its rows are neither generated nor those of a dataset of the Hub."""
+    return "/" in results["dataset"] and not results["evidence"]["hub"]
+
+
+def data(results: Results) -> str:
+    """What it was trained and evaluated on."""
+    evidence, training_data = results["evidence"], results.get("training_data") or {}
+    stated = evidence["data"] or f"{results['dataset']}, as its owners publish it."
+    unit = rows_of(results)
+    read = f"{training_data['rows']:,} {unit}" if training_data.get("rows") else f"an unknown number of {unit}"
+    if training_data.get("sha256"):
+        read += f" (sha256 of what they hold: `{training_data['sha256'][:16]}…`)"
+    evaluated = f"{results['rows']:,}"
+    if unit == "documents":
+        evaluated += " rows cut from held-out documents"
+    copy = " From a local copy, which no command here makes." if is_local(results) else ""
+    return f"{stated} Trained on {read}, evaluated on {evaluated} (`{results['data_sha256'][:16]}…`).{copy}"
+
+
+def commands(results: Results, command: str) -> str:
+    """What gets the card's numbers again, and where its rows come from."""
+    name, source, evidence = results["name"], dataset_name(results), results["evidence"]
+    grid, start = evidence["grid"], evidence.get("start_from")
+    named, files, training_files = "", "", ""
+    if is_local(results):
+        named, files = f" --data_files {source}=FOLDER", " --data_files FOLDER"
+        training_files = f" --data_files {evidence['data_files']}" if evidence.get("data_files") else files
+        rows = "FOLDER: the copy described above"
+    elif "/" in results["dataset"]:
+        rows = f"rows from the Hub, or --data_files {source}=…"
+    else:
+        rows = "rows are generated"
+    anew = "every cell, trained anew"
+    if start:
+        anew += f"; names the runs of {start} that it needs"
+    return (
+        f"leaner verify-cards model_cards/{name}{named}   # {rows}\n"
+        f"leaner evaluate model_cards/{name}{files}\n{command}{training_files}\n"
+        f"leaner sweep training/grids/{grid}.yaml --output_dir runs/{grid}{training_files}   # {anew}"
+    )
+
+
+def hardware(results: Results) -> str:
+    """Hardware, hours and software, of this run and of all runs of the grid."""
+    evidence, train, machine = results["evidence"], results["train"], results["environment"]
+    software = ", ".join(f"{name} {' and '.join(versions)}" for name, versions in evidence["software"].items())
+    commits = ", ".join(f"`{commit[:12]}`" for commit in evidence["commits"]) or "unknown"
+    repeated = f", {evidence['failures']} further attempts failed and were repeated" if evidence["failures"] else ""
+    return (
+        f"This run: {train['seconds']:,.0f} s for {train['steps']:,} steps, {report.machine(machine)}.\n\n"
+        f"The grid: {evidence['runs']} runs, {evidence['failed']} of them failed{repeated}, "
+        f"{duration(evidence['hours'])} together without failed ones, on {'; '.join(evidence['processor'])}; all of "
+        f"them are in `model_cards/grids/{evidence['grid']}/results.csv`. Their software: {software}; commits of this "
+        f"project: {commits}."
+    )
+
+
+def quoted(text: dict[str, str]) -> str:
+    """A prompt in bold and what the model made of it."""
+    return "> " + f"**{text['prompt']}**{text['continuation']}".replace("\n", "\n> ")
+
+
+def continuations(results: Results) -> str | None:
+    """What a language model writes, and how much of it is copied; None of other models."""
+    drawn = results.get("continuations")
+    if drawn is None:
+        return None
+    first, second = (drawn["texts"] * 2)[:2]
+    copy = f"none of {LEAST} words or more"
+    if drawn["longest_copy"]:
+        copy = f"“{drawn['longest_copy']}”, {drawn['longest_copy_words']} words"
+    return (
+        f"The first {drawn['prompt_words']} words (bold) of a held-out document, continued by {drawn['new_tokens']} "
+        f"tokens at most, sampled at temperature {drawn['temperature']:g} with seed {drawn['seed']}:\n\n"
+        f"{quoted(first)}\n\n<details>\n<summary>Another one, and what was copied</summary>\n\n"
+        f"{quoted(second)}\n\nAll {len(drawn['texts'])} are in results.json. The longest run of words that also "
+        f"occurs in a training document: {copy}. `leaner publish` drew and compared them; `leaner verify-cards` "
+        "does not repeat that, since sampling differs from one machine to another.\n\n</details>"
+    )
+
+
+def beside_about(other: Evidence, evidence: Evidence) -> str:
+    """How the cells of another grid were trained, and what they may be compared with."""
+    apart = OTHER_RECIPE if other["recipe"] != evidence["recipe"] else BESIDE_TIMES
+    return f"{how_trained(other)} {apart}"
+
+
+COMPARISON_INTRO = (
+    "Every cell was trained by the same file, with the same data in the same order for each seed. This model is in "
+    "bold; a difference with a plus is better than the baseline, the first line."
+)
+
+
+def figure_text(evidence: Evidence) -> str:
+    """What the figure shows, for those who cannot see it."""
+    return f"{evidence['metric']} of every seed, parameters and time of each cell"
+
+
+def run_shape(config: Any, results: Results) -> str:
+    """The sizes of a run's model."""
+    heads = "/".join(map(str, dict.fromkeys(config.heads_per_layer)))
+    return (
+        f"{results['parameters']:,} parameters: {config.num_hidden_layers} layers of width\n{config.hidden_size}, "
+        f"{heads} heads of size {config.head_dim}, MLPs of width {config.intermediate_size}."
+    )
+
+
+def caution(settings: dict[str, Any]) -> str:
+    """How little one run says."""
+    text = "One seed, evaluated on one split: a difference from another model may be chance, and other data may give "
+    text += "other numbers."
+    if settings["load_best_model_at_end"] or settings["early_stopping_patience"] is not None:
+        text += "\nThe split also chose the checkpoint, so its numbers flatter the model."
+    return text
+
+
+def run_training(results: Results, settings: dict[str, Any]) -> str:
+    """Length, speed, memory and the settings that matter most."""
+    train = results["train"]
+    rate, share = train.get("items_per_second"), train.get("input_pipeline_share")
+    speed, ended = "", ""
+    if rate is not None and share is not None:
+        speed = f", {rate:,.1f} rows a second, {share:.1%} of the time waiting for data"
+    if train.get("loss") is not None:
+        ended = f", last training loss {train['loss']:.4f}"
+    optimiser = "Muon and AdamW" if settings["muon"] else settings["optim"]
+    return (
+        f"{train['steps']:,} steps in {train['seconds']:,.0f} s{speed}{ended}; peak memory\n"
+        f"{train['peak_memory_bytes'] / 2**30:.2f} GiB ({train['peak_memory_kind']}). Seed {results['seed']}, "
+        f"optimiser\n{optimiser}, highest learning rate {results['learning_rate']:.4g}, "
+        f"schedule {settings['lr_scheduler_type']}, warm-up {settings['warmup_steps']}, "
+        f"weight decay {settings['weight_decay']},\n{settings['per_device_train_batch_size']} rows × "
+        f"{settings['gradient_accumulation_steps']} a step."
+    )
+
+
+def run_commands(command: str, where: str) -> str:
+    """What trains and evaluates a run again."""
+    return f"{command}\nleaner evaluate {shlex.quote(where)}"
+
+
+def run_hardware(machine: dict[str, Any]) -> str:
+    """Device and software of a run."""
+    packages = [name for name in ("modeling_leaner", *report.PACKAGES) if name in machine]
+    software = ", ".join(f"{name} {machine[name]}" for name in packages)
+    return (
+        f"Device: {machine['device']}. Processor: {report.machine(machine)}. Python\n{machine['python']} on "
+        f"{machine['platform']}; {software}; commit {machine.get('git_commit') or 'unknown'}."
+    )
+
+
+FOREST_TEXT = "Differences of each shape from its baseline with their intervals, in accuracy and in loss"
+INDEX_GLOSSARY = (
+    "A difference is paired over the seeds and signed so that plus is better for every metric; its 95 % interval is "
+    "conditional on the same held-out rows, and not corrected for the number of comparisons. Not learned: not clearly "
+    "(by three standard errors) better than the best simple guess that reads the input, each in the grid's "
+    "`guesses.json`, which `leaner guesses` fits. No verdict: the baseline has not learned. κ is σ_max/σ_min of the "
+    "concatenated head outputs before and after training: the median over 8 held-out rows and over the layers, the "
+    "mean over the seeds, – where it was infinite. Times of inference were measured in turns: compare them within one "
+    "grid. FLOPs, memory and cache are on the cards."
+)
+
+
+def short_data(results: Results) -> str:
+    """A dataset's name, and what a reader must know of its rows at once."""
+    name = dataset_name(results)
+    if name == "TinyStories":
+        return "TinyStories; 32,957 of 36,181 training stories were sampled from a model"
+    return f"{name}, a local copy that the card describes" if is_local(results) else name
+
+
+def grid_about(name: str, evidence: Evidence) -> str:
+    """One line on a grid: how it was trained and how far it is."""
+    planned = evidence.get("planned") or len(evidence["seeds"]) * len(evidence["cells"])
+    done = sum(cell["n"] for cell in evidence["cells"])
+    far = "all" if done == planned else f"{done} of {planned}"
+    seeds = ", ".join(map(str, evidence["seeds"]))
+    rates = ", ".join(f"{rate:g}" for rate in evidence["learning_rates"])
+    notes = [f"{label(cell)}: {note}" for cell in evidence["cells"] for note in cell["notes"]]
+    text = (
+        f"**{name}:** {how_trained(evidence)} Seeds {seeds}; learning rates {rates}; {far} reported runs finished, "
+        f"{evidence['failed']} failed, {duration(evidence['hours'])}. {reference_note(evidence) or ''}"
+    ).rstrip()
+    return f"{text} Notes: {'; '.join(notes)}." if notes else text
