@@ -212,6 +212,9 @@ def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
         each["chance"] = None
     assert cells()[BASE]["failure_rate"] is None
     assert comparison.failure_rate(grid, [], 0) is None
+    (tmp_path / "guesses.json").write_text("{}")
+    with pytest.raises(ValueError, match="guesses.json: expected a list of name and value"):
+        comparison.failure_rate(grid, [row(runs.Run("report", BASE, 1, 1e-3), 0.4)], 0)
     lower = [{"value": value, "chance": 6.5, "higher_is_better": 0} for value in (6.4, 6.6)]
     (tmp_path / "guesses.json").unlink()
     assert comparison.failure_rate(grid, lower, 0) == 0.5

@@ -59,6 +59,13 @@ TRAINING_COMMANDS = (
         takes_grid=True,
     ),
     TrainingCommand(
+        name="step-time",
+        module="experiments.step_time",
+        panel="Experiments",
+        help="Measure training steps of a grid's shapes in turns: leaner step-time GRID.yaml.",
+        takes_grid=True,
+    ),
+    TrainingCommand(
         name="guesses",
         module="experiments.baselines",
         panel="Experiments",

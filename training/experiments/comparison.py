@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from .curves import WAYS, read_pair
 from .grid import Grid
 from .guesses import best_guess, read_guesses
 from .runs import Row, Run, Tuning, reported, tune
@@ -241,6 +242,21 @@ def curves(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None]) -> l
     return found
 
 
+def readings(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None], up: bool | None) -> list[dict]:
+    """The grid's contrasts at equal tokens, FLOPs and seconds, at the cost of each branch of the first shape.
+
+    interpolation_error is the largest of the second shape's readings; None where they have none (`curves.read_at`).
+    """
+    found = []
+    for pair in (grid.contrasts or []) if grid.branches else []:
+        for way in WAYS:
+            for branch, (own, others, error) in read_pair(grid, rows, best, pair, way).items():
+                result = paired_statistics(own, others, grid.margin, up)
+                about = {"shape": pair[0], "minus": pair[1], "equal": way, "branch": branch}
+                found.append({**about, **result, "interpolation_error": error})
+    return found
+
+
 def _cell(grid: Grid, shape: str, cells: Cells, tuning: Tuning, up: bool | None) -> dict[str, object]:
     """What `summarise` says of one shape."""
     own, base, choice = cells.finished[shape], cells.finished[grid.baseline], tuning.choices[shape]
@@ -278,6 +294,7 @@ def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
     errors = [{**run._asdict(), "error": row["error"]} for run, row in rows.items() if row["status"] == "failed"]
     found = {"metric": metric, "higher_is_better": up, "learning_rates": tuning.learning_rates}
     found |= {"contrasts": contrasts(grid, cells.finished, up), "curves": curves(grid, rows, tuning.best)}
+    found["readings"] = readings(grid, rows, tuning.best, up)
     shapes = [_cell(grid, shape, cells, tuning, up) for shape in grid.shapes]
     return {**asdict(grid), **found, "shapes": shapes, "failed": errors}
 
@@ -312,6 +329,29 @@ def contrast_line(contrast: dict[str, object]) -> str:
     line += f"{said['pairs']} pairs, p {said['p']}, corrected {said['p_corrected']}"
     rows = contrast["row_error"]
     return line if rows is None else f"{line}; standard error by the choice of rows at most {rows:.4f}"
+
+
+def reading_table(contrast: dict[str, object], readings: list[dict[str, object]]) -> Table:
+    """A pair's difference at the cost of each branch, a column for each thing that is equal."""
+    pair = [contrast["shape"], contrast["minus"]]
+    own = [each for each in readings if [each["shape"], each["minus"]] == pair]
+    caption = "difference with its 95 % interval, ± error of the interpolation"
+    table = Table(title=" − ".join(pair), caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("tokens", justify="right")
+    for way in WAYS:
+        table.add_column(f"equal {way}", justify="right")
+    for branch in dict.fromkeys(each["branch"] for each in own):
+        row = [each for each in own if each["branch"] == branch]
+        table.add_row(f"{branch:,}", *map(_reading, row))
+    return table
+
+
+def _reading(reading: dict[str, object]) -> str:
+    """One difference of `readings` in a cell of a table."""
+    if reading["difference"] is None:
+        return "–"
+    said = f"{reading['difference']:+.4f} ({_text(reading['interval'], '+.4f')})"
+    return f"{said} ± {reading['interpolation_error']:.4f}" if reading["interpolation_error"] else said
 
 
 def choice_line(cell: dict[str, object]) -> str:
@@ -356,6 +396,8 @@ def show(summary: dict[str, object]) -> None:
             console.print(f"{row['shape']}: {note}", soft_wrap=True)
     if summary["curves"]:
         console.print(curve_table(summary["curves"]))
+    for contrast in summary["contrasts"] if summary["readings"] else []:
+        console.print(reading_table(contrast, summary["readings"]))
     for contrast in summary["contrasts"]:
         console.print(contrast_line(contrast), soft_wrap=True)
     if summary["unsound_tuning"]:

@@ -227,7 +227,7 @@ def main(argv: list[str]) -> None:
         else:
             rows = run_sweep(grid, options.jobs, ["--data_files", *options.data_files] if options.data_files else [])
         summary = summarise(grid, rows)
-    except GridError as error:
+    except ValueError as error:  # of the grid, or of what lies beside its rows
         raise SystemExit(f"leaner sweep: {error}") from error
     except KeyboardInterrupt:
         print("leaner sweep: interrupted; the same command continues where the runs stopped", file=sys.stderr)

@@ -23,6 +23,9 @@ Trains a grid of shapes, seeds and learning rates by one recipe, then compares t
     "latency": """usage: leaner latency GRID.yaml [options]
 Measures inference time and throughput of a grid's shapes, in turns, on this machine.
   --rounds N             how often every shape has its turn""",
+    "step-time": """usage: leaner step-time GRID.yaml [options]
+Measures how long a training step of each shape of a grid takes, in turns, on this machine; for equal seconds.
+  --rounds N             how often every shape has its turn""",
     "guesses": """usage: leaner guesses GRID.yaml [options]
 Scores simple guesses on a grid's task, to be beaten.
   --data_files PATH ...  a local copy of the recipe's dataset""",

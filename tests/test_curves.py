@@ -1,0 +1,189 @@
+"""Pairs at equal tokens, FLOPs and seconds: by hand, by known curves, and from made-up rows."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from modeling_leaner.training.experiments import comparison, curves, runs, shift, step_time
+from modeling_leaner.training.grid import GridError, load_grid
+from scipy import stats
+from training_data import write_shape
+
+
+STEP, BUDGETS = 16 * 32, [10 * 512, 20 * 512, 40 * 512, 80 * 512]
+SECONDS = {"deep.json": 0.2, "lean.json": 0.1}
+
+
+def test_the_line_between_two_points():
+    """Over the logarithm: half-way between 1 and 100 is 10; at a point its value; beyond nothing."""
+    points = [(1, 4.0), (100, 2.0)]
+    assert curves.read_at(points, 10) == (pytest.approx(3.0), None)
+    assert curves.read_at(points, 100) == (2.0, 0.0) == (points[1][1], 0.0)
+    assert curves.read_at(points, 0.99) is curves.read_at(points, 101) is curves.read_at([], 5) is None
+    assert curves.read_at([(7, 1.0)], 7) == (1.0, 0.0) and curves.read_at([(7, 1.0)], 8) is None
+
+
+def test_the_error_is_exact_for_a_parabola_and_0_for_a_line():
+    places = [1.0, 3.0, 10.0, 40.0]
+    parabola = [(place, 5 - 2 * math.log(place) + 0.3 * math.log(place) ** 2) for place in places]
+    for cost in (2.0, 5.0, 20.0):
+        value, error = curves.read_at(parabola, cost)
+        expected = 5 - 2 * math.log(cost) + 0.3 * math.log(cost) ** 2
+        assert value - expected == pytest.approx(error, rel=1e-9)
+    line = [(place, 5 - 2 * math.log(place)) for place in places]
+    assert curves.read_at(line, 20.0)[1] == pytest.approx(0, abs=1e-12)
+
+
+def test_the_error_bounds_that_of_a_power_law():
+    """A loss that falls as in training: the true error is never more than what is said, nor far below it."""
+    points = [(tokens, 2 + 30 * tokens**-0.2) for tokens in (1.2e6, 3.1e6, 6.1e6, 12.3e6)]
+    for cost in np.geomspace(1.3e6, 12e6, 20):
+        value, error = curves.read_at(points, cost)
+        assert abs(value - (2 + 30 * cost**-0.2)) <= 1.3 * error < 0.02
+
+
+@pytest.fixture
+def grid(tmp_path, monkeypatch):
+    """A deep and a lean shape with four branches, of which rows are made up."""
+    monkeypatch.chdir(tmp_path)
+    for name, layers in (("deep", 4), ("lean", 2)):
+        Path(write_shape("gpt", tmp_path, num_hidden_layers=layers)).rename(f"{name}.json")
+    overrides = {"max_length": 32, "max_steps": 64, "warmup_steps": 2, "lr_scheduler_type": "warmup_stable_decay"}
+    values = {"recipe": "enwik8-text-causal", "shapes": ["deep.json", "lean.json"], "baseline": "deep.json"}
+    values |= {"seeds": [1, 2, 3], "learning_rates": [1e-3], "branches": BUDGETS, "overrides": overrides}
+    values |= {"output_dir": ".", "contrasts": [["lean.json", "deep.json"]]}
+    Path("my.yaml").write_text(yaml.safe_dump(values))
+    return load_grid(Path("my.yaml"))
+
+
+def loss(shape, tokens, seed):
+    """Straight lines over log tokens, so that what is read between branches is exact."""
+    slope = 0.5 if shape == "deep.json" else 0.3
+    return 9 - slope * math.log(tokens / 1e3) + 0.01 * seed + (0.003 * seed**2 if shape == "lean.json" else 0)
+
+
+def made_up(grid, shapes=("deep.json", "lean.json")):
+    found = {}
+    for shape in shapes:
+        for seed in grid.seeds:
+            for branch in grid.branches:
+                run = runs.reported(grid, shape, seed, 1e-3, branch)
+                cost = branch * (100 if shape == "deep.json" else 60)
+                cells = {"status": "finished", "metric": "loss", "value": loss(shape, branch, seed), "tokens": branch}
+                cells |= {"higher_is_better": 0, "training_flops": cost, "steps": branch // STEP, "seconds": 1e9}
+                found[run] = runs.typed_row({**run._asdict(), **cells})
+    return found
+
+
+def measured(seconds=SECONDS, tokens=STEP):
+    shapes = {shape: {"seconds": each, "tokens": tokens} for shape, each in seconds.items()}
+    Path(curves.STEP_SECONDS).write_text(json.dumps({"shapes": shapes}))
+
+
+def test_a_pair_at_equal_costs(grid):
+    """The lean shape's branch beside the deep one at the same tokens, at 0.6 of them by FLOPs, at half by seconds."""
+    measured()
+    rows = made_up(grid)
+    found = comparison.summarise(grid, rows)["readings"]
+    assert [(each["equal"], each["branch"]) for each in found] == [
+        (way, branch) for way in ("tokens", "FLOPs", "seconds") for branch in BUDGETS
+    ]
+    for each in found:
+        share = {"tokens": 1.0, "FLOPs": 0.6, "seconds": 0.5}[each["equal"]]
+        tokens = each["branch"] * share
+        if tokens < BUDGETS[0]:
+            assert (each["pairs"], each["difference"], each["interval"]) == (0, None, None)
+            continue
+        own = [loss("lean.json", each["branch"], seed) for seed in (1, 2, 3)]
+        others = [loss("deep.json", tokens, seed) for seed in (1, 2, 3)]
+        assert each["pairs"] == 3 and each["interpolation_error"] == pytest.approx(0, abs=1e-9)
+        assert each["difference"] == pytest.approx(np.mean(np.subtract(own, others)))
+        expected = stats.ttest_rel(own, others)
+        assert each["interval"] == pytest.approx([*expected.confidence_interval()])
+
+
+def test_what_is_missing_is_not_read(grid, capsys):
+    """No times, no seconds; a seed without the other shape is left out; nothing at all is no error."""
+    rows = {run: row for run, row in made_up(grid).items() if (run.shape, run.seed) != ("deep.json", 2)}
+    summary = comparison.summarise(grid, rows)
+    pairs = {(each["equal"], each["branch"]): each["pairs"] for each in summary["readings"]}
+    assert pairs["tokens", BUDGETS[0]] == 2 and pairs["seconds", BUDGETS[-1]] == 0
+    comparison.show(summary)
+    said = capsys.readouterr().out
+    assert "lean.json − deep.json" in said and "equal FLOPs" in said and "equal seconds" in said and "–" in said
+    assert all(len(line) <= 160 for line in said.splitlines()[:-1])
+    assert {each["pairs"] for each in comparison.summarise(grid, {})["readings"]} == {0}
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("[]", "step_seconds.json: TypeError"),
+        ('{"shapes": {"deep.json": {}}}', "step_seconds.json: KeyError 'seconds'; leaner step-time writes it"),
+        (None, "expected a step of deep.json of 512 tokens, got 256; leaner step-time measures it"),
+    ],
+)
+def test_times_of_another_form_or_another_step(grid, text, message):
+    measured(tokens=256)
+    if text is not None:
+        Path(curves.STEP_SECONDS).write_text(text)
+    with pytest.raises(GridError, match=message):
+        comparison.summarise(grid, made_up(grid))
+
+
+def test_step_times_are_measured(grid, capsys):
+    """Of the grid's own step; more layers take longer; what is written is what is read."""
+    step_time.main(["my.yaml", "--rounds", "3"])
+    held = json.loads(Path(curves.STEP_SECONDS).read_text())
+    found = curves.step_seconds(grid)
+    assert found == {shape: each["seconds"] for shape, each in held["shapes"].items()} and set(found) == set(SECONDS)
+    assert all(low <= each["seconds"] <= high for each in held["shapes"].values() for low, high in [each["quartiles"]])
+    assert held["rounds"] == 3 and held["environment"]["torch"] and "deep.json: " in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="leaner step-time: --rounds: expected a number from 1, got 0"):
+        step_time.main(["my.yaml", "--rounds", "0"])
+
+
+def test_a_step_is_the_grids_own(grid, tmp_path):
+    """Rows, tokens, accumulation and labels as in the training."""
+    values = yaml.safe_load(Path("my.yaml").read_text())
+    values["overrides"] |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "bf16": True}
+    Path("my.yaml").write_text(yaml.safe_dump(values))
+    changed = load_grid(Path("my.yaml"))
+    step = step_time.TrainingStep(changed, "lean.json", step_time.latency.models(changed)["lean.json"])
+    assert step.batch["input_ids"].shape == (4, 32) and step.arguments.bf16
+    before = {name: value.clone() for name, value in step.model.named_parameters()}
+    assert step.seconds() > 0
+    assert all(not value.equal(before[name]) for name, value in step.model.named_parameters() if value.ndim == 2)
+
+
+# Between grids
+
+
+def test_the_shift_of_a_pair(tmp_path, grid, capsys):
+    """By hand: seed by seed over those that all four cells have; one line where there is none."""
+    values = yaml.safe_load(Path("my.yaml").read_text())
+    for name, moved in (("one", {2: 0.3, 3: -0.1}), ("other", {1: 5.0, 2: 0.0, 3: 0.1})):
+        folder = tmp_path / name
+        folder.mkdir()
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**values, "output_dir": str(folder)}))
+        rows = [
+            {**row, "value": row["value"] + (moved[run.seed] if run.shape == "lean.json" else 0)}
+            for run, row in made_up(grid).items()
+            if run.seed in moved
+        ]
+        with (folder / "results.csv").open("w", newline="") as file:
+            runs.write_rows(rows, file)
+    shift.main(["one.yaml", "other.yaml"])
+    printed = capsys.readouterr()
+    (found,) = json.loads(printed.out.splitlines()[-1])
+    assert (found["shape"], found["minus"], found["seeds"]) == ("lean.json", "deep.json", [2, 3])
+    assert found["shift"] == pytest.approx((0.3 - 0.2) / 2) and "lean.json − deep.json: +0.0500" in printed.err
+    (tmp_path / "other" / "results.csv").unlink()
+    with pytest.raises(SystemExit, match="^shift: lean.json − deep.json: expected seeds that both grids have"):
+        shift.main(["one.yaml", "other.yaml"])
+    (tmp_path / "other.yaml").write_text(yaml.safe_dump({**values, "contrasts": None}))
+    with pytest.raises(SystemExit, match="^shift: contrasts: expected one that both grids have"):
+        shift.main(["one.yaml", "other.yaml"])

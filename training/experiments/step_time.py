@@ -1,0 +1,99 @@
+"""`leaner step-time GRID.yaml`: how long a training step of each shape of a grid takes here, the shapes taking turns.
+
+A step is the grid's own: its rows, precision and attention, gradient clipping and AdamW. Weights are random and tokens
+or pixels made up, neither of which changes the time; what the Trainer adds around a step is left out. Run it while
+nothing else runs. It writes step_seconds.json beside the grid's rows.
+"""
+
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from ..running import report
+from ..running.timing import take_turns
+from ..settings.repeated import CommandParser
+from . import latency
+from .branches import recipe_of, step_of
+from .curves import STEP_SECONDS
+from .grid import Grid, GridError, load_grid
+
+
+ROUNDS = 15
+
+
+class TrainingStep:
+    """One shape's training step: forward, backward, clipping, update."""
+
+    def __init__(self, grid: Grid, shape: str, model: PreTrainedModel):
+        self.arguments, self.model = recipe_of(grid, shape), model.train()
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=self.arguments.weight_decay)
+        rows = self.arguments.per_device_train_batch_size
+        length = step_of(grid, shape).tokens // (rows * self.arguments.gradient_accumulation_steps)
+        self.batch = latency.inputs(model, rows, length)
+        if "pixel_values" in self.batch:
+            self.batch["labels"] = torch.zeros(rows, dtype=torch.long)
+        else:
+            self.batch["labels"] = self.batch["input_ids"].clone()
+        if self.arguments.task == "masked-lm":
+            unmasked = torch.rand(self.batch["labels"].shape) >= self.arguments.mask_fraction
+            self.batch["labels"][unmasked] = -100
+
+    def seconds(self) -> float:
+        """Makes one step and returns its time."""
+        start = time.perf_counter()
+        for _ in range(self.arguments.gradient_accumulation_steps):
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.arguments.bf16):
+                loss = self.model(**self.batch).loss
+            loss.backward()
+        if self.arguments.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.arguments.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return time.perf_counter() - start
+
+
+def measure(grid: Grid, rounds: int = ROUNDS) -> dict[str, dict[str, object]]:
+    """Seconds of a step per shape, median and quartiles over the rounds, and its tokens.
+
+    Raises:
+        GridError: the rows of the grid's task have no one length.
+    """
+    steps = {shape: step_of(grid, shape) for shape in grid.shapes}
+    if None in steps.values():
+        raise GridError("recipe: expected a task whose rows are all as long")
+    timed = [partial(TrainingStep.seconds, TrainingStep(grid, *each)) for each in latency.models(grid).items()]
+    quartiles = np.percentile(take_turns(timed, rounds), (25, 50, 75), axis=1).T.tolist()
+    return {
+        shape: {"seconds": middle, "quartiles": [low, high], "tokens": steps[shape].tokens}
+        for shape, (low, middle, high) in zip(grid.shapes, quartiles)
+    }
+
+
+def main(argv: list[str]) -> None:
+    """The command; status 1 after one line where the grid is refused."""
+    parser = CommandParser(prog="leaner step-time", description=__doc__.split("\n")[0])
+    parser.add_argument("grid", type=Path, help="the grid file, YAML")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    options = parser.parse_args(argv)
+    try:
+        if options.rounds < 1:
+            raise GridError(f"--rounds: expected a number from 1, got {options.rounds}")
+        grid = load_grid(options.grid)
+        shapes = measure(grid, options.rounds)
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"leaner step-time: {' '.join(str(error).split())}") from error
+    grid.path("").mkdir(parents=True, exist_ok=True)
+    document = {"rounds": options.rounds, "shapes": shapes, "environment": report.environment()}
+    report.write_json(grid.path(STEP_SECONDS), document)
+    for shape, each in shapes.items():
+        print(f"{shape}: {each['seconds'] * 1e3:.1f} ms a step", file=sys.stderr)
+    print(grid.path(STEP_SECONDS))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
