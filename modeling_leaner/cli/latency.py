@@ -45,8 +45,9 @@ def measured(candidates: list[Candidate], setting: StepSetting, start: Candidate
 class LatencySearch:
     """Shapes whose forward pass of one item takes about, but not above, `limit` seconds on this machine.
 
-    Time is no arithmetic: a ceiling of FLOPs stands for it, which each shape's measured time corrects three times,
-    and up to three times more where the measurements have every shape above the limit: the machine has got slower.
+    Time cannot be computed, so a ceiling of FLOPs stands for it. Each shape's measured time corrects its ceiling three
+    times, and up to three times more where the final measurements put every shape above the limit: then the machine
+    has become slower.
     """
 
     limit: float

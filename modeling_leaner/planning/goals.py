@@ -1,4 +1,4 @@
-"""Budgets, the goals that they set for a shape, and what is said where no shape meets them."""
+"""Budgets, the goals that they set for a shape, and the error where no shape meets them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
