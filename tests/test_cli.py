@@ -15,7 +15,7 @@ from time import perf_counter, sleep
 import pytest
 import transformers
 from huggingface_hub.utils import are_progress_bars_disabled
-from modeling_leaner.training import evaluate
+from modeling_leaner.training.running import evaluation
 from modeling_leaner.training.settings import help as command_help
 from typer.testing import CliRunner
 
@@ -379,7 +379,7 @@ class TestHub:
     def test_nothing_else_asks_the_hub_first(self, leaner, monkeypatch, words, start):
         """One question, which says no; then nothing is downloaded."""
         monkeypatch.setattr(hub, "missing_from_hub", lambda name: "it could not be found on the Hub")
-        monkeypatch.setattr(evaluate, "hf_hub_download", lambda *_: pytest.fail("asked again"))
+        monkeypatch.setattr(evaluation, "hf_hub_download", lambda *_: pytest.fail("asked again"))
         monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *_: pytest.fail("asked again"))
         result = leaner(*words.split())
         assert result.exit_code == 1, result.output

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from modeling_leaner.training.experiments import comparison, curves, runs, shift, step_time
-from modeling_leaner.training.grid import GridError, load_grid
+from modeling_leaner.training.experiments.grid import GridError, load_grid
 from scipy import stats
 from training_data import write_shape
 

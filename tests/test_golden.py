@@ -48,8 +48,8 @@ def test_a_moved_weight_is_seen(family):
 
 def test_the_text_model_still_evaluates_expressions():
     """New ones, of the kind that it was trained on; a tokenizer of words depends on their set alone."""
-    from modeling_leaner.training.data.builtin.builtin import SHORT_LISTOPS, listops
-    from modeling_leaner.training.data.builtin.tokenizer import train_tokenizer
+    from modeling_leaner.training.data.builtin import SHORT_LISTOPS, listops
+    from modeling_leaner.training.data.tokenizer import train_tokenizer
 
     rows, model, right = listops(SHORT_LISTOPS, train=1, test=300, seed=5)["test"], load("bert"), 0
     tokenizer = train_tokenizer(rows["source"][:], "words", 32, 128, "bert")
@@ -64,7 +64,7 @@ def test_the_text_model_still_evaluates_expressions():
 
 def test_the_image_model_still_reads_digits():
     """The very rows that it was evaluated on, from scikit-learn."""
-    from modeling_leaner.training.data.builtin.builtin import digits
+    from modeling_leaner.training.data.builtin import digits
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     rows, model = digits()["test"], load("vit")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from datasets import Dataset, load_dataset
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.data.builtin.tokenizer import train_tokenizer
+from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.settings.arguments import parse
 from modeling_leaner.training.tasks import tasks
 from scipy import stats

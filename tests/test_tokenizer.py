@@ -13,7 +13,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modeling_leaner.training.data import builtin as data
-from modeling_leaner.training.data.builtin.tokenizer import KINDS, MAX_ALPHABET, main, train_tokenizer
+from modeling_leaner.training.data.tokenizer import KINDS, MAX_ALPHABET, main, train_tokenizer
 from transformers import AutoTokenizer
 
 
@@ -201,7 +201,7 @@ def sources(monkeypatch):
         asked.append((dataset, split, dataset_config, data_files, streaming))
         return rows.to_iterable_dataset() if streaming else rows
 
-    module = ModuleType("modeling_leaner.training.data.builtin.sources")
+    module = ModuleType("modeling_leaner.training.data.sources")
     module.load_split = load_split
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return asked
