@@ -164,7 +164,7 @@ def test_the_forest_plot_shows_the_rows(grids, monkeypatch):
 
 
 def lowered_kappa() -> tuple[int, int, int]:
-    """Pairs of runs from random weights in which twice the heads lowered κ: at the start, at the end; and all pairs."""
+    """Pairs of runs from random weights in which twice the heads lowered κ at the start, at the end, and all pairs."""
     at_start = at_end = pairs = 0
     for path in CARDS.glob("grids/*/results.csv"):
         settings = yaml.safe_load((path.parent / "grid.yaml").read_text())
@@ -173,7 +173,7 @@ def lowered_kappa() -> tuple[int, int, int]:
         rows = [row for row in csv.DictReader(path.open()) if row["phase"] == "report" and row["status"] == "finished"]
         runs = {(row["shape"].split("/")[1], row["seed"]): row for row in rows}
         for few, many in (("mini", "many-heads-mini"), ("shallow-mini", "lean-mini")):
-            for seed in {seed for shape, seed in runs if shape == few} & {seed for shape, seed in runs if shape == many}:
+            for seed in [seed for shape, seed in runs if shape == few and (many, seed) in runs]:
                 start, end = (
                     float(runs[many, seed][column]) < float(runs[few, seed][column])
                     for column in ("kappa_start", "kappa_end")

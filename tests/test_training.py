@@ -140,7 +140,7 @@ def test_shapes_that_are_large_enough_are_named(run, tmp_path):
     long = rows.map(lambda row: {"sentence": "the cat " * 30})
     shape = write_shape("bert", tmp_path, max_position_embeddings=16)
     result = run(*CLASSIFY, long, shape=shape)
-    shapes = "max_position_embeddings 62 or more, smallest first: bert/lean-mini, bert/one-head-mini, bert/shallow-mini"
+    shapes = "max_position_embeddings 62 or more, smallest first: bert/lean-mini, bert/one-head-mini"
     refused(result, "62 tokens", "--truncation true", shapes)
 
 
