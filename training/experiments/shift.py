@@ -1,4 +1,4 @@
-"""`python -m modeling_leaner.training.shift ONE.yaml OTHER.yaml`: by how much a pair's difference shifts.
+"""`python -m modeling_leaner.training.experiments.shift ONE.yaml OTHER.yaml`: by how much a pair's difference shifts.
 
 For two grids that differ in one setting, such as the precision: each contrast's difference in the first grid minus
 that in the second, seed by seed. The last line is one JSON document.
