@@ -75,8 +75,8 @@ def test_options_of_train_and_evaluate(tmp_path, capsys, options, message):
     "module, options, message",
     [
         ("experiments.sweep", "grid.yaml --jobs 1 --jobs=2", "jobs: given twice on the command line, with 1 and 2"),
-        ("experiments.latency", "grid.yaml --rounds 1 --rounds 2", "rounds: given twice on the command line, with 1 and 2"),
-        ("publishing.publish", "grid.yaml --data_files a --data_files b c", "data_files: given twice .* with a and b c"),
+        ("experiments.latency", "grid.yaml --rounds 1 --rounds 2", "rounds: given twice .*, with 1 and 2"),
+        ("publishing.publish", "grid.yaml --data_files a --data_files b c", "data_files: given twice .* a and b c"),
         ("publishing.verify", "--short --short", "short: given twice on the command line"),
         ("data.tokenizer", "--kind bytes --output_dir x --kind words", "kind: given twice .* with bytes and words"),
     ],
