@@ -174,6 +174,8 @@ def lowered_kappa() -> tuple[int, int, int]:
         runs = {(row["shape"].split("/")[1], row["seed"]): row for row in rows}
         for few, many in (("mini", "many-heads-mini"), ("shallow-mini", "lean-mini")):
             for seed in [seed for shape, seed in runs if shape == few and (many, seed) in runs]:
+                if not (runs[few, seed]["kappa_end"] and runs[many, seed]["kappa_end"]):
+                    continue  # unknown
                 start, end = (
                     float(runs[many, seed][column]) < float(runs[few, seed][column])
                     for column in ("kappa_start", "kappa_end")
