@@ -60,29 +60,26 @@ class Relative:
     )
 
 
-BLOCK = {
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "initializer_range": "initializer_range",
-}
-ENCODER = BLOCK | {
-    "intermediate_size": "intermediate_size",
-    "hidden_act": "hidden_act",
-    "hidden_dropout_prob": "hidden_dropout_prob",
-    "attention_probs_dropout_prob": "attention_probs_dropout_prob",
-    "layer_norm_eps": "layer_norm_eps",
-}
-TEXT = {"vocab_size": "vocab_size", "max_position_embeddings": "max_position_embeddings"}
+def same(*names: str) -> dict[str, str]:
+    """Fields that have the same name in both configurations."""
+    return {name: name for name in names}
+
+
+BLOCK = same("hidden_size", "num_hidden_layers", "num_attention_heads", "initializer_range")
+ENCODER = BLOCK | same(
+    "intermediate_size", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "layer_norm_eps"
+)
+TEXT = same("vocab_size", "max_position_embeddings")
 
 VIT = Relative(
     source="vit",
     config_class=LeanViTConfig,
     modeling=modeling_lean_vit,
     classes={"ViTModel": "LeanViTModel", "ViTForImageClassification": "LeanViTForImageClassification"},
-    fields=ENCODER
-    | {name: name for name in ("image_size", "patch_size", "num_channels", "qkv_bias")}
-    | {name: name for name in ("pooler_output_size", "pooler_act")},
+    fields={
+        **ENCODER,
+        **same("image_size", "patch_size", "num_channels", "qkv_bias", "pooler_output_size", "pooler_act"),
+    },
     only={},
     names=[
         (r"^vit\.", "model."),
@@ -108,7 +105,7 @@ BERT = Relative(
             "ForMultipleChoice",
         )
     },
-    fields=ENCODER | TEXT | {name: name for name in ("type_vocab_size", "classifier_dropout", "tie_word_embeddings")},
+    fields={**ENCODER, **TEXT, **same("type_vocab_size", "classifier_dropout", "tie_word_embeddings")},
     only={"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
     names=[
         (r"^bert\.", "model."),
@@ -142,16 +139,15 @@ GPT = Relative(
         "GPT2ForTokenClassification": "LeanGPTForTokenClassification",
         "GPT2ForQuestionAnswering": "LeanGPTForQuestionAnswering",
     },
-    fields=BLOCK
-    | TEXT
-    | {
+    fields={
+        **BLOCK,
+        **TEXT,
+        **same("use_cache", "tie_word_embeddings"),
         "n_inner": "intermediate_size",
         "activation_function": "hidden_act",
         "resid_pdrop": "hidden_dropout_prob",
         "attn_pdrop": "attention_probs_dropout_prob",
         "layer_norm_epsilon": "layer_norm_eps",
-        "use_cache": "use_cache",
-        "tie_word_embeddings": "tie_word_embeddings",
     },
     only={
         "scale_attn_weights": True,
