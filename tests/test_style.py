@@ -88,10 +88,16 @@ def conditionals(tree: ast.Module) -> list[int]:
     return [node.lineno for node in ast.walk(tree) if selects_value(node, asked)]
 
 
+def is_packed(node: ast.AST) -> bool:
+    """Whether a node is `a, b = x, y`."""
+    if not isinstance(node, ast.Assign):
+        return False
+    return isinstance(node.value, ast.Tuple) and isinstance(node.targets[0], ast.Tuple)
+
+
 def packed(tree: ast.Module) -> list[int]:
     """The lines of `a, b = x, y`; to unpack a call is no such line."""
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple)]
-    return [node.lineno for node in assigned if isinstance(node.targets[0], ast.Tuple)]
+    return [node.lineno for node in ast.walk(tree) if is_packed(node)]
 
 
 def merged(node: ast.AST) -> int:
@@ -114,9 +120,8 @@ def knots(tree: ast.Module) -> Iterator[str]:
             yield f"{node.lineno}: a tuple as a statement"
         if isinstance(node, ast.BinOp) and merged(node) > MOST_MERGED and holds_dict(node):
             yield f"{node.lineno}: a dict of more than {MOST_MERGED} parts"
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) and isinstance(node.targets[0], ast.Tuple):
-            if any(isinstance(part, ast.IfExp) for part in node.value.elts):
-                yield f"{node.lineno}: a conditional expression inside a packed assignment"
+        if is_packed(node) and any(isinstance(part, ast.IfExp) for part in node.value.elts):
+            yield f"{node.lineno}: a conditional expression inside a packed assignment"
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = node.end_lineno - node.lineno + 1
             if length > LONGEST_FUNCTION:
