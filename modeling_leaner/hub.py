@@ -1,4 +1,4 @@
-"""Whether a model exists, asked once and quickly: transformers alone waits half a minute for a Hub without answer."""
+"""Whether the Hub has something, asked once and quickly: its clients alone wait half a minute where it is silent."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,3 +53,14 @@ def missing_from_hub(name: str) -> str | None:
     except Exception as error:  # httpx's or httpx2's, by the version of huggingface_hub
         return f"it could not be found on the Hub, which did not answer ({type(error).__name__})"
     return None
+
+
+def dataset_hub_answers(name: str) -> bool:
+    """Whether the Hub says anything of a dataset, be it that there is none."""
+    try:
+        HfApi().dataset_info(name, timeout=SECONDS)
+    except (HfHubHTTPError, HFValidationError):
+        return True  # `datasets` says what is wrong
+    except Exception:  # httpx's or httpx2's, by the version of huggingface_hub; or HF_HUB_OFFLINE
+        return False
+    return True

@@ -8,6 +8,9 @@ from modeling_leaner.training import evaluate, train
 from modeling_leaner.training.experiments import grid
 from modeling_leaner.training.settings import arguments
 from modeling_leaner.training.settings.repeated import RepeatedKey, given_options, load_yaml
+from typer.testing import CliRunner
+
+from modeling_leaner.cli.app import app
 
 
 GRID = "recipe: digits\nshapes: [vit/nano]\nbaseline: vit/nano\nseeds: [1]\nlearning_rates: [1e-3]\n"
@@ -86,6 +89,24 @@ def test_options_of_the_other_commands(capsys, module, options, message):
         importlib.import_module(f"modeling_leaner.training.{module}").main(options.split())
     assert end.value.code == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "command, option",
+    [
+        ("shapes --family vit --family gpt", "--family"),
+        ("plan --like vit/nano --params 10M --params=20M", "--params"),
+    ],
+)
+def test_options_of_the_commands_on_shapes(command, option):
+    result = CliRunner().invoke(app, command.split())
+    assert result.exit_code == 2
+    assert result.stderr == f"leaner {command.split()[0]}: {option}: given twice on the command line\n"
+
+
+def test_an_option_for_several_values_may_be_given_twice(tmp_path):
+    result = CliRunner().invoke(app, ["convert", str(tmp_path / "none"), "out", "--ignore", "a", "--ignore", "b"])
+    assert result.exit_code == 1 and "given twice" not in result.stderr
 
 
 def test_values_are_not_options():

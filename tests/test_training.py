@@ -149,9 +149,17 @@ def test_a_task_for_another_family(run):
     refused(result, "masked-lm", "lean_gpt", "causal-lm")
 
 
-def test_no_space_left(run, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"),
+    ],
+    ids=["Python", "torch"],
+)
+def test_no_space_left(run, monkeypatch, error):
     def full(*args, **kwargs):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     few = merged(FEW, ["--save_strategy", "steps", "--save_steps", "2"])
     rows = documents(16, 0)

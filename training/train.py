@@ -214,10 +214,17 @@ def fullest_disk(folder: str | None) -> tuple[Path, int]:
     return fullest, free[fullest]
 
 
+FULL_DISK = (
+    "No space left",
+    "os error 28",  # safetensors
+    "inline_container",  # torch.save, whose message does not name the cause
+)
+
+
 def explain(error: Exception, folder: str | None) -> str:
     """One line for what went wrong."""
     text = " ".join(str(error).split())
-    if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in text or "os error 28" in text:
+    if getattr(error, "errno", None) == errno.ENOSPC or any(words in text for words in FULL_DISK):
         whole = whole_checkpoints(Path(folder)) if folder else []
         kept = f"; the last whole checkpoint is {whole[-1]}, --resume continues from it" if whole else ""
         place, free = fullest_disk(folder)

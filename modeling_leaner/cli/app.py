@@ -15,7 +15,7 @@ from rich.console import Console
 
 from .. import __version__
 from ..registry import check_family, check_shape
-from .errors import CommandGroup
+from .errors import Command, CommandGroup
 from .lazy import library
 from .training import add_training_commands
 
@@ -57,7 +57,7 @@ def main(
         raise typer.Exit(2)
 
 
-@app.command(rich_help_panel=SHAPES)
+@app.command(cls=Command, rich_help_panel=SHAPES)
 def shapes(
     family: Annotated[str | None, typer.Option(help="Only vit, bert or gpt.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
@@ -73,7 +73,7 @@ def shapes(
         Console(width=80).print(command.shape_table(rows))
 
 
-@app.command(rich_help_panel=SHAPES)
+@app.command(cls=Command, rich_help_panel=SHAPES)
 def plan(
     context: typer.Context,
     family: Annotated[str | None, typer.Option(help="vit, bert or gpt; left out, that of --like.")] = None,
@@ -125,7 +125,7 @@ def check_like(like: str) -> None:
         raise ValueError(f"--like {like}: {error}") from error
 
 
-@app.command(rich_help_panel=SHAPES)
+@app.command(cls=Command, rich_help_panel=SHAPES)
 def convert(
     source: Annotated[str, typer.Argument(help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")],
     output: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],

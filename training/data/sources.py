@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import datasets
@@ -20,6 +22,7 @@ from datasets import (
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
+from modeling_leaner.hub import dataset_hub_answers
 from modeling_leaner.support.suggest import did_you_mean
 
 from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments
@@ -162,14 +165,28 @@ def load_split(
     return rows
 
 
+@contextmanager
+def cache_alone() -> Iterator[None]:
+    """`datasets` reads its cache only; else it asks a Hub that does not answer for half a minute."""
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+
+
 def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bool) -> Rows:
     if dataset is None:
         raise ValueError("dataset: missing; give a Hub id, a built-in set, or data_files")
+    reached = dataset_hub_answers(dataset)
     try:
-        return load_dataset(dataset, config, split=split, streaming=streaming)
+        with nullcontext() if reached else cache_alone():
+            return load_dataset(dataset, config, split=split, streaming=streaming)
     except (DatasetNotFoundError, FileNotFoundError, ConnectionError) as error:
+        place = "on the Hub or in its cache" if reached else "in the cache of the Hub, which did not answer"
         hint = did_you_mean(dataset, BUILT_IN) or "; a local copy can be given as --data_files"
-        raise ValueError(f"dataset {dataset}: not found on the Hub or in its cache{hint}") from error
+        raise ValueError(f"dataset {dataset}: not found {place}{hint}") from error
     except ValueError as error:
         if "split" in str(error).lower():
             there = ", ".join(get_dataset_split_names(dataset, config))
