@@ -1,0 +1,430 @@
+"""Changes of shape that carry the weights over: each function takes a model and returns a new one.
+
+Two kinds. *Exact* ones compute what the model computed, up to rounding: `add_heads`, `duplicate_heads`,
+`pad_head_dim`, `fold_value_bias`, `factor_heads` at full rank, `add_identity_layers`, and every cut that keeps
+everything. *Cuts* leave something out: `keep_layers`, `keep_heads`, `keep_neurons`, `factor_heads` below full rank.
+
+Letters as in `layers_leaner`: D hidden_size, H query heads, K key-value heads, d head_dim.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..layers_leaner import LeanAttention, LeanPostNormBlock, LeanPreTrainedModel
+
+
+PROJECTIONS = ("q_proj", "k_proj", "v_proj")
+STAGES = ("stage_names", "out_features", "out_indices")  # of a ViT's backbone, which count its layers
+
+Tensors = dict[str, torch.Tensor]
+
+
+class SlimError(ValueError):
+    """The model cannot be changed so; the message names the setting."""
+
+
+def keep_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> LeanPreTrainedModel:
+    """A cut: the named layers, counted from 0, in their order.
+
+    Raises SlimError for no layer, for one that the model lacks, or for layers that are not in ascending order.
+    """
+    depth = model.config.num_hidden_layers
+    if len(layers) == 0:
+        raise SlimError("layers: expected at least one")
+    for layer in layers:
+        if not 0 <= layer < depth:
+            raise SlimError(f"layers: there is no layer {layer}, expected 0..{depth - 1}")
+    for layer, following in zip(layers, layers[1:]):
+        if layer == following:
+            raise SlimError(f"layers: {layer} is named twice")
+        if layer > following:
+            raise SlimError(f"layers: expected ascending order, got {layer} before {following}")
+    heads = [model.config.heads_per_layer[layer] for layer in layers]
+    return _rebuilt(model, {index: _layer(model, layer) for index, layer in enumerate(layers)}, heads=heads)
+
+
+def keep_heads(
+    model: LeanPreTrainedModel,
+    kept: Sequence[Sequence[int]],
+    means: Sequence[torch.Tensor] | None = None,
+) -> LeanPreTrainedModel:
+    """A cut: the named heads of every layer. What is left out counts as zero, or as its mean where `means` are given.
+
+    Another order of the same heads is a permutation, which is exact.
+
+    Args:
+        kept: per layer, heads counted from 0. With fewer key-value than query heads (LeanGPT) those stay, so that
+            every group must keep equally many of its query heads, the groups in their order.
+        means: per layer the mean (H·d) of what `o_proj` reads, whose removed part goes into its bias.
+
+    Raises SlimError where a layer keeps no head, a head is unknown or named twice, or no configuration can hold what
+    stays.
+    """
+    config = model.config
+    size = config.head_dim
+    layers = {}
+    for index, heads in enumerate(kept):
+        _check_heads(model, index, heads)
+        tensors = _layer(model, index)
+        grouped = config.key_value_heads_per_layer[index] < config.heads_per_layer[index]
+        rows = _rows_of_heads(heads, size)
+        out = tensors["self_attn.o_proj.weight"]
+        if means is not None:
+            removed = torch.ones(out.shape[1], dtype=torch.bool, device=out.device)
+            removed[rows] = False
+            offset = out[:, removed] @ means[index].to(out)[removed]
+            tensors["self_attn.o_proj.bias"] = tensors["self_attn.o_proj.bias"] + offset
+        tensors["self_attn.o_proj.weight"] = out[:, rows]
+        for projection in ("q_proj",) if grouped else PROJECTIONS:
+            _map_projection(tensors, projection, lambda tensor, rows=rows: tensor[rows])
+        layers[index] = tensors
+    return _rebuilt(model, layers, heads=[len(heads) for heads in kept])
+
+
+def keep_neurons(
+    model: LeanPreTrainedModel,
+    kept: Sequence[Sequence[int]],
+    means: Sequence[torch.Tensor] | None = None,
+) -> LeanPreTrainedModel:
+    """A cut: the named neurons of every MLP, equally many per layer, since a configuration has one MLP width.
+
+    Args:
+        kept: per layer, neurons counted from 0.
+        means: per layer the mean (intermediate_size) of what `fc2` reads, whose removed part goes into its bias.
+
+    Raises SlimError for layers of different widths, or a neuron that is unknown or named twice.
+    """
+    widths = sorted({len(neurons) for neurons in kept})
+    if len(widths) != 1 or widths[0] == 0:
+        raise SlimError(f"neurons: expected one width ≥ 1 for all layers, got {widths}")
+    layers = {}
+    for index, neurons in enumerate(kept):
+        _check_members(f"neurons of layer {index}", neurons, model.config.intermediate_size)
+        tensors = _layer(model, index)
+        rows = torch.tensor(neurons)
+        out = tensors["mlp.fc2.weight"]
+        if means is not None:
+            removed = torch.ones(out.shape[1], dtype=torch.bool, device=out.device)
+            removed[rows] = False
+            tensors["mlp.fc2.bias"] = tensors["mlp.fc2.bias"] + out[:, removed] @ means[index].to(out)[removed]
+        tensors["mlp.fc1.weight"] = tensors["mlp.fc1.weight"][rows]
+        tensors["mlp.fc1.bias"] = tensors["mlp.fc1.bias"][rows]
+        tensors["mlp.fc2.weight"] = out[:, rows]
+        layers[index] = tensors
+    return _rebuilt(model, layers, intermediate_size=widths[0])
+
+
+def add_heads(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreTrainedModel:
+    """Exact: `added` more heads in every layer, which contribute nothing yet because their output columns are zero.
+
+    Queries, keys and values are drawn from N(0, initializer_range): were they zero, the heads would never learn.
+    Raises SlimError for fewer key-value than query heads, which no number of new heads leaves in equal groups.
+    """
+    _require_own_keys(model, "add heads")
+    generator = torch.Generator().manual_seed(seed)
+    rows = added * model.config.head_dim
+
+    def with_new_rows(tensor: torch.Tensor) -> torch.Tensor:
+        new = torch.zeros(rows, *tensor.shape[1:])
+        if tensor.dim() == 2:
+            new.normal_(std=model.config.initializer_range, generator=generator)
+        return torch.cat([tensor, new.to(tensor)])
+
+    layers = {}
+    for index in range(model.config.num_hidden_layers):
+        tensors = _layer(model, index)
+        for projection in PROJECTIONS:
+            _map_projection(tensors, projection, with_new_rows)
+        out = tensors["self_attn.o_proj.weight"]
+        tensors["self_attn.o_proj.weight"] = torch.cat([out, out.new_zeros(out.shape[0], rows)], dim=1)
+        layers[index] = tensors
+    return _rebuilt(model, layers, heads=[heads + added for heads in model.config.heads_per_layer])
+
+
+def duplicate_heads(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
+    """Exact: every query head twice, side by side, each with half of its output."""
+    size = model.config.head_dim
+
+    def doubled(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.unflatten(0, (-1, size)).repeat_interleave(2, dim=0).flatten(0, 1)
+
+    layers = {}
+    for index in range(model.config.num_hidden_layers):
+        tensors = _layer(model, index)
+        for projection in ("q_proj",) if _is_grouped(model, index) else PROJECTIONS:
+            _map_projection(tensors, projection, doubled)
+        tensors["self_attn.o_proj.weight"] = doubled(tensors["self_attn.o_proj.weight"].T).T / 2
+        layers[index] = tensors
+    return _rebuilt(model, layers, heads=[2 * heads for heads in model.config.heads_per_layer])
+
+
+def pad_head_dim(model: LeanPreTrainedModel, head_dim: int, seed: int = 0) -> LeanPreTrainedModel:
+    """Exact: every head of a larger size. Queries grow by √(new/old), since scores are divided by √head_dim.
+
+    New rows of queries and new output columns are zero; those of keys and values are drawn from
+    N(0, initializer_range), so that the new part can learn. Raises SlimError for a smaller size.
+    """
+    size = model.config.head_dim
+    if head_dim < size:
+        raise SlimError(f"head_dim: expected at least {size}, got {head_dim}; factor_heads makes it smaller")
+    generator = torch.Generator().manual_seed(seed)
+    spread = model.config.initializer_range
+
+    def padded(tensor: torch.Tensor, std: float = 0.0) -> torch.Tensor:
+        heads = tensor.unflatten(0, (-1, size))
+        new = torch.zeros(heads.shape[0], head_dim - size, *heads.shape[2:])
+        if std > 0 and tensor.dim() == 2:
+            new.normal_(std=std, generator=generator)
+        return torch.cat([heads, new.to(heads)], dim=1).flatten(0, 1)
+
+    layers = {}
+    for index in range(model.config.num_hidden_layers):
+        tensors = _layer(model, index)
+        _map_projection(tensors, "q_proj", lambda tensor: padded(tensor) * (head_dim / size) ** 0.5)
+        _map_projection(tensors, "k_proj", lambda tensor: padded(tensor, spread))
+        _map_projection(tensors, "v_proj", lambda tensor: padded(tensor, spread))
+        tensors["self_attn.o_proj.weight"] = padded(tensors["self_attn.o_proj.weight"].T).T
+        layers[index] = tensors
+    return _rebuilt(model, layers, head_dim=head_dim)
+
+
+def fold_value_bias(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
+    """Exact: the biases of the values move into the output bias, because attention weights sum to one."""
+    layers = {}
+    for index in range(model.config.num_hidden_layers):
+        tensors = _layer(model, index)
+        bias = tensors.get("self_attn.v_proj.bias")
+        if bias is not None:
+            every_query = _for_every_query_head(model, index, bias)
+            out = tensors["self_attn.o_proj.weight"]
+            tensors["self_attn.o_proj.bias"] = tensors["self_attn.o_proj.bias"] + out @ every_query
+            tensors["self_attn.v_proj.bias"] = torch.zeros_like(bias)
+        layers[index] = tensors
+    return _rebuilt(model, layers)
+
+
+def factor_heads(model: LeanPreTrainedModel, head_dim: int) -> LeanPreTrainedModel:
+    """Another head size by the singular values of each head's two products, W_qᵀ W_k (with biases) and W_o W_v.
+
+    Exact where `head_dim` is at least the old one; below, the best approximation of both products by their rank.
+    Query heads that share keys and values are factored together.
+    """
+    if head_dim < 1:
+        raise SlimError(f"head_dim: expected at least 1, got {head_dim}")
+    config = model.config
+    model = fold_value_bias(model)
+    size = config.head_dim
+    layers = {}
+    for index in range(config.num_hidden_layers):
+        tensors = _layer(model, index)
+        groups = config.key_value_heads_per_layer[index]
+        queries = _with_bias_column(tensors, "q_proj").unflatten(0, (groups, -1, size))  # (K, H/K, d, D+1)
+        keys = _with_bias_column(tensors, "k_proj").unflatten(0, (groups, size))  # (K, d, D+1)
+        values = tensors["self_attn.v_proj.weight"].double().unflatten(0, (groups, size))  # (K, d, D)
+        outputs = tensors["self_attn.o_proj.weight"].double().T.unflatten(0, (groups, -1, size))  # (K, H/K, d, D)
+        queries, keys = _factored(queries, keys, head_dim)
+        outputs, values = _factored(outputs, values, head_dim)
+        queries = queries * (head_dim / size) ** 0.5
+        _set_with_bias_column(tensors, "q_proj", queries.flatten(0, 2))
+        _set_with_bias_column(tensors, "k_proj", keys.flatten(0, 1))
+        _map_projection(tensors, "v_proj", lambda old, new=values.flatten(0, 1): _like(old, new))
+        out = tensors["self_attn.o_proj.weight"]
+        tensors["self_attn.o_proj.weight"] = outputs.flatten(0, 2).T.to(out)
+        layers[index] = tensors
+    return _rebuilt(model, layers, head_dim=head_dim)
+
+
+def add_identity_layers(model: LeanPreTrainedModel, after: Sequence[int]) -> LeanPreTrainedModel:
+    """Exact: a copy of each named layer behind it, which writes nothing to the residual stream yet. Pre-LN only.
+
+    Raises SlimError for LeanBERT: the norm after each residual sum changes even an empty layer's input.
+    """
+    if isinstance(model.base_model.layers[0], LeanPostNormBlock):
+        raise SlimError(f"{type(model).__name__}: its norms follow the residual sums, so no layer of it is the identity")
+    _check_members("layers", after, model.config.num_hidden_layers)
+    layers: list[Tensors] = []
+    heads = []
+    for index, count in enumerate(model.config.heads_per_layer):
+        layers.append(_layer(model, index))
+        heads.append(count)
+        if index in after:
+            silent = _layer(model, index)
+            for name in ("self_attn.o_proj", "mlp.fc2"):
+                for part in ("weight", "bias"):
+                    silent[f"{name}.{part}"] = torch.zeros_like(silent[f"{name}.{part}"])
+            layers.append(silent)
+            heads.append(count)
+    return _rebuilt(model, dict(enumerate(layers)), heads=heads)
+
+
+def drop_pooler(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
+    """Exact for the token states: a bare encoder without the pooling layer, which mean pooling never reads."""
+    layers = {index: _layer(model, index) for index in range(model.config.num_hidden_layers)}
+    return _rebuilt(model, layers, pooler=False)
+
+
+def _layer(model: LeanPreTrainedModel, index: int) -> Tensors:
+    """The tensors of a layer by their names in it."""
+    return dict(model.base_model.layers[index].state_dict())
+
+
+def _rebuilt(
+    model: LeanPreTrainedModel,
+    layers: dict[int, Tensors],
+    heads: Sequence[int] | None = None,
+    pooler: bool | None = None,
+    **changes: int,
+) -> LeanPreTrainedModel:
+    """A model of the same class with these layers, whose configuration has the `changes` and so many heads per layer."""
+    if heads is None:
+        heads = model.config.heads_per_layer
+    document = model.config.to_dict()
+    document.pop("per_layer_config", None)
+    if len(layers) != model.config.num_hidden_layers:
+        for name in STAGES:
+            document.pop(name, None)
+    document["num_hidden_layers"] = len(layers)
+    document |= _heads_fields(model, list(heads)) | changes
+    options = {}
+    is_bare = model.base_model is model
+    if is_bare and hasattr(model, "pooler"):
+        options["add_pooling_layer"] = model.pooler is not None if pooler is None else pooler
+    try:
+        config = type(model.config).from_dict(document)
+    except ValueError as error:
+        raise SlimError(str(error)) from error
+    with torch.device("meta"):
+        slim = type(model)(config, **options)
+    prefix = "" if is_bare else f"{model.base_model_prefix}."
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(f"{prefix}layers.")}
+    if is_bare and not options.get("add_pooling_layer", True):
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("pooler.")}
+    for index, layer in layers.items():
+        for name, tensor in layer.items():
+            tensors[f"{prefix}layers.{index}.{name}"] = tensor
+    copied = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    slim.load_state_dict(copied, strict=True, assign=True)
+    slim.tie_weights()
+    for parameter in slim.parameters():
+        parameter.requires_grad_(True)
+    if model.can_generate():
+        slim.generation_config = copy.deepcopy(model.generation_config)
+    return slim.train(model.training)
+
+
+def _heads_fields(model: LeanPreTrainedModel, heads: list[int]) -> dict[str, object]:
+    """The configuration's fields for so many query heads per layer."""
+    most = max(heads)
+    fewer = {index: {"num_attention_heads": count} for index, count in enumerate(heads) if count != most}
+    fields: dict[str, object] = {"num_attention_heads": most, "head_dim": model.config.head_dim}
+    if fewer:
+        fields["per_layer_config"] = fewer
+    if hasattr(model.config, "num_key_value_heads") and not _is_grouped(model, 0):
+        fields["num_key_value_heads"] = most
+    return fields
+
+
+def _is_grouped(model: LeanPreTrainedModel, index: int) -> bool:
+    """Whether several query heads of a layer share keys and values."""
+    config = model.config
+    return config.key_value_heads_per_layer[index] < config.heads_per_layer[index]
+
+
+def _require_own_keys(model: LeanPreTrainedModel, action: str) -> None:
+    if any(_is_grouped(model, index) for index in range(model.config.num_hidden_layers)):
+        raise SlimError(f"num_key_value_heads={model.config.num_key_value_heads}: cannot {action} in groups")
+
+
+def _check_members(what: str, members: Sequence[int], size: int) -> None:
+    """Raises SlimError for an index that is not in 0..size-1 or is named twice."""
+    for member in members:
+        if not 0 <= member < size:
+            raise SlimError(f"{what}: there is no {member}, expected 0..{size - 1}")
+    if len(set(members)) < len(members):
+        raise SlimError(f"{what}: one is named twice in {list(members)}")
+
+
+def _check_heads(model: LeanPreTrainedModel, index: int, heads: Sequence[int]) -> None:
+    """Raises SlimError where these heads of a layer cannot be what stays."""
+    config = model.config
+    what = f"heads of layer {index}"
+    if len(heads) == 0:
+        raise SlimError(f"{what}: expected at least one")
+    _check_members(what, heads, config.heads_per_layer[index])
+    if _is_grouped(model, index):
+        groups = config.key_value_heads_per_layer[index]
+        size = config.heads_per_layer[index] // groups
+        kept_groups = [head // size for head in heads]
+        expected = [group for group in range(groups) for _ in range(len(heads) // groups)]
+        if kept_groups != expected:
+            raise SlimError(f"{what}: expected equally many of each of {groups} groups, in order, got {list(heads)}")
+
+
+def _rows_of_heads(heads: Sequence[int], size: int) -> torch.Tensor:
+    """The rows of a projection that belong to these heads."""
+    return torch.cat([torch.arange(head * size, (head + 1) * size) for head in heads])
+
+
+def _map_projection(tensors: Tensors, projection: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Changes the weight of a projection and, where there is one, its bias."""
+    for part in ("weight", "bias"):
+        name = f"self_attn.{projection}.{part}"
+        if name in tensors:
+            tensors[name] = change(tensors[name])
+
+
+def _for_every_query_head(model: LeanPreTrainedModel, index: int, rows: torch.Tensor) -> torch.Tensor:
+    """(K·d) → (H·d): what a query head reads of its key-value head."""
+    attention: LeanAttention = model.base_model.layers[index].self_attn
+    heads = rows.unflatten(0, (-1, attention.head_dim))
+    return heads.repeat_interleave(attention.num_key_value_groups, dim=0).flatten()
+
+
+def _with_bias_column(tensors: Tensors, projection: str) -> torch.Tensor:
+    """The weight (rows, D) with its bias as a last column (rows, D + 1), zero where there is none; float64."""
+    weight = tensors[f"self_attn.{projection}.weight"].double()
+    bias = tensors.get(f"self_attn.{projection}.bias")
+    if bias is None:
+        bias = weight.new_zeros(weight.shape[0])
+    return torch.cat([weight, bias.double()[:, None]], dim=1)
+
+
+def _set_with_bias_column(tensors: Tensors, projection: str, rows: torch.Tensor) -> None:
+    """The other way round. A bias appears only where there was one: without, its column was zero and stays so."""
+    weight = f"self_attn.{projection}.weight"
+    bias = f"self_attn.{projection}.bias"
+    tensors[weight] = rows[:, :-1].to(tensors[weight])
+    if bias in tensors:
+        tensors[bias] = rows[:, -1].to(tensors[bias])
+
+
+def _like(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """The new weight, or for a bias, which is zero, as many zeros."""
+    if old.dim() == 1:
+        return old.new_zeros(new.shape[0])
+    return new.to(old)
+
+
+def _factored(left: torch.Tensor, right: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Factors of `rank` whose product is nearest to that of the given ones, by QR and SVD of the small core.
+
+    Args:
+        left: (K, G, d, M), the heads of each group; right: (K, d, N), what the group shares.
+
+    Returns:
+        left (K, G, rank, M) and right (K, rank, N), padded with zeros beyond the old size d.
+    """
+    groups, heads, size, width = left.shape
+    tall = left.transpose(2, 3).flatten(1, 2)  # (K, G·M, d)
+    left_basis, left_core = torch.linalg.qr(tall)
+    right_basis, right_core = torch.linalg.qr(right.transpose(1, 2))
+    u, singular_values, v = torch.linalg.svd(left_core @ right_core.transpose(1, 2))
+    kept = min(rank, size)
+    root = singular_values[:, None, :kept].sqrt()
+    new_left = left_basis @ u[:, :, :kept] * root  # (K, G·M, kept)
+    new_right = right_basis @ v.transpose(1, 2)[:, :, :kept] * root  # (K, N, kept)
+    new_left = torch.nn.functional.pad(new_left, (0, rank - kept))
+    new_right = torch.nn.functional.pad(new_right, (0, rank - kept))
+    return new_left.unflatten(1, (heads, width)).transpose(2, 3), new_right.transpose(1, 2)

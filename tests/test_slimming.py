@@ -1,0 +1,283 @@
+"""Slimming: exact operations compute what the model computed; a cut equals the model with the rest silenced."""
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from modeling_leaner import (
+    LeanBERTConfig,
+    LeanBERTForMaskedLM,
+    LeanBERTModel,
+    LeanGPTConfig,
+    LeanGPTForCausalLM,
+    LeanViTConfig,
+    LeanViTForImageClassification,
+)
+from modeling_leaner.slimming import operations
+from modeling_leaner.slimming.operations import SlimError
+
+
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+SHAPE = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40}
+TEXT = {"vocab_size": 50, "max_position_embeddings": 16, "pad_token_id": 0}
+
+
+def bert(head=LeanBERTModel, **changes):
+    return filled(head(LeanBERTConfig(**(SHAPE | TEXT | changes))))
+
+
+def gpt(**changes):
+    return filled(LeanGPTForCausalLM(LeanGPTConfig(**(SHAPE | TEXT | {"bos_token_id": 1, "eos_token_id": 1} | changes))))
+
+
+def vit(**changes):
+    return filled(LeanViTForImageClassification(LeanViTConfig(**(SHAPE | {"image_size": 8, "patch_size": 4} | changes))))
+
+
+def filled(model):
+    """A model of which no weight is zero or one, so that nothing is equal by chance."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    return model.eval()
+
+
+def inputs(model):
+    generator = torch.Generator().manual_seed(1)
+    if model.main_input_name == "pixel_values":
+        return {"pixel_values": torch.randn(3, 3, 8, 8, generator=generator)}
+    ids = torch.randint(1, 50, (3, 9), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@torch.no_grad()
+def output(model):
+    outputs = model(**inputs(model))
+    first = outputs.logits if "logits" in outputs else outputs.last_hidden_state
+    if "attention_mask" in inputs(model):
+        return first[inputs(model)["attention_mask"].bool()]
+    return first
+
+
+MODELS = {
+    "bert": bert,
+    "bert-mlm": lambda: bert(LeanBERTForMaskedLM),
+    "bert-uneven": lambda: bert(per_layer_config={1: {"num_attention_heads": 2}}, head_dim=6),
+    "gpt": gpt,
+    "gpt-grouped": lambda: gpt(num_key_value_heads=2),
+    "vit": vit,
+    "vit-without-bias": lambda: vit(qkv_bias=False),
+}
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    return MODELS[request.param]()
+
+
+def is_grouped(model):
+    config = model.config
+    return config.key_value_heads_per_layer != config.heads_per_layer
+
+
+def same_output(slim, model):
+    torch.testing.assert_close(output(slim), output(model), **TOLERANCE)
+
+
+def all_heads(model):
+    return [list(range(heads)) for heads in model.config.heads_per_layer]
+
+
+class TestExact:
+    def test_keeping_everything(self, model):
+        """Bit for bit, by every cut."""
+        config = model.config
+        neurons = [range(config.intermediate_size)] * config.num_hidden_layers
+        for slim in (
+            operations.keep_layers(model, range(config.num_hidden_layers)),
+            operations.keep_heads(model, all_heads(model)),
+            operations.keep_neurons(model, neurons),
+        ):
+            assert slim.config == config
+            assert torch.equal(output(slim), output(model))
+            for name, tensor in model.state_dict().items():
+                assert torch.equal(slim.state_dict()[name], tensor), name
+
+    def test_new_heads_contribute_nothing_and_can_learn(self, model):
+        if is_grouped(model):
+            with pytest.raises(SlimError, match="num_key_value_heads=2: cannot add heads in groups"):
+                operations.add_heads(model, 1)
+            return
+        slim = operations.add_heads(model, 2)
+        assert slim.config.heads_per_layer == [heads + 2 for heads in model.config.heads_per_layer]
+        same_output(slim, model)
+        slim.train()
+        outputs = slim(**inputs(slim))
+        outputs[0].float().square().sum().backward()
+        new = slim.base_model.layers[0].self_attn.o_proj.weight.grad[:, -2 * slim.config.head_dim :]
+        assert (new.abs().amax(dim=0) > 0).all()
+
+    def test_permuted_heads(self, model):
+        if is_grouped(model):
+            kept = [[1, 0, 3, 2]] * 3  # within each group
+        else:
+            kept = [list(reversed(heads)) for heads in all_heads(model)]
+        slim = operations.keep_heads(model, kept)
+        weight = "layers.0.self_attn.q_proj.weight"
+        assert not torch.equal(slim.base_model.state_dict()[weight], model.base_model.state_dict()[weight])
+        same_output(slim, model)
+
+    def test_duplicated_heads(self, model):
+        slim = operations.duplicate_heads(model)
+        assert slim.config.heads_per_layer == [2 * heads for heads in model.config.heads_per_layer]
+        same_output(slim, model)
+
+    @pytest.mark.parametrize("size", [6, 10])
+    def test_padded_head_size(self, model, size):
+        slim = operations.pad_head_dim(model, size)
+        assert slim.config.head_dim == size
+        same_output(slim, model)
+
+    def test_folded_value_bias(self, model):
+        slim = operations.fold_value_bias(model)
+        for layer in slim.base_model.layers:
+            assert layer.self_attn.v_proj.bias is None or not layer.self_attn.v_proj.bias.any()
+        same_output(slim, model)
+
+    @pytest.mark.parametrize("size", [6, 9])
+    def test_factored_heads_at_full_rank(self, model, size):
+        slim = operations.factor_heads(model, size)
+        assert slim.config.head_dim == size
+        same_output(slim, model)
+
+    def test_identity_layers(self, model):
+        if "BERT" in type(model).__name__:
+            with pytest.raises(SlimError, match="norms follow the residual sums"):
+                operations.add_identity_layers(model, [0])
+            return
+        slim = operations.add_identity_layers(model, [0, 2])
+        assert slim.config.num_hidden_layers == 5
+        assert torch.equal(output(slim), output(model))
+
+    def test_without_pooler(self):
+        model = bert()
+        slim = operations.drop_pooler(model)
+        assert model.pooler is not None and slim.pooler is None
+        assert torch.equal(output(slim), output(model))
+
+
+class TestCuts:
+    def test_layers(self, model):
+        """A cut model equals the model whose list of layers was cut by hand."""
+        slim = operations.keep_layers(model, [0, 2])
+        assert slim.config.heads_per_layer == [model.config.heads_per_layer[layer] for layer in (0, 2)]
+        del model.base_model.layers[1]
+        assert torch.equal(output(slim), output(model))
+
+    @pytest.mark.parametrize("fold", [False, True], ids=["zero", "mean"])
+    def test_heads_are_masked(self, model, fold):
+        """What is removed equals what is masked, where `o_proj` reads it: by zero or by its mean."""
+        kept = [[0, 2], [1], [0, 1, 3]]
+        if is_grouped(model):
+            kept = [[0, 2], [1, 3], [0, 3]]
+        elif "gpt" in model.config.model_type:
+            kept = [[0, 2], [1, 3], [2, 3]]
+        elif model.config.heads_per_layer[1] == 2:
+            kept = [[0, 2], [1], [0, 1, 3]]
+        size = model.config.head_dim
+        means = [torch.randn(heads * size) for heads in model.config.heads_per_layer]
+        slim = operations.keep_heads(model, kept, means if fold else None)
+        assert slim.config.heads_per_layer == [len(heads) for heads in kept]
+
+        def silence(layer):
+            def hook(module, args):
+                masked = means[layer].expand_as(args[0]).clone() if fold else torch.zeros_like(args[0])
+                for head in kept[layer]:
+                    masked[..., head * size : (head + 1) * size] = args[0][..., head * size : (head + 1) * size]
+                return (masked,)
+
+            return hook
+
+        for index, layer in enumerate(model.base_model.layers):
+            layer.self_attn.o_proj.register_forward_pre_hook(silence(index))
+        same_output(slim, model)
+
+    @pytest.mark.parametrize("fold", [False, True], ids=["zero", "mean"])
+    def test_neurons_are_masked(self, model, fold):
+        kept = [[0, 5, 39], [7, 8, 9], [1, 0, 2]]
+        means = [torch.randn(40) for _ in kept]
+        slim = operations.keep_neurons(model, kept, means if fold else None)
+        assert slim.config.intermediate_size == 3
+
+        def silence(layer):
+            def hook(module, args):
+                masked = means[layer].expand_as(args[0]).clone() if fold else torch.zeros_like(args[0])
+                masked[..., kept[layer]] = args[0][..., kept[layer]]
+                return (masked,)
+
+            return hook
+
+        for index, layer in enumerate(model.base_model.layers):
+            layer.mlp.fc2.register_forward_pre_hook(silence(index))
+        same_output(slim, model)
+
+    def test_factored_heads_below_full_rank(self, model):
+        """The products of each head are those of the truncated SVD."""
+        slim = operations.factor_heads(model, 2)
+        folded = operations.fold_value_bias(model)
+        before = folded.base_model.layers[0].self_attn
+        after = slim.base_model.layers[0].self_attn
+        product = before.o_proj.weight[:, -6:] @ before.v_proj.weight[-6:]
+        u, singular_values, v = torch.linalg.svd(product)
+        nearest = u[:, :2] * singular_values[:2] @ v[:2]
+        if not is_grouped(model):  # in groups, the values are shared
+            torch.testing.assert_close(after.o_proj.weight[:, -2:] @ after.v_proj.weight[-2:], nearest, **TOLERANCE)
+
+    def test_saved_and_loaded(self, model, tmp_path):
+        slim = operations.keep_layers(model, [2])
+        slim.save_pretrained(tmp_path)
+        assert torch.equal(output(type(model).from_pretrained(tmp_path)), output(slim))
+        AutoModel.from_pretrained(tmp_path)
+
+    def test_the_source_stays(self, model):
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        slim = operations.keep_layers(model, [0])
+        with torch.no_grad():
+            for parameter in slim.parameters():
+                parameter.zero_()
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, before[name]), name
+
+    def test_dtype_and_mode_are_kept(self):
+        model = bert().to(torch.bfloat16).train()
+        slim = operations.keep_layers(model, [1])
+        assert slim.dtype == torch.bfloat16 and slim.training
+        assert all(parameter.requires_grad for parameter in slim.parameters())
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda: operations.keep_layers(bert(), []), "layers: expected at least one"),
+        (lambda: operations.keep_layers(bert(), [0, 3]), "layers: there is no layer 3, expected 0..2"),
+        (lambda: operations.keep_layers(bert(), [-1]), "layers: there is no layer -1"),
+        (lambda: operations.keep_layers(bert(), [1, 1]), "layers: 1 is named twice"),
+        (lambda: operations.keep_layers(bert(), [2, 0]), "layers: expected ascending order, got 2 before 0"),
+        (lambda: operations.keep_heads(bert(), [[0], [], [0]]), "heads of layer 1: expected at least one"),
+        (lambda: operations.keep_heads(bert(), [[4], [0], [0]]), "heads of layer 0: there is no 4, expected 0..3"),
+        (lambda: operations.keep_heads(bert(), [[1, 1], [0], [0]]), "heads of layer 0: one is named twice"),
+        (lambda: operations.keep_heads(gpt(), [[0, 1], [0], [0]]), "num_attention_heads=1 of layer 1 is not a multiple"),
+        (lambda: operations.keep_heads(gpt(num_key_value_heads=2), [[0, 1]] * 3), "equally many of each of 2 groups"),
+        (lambda: operations.keep_neurons(bert(), [[0], [0, 1], [0]]), "neurons: expected one width"),
+        (lambda: operations.keep_neurons(bert(), [[40], [0], [0]]), "neurons of layer 0: there is no 40"),
+        (lambda: operations.pad_head_dim(bert(), 5), "head_dim: expected at least 6, got 5"),
+        (lambda: operations.factor_heads(bert(), 0), "head_dim: expected at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be(change, message):
+    with pytest.raises(SlimError) as error:
+        change()
+    assert message in str(error.value)
