@@ -8,7 +8,6 @@ One tensor is dropped: the second output bias of an untied BertForMaskedLM, whic
 import contextlib
 import copy
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from huggingface_hub import list_repo_files
+from huggingface_hub import hf_hub_download, list_repo_files
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -173,6 +172,7 @@ GPT = Relative(
 )
 RELATIVES = (VIT, BERT, GPT)
 MODEL_TYPES = [name for relative in RELATIVES for name in (relative.source, relative.config_class.model_type)]
+SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 PREPROCESSORS = (
     (AutoImageProcessor, {"preprocessor_config.json"}),
     (transformers.AutoTokenizer, {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}),
@@ -328,6 +328,20 @@ def _load_exactly(target: PreTrainedModel, tensors: dict[str, torch.Tensor]) -> 
     target.tie_weights()
 
 
+def load_lean(source: str | Path, ignore: Iterable[str] = ()) -> PreTrainedModel:
+    """The model of a folder or Hub id as one of ours: ours as it is, ViT, BERT and GPT-2 converted.
+
+    Raises ConversionError and OSError as `convert_checkpoint` does.
+    """
+    source = str(source)
+    with _named_errors(source):
+        model = _load_strictly(source, list(ignore), needs_relative=False)
+        if isinstance(model.config, LeanConfig):
+            _require_finite(model.state_dict())
+            return model
+        return convert(model)
+
+
 def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[str] = ()) -> PreTrainedModel:
     """Converts a folder or Hub id and writes `output`, with its tokenizer or image processor where it has one.
 
@@ -346,22 +360,67 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
         raise FileExistsError(f"{output} exists already")
     with _named_errors(source):
         converted = convert(_load_strictly(source, list(ignore)))
-        processors = _load_processors(source)
+        processors = load_processors(source)
+    with whole_folder(output) as folder:
+        for part in (converted, *processors):
+            part.save_pretrained(folder)
+        copy_sentence_transformers_files(source, folder)
+    return converted
+
+
+@contextlib.contextmanager
+def whole_folder(output: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `output` if all goes well; else nothing is left of it.
+
+    Raises OSError where it cannot be written.
+    """
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-") as scratch:
             folder = Path(scratch) / output.name
-            for part in (converted, *processors):
-                part.save_pretrained(folder)
+            folder.mkdir()
+            yield folder
             folder.rename(output)
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
         raise OSError(f"{output}: cannot be written, nothing is left of it: {error}") from error
-    return converted
 
 
-def _load_processors(source: str) -> list[object]:
+def files_of(source: str) -> set[str]:
+    """The names of all files of a folder or Hub id, with their path in it."""
+    folder = Path(source)
+    if not folder.is_dir():
+        return set(list_repo_files(source))
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def copy_sentence_transformers_files(source: str, output: Path) -> None:
+    """Copies what sentence-transformers needs to use the model as it used the source; nothing where there is none.
+
+    Its modules, its settings, and the folder of each module after the transformer (pooling, normalisation, …).
+    """
+    names = files_of(source)
+    if "modules.json" not in names:
+        return
+    modules = json.loads(_local_file(source, "modules.json").read_text(encoding="utf-8"))
+    folders = tuple(f"{module['path']}/" for module in modules if module.get("path"))
+    for name in sorted(names):
+        if name in SENTENCE_TRANSFORMERS or name.startswith(folders):
+            copied = output / name
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copied.write_bytes(_local_file(source, name).read_bytes())
+
+
+def _local_file(source: str, name: str) -> Path:
+    """A file of a folder, or of a Hub id, downloaded."""
+    folder = Path(source)
+    if folder.is_dir():
+        return folder / name
+    return Path(hf_hub_download(source, name))
+
+
+def load_processors(source: str) -> list[object]:
     """The tokenizer or image processor of a folder or Hub id, where it has one."""
-    names = set(os.listdir(source) if os.path.isdir(source) else list_repo_files(source))
+    names = files_of(source)
     processors = []
     for auto_class, files in PREPROCESSORS:
         if files & names:
@@ -422,9 +481,10 @@ def _check_weights(folder: Path) -> None:
     raise OSError(f"{folder / WEIGHTS}: missing")
 
 
-def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
+def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) -> PreTrainedModel:
     """The model of a folder or Hub id, whose tensors must be exactly those of its architecture.
 
+    With `needs_relative` a model of ours is refused, before it is built, whose shape transformers cannot hold.
     Raises OSError or ConversionError, naming the file or the tensor, where they are not.
     """
     folder = find_folder(source)
@@ -433,7 +493,7 @@ def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(source)
     if folder is not None:
         _check_weights(folder)
-    model_class = _model_class(config)
+    model_class = _model_class(config, needs_relative)
     load = {"output_loading_info": True, "dtype": "auto", "ignore_mismatched_sizes": True, "use_safetensors": True}
     model, info = model_class.from_pretrained(source, **load)
     missing = info["missing_keys"]
@@ -447,7 +507,7 @@ def _load_strictly(source: str, ignore: list[str]) -> PreTrainedModel:
     return model
 
 
-def _model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
+def _model_class(config: PreTrainedConfig, needs_relative: bool) -> type[PreTrainedModel]:
     """The class that config.json names. Raises ConversionError for one without relative, before anything is built."""
     relative = _relative(config.model_type, MODEL_TYPES)
     if config.model_type == relative.source:
@@ -457,7 +517,8 @@ def _model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
     else:
         modeling = relative.modeling
         expected = sorted(relative.classes.values())
-        from_lean_config(config)
+        if needs_relative:
+            from_lean_config(config)
     names = config.architectures
     if not isinstance(names, list) or len(names) != 1 or names[0] not in expected:
         raise ConversionError(f"architectures in config.json is {names!r}, expected one of {', '.join(expected)}")

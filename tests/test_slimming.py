@@ -13,8 +13,10 @@ from modeling_leaner import (
     LeanViTConfig,
     LeanViTForImageClassification,
 )
-from modeling_leaner.slimming import operations
+from modeling_leaner.slimming import budget, operations, scores
 from modeling_leaner.slimming.operations import SlimError
+from modeling_leaner.slimming.scores import Reference
+from modeling_leaner.slimming.slim import Target, slim
 
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
@@ -27,11 +29,13 @@ def bert(head=LeanBERTModel, **changes):
 
 
 def gpt(**changes):
-    return filled(LeanGPTForCausalLM(LeanGPTConfig(**(SHAPE | TEXT | {"bos_token_id": 1, "eos_token_id": 1} | changes))))
+    special = {"bos_token_id": 1, "eos_token_id": 1}
+    return filled(LeanGPTForCausalLM(LeanGPTConfig(**(SHAPE | TEXT | special | changes))))
 
 
 def vit(**changes):
-    return filled(LeanViTForImageClassification(LeanViTConfig(**(SHAPE | {"image_size": 8, "patch_size": 4} | changes))))
+    sizes = {"image_size": 8, "patch_size": 4}
+    return filled(LeanViTForImageClassification(LeanViTConfig(**(SHAPE | sizes | changes))))
 
 
 def filled(model):
@@ -269,7 +273,7 @@ class TestCuts:
         (lambda: operations.keep_heads(bert(), [[0], [], [0]]), "heads of layer 1: expected at least one"),
         (lambda: operations.keep_heads(bert(), [[4], [0], [0]]), "heads of layer 0: there is no 4, expected 0..3"),
         (lambda: operations.keep_heads(bert(), [[1, 1], [0], [0]]), "heads of layer 0: one is named twice"),
-        (lambda: operations.keep_heads(gpt(), [[0, 1], [0], [0]]), "num_attention_heads=1 of layer 1 is not a multiple"),
+        (lambda: operations.keep_heads(gpt(), [[0, 1], [0], [0]]), "num_attention_heads=1 of layer 1 is not"),
         (lambda: operations.keep_heads(gpt(num_key_value_heads=2), [[0, 1]] * 3), "equally many of each of 2 groups"),
         (lambda: operations.keep_neurons(bert(), [[0], [0, 1], [0]]), "neurons: expected one width"),
         (lambda: operations.keep_neurons(bert(), [[40], [0], [0]]), "neurons of layer 0: there is no 40"),
@@ -281,3 +285,187 @@ def test_what_cannot_be(change, message):
     with pytest.raises(SlimError) as error:
         change()
     assert message in str(error.value)
+
+
+@pytest.fixture
+def reference():
+    model = bert(num_hidden_layers=4)
+    return model, Reference.of(model, [inputs(model), more_inputs()])
+
+
+def more_inputs():
+    ids = torch.randint(1, 50, (5, 7), generator=torch.Generator().manual_seed(2))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+class TestScores:
+    def test_layers_are_ranked_by_what_the_cut_model_puts_out(self, model):
+        """The search that shares beginnings gives the change of each model that was cut and run."""
+        reference = Reference.of(model, [inputs(model)])
+        ranking = scores.rank_layers(model, reference, 2)
+        assert sorted(layers for layers, _ in ranking) == [(0, 1), (0, 2), (1, 2)]
+        changes = [change for _, change in ranking]
+        assert changes == sorted(changes) and changes[0] > 0
+        for layers, change in ranking:
+            assert reference.change(operations.keep_layers(model, layers)) == pytest.approx(change, rel=1e-4)
+
+    def test_greedy_beyond_the_depth_of_the_exhaustive_search(self, reference, monkeypatch):
+        model, expected = reference
+        monkeypatch.setattr(scores, "EXHAUSTIVE_DEPTH", 3)
+        ranking = scores.rank_layers(model, expected, 2)
+        first = scores.changes_by_layers(model, expected, [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)])
+        survivors = min(first, key=first.get)
+        assert len(ranking) == 3 and all(set(layers) < set(survivors) for layers, _ in ranking)
+        assert ranking[0][1] == min(change for _, change in ranking)
+
+    def test_heads_are_scored_by_what_their_removal_changes(self, model):
+        reference = Reference.of(model, [inputs(model)])
+        means = scores.input_moments(model, reference.batches, "self_attn.o_proj").means
+        changes = scores.changes_by_head(model, reference, means)
+        assert [len(layer) for layer in changes] == model.config.heads_per_layer
+        if model.config.heads_per_layer != model.config.key_value_heads_per_layer or "gpt" in model.config.model_type:
+            return  # no configuration holds one head less in one layer
+        kept = all_heads(model)
+        kept[1] = kept[1][1:]
+        without = operations.keep_heads(model, kept, means)
+        assert reference.change(without) == pytest.approx(float(changes[1][0]), rel=1e-3)
+
+    def test_moments_leave_padding_out(self, reference):
+        model, expected = reference
+        moments = scores.input_moments(model, expected.batches, "mlp.fc2")
+        read = []
+        handle = model.layers[2].mlp.fc2.register_forward_pre_hook(lambda module, args: read.append(args[0]))
+        with torch.no_grad():
+            for batch in expected.batches:
+                model(**batch)
+        handle.remove()
+        rows = torch.cat([states[batch["attention_mask"].bool()] for states, batch in zip(read, expected.batches)])
+        torch.testing.assert_close(moments.means[2].float(), rows.mean(dim=0), **TOLERANCE)
+        torch.testing.assert_close(moments.variances[2].float(), rows.var(dim=0, correction=0), **TOLERANCE)
+
+    def test_block_influence(self, reference):
+        """By its definition, on all tokens that are no padding."""
+        model, expected = reference
+        influence = scores.block_influence(model, expected.batches)
+        with torch.no_grad():
+            states = [model(**batch, output_hidden_states=True).hidden_states for batch in expected.batches]
+        for index, value in enumerate(influence):
+            turned = [
+                1 - torch.cosine_similarity(hidden[index], hidden[index + 1], dim=-1)[batch["attention_mask"].bool()]
+                for hidden, batch in zip(states, expected.batches)
+            ]
+            assert value == pytest.approx(torch.cat(turned).mean().item(), rel=1e-4)
+
+    @pytest.mark.parametrize(
+        "depth, kept, choices",
+        [(6, 3, [(0, 2, 4), (1, 3, 5)]), (6, 6, [tuple(range(6))]), (12, 1, [(0,), (11,)]), (5, 2, [(0, 2), (2, 4)])],
+    )
+    def test_even_choices(self, depth, kept, choices):
+        assert scores.evenly_spaced(depth, kept) == choices
+
+    def test_an_output_that_never_changes_cannot_be_compared(self):
+        model = bert()
+        batch = {"input_ids": torch.tensor([[1, 2], [1, 2]]), "attention_mask": torch.ones(2, 2, dtype=torch.long)}
+        with pytest.raises(SlimError, match="the output of LeanBERTModel is the same for all 2 rows"):
+            Reference.of(model, [batch])
+
+
+class TestSlim:
+    def test_every_part_at_once(self):
+        model = vit()
+        target = Target(layers=2, heads=2, intermediate_size=30, head_dim=4)
+        slimmed = slim(model, target, [inputs(model)], [inputs(model)])
+        config = slimmed.model.config
+        assert (config.num_hidden_layers, config.heads_per_layer) == (2, [2, 2])
+        assert (config.intermediate_size, config.head_dim) == (30, 4)
+        assert [cut.part for cut in slimmed.cuts] == ["layers", "heads", "intermediate_size", "head_dim"]
+        reference = Reference.of(model, [inputs(model)])
+        assert slimmed.cuts[-1].change == pytest.approx(reference.change(slimmed.model))
+        assert min(slimmed.cuts[1].rivals.values()) <= max(slimmed.cuts[1].rivals.values())
+
+    def test_what_matters_stays(self):
+        """A head and a layer that do nothing are what goes."""
+        model = gpt()
+        silent_layer = model.base_model.layers[1]
+        with torch.no_grad():
+            for linear in (silent_layer.self_attn.o_proj, silent_layer.mlp.fc2):
+                linear.weight.zero_()
+                linear.bias.zero_()
+        slimmed = slim(model, Target(layers=2), [inputs(model)], [inputs(model)])
+        assert slimmed.cuts[0].after == [0, 2] and slimmed.cuts[0].change < 1e-10
+
+    def test_total_heads_are_shared_out(self):
+        model = bert()
+        with torch.no_grad():
+            model.layers[1].self_attn.o_proj.weight[:, 6:].zero_()  # three of its four heads
+        slimmed = slim(model, Target(total_heads=9), [inputs(model)], [inputs(model)])
+        assert slimmed.model.config.heads_per_layer == [4, 1, 4]
+        assert slimmed.cuts[0].change < 1e-10
+
+    def test_grouped_heads(self):
+        model = gpt(num_key_value_heads=2)
+        slimmed = slim(model, Target(heads=2), [inputs(model)], [inputs(model)])
+        assert slimmed.model.config.heads_per_layer == [2, 2, 2]
+        assert slimmed.model.config.num_key_value_heads == 2
+
+    def test_the_mean_is_folded_where_that_is_better(self):
+        """A neuron that always puts out the same is no loss, once its output is in the bias."""
+        model = bert()
+        with torch.no_grad():
+            for layer in model.layers:
+                layer.mlp.fc1.weight[:20].zero_()
+                layer.mlp.fc1.bias[:20].fill_(2.0)
+        slimmed = slim(model, Target(intermediate_size=20), [inputs(model)], [inputs(model)])
+        assert slimmed.cuts[0].change < 1e-8
+        assert slimmed.cuts[0].rivals["removed parts as zero"] > 0.01
+
+    @pytest.mark.parametrize(
+        "make, target, message",
+        [
+            (bert, Target(), "nothing to cut"),
+            (bert, Target(layers=4), "layers: expected 1..3, got 4"),
+            (bert, Target(layers=0), "layers: expected 1..3, got 0"),
+            (bert, Target(layers=2, keep=(0, 1)), "layers and keep: give one of them"),
+            (bert, Target(keep=(0, 0)), "layers: 0 is named twice"),
+            (bert, Target(heads=5), "heads: expected 1..4, got 5"),
+            (bert, Target(heads=2, total_heads=4), "heads and total_heads: give one of them"),
+            (bert, Target(layers=2, total_heads=9), "total_heads: expected 2..8 for 2 layers, got 9"),
+            (gpt, Target(total_heads=6), "total_heads: LeanGPTConfig has one number of key-value heads"),
+            (lambda: gpt(num_key_value_heads=2), Target(heads=3), "heads: expected a multiple of num_key_value_heads=2"),
+            (bert, Target(head_dim=7), "head_dim: expected 1..6, got 7"),
+            (bert, Target(intermediate_size=41), "intermediate_size: expected 1..40, got 41"),
+        ],
+    )
+    def test_shapes_that_cannot_be(self, make, target, message):
+        with pytest.raises(SlimError) as error:
+            slim(make(), target, [], [])
+        assert message in str(error.value)
+
+
+class TestBudget:
+    def test_parameters(self):
+        model = bert(num_hidden_layers=6)
+        sizes = [operations.keep_layers(model, range(layers)).num_parameters() for layers in range(1, 7)]
+        assert budget.layers_for_params(model, sizes[3] / sizes[5]) == 4
+        assert budget.layers_for_params(model, sizes[3] / sizes[5] - 1e-6) == 3
+        with pytest.raises(SlimError, match="the smallest is 0.*one layer of 6"):
+            budget.layers_for_params(model, 0.01)
+
+    def test_latency(self, monkeypatch):
+        """By a clock that counts the layers that were run."""
+        model = bert(num_hidden_layers=4)
+        clock = [0.0]
+        for layer in model.layers:
+            layer.register_forward_hook(lambda *_: clock.__setitem__(0, clock[0] + 1))
+        monkeypatch.setattr(budget.time, "perf_counter", lambda: clock[0])
+        assert budget.layers_for_latency(model, 0.75, inputs(model)) == 3
+        assert budget.layers_for_latency(model, 0.74, inputs(model)) == 2
+        with pytest.raises(SlimError, match="the smallest, one layer, takes 0.25x"):
+            budget.layers_for_latency(model, 0.2, inputs(model))
+        assert len(model.layers) == 4
+
+    @pytest.mark.parametrize("text", ["0.5", "1.2x", "0x", "halfx", ""])
+    def test_shares_that_are_none(self, text):
+        with pytest.raises(SlimError, match="--params: expected a share of the source between 0 and 1, as 0.6x"):
+            budget.parse_share("--params", text)
+        assert budget.parse_share("--params", "0.6x") == 0.6

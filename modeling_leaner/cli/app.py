@@ -149,6 +149,33 @@ def convert(
             raise typer.Exit(130) from None
 
 
+@app.command(cls=Command, rich_help_panel=SHAPES)
+def slim(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")],
+    output: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
+    layers: Annotated[int | None, typer.Option(help="Layers to keep, chosen by the change of the output.")] = None,
+    keep: Annotated[str | None, typer.Option(help="The layers to keep, from 0, as 0,4,5.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Heads to keep in every layer.")] = None,
+    total_heads: Annotated[int | None, typer.Option(help="Heads to keep, shared out over the layers.")] = None,
+    head_dim: Annotated[int | None, typer.Option(help="Head size, by the singular values of every head.")] = None,
+    intermediate_size: Annotated[int | None, typer.Option(help="Neurons to keep in every MLP.")] = None,
+    params: Annotated[str | None, typer.Option(help="Layers for this share of the parameters, as 0.6x.")] = None,
+    latency: Annotated[str | None, typer.Option(help="Layers for this share of the time, as 0.5x.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="File or folder of calibration rows; repeatable.")] = None,
+    column: Annotated[str | None, typer.Option(help="Column of the texts or images; left out, the only one.")] = None,
+    rows: Annotated[int, typer.Option(help="At most so many rows: half to choose by, half held out.")] = 256,
+    max_length: Annotated[int, typer.Option(help="Tokens of a calibration row, at most.")] = 64,
+    base_model: Annotated[str | None, typer.Option(help="Hub id of a source that is a folder, for the card.")] = None,
+) -> None:
+    """Leave layers, heads or neurons out of a trained checkpoint: those whose absence changes its output least."""
+    library(".support.quiet").quiet_libraries()
+    library(".hub").require_source(source)
+    command = library(".cli.slim")
+    options = context.params | {"data": data or []}
+    command.run(command.Options(**options))
+
+
 add_training_commands(app)
 
 

@@ -9,6 +9,7 @@ Letters as in `layers_leaner`: D hidden_size, H query heads, K key-value heads, 
 
 import copy
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 
@@ -30,19 +31,24 @@ def keep_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> LeanPreTra
 
     Raises SlimError for no layer, for one that the model lacks, or for layers that are not in ascending order.
     """
+    check_layers(model, layers)
+    heads = [model.config.heads_per_layer[layer] for layer in layers]
+    return _rebuilt(model, {index: _layer(model, layer) for index, layer in enumerate(layers)}, heads=heads)
+
+
+def check_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> None:
+    """Raises SlimError unless these are layers of the model, each once, in ascending order."""
     depth = model.config.num_hidden_layers
     if len(layers) == 0:
         raise SlimError("layers: expected at least one")
     for layer in layers:
         if not 0 <= layer < depth:
             raise SlimError(f"layers: there is no layer {layer}, expected 0..{depth - 1}")
-    for layer, following in zip(layers, layers[1:]):
+    for layer, following in pairwise(layers):
         if layer == following:
             raise SlimError(f"layers: {layer} is named twice")
         if layer > following:
             raise SlimError(f"layers: expected ascending order, got {layer} before {following}")
-    heads = [model.config.heads_per_layer[layer] for layer in layers]
-    return _rebuilt(model, {index: _layer(model, layer) for index, layer in enumerate(layers)}, heads=heads)
 
 
 def keep_heads(
@@ -153,7 +159,7 @@ def duplicate_heads(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
     layers = {}
     for index in range(model.config.num_hidden_layers):
         tensors = _layer(model, index)
-        for projection in ("q_proj",) if _is_grouped(model, index) else PROJECTIONS:
+        for projection in ("q_proj",) if is_grouped(model, index) else PROJECTIONS:
             _map_projection(tensors, projection, doubled)
         tensors["self_attn.o_proj.weight"] = doubled(tensors["self_attn.o_proj.weight"].T).T / 2
         layers[index] = tensors
@@ -229,7 +235,10 @@ def factor_heads(model: LeanPreTrainedModel, head_dim: int) -> LeanPreTrainedMod
         queries = queries * (head_dim / size) ** 0.5
         _set_with_bias_column(tensors, "q_proj", queries.flatten(0, 2))
         _set_with_bias_column(tensors, "k_proj", keys.flatten(0, 1))
-        _map_projection(tensors, "v_proj", lambda old, new=values.flatten(0, 1): _like(old, new))
+        weight = tensors["self_attn.v_proj.weight"]
+        tensors["self_attn.v_proj.weight"] = values.flatten(0, 1).to(weight)
+        if "self_attn.v_proj.bias" in tensors:
+            tensors["self_attn.v_proj.bias"] = weight.new_zeros(groups * head_dim)  # as folded
         out = tensors["self_attn.o_proj.weight"]
         tensors["self_attn.o_proj.weight"] = outputs.flatten(0, 2).T.to(out)
         layers[index] = tensors
@@ -242,7 +251,8 @@ def add_identity_layers(model: LeanPreTrainedModel, after: Sequence[int]) -> Lea
     Raises SlimError for LeanBERT: the norm after each residual sum changes even an empty layer's input.
     """
     if isinstance(model.base_model.layers[0], LeanPostNormBlock):
-        raise SlimError(f"{type(model).__name__}: its norms follow the residual sums, so no layer of it is the identity")
+        name = type(model).__name__
+        raise SlimError(f"{name}: its norms follow the residual sums, so no layer of it is the identity")
     _check_members("layers", after, model.config.num_hidden_layers)
     layers: list[Tensors] = []
     heads = []
@@ -277,7 +287,7 @@ def _rebuilt(
     pooler: bool | None = None,
     **changes: int,
 ) -> LeanPreTrainedModel:
-    """A model of the same class with these layers, whose configuration has the `changes` and so many heads per layer."""
+    """A model of the same class with these layers and so many heads in each; `changes` are of the configuration."""
     if heads is None:
         heads = model.config.heads_per_layer
     document = model.config.to_dict()
@@ -321,19 +331,19 @@ def _heads_fields(model: LeanPreTrainedModel, heads: list[int]) -> dict[str, obj
     fields: dict[str, object] = {"num_attention_heads": most, "head_dim": model.config.head_dim}
     if fewer:
         fields["per_layer_config"] = fewer
-    if hasattr(model.config, "num_key_value_heads") and not _is_grouped(model, 0):
+    if hasattr(model.config, "num_key_value_heads") and not is_grouped(model, 0):
         fields["num_key_value_heads"] = most
     return fields
 
 
-def _is_grouped(model: LeanPreTrainedModel, index: int) -> bool:
+def is_grouped(model: LeanPreTrainedModel, index: int) -> bool:
     """Whether several query heads of a layer share keys and values."""
     config = model.config
     return config.key_value_heads_per_layer[index] < config.heads_per_layer[index]
 
 
 def _require_own_keys(model: LeanPreTrainedModel, action: str) -> None:
-    if any(_is_grouped(model, index) for index in range(model.config.num_hidden_layers)):
+    if any(is_grouped(model, index) for index in range(model.config.num_hidden_layers)):
         raise SlimError(f"num_key_value_heads={model.config.num_key_value_heads}: cannot {action} in groups")
 
 
@@ -353,7 +363,7 @@ def _check_heads(model: LeanPreTrainedModel, index: int, heads: Sequence[int]) -
     if len(heads) == 0:
         raise SlimError(f"{what}: expected at least one")
     _check_members(what, heads, config.heads_per_layer[index])
-    if _is_grouped(model, index):
+    if is_grouped(model, index):
         groups = config.key_value_heads_per_layer[index]
         size = config.heads_per_layer[index] // groups
         kept_groups = [head // size for head in heads]
@@ -400,13 +410,6 @@ def _set_with_bias_column(tensors: Tensors, projection: str, rows: torch.Tensor)
         tensors[bias] = rows[:, -1].to(tensors[bias])
 
 
-def _like(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """The new weight, or for a bias, which is zero, as many zeros."""
-    if old.dim() == 1:
-        return old.new_zeros(new.shape[0])
-    return new.to(old)
-
-
 def _factored(left: torch.Tensor, right: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Factors of `rank` whose product is nearest to that of the given ones, by QR and SVD of the small core.
 
@@ -416,7 +419,7 @@ def _factored(left: torch.Tensor, right: torch.Tensor, rank: int) -> tuple[torch
     Returns:
         left (K, G, rank, M) and right (K, rank, N), padded with zeros beyond the old size d.
     """
-    groups, heads, size, width = left.shape
+    _, heads, size, width = left.shape
     tall = left.transpose(2, 3).flatten(1, 2)  # (K, G·M, d)
     left_basis, left_core = torch.linalg.qr(tall)
     right_basis, right_core = torch.linalg.qr(right.transpose(1, 2))

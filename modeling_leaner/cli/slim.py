@@ -1,0 +1,171 @@
+"""`leaner slim`: reads the options and the rows, cuts, writes the folder with its card, and prints what was done."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from datasets import Dataset
+from rich.console import Console
+from rich.progress import track
+
+from ..conversion import copy_sentence_transformers_files, load_lean, load_processors, whole_folder
+from ..layers_leaner import LeanPreTrainedModel
+from ..slimming import budget, calibration
+from ..slimming.operations import SlimError, drop_pooler
+from ..slimming.scores import Batch
+from ..slimming.slim import Cut, Slimmed, Target, check_target, slim
+from ..training.data.sources import load_split
+from ..training.publishing.slim_card import Making, write_slim_card
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `leaner slim`."""
+
+    source: str
+    output: Path
+    layers: int | None
+    keep: str | None
+    heads: int | None
+    total_heads: int | None
+    head_dim: int | None
+    intermediate_size: int | None
+    params: str | None
+    latency: str | None
+    data: list[str]
+    column: str | None
+    rows: int
+    max_length: int
+    base_model: str | None
+
+
+def run(options: Options) -> None:
+    """Slims a checkpoint. Raises ValueError or OSError, before any work where possible; OUTPUT is whole or absent."""
+    if options.output.exists() or options.output.is_symlink():
+        raise FileExistsError(f"{options.output} exists already")
+    target = read_target(options)
+    model = load_lean(options.source).eval()
+    if not (options.params or options.latency):
+        check_target(model, target)
+    processors = load_processors(options.source)
+    if not processors:
+        raise SlimError(f"{options.source}: no tokenizer or image processor, which the calibration rows need")
+    rows = calibration_rows(options, model)
+    chosen_by, held_out = calibration.halves(rows)
+    batches = calibration.make_batches(model, processors[0], chosen_by, options.max_length)
+    others = calibration.make_batches(model, processors[0], held_out, options.max_length)
+    target = within_budget(options, target, model, batches)
+    slimmed = slim(model, target, batches, others, progress_bar)
+    slimmed = Slimmed(without_untrained_pooler(slimmed.model, options.source), slimmed.cuts)
+    making = Making(options.base_model or options.source, len(chosen_by), len(held_out), command_line())
+    write(options, model, slimmed, processors, making)
+    report(options.output, model, slimmed)
+
+
+def read_target(options: Options) -> Target:
+    """The shape that the options name."""
+    keep = None
+    if options.keep is not None:
+        try:
+            keep = tuple(int(layer) for layer in options.keep.split(","))
+        except ValueError:
+            raise SlimError(f"--keep: expected layers between commas, as 0,4,5, got {options.keep!r}") from None
+    budgets = [name for name in ("params", "latency") if getattr(options, name) is not None]
+    if budgets and (keep is not None or options.layers is not None):
+        raise SlimError(f"--{budgets[0]}: a budget chooses the number of layers; leave --layers and --keep out")
+    if len(budgets) > 1:
+        raise SlimError("--params and --latency: give one of them")
+    return Target(
+        options.layers, keep, options.heads, options.total_heads, options.head_dim, options.intermediate_size
+    )
+
+
+def within_budget(options: Options, target: Target, model: LeanPreTrainedModel, batches: list[Batch]) -> Target:
+    """The target with the most layers that the budget allows; unchanged where no budget is given."""
+    if options.params is not None:
+        layers = budget.layers_for_params(model, budget.parse_share("--params", options.params))
+    elif options.latency is not None:
+        layers = budget.layers_for_latency(model, budget.parse_share("--latency", options.latency), batches[0])
+    else:
+        return target
+    return Target(**(vars(target) | {"layers": layers}))
+
+
+def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
+    """Texts or images from the files of `--data`, at most `--rows` of them."""
+    if not options.data:
+        raise SlimError("--data: missing; files or a folder with texts or images as the model reads")
+    rows = load_split(None, "train", data_files=options.data)
+    column = options.column or only_column(rows, model)
+    if column not in rows.column_names:
+        raise SlimError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
+    rows = rows.filter(lambda row: row[column] not in (None, ""), desc="rows with content")
+    return rows.select(range(min(len(rows), options.rows)))[column]
+
+
+def only_column(rows: Dataset, model: LeanPreTrainedModel) -> str:
+    """The one column that holds what the model reads. Raises SlimError where there is none, or several."""
+    kind = "Image" if model.main_input_name == "pixel_values" else "Value"
+    names = []
+    for name, feature in rows.features.items():
+        is_text = type(feature).__name__ == "Value" and feature.dtype in ("string", "large_string")
+        if type(feature).__name__ == kind and (kind == "Image" or is_text):
+            names.append(name)
+    if len(names) != 1:
+        what = "images" if kind == "Image" else "texts"
+        found = ", ".join(names or rows.column_names)
+        raise SlimError(f"--column: name the column that holds {what}; the rows have {found}")
+    return names[0]
+
+
+def progress_bar(items: list, title: str) -> Iterable:
+    """The bar of one measurement, on stderr."""
+    return track(items, description=f"measuring {title}", console=Console(stderr=True), transient=True)
+
+
+def without_untrained_pooler(model: LeanPreTrainedModel, source: str) -> LeanPreTrainedModel:
+    """A sentence encoder without the pooling layer of BERT, which its own pooling does not read."""
+    is_sentence_encoder = (Path(source) / "modules.json").is_file()
+    if is_sentence_encoder and getattr(model, "pooler", None) is not None:
+        return drop_pooler(model)
+    return model
+
+
+def write(
+    options: Options, source: LeanPreTrainedModel, slimmed: Slimmed, processors: list[object], making: Making
+) -> None:
+    """The folder: model, code, tokenizer or image processor, files of sentence-transformers, card, slim.json."""
+    with whole_folder(options.output) as folder:
+        for part in (slimmed.model, *processors):
+            part.save_pretrained(folder)
+        copy_sentence_transformers_files(options.source, folder)
+        write_slim_card(folder, options.output.name, source, slimmed, making)
+        document = {**asdict(making), "cuts": [asdict(cut) for cut in slimmed.cuts]}
+        (folder / "slim.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def command_line() -> str:
+    """The command as it was given."""
+    return shlex.join(["leaner", *sys.argv[1:]])
+
+
+def report(output: Path, source: LeanPreTrainedModel, slimmed: Slimmed) -> None:
+    """Prints each cut with its rivals, and what is left."""
+    for cut in slimmed.cuts:
+        print(cut_line(cut))
+        for rival, change in cut.rivals.items():
+            print(f"    {rival}: {change:.3f}")
+    before = budget.parameters_of(source)
+    after = budget.parameters_of(slimmed.model)
+    print(
+        f"{output}: {type(slimmed.model).__name__}, {after.total / 1e6:.1f}M parameters of {before.total / 1e6:.1f}M; "
+        f"without embeddings {after.without_embeddings / 1e6:.1f}M of {before.without_embeddings / 1e6:.1f}M"
+    )
+
+
+def cut_line(cut: Cut) -> str:
+    """One cut: from what to what, and the change of the output on held-out rows."""
+    return f"{cut.part}: {cut.before} → {cut.after}; the output changed by {cut.change:.3f} on held-out rows"

@@ -1,0 +1,73 @@
+"""How many layers a budget allows: a share of the parameters, or of the time of a forward pass on this machine."""
+
+import time
+
+import torch
+from torch import nn
+
+from ..configuration_leaner import ParameterCount
+from ..layers_leaner import LeanPreTrainedModel
+from .operations import SlimError, keep_layers
+from .scores import Batch, replaced_layers
+
+
+ROUNDS = 5
+
+
+def parse_share(flag: str, text: str) -> float:
+    """`"0.6x"` → 0.6. Raises SlimError, naming the flag, for anything else than a share between 0 and 1."""
+    try:
+        share = float(text.removesuffix("x"))
+    except ValueError:
+        share = 0.0
+    if not text.endswith("x") or not 0 < share < 1:
+        raise SlimError(f"{flag}: expected a share of the source between 0 and 1, as 0.6x, got {text!r}")
+    return share
+
+
+def layers_for_params(model: LeanPreTrainedModel, share: float) -> int:
+    """The most layers with which the model has at most `share` of its parameters, embeddings included.
+
+    Raises SlimError, with the smallest share, where a single layer has more.
+    """
+    depth = model.config.num_hidden_layers
+    sizes = [parameters_of(keep_layers(model, range(layers))).total for layers in range(1, depth + 1)]
+    limit = share * sizes[-1]
+    allowed = [layers for layers, size in enumerate(sizes, start=1) if size <= limit]
+    if not allowed:
+        raise SlimError(
+            f"params: no cut in depth has {share:g} of the source's {sizes[-1]:,} parameters; the smallest is "
+            f"{sizes[0] / sizes[-1]:.2f}x, one layer of {depth}, {sizes[0]:,}"
+        )
+    return allowed[-1]
+
+
+def parameters_of(model: LeanPreTrainedModel) -> ParameterCount:
+    """Parameters of a built model, and how many of them are embeddings."""
+    embeddings = model.config.count_parameters().embeddings
+    return ParameterCount(model.num_parameters(), embeddings)
+
+
+@torch.no_grad()
+def layers_for_latency(model: LeanPreTrainedModel, share: float, batch: Batch) -> int:
+    """The most layers with which a forward pass takes at most `share` of the model's time, measured in turns.
+
+    Raises SlimError, with the smallest share, where a single layer takes longer.
+    """
+    depth = model.config.num_hidden_layers
+    best = {layers: float("inf") for layers in range(1, depth + 1)}
+    for _ in range(1 + ROUNDS):  # the quickest of all rounds, so that the first, which warms up, does not count
+        for layers in best:
+            first = nn.ModuleList(list(model.base_model.layers)[:layers])
+            with replaced_layers(model, first):
+                start = time.perf_counter()
+                model(**batch)
+                best[layers] = min(best[layers], time.perf_counter() - start)
+    shares = {layers: seconds / best[depth] for layers, seconds in best.items()}
+    allowed = [layers for layers in shares if shares[layers] <= share]
+    if not allowed:
+        raise SlimError(
+            f"latency: no cut in depth takes {share:g} of the source's time; the smallest, one layer, "
+            f"takes {shares[1]:.2f}x"
+        )
+    return max(allowed)

@@ -1,0 +1,47 @@
+"""Rows on which a model is run to see what it can spare: batches from texts or images, half of them held out."""
+
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from ..layers_leaner import LeanPreTrainedModel
+from .operations import SlimError
+from .scores import Batch
+
+
+BATCH_SIZE = 32
+LEAST_ROWS = 8
+
+
+def make_batches(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_length: int) -> list[Batch]:
+    """Texts (tokens up to `max_length`) or PIL images as batches of 32.
+
+    Raises SlimError for rows of another kind than the model reads, or fewer than 8.
+    """
+    if len(rows) < LEAST_ROWS:
+        raise SlimError(f"calibration: expected at least {LEAST_ROWS} rows, got {len(rows)}")
+    reads_images = model.main_input_name == "pixel_values"
+    for index, row in enumerate(rows):
+        if isinstance(row, str) == reads_images:
+            expected = "images" if reads_images else "texts"
+            raise SlimError(f"calibration: row {index} is of type {type(row).__name__}, expected {expected}")
+    groups = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
+    if reads_images:
+        return [dict(processor(list(group), return_tensors="pt")) for group in groups]
+    length = min(max_length, model.config.max_position_embeddings)
+    return [tokenise(processor, list(group), length) for group in groups]
+
+
+def tokenise(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_length: int) -> dict[str, torch.Tensor]:
+    """One padded batch. A tokenizer without padding token pads with its end token, which the mask leaves out."""
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.padding_side = "right"
+    batch = tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
+    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+
+def halves(rows: Sequence) -> tuple[Sequence, Sequence]:
+    """Every other row to choose by, the others held out."""
+    return rows[0::2], rows[1::2]

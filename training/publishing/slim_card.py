@@ -1,0 +1,141 @@
+"""The card of a slimmed model: its parent, what was cut, and what that did."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import ModelCardData
+
+from modeling_leaner.configuration_leaner import LeanConfig, ParameterCount
+from modeling_leaner.layers_leaner import LeanPreTrainedModel
+from modeling_leaner.planning.dials import describe
+from modeling_leaner.slimming.budget import parameters_of
+from modeling_leaner.slimming.slim import Cut, Slimmed
+
+from .metadata import HUB_TASK
+from .rendering import fill_card
+from .snippets import SNIPPETS, TEXT, auto_class
+
+
+ENCODE_TEXT = """\
+from torch.nn.functional import cosine_similarity
+from transformers import AutoModel, AutoTokenizer
+
+repository = "{repository}"  # or a folder with the files of this repository
+tokenizer = AutoTokenizer.from_pretrained(repository)
+model = AutoModel.from_pretrained(repository, trust_remote_code=True)
+inputs = tokenizer(["A dog runs.", "A puppy is running.", "The bank is closed."], padding=True, return_tensors="pt")
+mask = inputs["attention_mask"][..., None]
+sentences = (model(**inputs).last_hidden_state * mask).sum(dim=1) / mask.sum(dim=1)  # mean over tokens
+print(cosine_similarity(sentences[:1], sentences[1:]))"""
+ENCODE_IMAGE = """\
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModel
+
+repository = "{repository}"  # or a folder with the files of this repository
+processor = AutoImageProcessor.from_pretrained(repository)
+model = AutoModel.from_pretrained(repository, trust_remote_code=True)
+image = Image.new("RGB", (32, 32), "skyblue")  # in its place Image.open("photograph.png").convert("RGB")
+print(model(**processor(image, return_tensors="pt")).last_hidden_state.shape)"""
+TASKS_OF_HEADS = {
+    "ForMaskedLM": "masked-lm",
+    "ForCausalLM": "causal-lm",
+    "ForSequenceClassification": "sequence-classification",
+    "ForImageClassification": "image-classification",
+    "ForQuestionAnswering": "question-answering",
+}
+
+
+@dataclass(frozen=True)
+class SlimCard:
+    """What `templates/slim_card.md` names."""
+
+    metadata: str
+    name: str
+    architecture: str
+    shape: str
+    parent: str
+    snippet: str
+    before: LeanConfig
+    after: LeanConfig
+    parameters_before: ParameterCount
+    parameters_after: ParameterCount
+    held_out: int
+    chosen_by: int
+    cuts: list[Cut]
+    command: str
+
+
+@dataclass(frozen=True)
+class Making:
+    """How a slim model came about: its parent (Hub id or folder), the numbers of rows, and the command."""
+
+    parent: str
+    chosen_by: int
+    held_out: int
+    command: str
+
+
+def write_slim_card(folder: Path, name: str, source: LeanPreTrainedModel, slimmed: Slimmed, making: Making) -> None:
+    """Writes README.md into the folder of a slimmed model, whose name on the Hub will be `name`."""
+    is_on_hub = is_hub_id(making.parent)
+    parent = making.parent
+    if not is_on_hub:
+        parent = Path(making.parent).name
+    card = SlimCard(
+        metadata=slim_metadata(slimmed.model, making.parent if is_on_hub else None),
+        name=name,
+        architecture=type(slimmed.model).__name__,
+        shape=describe(slimmed.model.config),
+        parent=f"[{parent}](https://huggingface.co/{parent})" if is_on_hub else parent,
+        snippet=slim_snippet(slimmed.model, name),
+        before=source.config,
+        after=slimmed.model.config,
+        parameters_before=parameters_of(source),
+        parameters_after=parameters_of(slimmed.model),
+        held_out=making.held_out,
+        chosen_by=making.chosen_by,
+        cuts=slimmed.cuts,
+        command=making.command,
+    )
+    (folder / "README.md").write_text(fill_card("slim_card.md", card), encoding="utf-8")
+
+
+def is_hub_id(source: str) -> bool:
+    """Whether a source can be named as a repository on the Hub."""
+    return not Path(source).exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", source) is not None
+
+
+def head_of(model: LeanPreTrainedModel) -> str | None:
+    """The end of the class name that says what a model with a head is for; None for a bare one."""
+    for head in TASKS_OF_HEADS:
+        if type(model).__name__.endswith(head):
+            return head
+    return None
+
+
+def slim_metadata(model: LeanPreTrainedModel, parent: str | None) -> str:
+    """The YAML by which the Hub shows and finds the model, and its parent where that is on the Hub."""
+    optional = {}
+    head = head_of(model)
+    if head is not None:
+        task = TASKS_OF_HEADS[head]
+        optional["pipeline_tag"] = HUB_TASK.get(task, task)
+    if parent is not None:
+        optional["base_model"] = parent
+        optional["base_model_relation"] = "finetune"  # the Hub knows no cut
+    tags = ["modeling_leaner", model.config.model_type, "custom_code", "pruned"]
+    return ModelCardData(library_name="transformers", tags=tags, **optional).to_yaml()
+
+
+def slim_snippet(model: LeanPreTrainedModel, repository: str) -> str:
+    """Python that loads the model and prints what it makes of one input."""
+    head = head_of(model)
+    if head is not None:
+        auto = auto_class(type(model).__name__)
+        mode = "L" if getattr(model.config, "num_channels", None) == 1 else "RGB"
+        text = SNIPPETS[TASKS_OF_HEADS[head]]
+        return text.format(auto=auto, repository=repository, example=TEXT, mode=mode)
+    if model.main_input_name == "pixel_values":
+        return ENCODE_IMAGE.format(repository=repository)
+    return ENCODE_TEXT.format(repository=repository)
