@@ -41,37 +41,45 @@ ANSWERS = ("labels", "start_positions", "end_positions")
 
 def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[str, float], rows: Rows | None) -> dict:
     """results.json: the numbers of a finished run, and what is needed to get them again."""
-    task, config, state = trainer.task, trainer.model.config, trainer.state
-    losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+    task = trainer.task
+    state = trainer.state
+    architecture = type(trainer.model).__name__
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_loss" in entry]
-    memory, kind = report.peak_memory_bytes()
-    chance = None if rows is None or arguments.streaming else task.chance(trainer.train_dataset, rows)
+    memory, kind = report.peak_memory_bytes()  # before a second model is built for the conditioning
+    rows_evaluated = 0
+    chance = None
+    conditioning = None
+    if rows is not None:
+        rows_evaluated = trainer.rows_evaluated
+        if not arguments.streaming:
+            chance = chance_of(trainer, rows)
+            conditioning = condition(trainer, arguments)
     return {
         "task": task.name,
         "dataset": arguments.dataset or "local files",
         "dataset_config": arguments.dataset_config,
         "split": split_name(arguments),
-        "rows": 0 if rows is None else trainer.rows_evaluated,
-        "data_sha256": trainer.task.data_sha256,
+        "rows": rows_evaluated,
+        "data_sha256": task.data_sha256,
         "shape": arguments.shape,
-        "architecture": type(trainer.model).__name__,
+        "architecture": architecture,
         "seed": arguments.seed,
         "learning_rate": arguments.settings.get("learning_rate", RecipeArguments.learning_rate),
         "main_metric": task.metric,
         "higher_is_better": task.higher_is_better,
         "metrics": scores(metrics),
-        "chance": None if chance is None else {"name": chance[0], "value": chance[1]},
-        "parameters": config.count_parameters(type(trainer.model).__name__).total,
-        "training_data": trainer.task.training_data,
+        "chance": chance,
+        "parameters": trainer.model.config.count_parameters(architecture).total,
+        "training_data": task.training_data,
         "classes_never_seen": task.never_seen(trainer.train_dataset),
-        "condition": None if rows is None or arguments.streaming else condition(trainer, arguments),
+        "condition": conditioning,
         "recipe": arguments.settings,
         "train": {
             "steps": state.global_step,
             "epochs": state.epoch,
             "learning_rate": arguments.learning_rate,
             "seconds": max(seconds, default=0.0),
-            "loss": losses[-1] if losses else None,
+            "loss": last_entry(trainer, "loss").get("loss"),
             "peak_memory_bytes": memory,
             "peak_memory_kind": kind,
             "processes": arguments.world_size,
@@ -81,38 +89,64 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
     }
 
 
+def last_entry(trainer: LeanTrainer, key: str) -> dict[str, float]:
+    """The latest entry of the log that has the key; empty where none has it."""
+    return next((entry for entry in reversed(trainer.state.log_history) if key in entry), {})
+
+
+def chance_of(trainer: LeanTrainer, rows: Rows) -> dict[str, object] | None:
+    """Name and value of a guess that reads no input; None where the task has none."""
+    guess = trainer.task.chance(trainer.train_dataset, rows)
+    if guess is None:
+        return None
+    name, value = guess
+    return {"name": name, "value": value}
+
+
 def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, object] | None:
     """κ of each layer's concatenated head outputs on the first held-out rows, before and after the training.
 
-    None where it cannot be had: of sharded weights, or where memory does not suffice for a second model.
+    None where it cannot be measured: of sharded weights, or where memory does not suffice for a second model.
     """
     if trainer.is_fsdp_enabled:
         return None
-    task, rows = trainer.task, trainer.eval_dataset
+    task = trainer.task
+    rows = trainer.eval_dataset
     places = range(min(CONDITION_ROWS, len(rows)))
     batch = task.collate([rows[place] for place in places])
     generators = [np.random.default_rng((0, 0, place)) for place in places]
-    inputs = {**task.transform(batch, generators, training=False)}
-    inputs = {name: value.to(arguments.device) for name, value in inputs.items() if name not in ANSWERS}
+    transformed = task.transform(batch, generators, training=False)
+    inputs = {name: value.to(arguments.device) for name, value in transformed.items() if name not in ANSWERS}
     try:
         start = build_model(arguments, task.config, task).to(arguments.device)
-        start = convert(start) if arguments.implementation == "transformers" else start
+        if arguments.implementation == "transformers":
+            start = convert(start)
         # Without the autocast that accelerate puts around forward: κ beyond 100 would be of bfloat16's rounding.
         end = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
-        ends = {"start": start, "end": end}
-        found = {name: head_condition_numbers(model, **inputs) for name, model in ends.items()}
+        models = {"start": start, "end": end}
+        measured = {name: head_condition_numbers(model, **inputs) for name, model in models.items()}
     except RuntimeError:  # a finished run is not lost for a diagnosis
         return None
-    return {name: [value if math.isfinite(value) else None for value in values] for name, values in found.items()}
+    return {name: [finite_or_none(value) for value in values] for name, values in measured.items()}
+
+
+def finite_or_none(value: float) -> float | None:
+    """The value, or None in place of NaN and infinity, which JSON does not have."""
+    if math.isfinite(value):
+        return value
+    return None
 
 
 def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
-    """Evaluates the final weights, then writes weights, figure, results and card; the results on the main process."""
-    folder, task = Path(arguments.output_dir), trainer.task
+    """Evaluates the final weights and writes weights, figure, results and card.
+
+    Returns the results on the main process, None on the others.
+    """
+    folder = Path(arguments.output_dir)
     trainer.save_average()
     trainer.check_weights()
     rows = trainer.eval_dataset
-    last = next((entry for entry in reversed(trainer.state.log_history) if "eval_loss" in entry), {})
+    last = last_entry(trainer, "eval_loss")
     if rows is None:
         metrics = {}
     elif trainer.rows_evaluated and last["step"] == trainer.state.global_step and not arguments.load_best_model_at_end:
@@ -126,7 +160,7 @@ def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
         return None
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
     results = summarise(trainer, arguments, metrics, rows)
-    report.plot(trainer.metrics_file, folder / "training.png", task.metric)
+    report.plot(trainer.metrics_file, folder / "training.png", trainer.task.metric)
     report.write_json(folder / "results.json", results)
     write_run_card(folder)
     return results
@@ -157,18 +191,17 @@ def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict |
     model: PreTrainedModel = build_model(arguments, config, task)
     if held_out is None:
         arguments.eval_strategy = transformers.trainer_utils.IntervalStrategy.NO
-    best = (arguments.settings.get("metric_for_best_model") or task.metric).removeprefix("eval_")
-    if best not in task.metrics:
-        raise ValueError(f"metric_for_best_model: {best}: the task {task.name} has {', '.join(task.metrics)}")
-    arguments.metric_for_best_model, arguments.greater_is_better = best, best not in task.lower_is_better
+    choose_best_by(arguments, task)
     trainer = LeanTrainer(model, arguments, task, train_dataset=train, eval_dataset=held_out)
     if trainer.is_world_process_zero():
         open_folder(arguments, recipe, start)
         warn_of_classes(task, train)
         count = model.num_parameters()
         print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {len_of(train)} rows to train on")
-        if arguments.resume:
-            print(f"continuing from {checkpoint}" if checkpoint else "no whole checkpoint yet: from the beginning")
+        if arguments.resume and checkpoint is None:
+            print("no whole checkpoint yet: from the beginning")
+        elif arguments.resume:
+            print(f"continuing from {checkpoint}")
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if trainer.interrupted and trainer.state.global_step < trainer.state.max_steps:
         if trainer.is_world_process_zero():
@@ -179,24 +212,47 @@ def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict |
     return finish(trainer, arguments)
 
 
+def choose_best_by(arguments: RecipeArguments, task: Task) -> None:
+    """Sets the metric by which the best checkpoint is chosen: the one that the settings name, or the task's.
+
+    Raises:
+        ValueError: the task has no such metric.
+    """
+    metric = arguments.settings.get("metric_for_best_model")
+    if not metric:
+        metric = task.metric
+    metric = metric.removeprefix("eval_")
+    if metric not in task.metrics:
+        raise ValueError(f"metric_for_best_model: {metric}: the task {task.name} has {', '.join(task.metrics)}")
+    arguments.metric_for_best_model = metric
+    arguments.greater_is_better = metric not in task.lower_is_better
+
+
 def warn_of_classes(task: Task, train: Rows) -> None:
-    """Says on stderr which classes the model will have and never see."""
+    """Warns on stderr of classes that the model will have and never see."""
     unseen = task.never_seen(train)
     if unseen:
-        names = ", ".join(unseen[:10]) + (", ..." if len(unseen) > 10 else "")
+        names = ", ".join(unseen[:10])
+        if len(unseen) > 10:
+            names += ", ..."
         counted = f"{len(unseen)} of {len(task.classes)} classes are in no training row"
         print(f"warning: {task.label_column}: {counted}: {names}", file=sys.stderr)
 
 
 def len_of(rows: Rows) -> str:
     """How many rows, for people."""
-    return f"{len(rows):,}" if hasattr(rows, "__len__") else "streamed"
+    if hasattr(rows, "__len__"):
+        return f"{len(rows):,}"
+    return "streamed"
 
 
 def say(results: dict, folder: str) -> None:
     """The end of a run, for people."""
-    train, key = results["train"], f"eval_{results['main_metric']}"
-    quality = f"{key} {results['metrics'][key]:.4f}" if key in results["metrics"] else "not evaluated"
+    train = results["train"]
+    key = f"eval_{results['main_metric']}"
+    quality = "not evaluated"
+    if key in results["metrics"]:
+        quality = f"{key} {results['metrics'][key]:.4f}"
     if results["chance"]:
         quality += f" ({results['chance']['name']} {results['chance']['value']:.4f})"
     print(f"{folder}: {quality}; {train['steps']} steps in {train['seconds']:.0f} s", end="")
@@ -207,8 +263,10 @@ def say(results: dict, folder: str) -> None:
 
 
 def fullest_disk(folder: str | None) -> tuple[Path, int]:
-    """Of the folders that a run writes to the one with the fewest bytes free, and those."""
-    places = [Path(folder or "."), Path(datasets.config.HF_DATASETS_CACHE), Path(tempfile.gettempdir())]
+    """The folder with the fewest bytes free among those that a run writes to, and how many these are."""
+    if not folder:
+        folder = "."
+    places = [Path(folder), Path(datasets.config.HF_DATASETS_CACHE), Path(tempfile.gettempdir())]
     free = {place: shutil.disk_usage(place).free for place in places if place.exists()}
     fullest = min(free, key=free.get)
     return fullest, free[fullest]
@@ -224,12 +282,25 @@ FULL_DISK = (
 def explain(error: Exception, folder: str | None) -> str:
     """One line for what went wrong."""
     text = " ".join(str(error).split())
-    if getattr(error, "errno", None) == errno.ENOSPC or any(words in text for words in FULL_DISK):
-        whole = whole_checkpoints(Path(folder)) if folder else []
-        kept = f"; the last whole checkpoint is {whole[-1]}, --resume continues from it" if whole else ""
-        place, free = fullest_disk(folder)
-        return f"{place}: no space left on the disk ({free / 2**20:.0f} MiB free){kept}"
+    full = getattr(error, "errno", None) == errno.ENOSPC or any(phrase in text for phrase in FULL_DISK)
+    if not full:
+        return text
+    place, free = fullest_disk(folder)
+    text = f"{place}: no space left on the disk ({free / 2**20:.0f} MiB free)"
+    if folder:
+        whole = whole_checkpoints(Path(folder))
+        if whole:
+            text += f"; the last whole checkpoint is {whole[-1]}, --resume continues from it"
     return text
+
+
+def resume_command(recipe: str | None, options: list[str]) -> str:
+    """The command that continues a run that was started with the recipe and the options."""
+    words = ["leaner", "train"]
+    if recipe:
+        words.append(recipe)
+    words += [option for option in options if option not in ("--resume", "--restart")]
+    return shlex.join([*words, "--resume"])
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -238,14 +309,14 @@ def main(argv: list[str] | None = None) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(train_help())
         return
-    recipe = None if words[0].startswith("--") else words.pop(0)
-    kept = [word for word in words if word not in ("--resume", "--restart")]
-    command = shlex.join(["leaner", "train", *([recipe] if recipe else []), *kept])
+    recipe = None
+    if not words[0].startswith("--"):
+        recipe = words.pop(0)
     folder = None
     try:
         arguments = parse(recipe, words, needed=NEEDED)
         folder = arguments.output_dir
-        results = run(arguments, recipe, f"{command} --resume")
+        results = run(arguments, recipe, resume_command(recipe, words))
     except KeyboardInterrupt:
         print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
         raise SystemExit(130) from None

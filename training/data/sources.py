@@ -194,7 +194,7 @@ def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bo
         raise ValueError(f"dataset {dataset}: {' '.join(str(error).split())}") from error
 
 
-def _first(rows: Rows, count: int | None) -> Rows:
+def first_rows(rows: Rows, count: int | None) -> Rows:
     """The first `count` rows, all where it is None."""
     if count is None:
         return rows
@@ -229,9 +229,9 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
     for key, count in (("holdout", arguments.holdout), ("tuning_holdout", arguments.tuning_holdout)):
         if count:
             train, held_out = _take_out(train, count, key, draw=arguments.task not in LANGUAGE_MODELLING)
-    train = _first(train, arguments.max_train_rows)
+    train = first_rows(train, arguments.max_train_rows)
     if held_out is not None:
-        return train, _first(held_out, arguments.max_eval_rows)
+        return train, first_rows(held_out, arguments.max_eval_rows)
     if arguments.eval_split == "none":
         return train, None
     plain = split_files(arguments.data_files).get(None, [])
@@ -258,7 +258,7 @@ def _take_out(rows: Rows, count: int, key: str, draw: bool) -> tuple[Rows, Rows]
 
 def load_evaluation(arguments: RecipeArguments) -> Rows:
     """The rows to evaluate on."""
-    return _first(_load(arguments, arguments.eval_split), arguments.max_eval_rows)
+    return first_rows(_load(arguments, arguments.eval_split), arguments.max_eval_rows)
 
 
 def _load(arguments: RecipeArguments, split: str) -> Rows:

@@ -22,7 +22,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import ConversionError, from_lean_config
 from modeling_leaner.shapes import family_of, shape_names
 
-from ..data.sources import Rows, check_cache
+from ..data.sources import Rows, check_cache, first_rows
 from ..data.tokenizer import KINDS, VocabularyTooSmall, save_whole, train_tokenizer
 from ..settings.arguments import RecipeArguments
 from ..tasks.tasks import TASKS, Task, fitting
@@ -41,30 +41,45 @@ def has_weights(source: str) -> bool:
     return any(path.glob("*.safetensors"))
 
 
+def is_checkpoint_with(source: str, file: str) -> bool:
+    """Whether `shape` is a checkpoint that has the file; one on the Hub is taken to have it."""
+    if not has_weights(source):
+        return False
+    folder = Path(source)
+    return not folder.is_dir() or (folder / file).is_file()
+
+
 def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows | None) -> object:
     """The image processor or tokenizer: a checkpoint's own; else the recipe's, trained on the training rows.
 
     Raises:
         ValueError: there is none, or `tokenizer` is given for a checkpoint that has one.
     """
-    source = str(arguments.shape)
     if family_of(config) == "vit":
-        if has_weights(source) and (
-            not Path(source).is_dir() or (Path(source) / "preprocessor_config.json").is_file()
-        ):
-            return AutoImageProcessor.from_pretrained(source)
-        height, width = config.image_shape
-        mean = [0.5] * config.num_channels
-        return ViTImageProcessorPil(size={"height": height, "width": width}, image_mean=mean, image_std=mean)
-    name, own = arguments.tokenizer, has_weights(source)
-    if own and Path(source).is_dir():
-        own = (Path(source) / "tokenizer.json").is_file()
-    if own:
+        return load_image_processor(str(arguments.shape), config)
+    return load_tokenizer(arguments, config, train)
+
+
+def load_image_processor(source: str, config: LeanConfig) -> object:
+    """A checkpoint's own image processor; else one that scales pixels to -1..1."""
+    if is_checkpoint_with(source, "preprocessor_config.json"):
+        return AutoImageProcessor.from_pretrained(source)
+    height, width = config.image_shape
+    mean = [0.5] * config.num_channels
+    return ViTImageProcessorPil(size={"height": height, "width": width}, image_mean=mean, image_std=mean)
+
+
+def load_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows | None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a text model; errors as of `load_processing`."""
+    source = str(arguments.shape)
+    name = arguments.tokenizer
+    if is_checkpoint_with(source, "tokenizer.json"):
         if "tokenizer" in arguments.given:
             raise ValueError(f"tokenizer: {source} keeps its own; --tokenizer is for a shape without weights")
         arguments.settings.pop("tokenizer", None)  # the recipe's is for a shape without weights
         tokenizer = read_tokenizer(source)
-        tokenizer.model_max_length = arguments.max_length or tokenizer.model_max_length
+        if arguments.max_length:
+            tokenizer.model_max_length = arguments.max_length
         return tokenizer
     if name is None:
         raise ValueError(f"tokenizer: missing; one of {', '.join(KINDS)} to train one, or a folder or Hub id")
@@ -94,17 +109,15 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
     Raises:
         ValueError: the shape's vocabulary is too small for it, or the cache cannot be written to.
     """
-    probe = TASKS[arguments.task].text_columns_of(arguments, train)
+    columns = TASKS[arguments.task].text_columns_of(arguments, train)
     length = arguments.max_length or config.max_position_embeddings
-    settings = (arguments.tokenizer, config.vocab_size, length, family_of(config), probe, __version__)
+    settings = (arguments.tokenizer, config.vocab_size, length, family_of(config), columns, __version__)
     data = (arguments.dataset, arguments.dataset_config, arguments.data_files, arguments.train_split)
     held = (arguments.holdout, arguments.tuning_holdout, arguments.max_train_rows)
     key = Hasher.hash((getattr(train, "_fingerprint", None), settings, data, held))
     folder = Path(datasets.config.HF_CACHE_HOME) / "modeling_leaner" / "tokenizers" / key
     if not (folder / "tokenizer.json").is_file():
-        streamed = isinstance(train, datasets.IterableDataset)
-        rows = train.take(200_000) if streamed else train.select(range(min(len(train), 200_000)))
-        texts = (row[column] for row in rows for column in probe)
+        texts = (row[column] for row in first_rows(train, 200_000) for column in columns)
         check_cache(folder.parent, "HF_HOME", "XDG_CACHE_HOME")
         try:
             tokenizer = train_tokenizer(texts, arguments.tokenizer, config.vocab_size, length, family_of(config))
@@ -120,7 +133,7 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
 
 
 def fitted(config: LeanConfig, arguments: RecipeArguments, processing: object) -> LeanConfig:
-    """A new model's vocabulary is its tokenizer's where that follows from the format or the data, not from a size."""
+    """The configuration; that of a new model on bytes or words has no more tokens than its tokenizer."""
     if arguments.tokenizer in ("bytes", "words") and not has_weights(str(arguments.shape)):
         return with_fields(config, arguments, {"vocab_size": min(config.vocab_size, len(processing))})
     return config
@@ -148,9 +161,9 @@ def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
     """Raises ValueError where the shape's family has no head for the task."""
     task = TASKS[arguments.task]
     if task.head not in config.task_heads:
-        able = [name for name, each in TASKS.items() if each.head in config.task_heads]
+        possible = ", ".join(name for name, other in TASKS.items() if other.head in config.task_heads)
         raise ValueError(
-            f"task: {arguments.task} is not for {config.model_type} ({arguments.shape}), which has {', '.join(able)}"
+            f"task: {arguments.task} is not for {config.model_type} ({arguments.shape}), which has {possible}"
         )
     return task
 
@@ -162,17 +175,20 @@ def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str
         ValueError: a checkpoint has fewer positions than `max_length`.
     """
     values = {**config.to_dict(), **fields}
-    positions, length = values.get("max_position_embeddings"), arguments.max_length
+    positions = values.get("max_position_embeddings")
+    length = arguments.max_length
     if positions is not None and length is not None and length > positions:
         if has_weights(str(arguments.shape)):
             raise ValueError(f"max_length: {length}, but {arguments.shape} has max_position_embeddings {positions}")
         values["max_position_embeddings"] = length
     if "num_labels" in fields and "id2label" not in fields:
-        values.pop("id2label", None), values.pop("label2id", None)
+        values.pop("id2label", None)
+        values.pop("label2id", None)
     if arguments.initializer_range is not None:
         values["initializer_range"] = arguments.initializer_range
     if arguments.dropout is not None:
-        values["hidden_dropout_prob"] = values["attention_probs_dropout_prob"] = arguments.dropout
+        values["hidden_dropout_prob"] = arguments.dropout
+        values["attention_probs_dropout_prob"] = arguments.dropout
         if "classifier_dropout" in values:
             values["classifier_dropout"] = None
     for key in ("model_type", "transformers_version", "auto_map", "architectures", "dtype"):
@@ -182,7 +198,9 @@ def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str
 
 def check_weights(source: str, model: PreTrainedModel) -> None:
     """Raises ValueError for a tensor of a checkpoint that is not stored as floating point, or not finite; names it."""
-    folder = Path(source) if Path(source).is_dir() else Path(cached_file(source, CONFIG_NAME)).parent
+    folder = Path(source)
+    if not folder.is_dir():
+        folder = Path(cached_file(source, CONFIG_NAME)).parent
     for path in sorted(folder.glob("model*.safetensors")):
         with safe_open(path, "pt") as tensors:
             names = tensors.keys()
@@ -209,9 +227,11 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, comp
             are not finite, or not stored as floating point.
     """
     set_seed(arguments.seed)
-    auto_class, source = getattr(transformers, f"AutoModel{task.head}"), str(arguments.shape)
-    chosen = arguments.attn_implementation
-    attention = {} if chosen is None else {"attn_implementation": chosen}
+    auto_class = getattr(transformers, f"AutoModel{task.head}")
+    source = str(arguments.shape)
+    attention = {}
+    if arguments.attn_implementation is not None:
+        attention["attn_implementation"] = arguments.attn_implementation
     if arguments.implementation == "transformers":
         if has_weights(source):
             raise ValueError(f"implementation: {source} has weights of this family; leaner convert turns them")
@@ -225,11 +245,13 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, comp
         return auto_class.from_config(config, **attention)
     options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
     model, info = auto_class.from_pretrained(source, config=config, **attention, **options)
-    new = () if complete else HEADS
-    wrong = [name for name, *_ in info["mismatched_keys"] if not name.startswith(new or "-")]
+    new = HEADS
+    if complete:
+        new = ()
+    wrong = [name for name, *_ in info["mismatched_keys"] if not name.startswith(new)]
     if wrong:
         raise ValueError(f"{source}: tensors do not fit its config.json: {', '.join(sorted(wrong))}")
-    missing = [name for name in info["missing_keys"] if not name.startswith(new or "-")]
+    missing = [name for name in info["missing_keys"] if not name.startswith(new)]
     if missing:
         raise ValueError(f"{source}: no trained {', '.join(sorted(missing)[:3])} for {arguments.task}")
     check_weights(source, model)

@@ -17,12 +17,12 @@ IN_BLOCK = re.compile(r"(^|\.)layers\.\d+\.")
 
 
 class MuonAdamW(torch.optim.Optimizer):
-    """Muon on some groups and AdamW on the others, to all others one optimizer.
+    """Muon on some groups and AdamW on the others, which look like one optimizer from outside.
 
     Muon orthogonalises each matrix's momentum (Jordan 2024, https://kellerjordan.github.io/posts/muon/) and scales the
     update to the size of AdamW's, so that AdamW's learning rates and weight decay carry over (Liu et al. 2025,
-    arXiv 2502.16982). Groups and state are the very objects of the two inner optimizers: schedulers, gradient scalers
-    and checkpoints that know only this one reach both.
+    arXiv 2502.16982). Groups and state are shared with the two inner optimizers: schedulers, gradient scalers and
+    checkpoints that know only this one reach both.
 
     Args:
         muon_groups: dicts of `params`, matrices only, and what differs from the defaults, such as `weight_decay`.
@@ -30,7 +30,7 @@ class MuonAdamW(torch.optim.Optimizer):
         momentum: Muon's, of Nesterov's kind.
 
     Raises:
-        ValueError: a group list is empty, Muon gets what is no matrix, or a parameter is given twice.
+        ValueError: a list of groups is empty, a parameter for Muon is no matrix, or a parameter is given twice.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One step of both; returns what the closure returned, which is called once."""
+        """One step of both; the closure is called once, and what it returned is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -70,7 +70,7 @@ class MuonAdamW(torch.optim.Optimizer):
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Raises NotImplementedError once the optimizer is built: which of the two a new group is for is not said."""
+        """Raises NotImplementedError once the optimizer is built: a new group does not say which of both it is for."""
         if len(self.param_groups) == sum(len(optimizer.param_groups) for optimizer in self.inner):
             raise NotImplementedError("MuonAdamW takes no further parameter groups: build a new one")
         super().add_param_group(param_group)
@@ -105,26 +105,36 @@ def build_muon(
     """MuonAdamW over the trainable parameters of `model`, tied ones once.
 
     Groups, in order and as far as they have members: Muon's matrices with weight decay and without, AdamW's parameters
-    with and without. `decay_names` are the parameters that decay, as of `Trainer.get_decay_parameter_names`.
+    with and without. `decay_names` are the parameters that decay, from `Trainer.get_decay_parameter_names`.
 
     Raises:
         ValueError: there is no trainable parameter for Muon, or none for AdamW.
     """
     matrices = set(muon_parameters(model))
-    trainable = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-    groups: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
-    for muon in groups:
-        for decays in (True, False):
-            chosen = [w for name, w in trainable if (name in matrices, name in decay_names) == (muon, decays)]
-            if chosen:
-                groups[muon].append({"params": chosen, "weight_decay": weight_decay if decays else 0.0})
-        if not groups[muon]:
-            where = "matrix inside the blocks, for Muon" if muon else "parameter beside them, for AdamW"
-            raise ValueError(f"{type(model).__name__} has no trainable {where}; both are needed")
-    return MuonAdamW(groups[True], groups[False], lr=learning_rate, betas=betas, eps=eps)
+    trainable = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    in_blocks = {name: weight for name, weight in trainable.items() if name in matrices}
+    others = {name: weight for name, weight in trainable.items() if name not in matrices}
+    muon_groups = decay_groups(in_blocks, decay_names, weight_decay)
+    adamw_groups = decay_groups(others, decay_names, weight_decay)
+    lacks = f"{type(model).__name__} has no trainable"
+    if not muon_groups:
+        raise ValueError(f"{lacks} matrix inside the blocks, for Muon; both are needed")
+    if not adamw_groups:
+        raise ValueError(f"{lacks} parameter beside them, for AdamW; both are needed")
+    return MuonAdamW(muon_groups, adamw_groups, lr=learning_rate, betas=betas, eps=eps)
 
 
-def head_scaled(learning_rate: float, config: LeanConfig, baseline_heads: int | None = None) -> float:
+def decay_groups(
+    parameters: dict[str, nn.Parameter], decay_names: set[str], weight_decay: float
+) -> list[dict[str, Any]]:
+    """The parameters with weight decay and those without, as an optimizer's groups; an empty group is left out."""
+    decayed = [parameter for name, parameter in parameters.items() if name in decay_names]
+    plain = [parameter for name, parameter in parameters.items() if name not in decay_names]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def head_scaled(learning_rate: float, config: LeanConfig, baseline_heads: int = REFERENCE_HEADS) -> float:
     """The learning rate × sqrt(heads / baseline heads), with the mean of the heads per layer.
 
     The reference is `REFERENCE_HEADS` for every shape: the same file scales a baseline and its twin by one rule. In
@@ -132,4 +142,4 @@ def head_scaled(learning_rate: float, config: LeanConfig, baseline_heads: int | 
     momentum; its runs with Adam keep the step constant.
     """
     heads = sum(config.heads_per_layer) / len(config.heads_per_layer)
-    return learning_rate * math.sqrt(heads / (REFERENCE_HEADS if baseline_heads is None else baseline_heads))
+    return learning_rate * math.sqrt(heads / baseline_heads)

@@ -1,4 +1,4 @@
-"""What a run says of itself: environment, memory, its figure; and files that are written whole or not at all."""
+"""What a run reports of itself: environment, memory, its figure; and files that are written whole or not at all."""
 
 import hashlib
 import io
@@ -21,13 +21,19 @@ import modeling_leaner
 
 PACKAGES = "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split()
 SHARES = ("accuracy", "f1", "exact_match")  # metrics from 0 to 1
-CPU_INFO, PROCESS_STATUS = Path("/proc/cpuinfo"), Path("/proc/self/status")
+SQUARED_ERRORS = ("pearson", "spearman", "squared_error")  # metrics of tasks whose loss is the squared error
+CPU_INFO = Path("/proc/cpuinfo")
+PROCESS_STATUS = Path("/proc/self/status")
 
 
-def found(pattern: str, path: Path) -> str | None:
-    """What the pattern's group matches in a line of the file; None without match or file."""
-    match = re.search(f"^{pattern}$", path.read_text(encoding="utf-8") if path.is_file() else "", re.MULTILINE)
-    return match[1].strip() if match else None
+def first_match(pattern: str, path: Path) -> str | None:
+    """What the pattern's group matches in the first line of the file that fits; None without such a line or file."""
+    if not path.is_file():
+        return None
+    match = re.search(f"^{pattern}$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    if match is None:
+        return None
+    return match[1].strip()
 
 
 def git(folder: Path, *words: str) -> str | None:
@@ -45,10 +51,15 @@ def git_commit(package: Path) -> str | None:
     for model_cards/, which a sweep writes to.
     """
     clone = package.resolve().parent
-    ours = (clone / ".git").exists() and found("name = (modeling_leaner)", clone / "setup.cfg")
-    commit = git(clone, "rev-parse", "HEAD") if ours else None
+    if not (clone / ".git").exists() or first_match("name = (modeling_leaner)", clone / "setup.cfg") is None:
+        return None
+    commit = git(clone, "rev-parse", "HEAD")
+    if commit is None:
+        return None
     changes = git(clone, "status", "--porcelain", "--", ".", ":!model_cards")
-    return commit and commit + ("" if changes == "" else "-dirty")
+    if changes == "":
+        return commit
+    return f"{commit}-dirty"
 
 
 def used_gpus() -> list[int]:
@@ -59,18 +70,35 @@ def used_gpus() -> list[int]:
 def machine(environment: dict[str, Any]) -> str:
     """Processor and threads in words, of an `environment` or a row of results.csv."""
     threads = environment["threads"]
-    return f"{environment['processor']}, {threads} thread{'' if threads == 1 else 's'}"
+    unit = "threads"
+    if threads == 1:
+        unit = "thread"
+    return f"{environment['processor']}, {threads} {unit}"
+
+
+def processor_name() -> str:
+    """The processor as the system names it."""
+    return first_match(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine()
+
+
+def device_name() -> str:
+    """The GPUs that this process has used; mps or cpu where there are none."""
+    gpus = used_gpus()
+    if gpus:
+        return ", ".join(map(torch.cuda.get_device_name, gpus))
+    if torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() > 0:
+        return "mps"
+    return "cpu"
 
 
 def environment() -> dict[str, str | int | None]:
     """Software and hardware of this process; `device` names what was used so far, so ask after the training."""
-    metal = torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() > 0
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": found(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine(),
+        "processor": processor_name(),
         "threads": torch.get_num_threads(),
-        "device": ", ".join(map(torch.cuda.get_device_name, used_gpus())) or ("mps" if metal else "cpu"),
+        "device": device_name(),
         "modeling_leaner": modeling_leaner.__version__,
         **{name: version(name) for name in PACKAGES},
         "git_commit": git_commit(Path(modeling_leaner.__file__).parent),
@@ -78,17 +106,22 @@ def environment() -> dict[str, str | int | None]:
 
 
 def peak_memory_bytes() -> tuple[int, str]:
-    """The most memory that this process has held, in bytes, and what that measures; 0 where nothing can be asked."""
-    if used := used_gpus():
-        return max(map(torch.cuda.max_memory_allocated, used)), "allocated by tensors, on the fullest GPU"
+    """The most memory that this process has held, in bytes, and what that measures; 0 where it cannot be measured."""
+    gpus = used_gpus()
+    if gpus:
+        return max(map(torch.cuda.max_memory_allocated, gpus)), "allocated by tensors, on the fullest GPU"
     kind = "resident memory of the process"
-    if peak := found(r"VmHWM:\s*(\d+) kB", PROCESS_STATUS):  # on Linux getrusage counts what the parent held, too
-        return int(peak) * 1024, kind
+    kilobytes = first_match(r"VmHWM:\s*(\d+) kB", PROCESS_STATUS)
+    if kilobytes is not None:  # on Linux getrusage counts what the parent held, too
+        return int(kilobytes) * 1024, kind
     try:
         import resource
     except ImportError:  # Windows
         return 0, "not measured on this platform"
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024), kind
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if platform.system() != "Darwin":  # which counts bytes, others kilobytes
+        peak *= 1024
+    return peak, kind
 
 
 def sha256(path: Path) -> str:
@@ -107,25 +140,43 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def require(condition: bool, path: Path, name: str, value: object, expected: str) -> None:
+    """Raises ValueError, with the file and what was expected of the value, unless the condition holds."""
     if not condition:
         raise ValueError(f"{path}: {name} is {value!r}, expected {expected}")
 
 
 def flat(path: Path, value: object, name: str = "") -> dict[str, Any]:
-    """The values in nested dicts and lists by name, `train.loss`; ValueError, with file and name, for NaN and inf."""
+    """The values in nested dicts and lists by name, such as `train.loss`.
+
+    Raises:
+        ValueError: a number is NaN or infinite; names it and the file.
+    """
     require(not isinstance(value, float) or math.isfinite(value), path, name, value, "a finite number")
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
-    parts = [flat(path, each, f"{name}.{key}" if name else str(key)) for key, each in items]
-    return {name: value} | {key: each for part in parts for key, each in part.items()}
+    match value:
+        case dict():
+            items = value.items()
+        case list() | tuple():
+            items = enumerate(value)
+        case _:
+            return {name: value}
+    values = {name: value}
+    for key, item in items:
+        place = str(key)
+        if name:
+            place = f"{name}.{key}"
+        values |= flat(path, item, place)
+    return values
 
 
 def check_fields(file: Path, values: dict[str, Any], fields: dict[type, str], prefix: str = "") -> None:
     """Raises ValueError for the first of `fields` that is missing or of another type; `values` are `flat`."""
     for kind, names in fields.items():
+        allowed = [kind]
+        if kind is float:
+            allowed.append(int)
         for name in names.split():
             place = prefix + name.rstrip("?")
             value = values.get(place)
-            allowed = (float, int) if kind is float else (kind,)
             good = type(value) in allowed or (value is None and "?" in name)
             require(good, file, place, value, kind.__name__)
             if kind is int or name.rpartition(".")[2].startswith(("seconds", "epochs", "hours")):
@@ -133,27 +184,32 @@ def check_fields(file: Path, values: dict[str, Any], fields: dict[type, str], pr
 
 
 def write_json(path: Path, document: object) -> None:
-    """Writes a JSON file whole or not at all; ValueError as of `flat`."""
+    """Writes a JSON file whole or not at all; raises ValueError as `flat` does."""
     flat(path, document)
-    write_bytes(path, (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_bytes(path, text.encode())
 
 
 def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float] | None = None) -> None:
     """PNG of two panels against steps: the training and the held-out loss, and the held-out `metric`.
 
     Args:
-        guess: name and value of what the metric should be better than; drawn with the metric.
+        guess: name and value of a guess that the metric should be better than; drawn with the metric.
     """
     metric = metric.removeprefix("eval_")
     rows = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
-    unit = "squared error" if metric in ("pearson", "spearman", "squared_error") else "nats"
-    figure, content = Figure((10, 3.8), layout="constrained"), io.BytesIO()
+    loss_label = "loss, nats"
+    if metric in SQUARED_ERRORS:
+        loss_label = "loss, squared error"
+    metric_label = metric.replace("_", " ")
+    if metric == "loss":
+        metric_label = loss_label
+    figure = Figure((10, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     draw_curve(left, rows, "loss", "training", "tab:blue")
     draw_curve(left, rows, "eval_loss", "held-out", "tab:orange")
     draw_curve(right, rows, f"eval_{metric}", "held-out", "tab:orange")
-    for axis, label in ((left, f"loss, {unit}"), (right, metric.replace("_", " "))):
-        label = f"loss, {unit}" if label == "loss" else label
+    for axis, label in ((left, loss_label), (right, metric_label)):
         axis.set(xlabel="training step (updates of the weights)", ylabel=label)
         axis.locator_params(axis="x", integer=True)
         axis.grid(alpha=0.3)
@@ -162,6 +218,7 @@ def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float]
     widen(left, right, metric)
     for axis in (left, right):
         axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=9)
+    content = io.BytesIO()
     figure.savefig(content, format="png", dpi=120)
     write_bytes(output, content.getvalue())
 
@@ -169,9 +226,12 @@ def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float]
 def draw_curve(axis: Axes, rows: list[dict[str, Any]], name: str, label: str, colour: str) -> None:
     """The values of `name` against steps; a single one with its number."""
     points = {row["step"]: row[name] for row in rows if row.get(name) is not None}  # the last, where repeated
-    label = label if points else f"{label}: none"
+    if not points:
+        label += ": none"
+    size = 6
+    if len(points) == 1:
+        size = 14
     steps = sorted(points)
-    size = 14 if len(points) == 1 else 6
     axis.plot(steps, [points[step] for step in steps], ".-", color=colour, label=label, markersize=size)
     if len(points) == 1:
         ((step, value),) = points.items()
@@ -179,7 +239,7 @@ def draw_curve(axis: Axes, rows: list[dict[str, Any]], name: str, label: str, co
 
 
 def widen(left: Axes, right: Axes, metric: str) -> None:
-    """Axes on which a single point is no speck: steps from 0; a share from 0 to 1, a loss as far as the training's."""
+    """Sets limits between which a single point is well seen: steps from 0, a share from 0 to 1, both losses alike."""
     steps = max(axis.get_xlim()[1] for axis in (left, right))
     for axis in (left, right):
         axis.set_xlim(-0.02 * steps, 1.02 * steps)

@@ -1,4 +1,4 @@
-"""transformers' Trainer with what a pair needs: random numbers by row, whole checkpoints, an honest end.
+"""transformers' Trainer with what a pair needs: random numbers by row, whole checkpoints, finite losses and weights.
 
 A checkpoint counts only once its `complete.json` lists every file with its size, so that a half-written one is never
 continued from. Everything random in the data is drawn from the row's place in the run; dropout follows torch's own
@@ -30,7 +30,9 @@ from ..tasks.tasks import Batch, Task
 from .optimizers import build_muon, head_scaled
 
 
-COMPLETE, EMA, SECONDS = "complete.json", "ema.safetensors", "seconds.json"
+COMPLETE = "complete.json"
+EMA = "ema.safetensors"
+SECONDS = "seconds.json"
 
 
 class NotFinite(ValueError):
@@ -39,8 +41,9 @@ class NotFinite(ValueError):
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a run, whole or not, the oldest first."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
+    numbered = [path for path, step in steps.items() if step.isdecimal()]
+    return sorted(numbered, key=lambda path: int(steps[path]))
 
 
 def damage(checkpoint: Path) -> str | None:
@@ -60,18 +63,24 @@ def damage(checkpoint: Path) -> str | None:
     return None
 
 
+def is_intact(path: Path) -> bool:
+    """Whether a file holds what its name promises; raises an error where it cannot be read at all."""
+    if path.suffix in (".pt", ".pth"):  # torch writes an archive with the sum of each tensor
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    if path.suffix == ".safetensors":
+        with safe_open(path, "pt") as tensors:
+            return len(tensors.keys()) > 0
+    if path.suffix == ".json":
+        return json.loads(path.read_text()) is not None
+    return True
+
+
 def unreadable(checkpoint: Path) -> str | None:
     """The first file of a checkpoint that cannot be read: a damaged disk changes bytes, and no size."""
     for path in sorted(checkpoint.iterdir()):
         try:
-            if path.suffix in (".pt", ".pth"):  # torch writes an archive with the sum of each tensor
-                with zipfile.ZipFile(path) as archive:
-                    intact = archive.testzip() is None
-            elif path.suffix == ".safetensors":
-                with safe_open(path, "pt") as tensors:
-                    intact = len(tensors.keys()) > 0
-            else:
-                intact = path.suffix != ".json" or json.loads(path.read_text()) is not None
+            intact = is_intact(path)
         except (OSError, ValueError, zipfile.BadZipFile, SafetensorError):
             intact = False
         if not intact:
@@ -100,9 +109,11 @@ class EpochLengthSampler(LengthGroupedSampler):
         self.trainer = trainer
 
     def __iter__(self) -> Iterator[int]:
-        arguments = self.trainer.args
-        seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
-        self.generator = torch.Generator().manual_seed(seed * 1_000_003 + int(self.trainer.state.epoch or 0))
+        seed = self.trainer.args.data_seed
+        if seed is None:
+            seed = self.trainer.args.seed
+        epoch = int(self.trainer.state.epoch or 0)
+        self.generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         return super().__iter__()
 
 
@@ -137,11 +148,14 @@ class RunCallback(TrainerCallback):
         if state.global_step in args.checkpoint_steps:
             control.should_save = True
         if self.trainer.anyone_interrupted():  # an evaluation that is due still comes first, as if nothing had been
-            control.should_save = control.should_training_stop = True
+            control.should_save = True
+            control.should_training_stop = True
 
     def on_epoch_end(self, args, state, control, **kwargs):
         if self.trainer.interrupted and state.epoch % 1:  # no epoch has ended
-            control.should_log = control.should_evaluate = control.should_save = False
+            control.should_log = False
+            control.should_evaluate = False
+            control.should_save = False
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if state.is_world_process_zero:
@@ -154,9 +168,14 @@ class RunCallback(TrainerCallback):
 
 
 def scores(metrics: dict[str, float]) -> dict[str, float]:
-    """What an evaluation says of quality, without what it says of speed."""
+    """The scores of an evaluation, without its timings."""
     speeds = ("_runtime", "_per_second")
     return {key: value for key, value in metrics.items() if key.startswith("eval_") and not key.endswith(speeds)}
+
+
+def row_count(batch: Batch) -> int:
+    """How many rows a batch has."""
+    return len(next(iter(batch.values())))
 
 
 class LeanTrainer(Trainer):
@@ -171,10 +190,18 @@ class LeanTrainer(Trainer):
     def __init__(self, model: PreTrainedModel, args: RecipeArguments, task: Task, **kwargs):
         self.task = task
         self.metrics_file = Path(args.output_dir) / "metrics.jsonl"
-        self.interrupted, self.eval_batches_seen, self.rows_evaluated = False, 0, 0
-        self.started, self.seconds_before = time.perf_counter(), 0.0
-        self.step_started = self.step_seconds = self.data_seconds = 0.0
-        self.data_now, self.steps_timed, self.items_timed, self.items_now = 0.0, 0, 0, 0
+        self.interrupted = False
+        self.eval_batches_seen = 0
+        self.rows_evaluated = 0
+        self.started = time.perf_counter()
+        self.seconds_before = 0.0  # of the run, until it was continued
+        self.step_started = 0.0
+        self.step_data_seconds = 0.0  # of the present step
+        self.step_items = 0
+        self.steps_timed = 0
+        self.seconds_timed = 0.0  # of all steps timed
+        self.data_seconds_timed = 0.0
+        self.items_timed = 0
         self.first_bad_step = torch.tensor(-1, device=args.device)
         self.average: list[torch.Tensor] | None = None
         super().__init__(
@@ -194,7 +221,9 @@ class LeanTrainer(Trainer):
     # Data
 
     def _get_train_sampler(self, train_dataset=None):
-        dataset = self.train_dataset if train_dataset is None else train_dataset
+        dataset = train_dataset
+        if dataset is None:
+            dataset = self.train_dataset
         if self.args.train_sampling_strategy == "group_by_length" and "length" in (dataset.column_names or []):
             batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
             return EpochLengthSampler(self, batch_size=batch, lengths=list(dataset["length"]))
@@ -222,41 +251,43 @@ class LeanTrainer(Trainer):
 
     def _generators(self, first: int, rows: int, stream: int) -> list[np.random.Generator]:
         """One generator per row from its place in the run; `stream` keeps training and evaluation apart."""
-        return [np.random.default_rng((self.args.seed if stream else 0, stream, first + row)) for row in range(rows)]
+        seed = 0  # of evaluation, whatever the run's
+        if stream:
+            seed = self.args.seed
+        return [np.random.default_rng((seed, stream, first + row)) for row in range(rows)]
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """Batches of one step, masked and cropped; the time they take is the input pipeline's."""
         start = time.perf_counter()
-        processes, micro = self.args.world_size, 0
-        size, steps = self.args.train_batch_size, self.state.global_step
-
-        def transformed(batches: Iterator[Batch]) -> Iterator[Batch]:
-            nonlocal micro
-            for batch in batches:
-                place = (steps * self.args.gradient_accumulation_steps + micro) * processes + self.args.process_index
-                rows = len(next(iter(batch.values())))
-                micro += 1
-                yield self.task.transform(batch, self._generators(place * size, rows, stream=1), training=True)
-
-        samples, items = super().get_batch_samples(transformed(epoch_iterator), num_batches, device)
-        self.data_now = time.perf_counter() - start
-        self.items_now = sum(len(next(iter(batch.values()))) for batch in samples) * processes
+        samples, items = super().get_batch_samples(self._transformed(epoch_iterator), num_batches, device)
+        self.step_data_seconds = time.perf_counter() - start
+        self.step_items = sum(map(row_count, samples)) * self.args.world_size
         return samples, items
 
+    def _transformed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches of one step as the model reads them."""
+        first = self.state.global_step * self.args.gradient_accumulation_steps
+        for number, batch in enumerate(batches, start=first):
+            place = (number * self.args.world_size + self.args.process_index) * self.args.train_batch_size
+            generators = self._generators(place, row_count(batch), stream=1)
+            yield self.task.transform(batch, generators, training=True)
+
     def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
-        rows = len(next(iter(inputs.values())))
-        size = self.args.eval_batch_size
-        place = (self.eval_batches_seen * self.args.world_size + self.args.process_index) * size
+        number = self.eval_batches_seen * self.args.world_size + self.args.process_index
+        generators = self._generators(number * self.args.eval_batch_size, row_count(inputs), stream=0)
         self.eval_batches_seen += 1
-        batch = self.task.transform(self._prepare_inputs(inputs), self._generators(place, rows, stream=0), False)
+        batch = self.task.transform(self._prepare_inputs(inputs), generators, training=False)
         return super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
 
     def evaluation_loop(self, *args, **kwargs):
         """As Trainer's, on the averaged weights where there are any; training's random numbers are left alone."""
         self.eval_batches_seen = 0
+        devices = []  # beside the CPU
+        if self.args.device.type == "cuda":
+            devices.append(self.args.device)
         self._swap_average()
         try:
-            with torch.random.fork_rng(devices=[self.args.device] if self.args.device.type == "cuda" else []):
+            with torch.random.fork_rng(devices=devices):
                 output = super().evaluation_loop(*args, **kwargs)
         finally:
             self._swap_average()
@@ -269,24 +300,36 @@ class LeanTrainer(Trainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The model's own; label smoothing and mixup here, since they need every logit."""
         labels = inputs.get("labels")
-        smoothing = self.args.label_smoothing_factor if model.training else 0.0
-        soft = labels is not None and labels.is_floating_point() and labels.ndim == 2
-        if not (smoothing or soft) or self.task.regression or labels is None:
+        smoothing = 0.0
+        if model.training:
+            smoothing = self.args.label_smoothing_factor
+        soft = labels is not None and labels.is_floating_point() and labels.ndim == 2  # of mixup
+        if labels is None or self.task.regression or not (smoothing or soft):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
         logits, labels = self.task.aligned(outputs.logits, labels)
-        logits, labels = (logits, labels) if soft else (logits.flatten(0, -2), labels.flatten())
+        if not soft:
+            logits = logits.flatten(0, -2)
+            labels = labels.flatten()
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing, reduction="sum")
-        if num_items_in_batch is None:
-            loss = loss / (len(labels) if soft else (labels != -100).sum().clamp(min=1))
+        if num_items_in_batch is not None:
+            loss = loss / num_items_in_batch
+            if self.args.world_size > 1:
+                loss = loss * self.accelerator.num_processes
+        elif soft:
+            loss = loss / len(labels)
         else:
-            loss = loss / num_items_in_batch * (self.accelerator.num_processes if self.args.world_size > 1 else 1)
-        return (loss, outputs) if return_outputs else loss
+            loss = loss / (labels != -100).sum().clamp(min=1)
+        if return_outputs:
+            return loss, outputs
+        return loss
 
     def _get_num_items_in_batch(self, batch_samples, device):
         if batch_samples and "labels" in batch_samples[0] and batch_samples[0]["labels"].is_floating_point():
             rows = torch.tensor(sum(len(batch["labels"]) for batch in batch_samples), device=device)
-            return self.accelerator.gather(rows).sum() if self.args.world_size > 1 else rows
+            if self.args.world_size > 1:
+                return self.accelerator.gather(rows).sum()
+            return rows
         return super()._get_num_items_in_batch(batch_samples, device)
 
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -300,16 +343,19 @@ class LeanTrainer(Trainer):
     def check_finite(self) -> None:
         """Raises NotFinite, with the step, once a loss was not; on a GPU this waits for the device."""
         step = int(self.first_bad_step)
-        if step >= 0:
-            whole = whole_checkpoints(Path(self.args.output_dir))
-            kept = f"the last good checkpoint is {whole[-1]}" if whole else "no checkpoint had been written"
-            raise NotFinite(f"loss or weights are not finite at step {step}; {kept}; try a lower learning_rate")
+        if step < 0:
+            return
+        kept = "no checkpoint had been written"
+        whole = whole_checkpoints(Path(self.args.output_dir))
+        if whole:
+            kept = f"the last good checkpoint is {whole[-1]}"
+        raise NotFinite(f"loss or weights are not finite at step {step}; {kept}; try a lower learning_rate")
 
     def check_weights(self) -> None:
         """Raises NotFinite as well where the loss was finite, but a gradient was not."""
-        if not all(torch.isfinite(parameter).all() for parameter in self.model.parameters()):
-            first = int(self.first_bad_step)
-            self.first_bad_step = torch.tensor(self.state.global_step if first < 0 else first, device=self.args.device)
+        finite = all(torch.isfinite(parameter).all() for parameter in self.model.parameters())
+        if not finite and int(self.first_bad_step) < 0:
+            self.first_bad_step = torch.tensor(self.state.global_step, device=self.args.device)
         self.check_finite()
 
     def log(self, logs, start_time=None):
@@ -335,7 +381,8 @@ class LeanTrainer(Trainer):
         if self.args.lr_head_scaling == "sqrt" and self.optimizer is None:
             self.args.learning_rate = head_scaled(self.args.learning_rate, self.model.config)
         if self.args.muon and self.optimizer is None:
-            model = self.model if model is None else model
+            if model is None:
+                model = self.model
             decayed = set(self.get_decay_parameter_names(model))
             betas = (self.args.adam_beta1, self.args.adam_beta2)
             settings = (self.args.learning_rate, self.args.weight_decay, decayed, betas, self.args.adam_epsilon)
@@ -345,10 +392,10 @@ class LeanTrainer(Trainer):
     def after_step(self) -> None:
         """Counts the step's time, first steps apart, and follows the weights with their average."""
         if self.state.global_step - self.first_step > 2:
-            self.step_seconds += time.perf_counter() - self.step_started + self.data_now
-            self.data_seconds += self.data_now
             self.steps_timed += 1
-            self.items_timed += self.items_now
+            self.seconds_timed += time.perf_counter() - self.step_started + self.step_data_seconds
+            self.data_seconds_timed += self.step_data_seconds
+            self.items_timed += self.step_items
         if self.args.ema_decay is not None:
             weights = [parameter.detach() for parameter in self.model.parameters()]
             if self.average is None:
@@ -380,9 +427,9 @@ class LeanTrainer(Trainer):
         if not self.steps_timed:
             return {"items_per_second": None, "seconds_per_step": None, "input_pipeline_share": None}
         return {
-            "items_per_second": self.items_timed / self.step_seconds,
-            "seconds_per_step": self.step_seconds / self.steps_timed,
-            "input_pipeline_share": self.data_seconds / self.step_seconds,
+            "items_per_second": self.items_timed / self.seconds_timed,
+            "seconds_per_step": self.seconds_timed / self.steps_timed,
+            "input_pipeline_share": self.data_seconds_timed / self.seconds_timed,
         }
 
     # Checkpoints
@@ -391,7 +438,8 @@ class LeanTrainer(Trainer):
         """As Trainer's, then the average, then the list that makes the checkpoint count."""
         self.check_weights()
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        limit, self.args.save_total_limit = self.args.save_total_limit, None  # rotate once the new one counts
+        limit = self.args.save_total_limit
+        self.args.save_total_limit = None  # old ones are deleted below, once the new one counts
         try:
             if folder.exists() and self.args.should_save:
                 (folder / COMPLETE).unlink(missing_ok=True)
@@ -414,11 +462,13 @@ class LeanTrainer(Trainer):
         self._rotate(limit)
 
     def _rotate(self, limit: int | None) -> None:
-        """Deletes the oldest checkpoints but `limit`; the best one stays, and those of `checkpoint_steps`."""
+        """Keeps the latest `limit` checkpoints, the best one and those of `checkpoint_steps`; deletes the others."""
+        if not limit:
+            return
         kept = {f"checkpoint-{step}" for step in self.args.checkpoint_steps}
         whole = [path for path in whole_checkpoints(Path(self.args.output_dir)) if path.name not in kept]
         best = self.state.best_model_checkpoint
-        for path in whole[:-limit] if limit else []:
+        for path in whole[:-limit]:
             if best is None or Path(best).resolve() != path.resolve():
                 (path / COMPLETE).unlink()
                 shutil.rmtree(path)

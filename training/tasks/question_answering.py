@@ -82,10 +82,14 @@ def answer_span(row_id: str, context: str, answers: Mapping[str, Sequence]) -> t
         ValueError: an answer's text is not at its place in the context; names the row's id.
     """
     for text, start in zip(answers["text"], answers["answer_start"]):
-        found = context[start : start + len(text)] if start >= 0 else ""
-        if found != text:
-            raise ValueError(f"row {row_id}: the answer {text!r} is not at character {start}, where {found!r} is")
-    text = answers["text"][0] if answers["text"] else ""
+        there = ""
+        if start >= 0:
+            there = context[start : start + len(text)]
+        if there != text:
+            raise ValueError(f"row {row_id}: the answer {text!r} is not at character {start}, where {there!r} is")
+    if not answers["text"]:
+        return None
+    text = answers["text"][0]
     if not text.strip():
         return None
     start = answers["answer_start"][0] + len(text) - len(text.lstrip())
@@ -108,10 +112,15 @@ def _positions(offsets: list[list[int]], span: tuple[int, int] | None, first: bo
     context = [token for token, offset in enumerate(offsets) if offset != OUTSIDE]
     if span is None or not context:
         return 0, 0
-    if not first and span[0] < offsets[context[0]][0] or not last and span[1] > offsets[context[-1]][1]:
+    start, end = span
+    begins_before = not first and start < offsets[context[0]][0]
+    ends_after = not last and end > offsets[context[-1]][1]
+    if begins_before or ends_after:
         return 0, 0
-    inside = [token for token in context if offsets[token][1] > span[0] and offsets[token][0] < span[1]]
-    return (inside[0], inside[-1]) if inside else (0, 0)
+    inside = [token for token in context if offsets[token][1] > start and offsets[token][0] < end]
+    if not inside:
+        return 0, 0
+    return inside[0], inside[-1]
 
 
 def best_spans(
@@ -135,12 +144,16 @@ def best_spans(
         raise ValueError(f"{len(start_logits)} start and {len(end_logits)} end logits for {len(features)} windows")
     best: dict[str, tuple[float, int, int]] = {}
     for starts, ends, feature in zip(start_logits, end_logits, features):
-        row_id, offsets = feature["example_id"], np.asarray(feature["offset_mapping"])
-        found = _best_span(np.asarray(starts), np.asarray(ends), offsets, max_answer_tokens)
-        if found is not None and (row_id not in best or found[0] > best[row_id][0]):
-            best[row_id] = found
-    spans = {row["id"]: (row["context"], best.get(row["id"], (0.0, 0, 0))) for row in examples}
-    return {row_id: context[start:end] for row_id, (context, (_, start, end)) in spans.items()}
+        row_id = feature["example_id"]
+        offsets = np.asarray(feature["offset_mapping"])
+        span = _best_span(np.asarray(starts), np.asarray(ends), offsets, max_answer_tokens)
+        if span is not None and (row_id not in best or span[0] > best[row_id][0]):
+            best[row_id] = span
+    texts = {}
+    for row in examples:
+        _, start, end = best.get(row["id"], (0.0, 0, 0))
+        texts[row["id"]] = row["context"][start:end]
+    return texts
 
 
 def _best_span(
@@ -157,14 +170,15 @@ def _best_span(
 
 
 def normalise(answer: str) -> str:
-    """An answer as SQuAD compares it: lower case, no ASCII punctuation, no a, an, the, single spaces."""
+    """An answer as SQuAD compares it: in lower case, with single spaces, without ASCII punctuation and articles."""
     bare = answer.lower().translate(str.maketrans("", "", string.punctuation))
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
 def _f1(prediction: str, reference: str) -> float:
     """Harmonic mean of precision and recall over the bags of words; two answers without words are equal."""
-    predicted, wanted = normalise(prediction).split(), normalise(reference).split()
+    predicted = normalise(prediction).split()
+    wanted = normalise(reference).split()
     if not predicted or not wanted:
         return float(predicted == wanted)
     return 2 * (Counter(predicted) & Counter(wanted)).total() / (len(predicted) + len(wanted))
@@ -174,19 +188,22 @@ def exact_match_and_f1(predictions: Mapping[str, str], references: Mapping[str, 
     """SQuAD's two measures over all questions, as fractions 0..1 (its tables show percentages).
 
     `exact_match`: share of predictions equal to a reference once both are normalised; `f1`: mean overlap of words;
-    both with the reference that suits best. For a question without references the right prediction is "".
+    both with the reference that fits best. For a question without references the right prediction is "".
 
     Raises:
         ValueError: no questions, or one without a prediction; names its id.
     """
     if not references:
         raise ValueError("no questions to score")
-    exact, overlap = [], []
+    exact = []
+    overlap = []
     for row_id, answers in references.items():
         if row_id not in predictions:
             raise ValueError(f"no prediction for the question {row_id}")
         prediction = predictions[row_id]
-        answers = [answer for answer in answers if normalise(answer)] or [""]
+        answers = [answer for answer in answers if normalise(answer)]
+        if not answers:
+            answers = [""]
         exact.append(float(normalise(prediction) in map(normalise, answers)))
         overlap.append(max(_f1(prediction, answer) for answer in answers))
     return {"exact_match": sum(exact) / len(exact), "f1": sum(overlap) / len(overlap)}

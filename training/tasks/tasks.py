@@ -33,12 +33,24 @@ from . import question_answering
 Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
 LABEL_COLUMNS = ("label", "labels", "fine_label")
+TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")
+IMAGE_MODES = {1: "L", 3: "RGB"}  # by the number of channels
+REGRESSION_METRICS = ("pearson", "spearman", "squared_error")
 MOST_CLASSES = 1000  # that numbers may count up to where there are fewer rows
 LABEL_TYPES = ("int", "uint", "bool", "string", "large_string", "null")
 
 
 def column_names(rows: Rows) -> list[str]:
-    return list(rows.features or next(iter(rows)))
+    if rows.features:
+        return list(rows.features)
+    return list(next(iter(rows)))  # of a stream that does not state its columns
+
+
+def features_of(rows: Rows) -> dict[str, object]:
+    """The type of each column; empty for a stream that does not state its columns."""
+    if rows.features is None:
+        return {}
+    return rows.features
 
 
 def column_kinds(rows: Rows) -> str:
@@ -46,34 +58,35 @@ def column_kinds(rows: Rows) -> str:
     return ", ".join(f"{name} is {getattr(kind, 'dtype', kind)}" for name, kind in rows.features.items())
 
 
-def find_column(rows: Rows, named: str | None, key: str, found: list[str]) -> str:
-    """The column that the recipe names, or the only one found.
+def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) -> str:
+    """The column that the recipe names, or else the only candidate.
 
     Raises:
         ValueError: names the key, the column and the columns that there are.
     """
-    there = column_names(rows)
+    available = column_names(rows)
     if named is not None:
-        if named not in there:
-            raise ValueError(f"{key}: no column {named!r} in the data, which has {', '.join(there)}")
+        if named not in available:
+            raise ValueError(f"{key}: no column {named!r} in the data, which has {', '.join(available)}")
         return named
-    if len(found) != 1:
-        what = "no column fits" if not found else f"{', '.join(found)} would all fit"
-        raise ValueError(f"{key}: {what}; name one of {', '.join(there)}")
-    return found[0]
+    if not candidates:
+        raise ValueError(f"{key}: no column fits; name one of {', '.join(available)}")
+    if len(candidates) > 1:
+        raise ValueError(f"{key}: {', '.join(candidates)} would all fit; name one of {', '.join(available)}")
+    return candidates[0]
 
 
 def require_columns(rows: Rows, names: list[str], source: str) -> None:
     """Raises ValueError for the first of `names` that the rows lack."""
-    there = column_names(rows)
+    available = column_names(rows)
     for name in names:
-        if name not in there:
-            raise ValueError(f"{source}: no column {name!r}, only {', '.join(there)}")
+        if name not in available:
+            raise ValueError(f"{source}: no column {name!r}, only {', '.join(available)}")
 
 
 def text_columns(rows: Rows) -> list[str]:
-    features = rows.features or {}
-    return [name for name, kind in features.items() if isinstance(kind, Value) and kind.dtype.endswith("string")]
+    columns = features_of(rows).items()
+    return [name for name, kind in columns if isinstance(kind, Value) and kind.dtype.endswith("string")]
 
 
 def check_text(batch: dict[str, list], column: str, indices: list[int], source: str) -> None:
@@ -91,27 +104,39 @@ class Prepare:
     key: object
 
     def __call__(self, rows: Rows, workers: int | None, description: str) -> Rows:
-        """The prepared rows alone; from the cache where they were prepared before. `workers` changes no row."""
-        names, function = column_names(rows), self.function
+        """The prepared columns alone, from the cache where it has them; `workers` has no influence on the rows."""
+        names = column_names(rows)
+        function = self.function
         if isinstance(rows, IterableDataset):
             return rows.map(function, batched=True, with_indices=True, remove_columns=names)
         if rows._indices is not None:
             function = partial(_in_file, function=function, places=rows._indices.column(0).to_numpy())
-        workers = min(workers or min(os.cpu_count() or 1, 8), max(1, len(rows) // 1000))
         return rows.map(
             function,
             batched=True,
             with_indices=True,
             remove_columns=names,
-            num_proc=workers if workers > 1 else None,
+            num_proc=process_count(workers, len(rows)),
             new_fingerprint=Hasher.hash((rows._fingerprint, self.key, __version__)),
             desc=description,
         )
 
 
+def process_count(workers: int | None, rows: int) -> int | None:
+    """How many processes prepare the rows, each at least 1,000 of them; None where this process does it alone."""
+    if not workers:
+        workers = min(os.cpu_count() or 1, 8)
+    processes = min(workers, rows // 1000)
+    if processes <= 1:
+        return None
+    return processes
+
+
 def place_in_file(rows: Dataset, index: int) -> int:
-    """The row by which messages name it, where `rows` are some of a file's."""
-    return index if rows._indices is None else rows._indices.column(0)[index].as_py()
+    """The number of a row in its file, by which messages name it; `rows` may be some of the file's rows."""
+    if rows._indices is None:
+        return index
+    return rows._indices.column(0)[index].as_py()
 
 
 def _in_file(batch: dict[str, list], indices: list[int], function: Callable[..., dict], places: np.ndarray) -> dict:
@@ -127,7 +152,9 @@ def fitting(config: LeanConfig, key: str, least: int) -> str:
     sizes = {}
     for name in shape_names():
         shape = load_shape(name)
-        if family_of(shape) == family_of(config) and all(getattr(shape, each) >= limits[each] for each in limits):
+        if family_of(shape) != family_of(config):
+            continue
+        if all(getattr(shape, field) >= limit for field, limit in limits.items()):
             sizes[name] = shape.count_parameters().total
     if not sizes:
         return ""
@@ -136,11 +163,11 @@ def fitting(config: LeanConfig, key: str, least: int) -> str:
 
 
 class Task:
-    """What every task states; see the module's docstring.
+    """What every task defines; see the module's docstring.
 
     Args:
         arguments: the settings of the run.
-        config: the shape; `configure` has the last word on it.
+        config: the shape, without the fields that `configure` returns.
         processing: tokenizer or image processor.
     """
 
@@ -154,7 +181,9 @@ class Task:
     lower_is_better = ("loss", "perplexity", "bits_per_byte")
 
     def __init__(self, arguments: RecipeArguments, config: LeanConfig, processing: object):
-        self.arguments, self.config, self.processing = arguments, config, processing
+        self.arguments = arguments
+        self.config = config
+        self.processing = processing
         self.metric = arguments.metric or self.metrics[0]
         if self.metric not in self.metrics:
             raise ValueError(f"metric: {self.metric}: the task {self.name} has {', '.join(self.metrics)}")
@@ -173,7 +202,7 @@ class Task:
         raise NotImplementedError
 
     def configure(self, train: Rows) -> dict[str, object]:
-        """Columns are found; returns the fields of the configuration that the data decide, such as the labels."""
+        """Finds the columns; returns the fields of the configuration that follow from the data, such as the labels."""
         return {}
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
@@ -194,7 +223,9 @@ class Task:
 
     def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
         """What is kept of the model's outputs on a batch, small enough for all batches to stay in memory."""
-        return outputs[0] if isinstance(outputs, tuple) else outputs
+        if isinstance(outputs, tuple):
+            return outputs[0]
+        return outputs
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         """The metrics over all rows, from what `reduce` kept."""
@@ -215,14 +246,13 @@ class Task:
 
 
 class Classification(Task):
-    """Labels of either classification task: found, encoded, checked."""
+    """What the two classification tasks share: their labels, and how these are scored."""
 
     def configure(self, train: Rows) -> dict[str, object]:
-        there = column_names(train)
-        self.label_column = find_column(
-            train, self.arguments.label_column, "label_column", [name for name in LABEL_COLUMNS if name in there][:1]
-        )
-        feature = (train.features or {}).get(self.label_column)
+        available = column_names(train)
+        candidates = [name for name in LABEL_COLUMNS if name in available][:1]
+        self.label_column = find_column(train, self.arguments.label_column, "label_column", candidates)
+        feature = features_of(train).get(self.label_column)
         if isinstance(feature, ClassLabel):
             names = list(feature.names)
         elif isinstance(feature, Value) and feature.dtype.startswith("float"):
@@ -278,22 +308,43 @@ class Classification(Task):
                 continue
             if isinstance(feature, ClassLabel) and type(value) is int and 0 <= value < feature.num_classes:
                 value = feature.names[value]  # another file may number the same classes differently
-            label = self.classes.get(value, -1) if isinstance(value, str) else value
-            label = int(label) if isinstance(label, bool) else label
-            if type(label) is not int or not 0 <= label < len(self.classes):
+            number = self._class_number(value)
+            if number is None:
                 raise ValueError(f"{where} is not one of the {len(self.classes)} classes {list(self.classes)[:10]}")
-            labels.append(label)
+            labels.append(number)
         return labels
+
+    def _class_number(self, label: object) -> int | None:
+        """The number of the class that a label states by its name, its number or as a bool; None where none has it."""
+        number = label
+        if isinstance(label, str):
+            number = self.classes.get(label)
+        elif isinstance(label, bool):
+            number = int(label)
+        if type(number) is int and 0 <= number < len(self.classes):
+            return number
+        return None
+
+    def collate_labels(self, rows: list[dict]) -> torch.Tensor:
+        """(B,): numbers of a regression, or of classes."""
+        dtype = torch.float32 if self.regression else torch.long
+        return torch.tensor(np.array([row["labels"] for row in rows]), dtype=dtype)
 
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
         """The metric of always guessing one class: the most frequent one of the training rows, or for F1 the best."""
         if self.regression or self.metric == "loss":
             return None
-        labels, names = np.asarray(held_out["labels"]), np.eye(len(self.classes))
-        majority = np.bincount(np.asarray(train["labels"])).argmax()
-        guesses = range(len(names)) if self.metric == "f1" else [majority]
-        scores = [self.score(EvalPrediction(np.tile(names[guess], (len(labels), 1)), labels)) for guess in guesses]
-        return f"{self.metric} of one class", max(score[self.metric] for score in scores)
+        labels = np.asarray(held_out["labels"])
+        if self.metric == "f1":
+            guesses = range(len(self.classes))
+        else:
+            guesses = [np.bincount(np.asarray(train["labels"])).argmax()]
+        values = []
+        for guess in guesses:
+            outputs = np.zeros((len(labels), len(self.classes)))
+            outputs[:, guess] = 1.0
+            values.append(self.score(EvalPrediction(outputs, labels))[self.metric])
+        return f"{self.metric} of one class", max(values)
 
     def never_seen(self, train: Rows) -> list[str]:
         if self.regression or isinstance(train, IterableDataset):
@@ -303,36 +354,44 @@ class Classification(Task):
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         """Accuracy, F1 (of class 1 where there are two, else macro), Matthews; or Pearson, Spearman, squared error."""
-        labels, outputs = prediction.label_ids, prediction.predictions
+        labels = prediction.label_ids
         if self.regression:
-            outputs = outputs[:, 0]
-            constant = np.ptp(outputs) == 0 or np.ptp(labels) == 0  # no correlation is defined
-            return {
-                "pearson": 0.0 if constant else float(stats.pearsonr(outputs, labels).statistic),
-                "spearman": 0.0 if constant else float(stats.spearmanr(outputs, labels).statistic),
-                "squared_error": float(((outputs - labels) ** 2).mean()),
-            }
-        guesses = outputs.argmax(-1)
-        average, several = "binary" if len(self.classes) == 2 else "macro", len({*labels, *guesses}) > 1
+            return regression_scores(prediction.predictions[:, 0], labels)
+        guesses = prediction.predictions.argmax(-1)
+        average = "macro"
+        if len(self.classes) == 2:
+            average = "binary"
+        matthews = 0.0  # where only one class occurs at all, of which sklearn would warn
+        if len({*labels, *guesses}) > 1:
+            matthews = float(sklearn_metrics.matthews_corrcoef(labels, guesses))
         return {
             "accuracy": float((guesses == labels).mean()),
             "f1": float(sklearn_metrics.f1_score(labels, guesses, average=average, zero_division=0.0)),
-            # 0 where only one class is there at all, of which sklearn would warn
-            "matthews_correlation": float(sklearn_metrics.matthews_corrcoef(labels, guesses)) if several else 0.0,
+            "matthews_correlation": matthews,
         }
+
+
+def regression_scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """The metrics of predicted numbers; correlations are 0 where they are undefined, since one side is constant."""
+    scores = {"pearson": 0.0, "spearman": 0.0}
+    if np.ptp(outputs) != 0 and np.ptp(labels) != 0:
+        scores["pearson"] = float(stats.pearsonr(outputs, labels).statistic)
+        scores["spearman"] = float(stats.spearmanr(outputs, labels).statistic)
+    return {**scores, "squared_error": float(((outputs - labels) ** 2).mean())}
 
 
 class ImageClassification(Classification):
     """Images as bytes on the disk and the host; scaled, cropped, mirrored and mixed on the device."""
 
-    name, head = "image-classification", "ForImageClassification"
+    name = "image-classification"
+    head = "ForImageClassification"
     metrics = ("accuracy", "f1", "matthews_correlation", "loss")
 
     def columns(self) -> list[str]:
         return [self.image_column, self.label_column]
 
     def configure(self, train: Rows) -> dict[str, object]:
-        features = train.features or {}
+        features = features_of(train)
         images = [name for name, kind in features.items() if isinstance(kind, Image)]
         if self.arguments.image_column is None and features and not images:
             raise ValueError(f"image_column: no column holds images: {column_kinds(train)}; or name one of numbers")
@@ -346,22 +405,23 @@ class ImageClassification(Classification):
             raise ValueError(f"train_resize: {self.arguments.train_resize} is below the image size {height}×{width}")
         if training and self.arguments.train_resize:
             height = width = self.arguments.train_resize
-        feature = (rows.features or {}).get(self.label_column)
+        feature = features_of(rows).get(self.label_column)
         function = partial(self._read, source=source, size=(height, width), feature=feature)
         settings = (self.image_column, self.label_column, self.classes, height, width, self.config.num_channels)
-        return Prepare(function, (settings, self.processing.to_json_string()))(
-            rows, self.arguments.preprocessing_workers, f"images of {source}"
-        )
+        read = Prepare(function, (settings, self.processing.to_json_string()))
+        return read(rows, self.arguments.preprocessing_workers, f"images of {source}")
 
     def _read(
         self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int], feature: object
     ) -> dict:
-        mode, pixels = {1: "L", 3: "RGB"}.get(self.config.num_channels), []
+        mode = IMAGE_MODES.get(self.config.num_channels)
+        pixels = []
         for index, image in zip(indices, batch[self.image_column]):
             where = f"{source}: {self.image_column}, row {index}"
             if not isinstance(image, PILImage.Image) or image.mode[0] in "FI":
                 image = self._from_numbers(image, where)
-            image = image if mode is None or image.mode == mode else image.convert(mode)
+            if mode is not None and image.mode != mode:
+                image = image.convert(mode)
             if image.size != size[::-1]:
                 image = image.resize(size[::-1], self.processing.resample or PILImage.Resampling.BILINEAR)
             pixels.append(np.asarray(image, dtype=np.uint8).reshape(*size, -1).transpose(2, 0, 1).ravel())
@@ -386,18 +446,18 @@ class ImageClassification(Classification):
     def collate(self, rows: list[dict]) -> Batch:
         channels = self.config.num_channels
         pixels = torch.from_numpy(np.stack([np.asarray(row["pixels"], dtype=np.uint8) for row in rows]))
-        side = self.config.image_shape
-        if pixels.shape[1] != channels * side[0] * side[1]:
-            side = (self.arguments.train_resize,) * 2
-        dtype = torch.float32 if self.regression else torch.long
+        height, width = self.config.image_shape
+        if pixels.shape[1] != channels * height * width:
+            height = width = self.arguments.train_resize
         return {
-            "pixel_values": pixels.view(-1, channels, *side),  # (B, C, height, width), uint8
-            "labels": torch.tensor(np.array([row["labels"] for row in rows]), dtype=dtype),
+            "pixel_values": pixels.view(-1, channels, height, width),  # uint8
+            "labels": self.collate_labels(rows),
         }
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
         """Crop, mirror and mixup while training; always the processor's scale, mean and deviation."""
-        pixels, labels = batch["pixel_values"], batch["labels"]
+        pixels = batch["pixel_values"]
+        labels = batch["labels"]
         if training:
             draws = self._random(generators, (4,), pixels)  # (B, 4): row, column, mirror, mixup
             pixels = self._crop(pixels, draws[:, :2])
@@ -405,10 +465,8 @@ class ImageClassification(Classification):
                 pixels = torch.where((draws[:, 2] < 0.5)[:, None, None, None], pixels.flip(-1), pixels)
         pixels = pixels.float() * self.processing.rescale_factor
         if self.processing.do_normalize:
-            mean, deviation = (
-                torch.tensor(values, device=pixels.device)[:, None, None]
-                for values in (self.processing.image_mean, self.processing.image_std)
-            )
+            mean = torch.tensor(self.processing.image_mean, device=pixels.device)[:, None, None]
+            deviation = torch.tensor(self.processing.image_std, device=pixels.device)[:, None, None]
             pixels = (pixels - mean) / deviation
         if training and self.arguments.mixup_alpha:
             pixels, labels = self._mix(pixels, labels, generators[0])
@@ -431,24 +489,29 @@ class ImageClassification(Classification):
         """Mixup of each image with another of the batch; labels become (B, classes)."""
         share = float(generator.beta(self.arguments.mixup_alpha, self.arguments.mixup_alpha))
         soft = F.one_hot(labels, len(self.classes)).float()
-        return share * pixels + (1 - share) * pixels.roll(1, 0), share * soft + (1 - share) * soft.roll(1, 0)
+        mixed = share * pixels + (1 - share) * pixels.roll(1, 0)
+        return mixed, share * soft + (1 - share) * soft.roll(1, 0)
 
 
 class TextTask(Task):
     """What the tasks on text share: the tokenizer's fit, the length, the text column, padding."""
 
     processing: PreTrainedTokenizerBase
-    needs: tuple[str, ...] = ()  # special tokens; left out, a bidirectional model's cls and sep
+    needs: tuple[str, ...] = ()  # special tokens; where there are none, a bidirectional model needs cls and sep
 
     def __init__(self, arguments: RecipeArguments, config: LeanConfig, processing: PreTrainedTokenizerBase):
         super().__init__(arguments, config, processing)
-        size, vocabulary = len(processing), config.vocab_size
+        size = len(processing)
+        vocabulary = config.vocab_size
         if size > vocabulary:
             fit = fitting(config, "vocab_size", size)
             raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {vocabulary}{fit}")
         self.length = arguments.max_length or config.max_position_embeddings
         self.segments = hasattr(config, "type_vocab_size")  # as bidirectional models have
-        for token in self.needs or (("cls", "sep") if self.segments else ()):
+        needs = self.needs
+        if not needs and self.segments:
+            needs = ("cls", "sep")
+        for token in needs:
             if getattr(processing, f"{token}_token_id") is None:
                 raise ValueError(f"tokenizer: it has no {token} token, which {self.name} with this shape needs")
 
@@ -464,9 +527,11 @@ class TextTask(Task):
         texts = text_columns(rows)
         if named is None and rows.features and not texts:
             raise ValueError(f"{key}: no column holds text alone: {column_kinds(rows)}")
-        preferred = [name for name in ("text", "sentence", "sentence1", "question", "premise") if name in texts][:1]
-        column = find_column(rows, named, key, preferred or texts)
-        feature = (rows.features or {}).get(column)
+        candidates = [name for name in TEXT_COLUMNS if name in texts][:1]
+        if not candidates:
+            candidates = texts
+        column = find_column(rows, named, key, candidates)
+        feature = features_of(rows).get(column)
         if feature is not None and column not in texts:
             raise ValueError(f"{key}: column {column!r} is {getattr(feature, 'dtype', feature)}, expected text")
         return column
@@ -493,7 +558,9 @@ class TextTask(Task):
 
     @property
     def pad_id(self) -> int:
-        return self.processing.pad_token_id if self.processing.pad_token_id is not None else 0
+        if self.processing.pad_token_id is None:
+            return 0
+        return self.processing.pad_token_id
 
 
 class LanguageModelling(TextTask):
@@ -522,15 +589,18 @@ class LanguageModelling(TextTask):
 
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
         """Loss, in nats per token, of guessing each token by its frequency in the training rows (plus one)."""
-        counts, seen = (self._counts(rows.select(range(min(len(rows), 20_000)))) for rows in (train, held_out))
-        return "unigram loss", float(-(seen * np.log((counts + 1) / (counts + 1).sum())).sum() / seen.sum())
+        frequencies = self._counts(train) + 1
+        occurrences = self._counts(held_out)
+        log_probabilities = np.log(frequencies / frequencies.sum())
+        return "unigram loss", float(-(occurrences * log_probabilities).sum() / occurrences.sum())
 
     def targets(self, ids: np.ndarray) -> np.ndarray:
         """Those of a row's tokens that may be predicted."""
         raise NotImplementedError
 
     def _counts(self, rows: Dataset) -> np.ndarray:
-        """How often each token is a target."""
+        """How often each token is a target in the first 20,000 rows."""
+        rows = rows.select(range(min(len(rows), 20_000)))
         counts = np.zeros(self.config.vocab_size, dtype=np.int64)
         for batch in rows.with_format("numpy").iter(1000):
             targets = np.concatenate([self.targets(row) for row in batch["input_ids"]])
@@ -538,14 +608,15 @@ class LanguageModelling(TextTask):
         return counts
 
     def _tokens(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
-        """Each document's tokens with the separator after them and, for whole words, the number of each one's word."""
+        """Each document's tokens with a separator at the end and, for whole words, the number of each token's word."""
         check_text(batch, self.text_column, indices, source)
         separator = self.processing.eos_token_id
-        separator = self.processing.sep_token_id if separator is None else separator
+        if separator is None:
+            separator = self.processing.sep_token_id
         encodings = self.processing(batch[self.text_column], add_special_tokens=False, verbose=False).encodings
-        columns = {"input_ids": [np.array([*each.ids, separator], dtype=np.int32) for each in encodings]}
+        columns = {"input_ids": [np.array([*encoding.ids, separator], dtype=np.int32) for encoding in encodings]}
         if self.arguments.whole_word_masking:
-            columns["words"] = [np.array([*each.word_ids, -1], dtype=np.int32) for each in encodings]
+            columns["words"] = [np.array([*encoding.word_ids, -1], dtype=np.int32) for encoding in encodings]
         return columns
 
     @staticmethod
@@ -565,16 +636,20 @@ class LanguageModelling(TextTask):
         """(B, 3): loss in nats, tokens and hits of each row, from logits (B, T, V) and labels (B, T), -100 ignored."""
         logits, labels = self.aligned(super().reduce(outputs, labels), labels)
         counted = labels != -100
-        logits, labels, row = logits[counted].float(), labels[counted], counted.nonzero()[:, 0]  # (N, V), (N,), (N,)
+        logits = logits[counted].float()  # (N, V)
+        labels = labels[counted]  # (N,)
+        row = counted.nonzero()[:, 0]  # (N,)
         losses = F.cross_entropy(logits, labels, reduction="none")
-        each = torch.stack([losses, torch.ones_like(losses), (logits.argmax(-1) == labels).float()], dim=1)
-        return each.new_zeros(len(counted), 3).index_add(0, row, each)
+        hits = (logits.argmax(-1) == labels).float()
+        tokens = torch.stack([losses, torch.ones_like(losses), hits], dim=1)
+        return tokens.new_zeros(len(counted), 3).index_add(0, row, tokens)
 
 
 class CausalLM(LanguageModelling):
     """Next-token prediction on packed rows, end-of-text between documents."""
 
-    name, head = "causal-lm", "ForCausalLM"
+    name = "causal-lm"
+    head = "ForCausalLM"
     needs = ("eos",)
     metrics = ("loss", "perplexity", "bits_per_byte", "accuracy")
 
@@ -582,11 +657,12 @@ class CausalLM(LanguageModelling):
         """Rows that share one token with the row before, so that every token is predicted exactly once."""
         stream = self._join(batch["input_ids"])
         stream = [stream[-1], *stream]  # the end of the text before
-        rows = [stream[start : start + self.length] for start in range(0, len(stream) - 1, self.length - 1)]
+        starts = range(0, len(stream) - 1, self.length - 1)
+        rows = [stream[start : start + self.length] for start in starts]
         return {"input_ids": [np.array(row, dtype=np.int32) for row in rows], "length": [len(row) for row in rows]}
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
-        """Bits per byte of text beside the rest: all nats over all bytes. Contexts do not reach beyond a row."""
+        """Adds bits per byte of text: all nats over all bytes. No token's context reaches beyond its row."""
         nats = np.asarray(prediction.predictions, dtype=np.float64)[:, 0].sum()
         return {**super().score(prediction), "bits_per_byte": float(nats / np.log(2) / self.text_bytes)}
 
@@ -604,13 +680,17 @@ class CausalLM(LanguageModelling):
 class MaskedLM(LanguageModelling):
     """BERT's objective (Devlin et al. 2018): 80 % of the chosen tokens masked, 10 % replaced, 10 % left."""
 
-    name, head = "masked-lm", "ForMaskedLM"
+    name = "masked-lm"
+    head = "ForMaskedLM"
     needs = ("cls", "sep", "mask")
     metrics = ("loss", "perplexity", "accuracy")
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
-        stream, words = self._join(batch["input_ids"]), self._join(batch.get("words", []))
-        size, start, end = self.length - 2, self.processing.cls_token_id, self.processing.sep_token_id
+        stream = self._join(batch["input_ids"])
+        words = self._join(batch.get("words", []))
+        start = self.processing.cls_token_id
+        end = self.processing.sep_token_id
+        size = self.length - 2
         cuts = range(0, len(stream), size)
         rows = {"input_ids": [np.array([start, *stream[cut : cut + size], end], dtype=np.int32) for cut in cuts]}
         rows["length"] = [len(row) for row in rows["input_ids"]]
@@ -633,7 +713,8 @@ class MaskedLM(LanguageModelling):
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
         """Chooses and masks tokens; the same choice for a row at every evaluation."""
-        ids, words = batch["input_ids"], batch.pop("words", None)
+        ids = batch["input_ids"]
+        words = batch.pop("words", None)
         draws = self._random(generators, (3, self.length), ids)[..., : ids.shape[1]]  # none depends on the batch's T
         chosen, fate, other = draws.unbind(1)  # each (B, T)
         if words is not None:
@@ -656,7 +737,8 @@ class MaskedLM(LanguageModelling):
 class SequenceClassification(Classification, TextTask):
     """One label, or one number, for a text or a pair of texts."""
 
-    name, head = "sequence-classification", "ForSequenceClassification"
+    name = "sequence-classification"
+    head = "ForSequenceClassification"
     metrics = ("accuracy", "f1", "matthews_correlation", "pearson", "spearman", "squared_error", "loss")
     lower_is_better = ("loss", "squared_error")
 
@@ -668,7 +750,7 @@ class SequenceClassification(Classification, TextTask):
         fields = super().configure(train)
         if self.regression and self.arguments.metric is None:
             self.metric = "pearson"
-        if self.regression != (self.metric in ("pearson", "spearman", "squared_error")) and self.metric != "loss":
+        if self.metric != "loss" and self.regression != (self.metric in REGRESSION_METRICS):
             kind = "numbers" if self.regression else "classes"
             raise ValueError(f"metric: {self.metric} does not fit labels that are {kind} ({self.label_column})")
         if self.config.pad_token_id is None:
@@ -679,41 +761,48 @@ class SequenceClassification(Classification, TextTask):
         require_columns(rows, self.columns(), source)
         columns = (self.texts, self.label_column, self.classes)
         key = (self.name, columns, self.length, self.arguments.truncation, self.segments, self.tokenizer_key())
-        feature = (rows.features or {}).get(self.label_column)
+        feature = features_of(rows).get(self.label_column)
         read = Prepare(partial(self._read, source=source, feature=feature), key)
         return read(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
 
     def _read(self, batch: dict[str, list], indices: list[int], source: str, feature: object) -> dict:
         for name in self.texts:
             check_text(batch, name, indices, source)
-        cut = {"truncation": True, "max_length": self.length} if self.arguments.truncation else {"verbose": False}
-        tokens = self.processing(*(batch[name] for name in self.texts), return_attention_mask=False, **cut)
+        options = {"return_attention_mask": False}
+        if self.arguments.truncation:
+            options |= {"truncation": True, "max_length": self.length}
+        else:
+            options["verbose"] = False  # too long a text is refused below
+        tokens = self.processing(*(batch[name] for name in self.texts), **options)
         for index, ids in zip(indices, tokens["input_ids"]):
-            where = f"{source}: {self.texts[0]}, row {index}"
-            if len(ids) > self.length:
-                ways = "--truncation true cuts it"
-                if len(ids) <= self.config.max_position_embeddings:
-                    ways += f"; --max_length {len(ids)} reads all of it"
-                else:
-                    ways += fitting(self.config, "max_position_embeddings", len(ids))
-                raise ValueError(f"{where}: {len(ids)} tokens, but {self.length} are read: {ways}")
-            if not ids:
-                raise ValueError(f"{where}: the text is empty")
+            self._check_length(len(ids), f"{source}: {self.texts[0]}, row {index}")
         prepared = {"input_ids": tokens["input_ids"], "length": [len(ids) for ids in tokens["input_ids"]]}
         if len(self.texts) == 2 and "token_type_ids" in tokens and self.segments:
             prepared["token_type_ids"] = tokens["token_type_ids"]
         return {**prepared, "labels": self.labels(batch, indices, source, feature)}
 
+    def _check_length(self, length: int, where: str) -> None:
+        """Raises ValueError for a text without tokens, or with more than are read; says what would read all of it."""
+        if length == 0:
+            raise ValueError(f"{where}: the text is empty")
+        if length <= self.length:
+            return
+        ways = "--truncation true cuts it"
+        if length <= self.config.max_position_embeddings:
+            ways += f"; --max_length {length} reads all of it"
+        else:
+            ways += fitting(self.config, "max_position_embeddings", length)
+        raise ValueError(f"{where}: {length} tokens, but {self.length} are read: {ways}")
+
     def collate(self, rows: list[dict]) -> Batch:
-        batch = self.collate_text(rows)
-        dtype = torch.float32 if self.regression else torch.long
-        return {**batch, "labels": torch.tensor(np.array([row["labels"] for row in rows]), dtype=dtype)}
+        return {**self.collate_text(rows), "labels": self.collate_labels(rows)}
 
 
 class QuestionAnswering(TextTask):
     """The answer's span in a context, as in SQuAD (Rajpurkar et al. 2016): columns id, question, context, answers."""
 
-    name, head = "question-answering", "ForQuestionAnswering"
+    name = "question-answering"
+    head = "ForQuestionAnswering"
     metrics = ("f1", "exact_match", "loss")
 
     @classmethod
@@ -736,7 +825,8 @@ class QuestionAnswering(TextTask):
         cut = Prepare(partial(self._read, training=training, source=source), key)
         features = cut(rows, self.arguments.preprocessing_workers, f"windows of {source}")
         if not training:
-            self.examples, self.features = rows, features
+            self.examples = rows
+            self.features = features
         return features
 
     def _read(self, batch: dict[str, list], indices: list[int], training: bool, source: str) -> dict:
@@ -760,12 +850,14 @@ class QuestionAnswering(TextTask):
         return F.pad(logits, (0, self.length - logits.shape[-1]), value=-1e4)
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
-        start, end = prediction.predictions[:, 0], prediction.predictions[:, 1]
-        answers = question_answering.best_spans(start, end, self.features, self.examples)
-        references = dict(zip(self.examples["id"], (answer["text"] for answer in self.examples["answers"])))
-        return question_answering.exact_match_and_f1(answers, references)
+        starts = prediction.predictions[:, 0]
+        ends = prediction.predictions[:, 1]
+        predicted = question_answering.best_spans(starts, ends, self.features, self.examples)
+        examples = zip(self.examples["id"], self.examples["answers"])
+        references = {row_id: answers["text"] for row_id, answers in examples}
+        return question_answering.exact_match_and_f1(predicted, references)
 
 
 TASKS: dict[str, type[Task]] = {
-    each.name: each for each in (ImageClassification, MaskedLM, CausalLM, SequenceClassification, QuestionAnswering)
+    task.name: task for task in (ImageClassification, MaskedLM, CausalLM, SequenceClassification, QuestionAnswering)
 }
