@@ -7,7 +7,7 @@ from typing import Any
 
 from ..running import report
 from . import latency
-from .comparison import summarise
+from .comparison import guess_values, summarise
 from .grid import Grid, load_grid
 from .guesses import best_guess, read_guesses, read_row_errors
 from .runs import Row, Run, read_rows, reported, tune
@@ -32,6 +32,7 @@ CELL = {
     "kappa_start? kappa_end? chance?",
     bool: "learned?",
 }
+TIMED = {float: "seconds items_per_second"}  # of each batch size in a cell's latency
 FINE_TUNED = {
     str: "grid metric",
     bool: "higher_is_better published learned?",
@@ -44,7 +45,9 @@ KINDS = ("baseline", "more heads", "fewer layers", "both")
 
 def dataset_name(results: dict[str, Any]) -> str:
     """The short name of a run's dataset."""
-    return results.get("dataset_config") or results["dataset"].split("/")[-1]
+    if results.get("dataset_config"):
+        return results["dataset_config"]
+    return results["dataset"].split("/")[-1]
 
 
 def baseline_of(evidence: dict[str, Any]) -> dict[str, Any]:
@@ -55,16 +58,25 @@ def baseline_of(evidence: dict[str, Any]) -> dict[str, Any]:
 def kind(cell: dict[str, Any], evidence: dict[str, Any]) -> str | None:
     """How a cell differs from the baseline, one of KINDS; None for any other difference."""
     base = baseline_of(evidence)
-    same = all(cell[name] == base[name] for name in ("width", "mlp"))
-    more, equal = cell["heads"] > base["heads"], cell["heads"] == base["heads"]
-    fewer, deep = cell["layers"] < base["layers"], cell["layers"] == base["layers"]
-    fits = (equal and deep, more and deep, equal and fewer, more and fewer)
-    return KINDS[fits.index(True)] if same and any(fits) else None
+    if cell["width"] != base["width"] or cell["mlp"] != base["mlp"]:
+        return None
+    if cell["heads"] < base["heads"] or cell["layers"] > base["layers"]:
+        return None
+    more_heads = cell["heads"] > base["heads"]
+    fewer_layers = cell["layers"] < base["layers"]
+    if more_heads and fewer_layers:
+        return "both"
+    if more_heads:
+        return "more heads"
+    if fewer_layers:
+        return "fewer layers"
+    return "baseline"
 
 
 def finished(grid: Grid, cell: dict[str, object], rows: dict[Run, Row]) -> list[Row]:
     """The rows that a cell of `summarise` is the mean of, in the order of the grid's seeds."""
-    shape, rate = cell["shape"], cell["learning_rate"]
+    shape = cell["shape"]
+    rate = cell["learning_rate"]
     runs = [rows.get(reported(grid, shape, seed, rate), {}) for seed in grid.seeds_for(shape)]
     return [row for row in runs if row.get("status") == "finished"]
 
@@ -79,48 +91,94 @@ def distinct(rows: Iterable[Row], name: str) -> list[object]:
     return sorted({row[name] for row in rows} - {None})
 
 
+def _latency_of(timing: dict | None, shape: str) -> dict[str, object] | None:
+    """What `latency.read` says of a shape; None where it was not measured."""
+    if timing is None:
+        return None
+    return timing["shapes"].get(shape)
+
+
 def cells(grid: Grid, rows: dict[Run, Row]) -> list[dict[str, object]]:
     """Of each shape: sizes, counts, every seed's value, the paired comparison, conditioning, time and memory."""
-    timing, found = latency.read(grid), []
+    timing = latency.read(grid)
     length = latency.length_of(grid)
-    for said in summarise(grid, rows)["shapes"]:
-        config, head = latency.config_of(grid, said["shape"])
-        done = finished(grid, said, rows)
+    found = []
+    for cell in summarise(grid, rows)["shapes"]:
+        config, head = latency.config_of(grid, cell["shape"])
+        done = finished(grid, cell, rows)
         flops = config.count_flops(length, head)
         memory = [row["peak_memory_bytes"] for row in done if row["peak_memory_bytes"]]
-        found.append(
-            said
-            | {"layers": config.num_hidden_layers, "width": config.hidden_size, "heads": config.heads_per_layer[0]}
-            | {"head_dim": config.head_dim, "mlp": config.intermediate_size, "length": flops.length}
-            | {"flops_forward": flops.forward}
-            | {"kv_bytes_per_token": config.kv_bytes_per_token()}
-            | {"values": values_of(done)}
-            | {"peak_memory_bytes": max(memory, default=None), "jobs": distinct(done, "jobs")}
-            | {"latency": timing["shapes"].get(said["shape"]) if timing else None}
-        )
+        cell["layers"] = config.num_hidden_layers
+        cell["width"] = config.hidden_size
+        cell["heads"] = config.heads_per_layer[0]
+        cell["head_dim"] = config.head_dim
+        cell["mlp"] = config.intermediate_size
+        cell["length"] = flops.length
+        cell["flops_forward"] = flops.forward
+        cell["kv_bytes_per_token"] = config.kv_bytes_per_token()
+        cell["values"] = values_of(done)
+        cell["peak_memory_bytes"] = max(memory, default=None)
+        cell["jobs"] = distinct(done, "jobs")
+        cell["latency"] = _latency_of(timing, cell["shape"])
+        found.append(cell)
     return found
 
 
 def reference(grid: Grid) -> dict[str, object] | None:
-    """transformers' own model of the baseline's shape, tuned and trained alike in the grid beside; None without.
+    """Learning rate, n, mean and sd of transformers' own model of the baseline's shape, from the grid that trains it.
+
+    That grid lies beside this one, in its folder's name and PEERS; None without it, or before its first finished run.
 
     Raises:
-        ValueError: that grid trains something else, or otherwise.
+        ValueError: that grid trains something else, or in another way.
     """
     folder = Path(grid.output_dir.rstrip("/") + PEERS)
     if not (folder / "results.csv").is_file():
         return None
     peers = load_grid(folder / "grid.yaml")
-    alike = {"shapes": [grid.baseline], "recipe": grid.recipe, "tuning": grid.tuning, "start_from": grid.start_from}
-    alike |= {"learning_rates": grid.learning_rates, "start_seed": grid.start_seed}
-    alike |= {"branches": grid.branches}
-    alike |= {"overrides": {**(grid.overrides or {}), "implementation": "transformers"}}
+    overrides = {}
+    if grid.overrides is not None:
+        overrides |= grid.overrides
+    overrides["implementation"] = "transformers"
+    alike = {
+        "shapes": [grid.baseline],
+        "recipe": grid.recipe,
+        "tuning": grid.tuning,
+        "start_from": grid.start_from,
+        "learning_rates": grid.learning_rates,
+        "start_seed": grid.start_seed,
+        "branches": grid.branches,
+        "overrides": overrides,
+    }
     for key, expected in alike.items():
         if getattr(peers, key) != expected:
-            said = f"expected {expected} as of the reference of {grid.output_dir}, got {getattr(peers, key)}"
-            raise ValueError(f"{folder / 'grid.yaml'}: {key}: {said}")
+            difference = f"expected {expected} as of the reference of {grid.output_dir}, got {getattr(peers, key)}"
+            raise ValueError(f"{folder / 'grid.yaml'}: {key}: {difference}")
     (cell,) = summarise(peers, read_rows(folder / "results.csv"))["shapes"]
-    return {name: cell[name] for name in ("learning_rate", "n", "mean", "sd")} if cell["n"] else None
+    if cell["n"] == 0:
+        return None
+    return {name: cell[name] for name in ("learning_rate", "n", "mean", "sd")}
+
+
+def _fine_tuned_grid(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
+    """What `fine_tuned` says of one grid."""
+    summary = summarise(grid, rows)
+    shapes = summary["shapes"]
+    chances = [shape["chance"] for shape in shapes]
+    cells = []
+    for shape in shapes:
+        cell = {name: shape[name] for name in ("shape", "learning_rate", "n", "mean", "sd", "chance")}
+        cell["values"] = values_of(finished(grid, shape, rows))
+        cells.append(cell)
+    return {
+        "metric": summary["metric"],
+        "higher_is_better": summary["higher_is_better"],
+        "published": bool(grid.publish),
+        "start_seed": grid.start_seed,
+        "guess": best_guess([*guess_values(grid), *chances], bool(summary["higher_is_better"])),
+        "learned": next(shape["learned"] for shape in shapes if shape["shape"] == grid.baseline),
+        "cells": cells,
+    }
 
 
 def fine_tuned(grid: Grid) -> list[dict[str, object]]:
@@ -130,26 +188,38 @@ def fine_tuned(grid: Grid) -> list[dict[str, object]]:
     for path in sorted(Path(grid.output_dir).parent.glob("*/results.csv")):
         other = load_grid(path.parent / "grid.yaml")
         rows = read_rows(path)
-        if other.start_from is None or Path(other.start_from) != Path(grid.output_dir) or not rows:
-            continue
-        said = summarise(other, rows)
-        names = ("shape", "learning_rate", "n", "mean", "sd", "chance")
-        cells = [
-            {name: cell[name] for name in names} | {"values": values_of(finished(other, cell, rows))}
-            for cell in said["shapes"]
-        ]
-        about = {name: said[name] for name in ("metric", "higher_is_better")}
-        about |= {"published": bool(other.publish), "start_seed": other.start_seed}
-        known = [each["value"] for each in read_guesses(other) or ()]
-        chance = [cell["chance"] for cell in said["shapes"]]
-        about |= {"guess": best_guess([*known, *chance], bool(said["higher_is_better"]))}
-        about |= {"learned": next(cell["learned"] for cell in said["shapes"] if cell["shape"] == other.baseline)}
-        found.append({"grid": path.parent.name, **about, "cells": cells})
+        if rows and other.start_from is not None and Path(other.start_from) == Path(grid.output_dir):
+            found.append({"grid": path.parent.name, **_fine_tuned_grid(other, rows)})
     return found
 
 
+def _folder_name(path: str | None) -> str | None:
+    """The name of a folder without those above it; None of none."""
+    if path is None:
+        return None
+    return Path(path).name
+
+
+def _total(rows: Iterable[Row], name: str) -> float:
+    """The sum of a column, without what is unknown."""
+    return sum(row[name] for row in rows if row[name] is not None)
+
+
+def _beside(grid: Grid, around: tuple[str, ...]) -> dict[str, object] | None:
+    """The evidence of the grid in `beside`; None without one, and while no metric of it is known yet."""
+    if grid.beside is None:
+        return None
+    evidence = gather(load_grid(Path(grid.beside) / "grid.yaml"), around)
+    if evidence["metric"] is None:
+        return None
+    return evidence
+
+
 def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
-    """The evidence of a grid, `around` which others are shown.
+    """The evidence of a grid.
+
+    Args:
+        around: the names of the grids that show this one beside them, the outermost first.
 
     Raises:
         GridError, ValueError: no run of it, or of a grid beside it, has ended, or the grids go in a circle.
@@ -161,8 +231,11 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
     if not rows:
         raise ValueError(f"{grid.path('results.csv')}: no run has ended yet")
     done = [row for row in rows.values() if row["status"] == "finished"]
-    timing, summary = latency.read(grid), summarise(grid, rows)
-    other = None if grid.beside is None else gather(load_grid(Path(grid.beside) / "grid.yaml"), around)
+    timing = latency.read(grid)
+    latency_on = None
+    if timing is not None:
+        latency_on = report.machine(timing["environment"])
+    summary = summarise(grid, rows)
     return {
         "grid": Path(grid.output_dir).name,
         "recipe": grid.recipe,
@@ -170,11 +243,11 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "seeds": grid.seeds,
         "planned": sum(len(grid.seeds_for(shape)) for shape in grid.shapes),
         "learning_rates": tune(grid, rows).learning_rates,
-        "tuning": None if grid.tuning is None else asdict(grid.tuning),
+        "tuning": asdict(grid)["tuning"],
         "overrides": grid.overrides,
-        "start_from": None if grid.start_from is None else Path(grid.start_from).name,
+        "start_from": _folder_name(grid.start_from),
         "start_seed": grid.start_seed,
-        "beside": other if other and other["metric"] else None,  # nothing to show before its first reported run
+        "beside": _beside(grid, around),
         "fine_tuned": fine_tuned(grid),
         "margin": grid.margin,
         "data": grid.data,
@@ -188,10 +261,10 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "row_errors": read_row_errors(grid),
         "runs": len(rows),
         "failed": len(rows) - len(done),
-        "failures": sum(row["failures"] or 0 for row in rows.values()),
-        "hours": sum(row["seconds"] or 0 for row in done) / 3600,
+        "failures": _total(rows.values(), "failures"),
+        "hours": _total(done, "seconds") / 3600,
         "processor": sorted({f"{report.machine(row)} a run" for row in done}),
-        "latency_on": timing and report.machine(timing["environment"]),
+        "latency_on": latency_on,
         "software": {name: distinct(done, name) for name in ("python", "torch", "transformers")},
         "commits": distinct(done, "git_commit"),
     }
@@ -206,12 +279,15 @@ def check_evidence_fields(file: Path, values: dict[str, Any], prefix: str) -> No
     report.check_fields(file, values, EVIDENCE, prefix)
     for name in ("seeds", "cells"):
         report.require(values[prefix + name], file, prefix + name, values[prefix + name], "at least one")
+    shapes = []
     for index in range(len(values[f"{prefix}cells"])):
-        report.check_fields(file, values, CELL, f"{prefix}cells.{index}.")
-        for batch in values.get(f"{prefix}cells.{index}.latency") or ():
-            timed = {float: "seconds items_per_second"}
-            report.check_fields(file, values, timed, f"{prefix}cells.{index}.latency.{batch}.")
-    shapes = [values[f"{prefix}cells.{index}.shape"] for index in range(len(values[f"{prefix}cells"]))]
+        cell = f"{prefix}cells.{index}"
+        report.check_fields(file, values, CELL, f"{cell}.")
+        shapes.append(values[f"{cell}.shape"])
+        timed = values.get(f"{cell}.latency")
+        if timed is not None:
+            for batch in timed:
+                report.check_fields(file, values, TIMED, f"{cell}.latency.{batch}.")
     base = values[f"{prefix}baseline"]
     report.require(base in shapes, file, f"{prefix}baseline", base, f"one of {shapes}")
     for index in range(len(values[f"{prefix}fine_tuned"])):

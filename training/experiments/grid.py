@@ -79,9 +79,10 @@ def is_folder_name(value: object) -> bool:
 
 
 def _is_names(value: object) -> bool:
-    names = list(value.values()) if isinstance(value, dict) else []
-    fit = all(map(is_folder_name, names)) and "grids" not in names
-    return isinstance(value, dict) and fit and len(set(names)) == len(names)
+    if not isinstance(value, dict):
+        return False
+    names = list(value.values())
+    return all(map(is_folder_name, names)) and "grids" not in names and len(set(names)) == len(names)
 
 
 def _is_seeds(value: object) -> bool:
@@ -97,9 +98,11 @@ def _is_budgets(value: object) -> bool:
 
 
 def _is_contrasts(value: object) -> bool:
-    pairs = value if isinstance(value, list) else []
-    fit = all(_is_list(pair, _is_text) and len(pair) == 2 for pair in pairs)
-    return fit and _is_list([tuple(pair) for pair in pairs], lambda pair: True)
+    if not isinstance(value, list):
+        return False
+    if not all(_is_list(pair, _is_text) and len(pair) == 2 for pair in value):
+        return False
+    return _is_list([tuple(pair) for pair in value], lambda pair: True)
 
 
 def _is_settings(value: object) -> bool:
@@ -164,16 +167,22 @@ class Grid:
 
     def seeds_for(self, shape: str) -> list[int]:
         """The seeds that a shape is reported with."""
-        return (self.seeds_of or {}).get(shape, self.seeds)
+        if self.seeds_of is None:
+            return self.seeds
+        return self.seeds_of.get(shape, self.seeds)
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the last branch; None of a grid without."""
-        return self.branches[-1] if self.branches else None
+        """Tokens of the last branch; None of a grid without branches."""
+        if not self.branches:
+            return None
+        return self.branches[-1]
 
     def partners(self, shape: str) -> list[str]:
         """The folders that are published with that of a shape."""
-        return [name for each, name in (self.publish or {}).items() if each != shape]
+        if self.publish is None:
+            return []
+        return [name for published, name in self.publish.items() if published != shape]
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
@@ -200,9 +209,11 @@ def read_keys(kind: type, values: dict, where: str = "") -> object:
 
 
 def _number(value: object) -> object:
-    """1e-3 is text in YAML 1.1."""
+    """A value as a float, where it is or spells a number: 1e-3 is text in YAML 1.1. Any other is returned as it is."""
+    if isinstance(value, bool):
+        return value
     try:
-        return value if isinstance(value, bool) else float(value)
+        return float(value)
     except (TypeError, ValueError):
         return value
 
@@ -238,8 +249,8 @@ def load_grid(path: Path) -> Grid:
         raise GridError(f"{path}: {error}") from error
 
 
-def _checked(grid: Grid) -> Grid:
-    """The grid, once its keys fit together; else raises GridError."""
+def _check_shapes(grid: Grid) -> None:
+    """Raises GridError where a shape is unknown or there twice, or `baseline` or `publish` names another one."""
     for shape in grid.shapes:
         if shape not in shape_names() and not Path(shape).exists():
             raise GridError(f"shapes: expected named shapes or paths, got {shape}{_nearest(shape, shape_names())}")
@@ -247,22 +258,55 @@ def _checked(grid: Grid) -> Grid:
         raise GridError(f"shapes: expected names that give different folder names, got {', '.join(grid.shapes)}")
     if grid.baseline not in grid.shapes:
         raise GridError(f"baseline: expected one of {', '.join(grid.shapes)}, got {grid.baseline}")
-    if not set(grid.publish or {}) <= set(grid.shapes):
+    if grid.publish is not None and not set(grid.publish) <= set(grid.shapes):
         raise GridError(f"publish: expected shapes of the grid, got {', '.join(map(str, grid.publish))}")
-    if grid.tuning is None and len(grid.learning_rates) > 1:
-        raise GridError("tuning: missing, expected seeds and holdout to choose among several learning_rates")
-    if grid.tuning is not None and (shared := set(grid.tuning.seeds) & set(grid.seeds)):
-        raise GridError(f"tuning.seeds: expected seeds that are not in seeds, got {', '.join(map(str, shared))}")
-    for shape in (shape for pair in grid.contrasts or [] for shape in pair):
-        if shape not in grid.shapes:
-            raise GridError(f"contrasts: expected shapes of the grid, got {shape}{_nearest(shape, grid.shapes)}")
-    for shape, seeds in (grid.seeds_of or {}).items():
+
+
+def _check_contrasts(grid: Grid) -> None:
+    """Raises GridError where `contrasts` names a shape that the grid has not."""
+    if grid.contrasts is None:
+        return
+    for pair in grid.contrasts:
+        for shape in pair:
+            if shape not in grid.shapes:
+                raise GridError(f"contrasts: expected shapes of the grid, got {shape}{_nearest(shape, grid.shapes)}")
+
+
+def _check_seeds_of(grid: Grid) -> None:
+    """Raises GridError where `seeds_of` names a shape or a seed that the grid has not."""
+    if grid.seeds_of is None:
+        return
+    for shape, seeds in grid.seeds_of.items():
         if shape not in grid.shapes or not set(seeds) <= set(grid.seeds):
             raise GridError(f"seeds_of: expected shapes of the grid and some of its seeds, got {shape}: {seeds}")
-    if grid.tuning is not None and (grid.tuning.tokens is None) != (grid.branches is None):
+
+
+def _check_tuning_seeds(tuning: TuningKeys, seeds: list[int]) -> None:
+    """Raises GridError where a seed of the tuning is among those that are reported."""
+    shared = set(tuning.seeds) & set(seeds)
+    if shared:
+        raise GridError(f"tuning.seeds: expected seeds that are not in seeds, got {', '.join(map(str, shared))}")
+
+
+def _check_tuning_tokens(tokens: int | None, branches: list[int] | None) -> None:
+    """Raises GridError where the tokens of the tuning are not those of a branch."""
+    if (tokens is None) != (branches is None):
         raise GridError("tuning.tokens: expected one of branches, and only with them")
-    if grid.tuning is not None and grid.tuning.tokens not in (None, *(grid.branches or [])):
-        raise GridError(f"tuning.tokens: expected one of branches, got {grid.tuning.tokens}")
+    if branches is not None and tokens not in branches:
+        raise GridError(f"tuning.tokens: expected one of branches, got {tokens}")
+
+
+def _checked(grid: Grid) -> Grid:
+    """The grid, once its keys fit together; else raises GridError."""
+    _check_shapes(grid)
+    if grid.tuning is None and len(grid.learning_rates) > 1:
+        raise GridError("tuning: missing, expected seeds and holdout to choose among several learning_rates")
+    if grid.tuning is not None:
+        _check_tuning_seeds(grid.tuning, grid.seeds)
+    _check_contrasts(grid)
+    _check_seeds_of(grid)
+    if grid.tuning is not None:
+        _check_tuning_tokens(grid.tuning.tokens, grid.branches)
     if grid.start_seed is not None and grid.start_from is None:
         raise GridError("start_from: missing, expected the grid whose start_seed is meant")
     if (grid.margin is None) != (grid.test is None):
@@ -270,30 +314,41 @@ def _checked(grid: Grid) -> Grid:
     return grid
 
 
+def _is_changed(before: object, now: object) -> bool:
+    """Whether the values of a key differ; an empty one is the same as none."""
+    if not before and not now:
+        return False
+    return before != now
+
+
 def check_unchanged(grid: Grid, rows: Iterable[dict[str, object]]) -> None:
-    """Raises GridError where output_dir holds runs of another grid; shapes, seeds, learning rates may be added."""
+    """Raises GridError where output_dir holds runs of another grid; shapes, seeds and learning rates may be added."""
     saved = grid.path("grid.yaml")
     if not any(row["status"] == "finished" for row in rows) and not any(grid.path("runs").glob("*/*")):
         return  # whatever failed wrote nothing yet, such as a misspelt setting
     if not saved.exists():
         raise GridError(f"output_dir: expected {saved} beside its runs, name another output_dir")
     old = load_grid(saved)
-    before, now = asdict(old), asdict(grid)
-    before["tuning"] = before["tuning"] or now["tuning"]  # nothing was tuned over a single learning rate
+    before = asdict(old)
+    now = asdict(grid)
+    if before["tuning"] is None:
+        before["tuning"] = now["tuning"]  # nothing was tuned over a single learning rate
     for shape in old.shapes:
         if shape in grid.shapes and not set(old.seeds_for(shape)) <= set(grid.seeds_for(shape)):
-            said = f"expected {old.seeds_for(shape)} of {shape} as in {saved}, got {grid.seeds_for(shape)}"
-            raise GridError(f"seeds: {said}; or name another output_dir")
+            seeds = f"expected {old.seeds_for(shape)} of {shape} as in {saved}, got {grid.seeds_for(shape)}"
+            raise GridError(f"seeds: {seeds}; or name another output_dir")
     for key, value in before.items():
-        gone = key in MAY_GROW and not set(value) <= set(now[key])
-        if gone or ((value or None) != (now[key] or None) and key not in (*MAY_GROW, *MAY_CHANGE)):
+        shrunk = key in MAY_GROW and not set(value) <= set(now[key])
+        changed = key not in (*MAY_GROW, *MAY_CHANGE) and _is_changed(value, now[key])
+        if shrunk or changed:
             raise GridError(f"{key}: expected {value} as in {saved}, got {now[key]}; or name another output_dir")
 
 
 def write_grid(grid: Grid) -> None:
-    """The grid that the rows are of, beside them."""
+    """Writes grid.yaml, the grid that the rows are of, beside them."""
     report.write_bytes(grid.path("grid.yaml"), yaml.safe_dump(asdict(grid), sort_keys=False).encode())
 
 
 def slug(shape: str) -> str:
+    """A shape's name, or path, as part of a folder's name."""
     return re.sub(r"[^\w.-]+", "-", shape.removesuffix(".json")).strip("-.")
