@@ -10,6 +10,7 @@ import json
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import itemgetter
 
 from .branches import step_of
 from .grid import Grid, GridError
@@ -37,19 +38,23 @@ def read_at(points: Points, cost: float) -> tuple[float, float | None] | None:
     Args:
         points: cost and value, by increasing cost.
     """
-    logs = [(math.log(place), value) for place, value in points]
-    place = math.log(cost)
-    near = [value for each, value in logs if math.isclose(each, place, abs_tol=1e-9)]
-    if near:
-        return near[0], 0.0
-    if not logs or not logs[0][0] < place < logs[-1][0]:
+    logs = [(math.log(point_cost), value) for point_cost, value in points]
+    x = math.log(cost)
+    for log_cost, value in logs:
+        if math.isclose(log_cost, x, abs_tol=1e-9):
+            return value, 0.0
+    if not logs or not logs[0][0] < x < logs[-1][0]:
         return None
-    right = bisect_left([each for each, _ in logs], place)
-    (low, first), (high, last) = logs[right - 1], logs[right]
-    value = first + (last - first) * (place - low) / (high - low)
-    threes = [logs[start : start + 3] for start in (right - 2, right - 1) if 0 <= start <= len(logs) - 3]
-    bend = max((abs(second_difference(three)) for three in threes), default=None)
-    return value, None if bend is None else bend * (place - low) * (high - place)
+    right = bisect_left(logs, x, key=itemgetter(0))
+    left = right - 1
+    a, value_a = logs[left]
+    b, value_b = logs[right]
+    value = value_a + (value_b - value_a) * (x - a) / (b - a)
+    starts = [start for start in (left - 1, left) if 0 <= start <= len(logs) - 3]
+    if not starts:
+        return value, None
+    curvature = max(abs(second_difference(logs[start : start + 3])) for start in starts)
+    return value, curvature * (x - a) * (b - x)
 
 
 def step_seconds(grid: Grid) -> dict[str, float] | None:
@@ -62,37 +67,46 @@ def step_seconds(grid: Grid) -> dict[str, float] | None:
     if not path.is_file():
         return None
     try:
-        held = json.loads(path.read_bytes())
-        found = {shape: float(each["seconds"]) for shape, each in held["shapes"].items()}
-        tokens = {shape: each["tokens"] for shape, each in held["shapes"].items()}
+        measured = json.loads(path.read_bytes())["shapes"]
+        seconds = {shape: float(step["seconds"]) for shape, step in measured.items()}
+        tokens = {shape: step["tokens"] for shape, step in measured.items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise GridError(f"{path}: {type(error).__name__} {error}; leaner step-time writes it") from error
     for shape in grid.shapes:
         step = step_of(grid, shape)
-        if step is None or tokens.get(shape) != step.tokens:
-            said = f"expected a step of {shape} of {step and step.tokens} tokens, got {tokens.get(shape)}"
-            raise GridError(f"{path}: {said}; leaner step-time measures it")
-    return found
+        expected = None
+        if step is not None:
+            expected = step.tokens
+        if expected is None or tokens.get(shape) != expected:
+            mismatch = f"expected a step of {shape} of {expected} tokens, got {tokens.get(shape)}"
+            raise GridError(f"{path}: {mismatch}; leaner step-time measures it")
+    return seconds
 
 
 def cost_of(row: Row, way: str, seconds: dict[str, float] | None) -> float | None:
     """What a branch cost, in tokens, FLOPs or seconds; None where it is unknown."""
-    if way == "seconds":
-        return None if seconds is None else row["steps"] * seconds[row["shape"]]
-    return row["tokens"] if way == "tokens" else row["training_flops"]
+    if way == "tokens":
+        return row["tokens"]
+    if way == "FLOPs":
+        return row["training_flops"]
+    if seconds is None:
+        return None
+    return row["steps"] * seconds[row["shape"]]
 
 
 def curve_of(
     grid: Grid, rows: dict[Run, Row], shape: str, seed: int, rate: float | None, way: str, seconds: dict | None
 ) -> dict[int, tuple[float, float]]:
     """Cost and value of each finished branch of one seed, by its tokens."""
-    found = {}
+    points = {}
     for branch in grid.branches or []:
         row = rows.get(reported(grid, shape, seed, rate, branch), {})
-        cost = cost_of(row, way, seconds) if row.get("status") == "finished" else None
+        if row.get("status") != "finished":
+            continue
+        cost = cost_of(row, way, seconds)
         if cost is not None:
-            found[branch] = (cost, row["value"])
-    return found
+            points[branch] = (cost, row["value"])
+    return points
 
 
 def read_pair(
@@ -103,14 +117,33 @@ def read_pair(
     Both hold the same seeds, in the same order: those whose second shape can be read there.
     """
     shape, other = pair
-    seconds, found = step_seconds(grid) if way == "seconds" else None, {}
+    seconds = None
+    if way == "seconds":
+        seconds = step_seconds(grid)
+    by_branch = {}
     for branch in grid.branches or []:
-        own, others, errors = [], [], []
+        own_values = []
+        other_values = []
+        errors = []
         for seed in grid.seeds_for(shape):
-            here = curve_of(grid, rows, shape, seed, best[shape], way, seconds).get(branch)
-            there = sorted(curve_of(grid, rows, other, seed, best[other], way, seconds).values())
-            read = None if here is None else read_at(there, here[0])
-            if read is not None:
-                own.append(here[1]), others.append(read[0]), errors.append(read[1])
-        found[branch] = (own, others, None if None in errors else max(errors, default=None))
-    return found
+            own_curve = curve_of(grid, rows, shape, seed, best[shape], way, seconds)
+            other_curve = curve_of(grid, rows, other, seed, best[other], way, seconds)
+            if branch not in own_curve:
+                continue
+            cost, own_value = own_curve[branch]
+            at_same_cost = read_at(sorted(other_curve.values()), cost)
+            if at_same_cost is None:
+                continue
+            other_value, error = at_same_cost
+            own_values.append(own_value)
+            other_values.append(other_value)
+            errors.append(error)
+        by_branch[branch] = (own_values, other_values, _largest(errors))
+    return by_branch
+
+
+def _largest(errors: Sequence[float | None]) -> float | None:
+    """The largest of the errors; None where one of them is unknown or there is none."""
+    if None in errors:
+        return None
+    return max(errors, default=None)

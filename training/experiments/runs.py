@@ -43,9 +43,9 @@ COLUMNS = (
     "parameters steps seconds items_per_second peak_memory_bytes input_pipeline_share rows data_sha256 error failures "
     "jobs git_commit python torch transformers device processor threads"
 ).split()
-# Not in files of earlier releases. branch: the tokens of one, empty of any other run. tokens, training_flops: read and
-# spent by the end, with a branch, like seconds, those of its trunk until there. begun_from: SHA-256 of the trunk's
-# weights that a branch began with.
+# Not in files of earlier releases. branch: the tokens at which a branch ends, empty for any other run. tokens,
+# training_flops: read and spent by the end of the run; of a branch they include, as seconds do, the part of its trunk
+# that it goes on from. begun_from: SHA-256 of the trunk's weights that a branch began with.
 ADDED = "branch tokens tokens_per_parameter training_flops begun_from".split()
 COLUMNS += ADDED
 INTEGERS = "seed branch higher_is_better parameters steps tokens training_flops peak_memory_bytes".split()
@@ -53,7 +53,9 @@ INTEGERS += "rows failures jobs threads".split()
 NUMBERS = "learning_rate value chance eval_loss kappa_start kappa_end tokens_per_parameter seconds".split()
 NUMBERS += "items_per_second input_pipeline_share".split()
 PHASES = ("tune", "trunk", "report")
-MAX_FACTOR, MIN_LENGTH = 2, 1 / 4  # of a sound tuning: between rates; of the reported length
+MAX_FACTOR = 2  # of a sound tuning: between neighbouring learning rates
+MIN_LENGTH = 1 / 4  # of a sound tuning: its length over that of the reported runs
+UNLESS_STATED = "; or say in unsound_tuning why the rates may not be the best"
 Row = dict[str, object]
 
 
@@ -69,7 +71,9 @@ class Run(NamedTuple):
     @property
     def name(self) -> str:
         name = f"{self.phase}-{slug(self.shape)}-seed{self.seed}-lr{self.learning_rate!r}"
-        return name if self.branch is None else f"{name}-tokens{self.branch}"
+        if self.branch is not None:
+            name += f"-tokens{self.branch}"
+        return name
 
     @property
     def trunk(self) -> "Run":
@@ -82,21 +86,30 @@ class Run(NamedTuple):
 
 def typed_row(cells: dict[str, object]) -> Row:
     """All columns, typed; None for what is unknown or not finite."""
-    row: Row = {name: None if cells.get(name) == "" else cells.get(name) for name in COLUMNS}
-    row |= {name: int(row[name]) for name in INTEGERS if row[name] is not None}
-    row |= {name: float(row[name]) for name in NUMBERS if row[name] is not None}
-    return row | {name: None for name in NUMBERS if row[name] is not None and not math.isfinite(row[name])}
+    filled = {name: cell for name, cell in cells.items() if cell != ""}
+    row: Row = {name: filled.get(name) for name in COLUMNS}
+    for name in INTEGERS:
+        if row[name] is not None:
+            row[name] = int(row[name])
+    for name in NUMBERS:
+        if row[name] is not None:
+            row[name] = float(row[name])
+            if not math.isfinite(row[name]):
+                row[name] = None
+    return row
 
 
 def check_row(row: Row, other_length: bool, columns: int) -> None:
-    """Raises ValueError for a row with more or fewer cells than columns, and for one that says too little."""
+    """Raises ValueError for a row with more or fewer cells than columns, or without a cell that every row needs."""
     if other_length:
         raise ValueError(f"expected {columns} cells")
     if row["phase"] not in PHASES or row["status"] not in ("finished", "failed"):
-        said = f"{row['phase']} and {row['status']}"
-        raise ValueError(f"phase, status: expected {', '.join(PHASES)}, finished or failed, got {said}")
-    done = ("metric", "value", "higher_is_better") if row["status"] == "finished" else ()
-    for name in ("shape", "seed", "learning_rate", *done):
+        got = f"{row['phase']} and {row['status']}"
+        raise ValueError(f"phase, status: expected {', '.join(PHASES)}, finished or failed, got {got}")
+    needed = ["shape", "seed", "learning_rate"]
+    if row["status"] == "finished":
+        needed += ["metric", "value", "higher_is_better"]
+    for name in needed:
         if row[name] is None:
             raise ValueError(f"{name}: expected a value")
     if row["higher_is_better"] not in (None, 0, 1):
@@ -104,7 +117,11 @@ def check_row(row: Row, other_length: bool, columns: int) -> None:
 
 
 def read_rows(path: Path) -> dict[Run, Row]:
-    """The rows of results.csv by run, none where there is no file. Raises GridError where it has another form."""
+    """The rows of results.csv by run; none without the file.
+
+    Raises:
+        GridError: the file has another form; names it and the line.
+    """
     if not path.exists():
         return {}
     try:
@@ -112,14 +129,15 @@ def read_rows(path: Path) -> dict[Run, Row]:
     except UnicodeDecodeError as error:
         raise GridError(f"{path}: no UTF-8 text: {error}") from error
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    there = reader.fieldnames or []
-    if there not in (COLUMNS, COLUMNS[: -len(ADDED)]):
+    columns = reader.fieldnames  # None of an empty file
+    if columns not in (COLUMNS, COLUMNS[: -len(ADDED)]):
         raise GridError(f"{path}: expected the columns {', '.join(COLUMNS)}")
     try:
         rows = {}
         for cells in reader:
             row = typed_row(cells)
-            check_row(row, None in cells or None in cells.values(), len(there))
+            other_length = None in cells or None in cells.values()
+            check_row(row, other_length, len(columns))
             run = Run(*(row[name] for name in Run._fields))
             if run in rows:
                 raise ValueError(f"a second row of {run.name}")
@@ -137,23 +155,56 @@ def write_rows(rows: Iterable[Row], file: TextIO) -> None:
 
 def _spent(grid: Grid, run: Run, row: Row) -> Row:
     """What a finished run has read and spent, and what it began with."""
-    step, steps = step_of(grid, run.shape), row.get("steps")
+    step = step_of(grid, run.shape)
+    steps = row.get("steps")
     spent: Row = {"begun_from": origin_of(run.folder(grid))}
-    if step is not None and steps is not None:
-        spent |= {"tokens": steps * step.tokens, "training_flops": steps * step.flops}
-        spent |= {"tokens_per_parameter": steps * step.tokens / row["parameters"] if row["parameters"] else None}
+    if step is None or steps is None:
+        return spent
+    spent["tokens"] = steps * step.tokens
+    spent["training_flops"] = steps * step.flops
+    if row["parameters"]:
+        spent["tokens_per_parameter"] = spent["tokens"] / row["parameters"]
     return spent
 
 
 def reported(grid: Grid, shape: str, seed: int, rate: float | None, branch: int | None = None) -> Run:
-    """The reported run of a cell; of a grid with branches the longest one, or the one of `branch` tokens."""
-    return Run("report", shape, seed, rate, branch or grid.longest)
+    """The reported run of a cell; in a grid with branches that of `branch` tokens, by default the longest."""
+    if branch is None:
+        branch = grid.longest
+    return Run("report", shape, seed, rate, branch)
 
 
 def planned(grid: Grid, best: dict[str, float | None]) -> list[Run]:
     """All runs to report at these learning rates, seed by seed."""
-    cells = [(shape, seed) for seed in grid.seeds for shape in grid.shapes if seed in grid.seeds_for(shape)]
-    return [reported(grid, *cell, best[cell[0]], branch) for cell in cells for branch in grid.branches or [None]]
+    branches = grid.branches or [None]
+    runs = []
+    for seed in grid.seeds:
+        for shape in grid.shapes:
+            if seed in grid.seeds_for(shape):
+                runs += [reported(grid, shape, seed, best[shape], branch) for branch in branches]
+    return runs
+
+
+def _infinite_if_unknown(value: float | None) -> float:
+    if value is None:
+        return math.inf
+    return value
+
+
+def _chance(results: dict) -> object:
+    """The main metric of a guess that reads nothing, from results.json; None where it is unknown."""
+    chance = results.get("chance")
+    if not chance:
+        return None
+    return chance.get("value")
+
+
+def _condition_numbers(results: dict) -> Row:
+    """The columns kappa_* from results.json; a layer without a condition number counts as infinite."""
+    condition = results.get("condition")
+    if not condition:
+        return {}
+    return {f"kappa_{end}": statistics.median(map(_infinite_if_unknown, layers)) for end, layers in condition.items()}
 
 
 def result_row(grid: Grid, run: Run) -> Row:
@@ -165,7 +216,10 @@ def result_row(grid: Grid, run: Run) -> Row:
     try:
         results = json.loads((run.folder(grid) / "results.json").read_text(encoding="utf-8"))
         main = results["main_metric"].removeprefix("eval_")
-        metric, metrics = grid.metric or main, results["metrics"]
+        metric = main
+        if grid.metric is not None:
+            metric = grid.metric
+        metrics = results["metrics"]
         if metric not in (main, "loss"):  # which way is up is known of these two
             raise ValueError(f"metric: expected the training's {main}, or loss, got {metric}")
         if (results["seed"], results["learning_rate"]) != (run.seed, run.learning_rate):
@@ -173,14 +227,17 @@ def result_row(grid: Grid, run: Run) -> Row:
         value = metrics[f"eval_{metric}"]
         if not math.isfinite(value):
             raise ValueError(f"{metric} is {value}")
-        row = {**results["environment"], **results["train"], **run._asdict(), "status": "finished", "metric": metric}
-        row |= {"value": value, "higher_is_better": metric == main and results["higher_is_better"]}
+        row = {**results["environment"], **results["train"], **run._asdict(), "status": "finished"}
+        row |= {"metric": metric, "value": value}
+        if metric == main:
+            row |= {"higher_is_better": results["higher_is_better"], "chance": _chance(results)}
+        else:
+            row |= {"higher_is_better": False, "chance": None}
+        row["eval_loss"] = metrics.get("eval_loss")
         row |= {name: results.get(name) for name in ("parameters", "rows", "data_sha256")}
-        row["chance"] = (results.get("chance") or {}).get("value") if metric == main else None
-        for end, layers in (results.get("condition") or {}).items():
-            row[f"kappa_{end}"] = statistics.median(math.inf if each is None else each for each in layers)
+        row |= _condition_numbers(results)
         row |= _spent(grid, run, row)
-        return typed_row(row | {"eval_loss": metrics.get("eval_loss")})
+        return typed_row(row)
     except (OSError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"results.json: {type(error).__name__} {error}") from error
 
@@ -188,8 +245,8 @@ def result_row(grid: Grid, run: Run) -> Row:
 class Choice(NamedTuple):
     """A shape's best learning rate, by the mean over the tuning seeds, and how clear that is.
 
-    lead: its mean's distance from the runner-up's, in the metric's units. spread: the larger of the ranges that the
-    tuning seeds of these two rates cover; None of a single seed. Both None where no second rate finished.
+    lead: distance of its mean from the runner-up's, in the metric's units. spread: the range of values over the tuning
+    seeds, the larger one of these two rates; None with a single seed. Both are None where no second rate finished.
     """
 
     learning_rate: float | None
@@ -203,7 +260,11 @@ class Choice(NamedTuple):
 
 
 class Tuning(NamedTuple):
-    """What the rows say of the learning rates: those tried, each shape's best, who is at an edge, what has not run."""
+    """What the rows say of the learning rates.
+
+    learning_rates: all that are tried. choices: each shape's. at_edge: the shapes whose best rate is the lowest or the
+    highest that is tried. due: the runs of the tuning without a row.
+    """
 
     learning_rates: list[float]
     choices: dict[str, Choice]
@@ -216,29 +277,52 @@ class Tuning(NamedTuple):
         return {shape: choice.learning_rate for shape, choice in self.choices.items()}
 
 
+class _Score(NamedTuple):
+    """What the rates of a shape are ranked by: the lowest comes first."""
+
+    mean: float  # of the metric, over the tuning seeds, negated where higher is better
+    loss: float
+    learning_rate: float
+
+
 def _choose(grid: Grid, rows: dict[Run, Row], shape: str, rates: list[float]) -> Choice:
     """The choice of one shape among the rates with which every tuning seed finished.
 
-    Of equals it is the rate of the lower loss, then the lower rate. Accuracies are equal where a model still says the
-    most frequent class; its loss already tells the rates apart.
+    Ties go to the lower evaluation loss, then to the lower rate. Accuracies tie where a model still predicts the most
+    frequent class alone; its loss already tells the rates apart.
     """
-    values, ranks = {}, []
+    values = {}
+    scores = []
     for rate in rates:
         cells = [rows.get(Run("tune", shape, seed, rate), {}) for seed in grid.tuning.seeds]
         if any(row.get("status") != "finished" for row in cells):
             continue
-        sign = -1 if cells[0]["higher_is_better"] else 1
-        losses = [math.inf if row["eval_loss"] is None else row["eval_loss"] for row in cells]
         values[rate] = [row["value"] for row in cells]
-        ranks.append((sign * statistics.fmean(values[rate]), statistics.fmean(losses), rate))
-    if not ranks:
+        mean = statistics.fmean(values[rate])
+        if cells[0]["higher_is_better"]:
+            mean = -mean
+        loss = statistics.fmean(_infinite_if_unknown(row["eval_loss"]) for row in cells)
+        scores.append(_Score(mean, loss, rate))
+    if not scores:
         return Choice(None)
-    best, *others = sorted(ranks)
+    best, *others = sorted(scores)
     if not others:
-        return Choice(best[-1])
-    near = [values[rate] for *_, rate in (best, others[0])]
-    several = len(grid.tuning.seeds) > 1
-    return Choice(best[-1], others[0][0] - best[0], max(max(each) - min(each) for each in near) if several else None)
+        return Choice(best.learning_rate)
+    second = others[0]
+    spread = None
+    if len(grid.tuning.seeds) > 1:
+        spread = max(_range(values[best.learning_rate]), _range(values[second.learning_rate]))
+    return Choice(best.learning_rate, second.mean - best.mean, spread)
+
+
+def _range(values: Sequence[float]) -> float:
+    return max(values) - min(values)
+
+
+def _beyond(edge: float, neighbour: float) -> float:
+    """The rate beyond an edge of the grid, by the ratio of the edge to its neighbour, rounded to 6 digits."""
+    rate = edge * edge / neighbour
+    return float(f"{rate:.6g}")
 
 
 def tune(grid: Grid, rows: dict[Run, Row]) -> Tuning:
@@ -254,39 +338,51 @@ def tune(grid: Grid, rows: dict[Run, Row]) -> Tuning:
     while True:
         seeds = grid.tuning.seeds
         runs = [Run("tune", shape, seed, rate) for rate in rates for seed in seeds for shape in grid.shapes]
+        due = [run for run in runs if run not in rows]
         choices = {shape: _choose(grid, rows, shape, rates) for shape in grid.shapes}
         best = [choice.learning_rate for choice in choices.values()]
-        due = [run for run in runs if run not in rows]
-        down, up = rates[0] in best and below > 0, rates[-1] in best and above > 0
-        if due or not (down or up):
-            edge = [shape for shape in choices if choices[shape].learning_rate in (rates[0], rates[-1])]
-            return Tuning(rates, choices, edge, due)
-        lower, higher = rates[0] * rates[0] / rates[1], rates[-1] * rates[-1] / rates[-2]
-        rates = [float(f"{lower:.6g}")] * down + rates + [float(f"{higher:.6g}")] * up
-        below, above = below - down, above - up
+        grows_down = below > 0 and rates[0] in best
+        grows_up = above > 0 and rates[-1] in best
+        if due or not (grows_down or grows_up):
+            at_edge = [shape for shape in choices if choices[shape].learning_rate in (rates[0], rates[-1])]
+            return Tuning(rates, choices, at_edge, due)
+        if grows_down:
+            rates = [_beyond(rates[0], rates[1]), *rates]
+            below -= 1
+        if grows_up:
+            rates = [*rates, _beyond(rates[-1], rates[-2])]
+            above -= 1
 
 
 def phases(grid: Grid) -> list[str]:
     """Those of PHASES that the grid has."""
-    lacking = {"tune": grid.tuning is None, "trunk": grid.branches is None, "report": False}
-    return [phase for phase in PHASES if not lacking[phase]]
+    present = {"tune": grid.tuning is not None, "trunk": grid.branches is not None, "report": True}
+    return [phase for phase in PHASES if present[phase]]
 
 
 def place_of(run: Run) -> tuple:
-    """What the rows of results.csv are sorted by."""
-    return PHASES.index(run.phase), *run[1:-1], run.branch or 0
+    """What the rows of results.csv are sorted by; a run without a branch comes before those with one."""
+    return PHASES.index(run.phase), run.shape, run.seed, run.learning_rate, run.branch or 0
 
 
 def due_runs(grid: Grid, rows: dict[Run, Row]) -> list[Run]:
-    """The runs without a row that can start: those of the tuning, and once it is over those to report."""
+    """The runs without a row that can start: those of the tuning, and once it is over those to report.
+
+    Of a grid with branches they are those of one seed: its trunks, and once they have ended its branches.
+    """
     tuning = tune(grid, rows)
+    if tuning.due:
+        return tuning.due
     runs = [run for run in planned(grid, tuning.best) if run.learning_rate is not None]
-    if tuning.due or grid.branches is None:
-        return tuning.due or [run for run in runs if run not in rows]
+    if grid.branches is None:
+        return [run for run in runs if run not in rows]
     for seed in grid.seeds:  # each to its end: pairs are complete early
-        own = [run for run in runs if run.seed == seed]
-        trunks = [run for run in dict.fromkeys(run.trunk for run in own) if run not in rows]
-        if due := trunks or [run for run in own if run not in rows and can_branch(grid, run, rows)]:
+        branches = [run for run in runs if run.seed == seed]
+        trunks = dict.fromkeys(branch.trunk for branch in branches)
+        due = [trunk for trunk in trunks if trunk not in rows]
+        if not due:
+            due = [branch for branch in branches if branch not in rows and can_branch(grid, branch, rows)]
+        if due:
             return due
     return []
 
@@ -299,10 +395,20 @@ def can_branch(grid: Grid, run: Run, rows: dict[Run, Row]) -> bool:
     return checkpoint_of(run.trunk.folder(grid), start) is not None
 
 
-def start_of(grid: Grid, run: Run) -> str:
-    """What a run's `--shape` is: the shape, or the folder of its weights in `start_from`, or as they were published.
+def _start_seed(grid: Grid, run: Run, before: Grid) -> int:
+    """The seed of the grid `before` whose weights a run starts from.
 
-    They are those of `start_seed`; without it of the run's own seed, and to tune of the first.
+    It is `start_seed`; without it the first one of `before` for a tuning run, and the run's own for any other.
+    """
+    if grid.start_seed is not None:
+        return grid.start_seed
+    if run.phase == "tune":
+        return before.seeds[0]
+    return run.seed
+
+
+def start_of(grid: Grid, run: Run) -> str:
+    """A run's `--shape`: the shape, or with `start_from` the folder of its weights there, or of their published copy.
 
     Raises:
         GridError: `start_from` has no such finished run, or its weights are neither there nor published.
@@ -314,58 +420,76 @@ def start_of(grid: Grid, run: Run) -> str:
     if not rows:
         raise GridError(f"start_from: expected finished runs in {folder / 'results.csv'}, found none")
     before = load_grid(folder / "grid.yaml")
-    seed = before.seeds[0] if run.phase == "tune" else run.seed
-    seed = seed if grid.start_seed is None else grid.start_seed
+    seed = _start_seed(grid, run, before)
     start = reported(before, run.shape, seed, tune(before, rows).best.get(run.shape))
     if rows.get(start, {}).get("status") != "finished":
-        said = f"expected a finished run of {run.shape} with seed {seed} in {folder / 'results.csv'}, found none"
-        raise GridError(f"start_from: {said}")
-    weights, name = folder / "runs" / start.name, (before.publish or {}).get(run.shape)
-    published = None if name is None or seed != before.seeds[0] else folder.parent.parent / name
-    for place in filter(None, (weights, published)):
+        missing = f"a finished run of {run.shape} with seed {seed} in {folder / 'results.csv'}"
+        raise GridError(f"start_from: expected {missing}, found none")
+    trained = folder / "runs" / start.name
+    places = [trained]
+    if before.publish is not None and run.shape in before.publish and seed == before.seeds[0]:
+        places.append(folder.parent.parent / before.publish[run.shape])
+    for place in places:
         if (place / "model.safetensors").is_file():
             return str(place)
-    how = shlex.join(["leaner", "train", *command(before, start)[len(TRAIN_COMMAND) :]])
-    said = f"expected the weights {weights / 'model.safetensors'}, found none"
-    raise GridError(f"start_from: {said}; {how} trains them (--data_files for a local copy of its rows)")
+    training = shlex.join(["leaner", "train", *command(before, start)[len(TRAIN_COMMAND) :]])
+    raise GridError(
+        f"start_from: expected the weights {trained / 'model.safetensors'}, found none; "
+        f"{training} trains them (--data_files for a local copy of its rows)"
+    )
 
 
 def check_starts(grid: Grid, rows: dict[Run, Row]) -> None:
     """Raises GridError, with all that is missing, where a run that has no row yet has no weights to start from."""
-    missing, tuning = {}, tune(grid, rows)
+    tuning = tune(grid, rows)
+    missing = []
     for run in (*tuning.due, *planned(grid, tuning.best)):
         if rows.get(run, {}).get("status") == "finished" and not tuning.due:
             continue
         try:
             start_of(grid, run)
         except GridError as error:
-            missing[str(error)] = None
+            if str(error) not in missing:
+                missing.append(str(error))
     if missing:
         first, *others = missing
-        rest = [said.removeprefix("start_from: expected ").split("; ")[0] for said in others]
+        rest = [message.removeprefix("start_from: expected ").split("; ")[0] for message in others]
         raise GridError("; also ".join((first, *rest)))
 
 
 def _of_branch(grid: Grid, shape: str, tokens: int | None) -> dict[str, object]:
-    return {} if tokens is None else branch_settings(grid, shape, tokens)
+    """The settings of a branch of so many tokens; none without a branch."""
+    if tokens is None:
+        return {}
+    return branch_settings(grid, shape, tokens)
+
+
+def _overrides(grid: Grid, run: Run) -> dict[str, object]:
+    """The grid's settings of a run: those of every run, of its phase and of its branch; the later ones win."""
+    overrides = dict(grid.overrides or {})
+    if run.phase == "tune":
+        overrides |= _of_branch(grid, run.shape, grid.tuning.tokens)
+        overrides |= grid.tuning.overrides or {}
+    elif run.phase == "trunk":
+        overrides |= trunk_settings(grid, run.shape)
+    return overrides | _of_branch(grid, run.shape, run.branch)
 
 
 def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
     """The command line of one run, with this machine's `local` words; it resumes where its folder holds anything."""
-
-    folder, settings = run.folder(grid), grid.overrides or {}
+    folder = run.folder(grid)
     words = [*TRAIN_COMMAND, grid.recipe, "--shape", start_of(grid, run), "--seed", str(run.seed)]
     words += ["--learning_rate", repr(run.learning_rate), "--output_dir", str(folder)]
     if run.phase == "tune":
         words += ["--tuning_holdout", str(grid.tuning.holdout)]
-        settings = {**settings, **_of_branch(grid, run.shape, grid.tuning.tokens), **(grid.tuning.overrides or {})}
-    elif run.phase == "trunk":
-        settings = {**settings, **trunk_settings(grid, run.shape)}
-    settings = {**settings, **_of_branch(grid, run.shape, run.branch)}
+    overrides = _overrides(grid, run)
     if local:
-        settings.pop("data_files", None)  # this machine's copy takes its place
-    words += words_of(settings) + [*local]
-    return [*words, "--resume"] if folder.is_dir() and any(folder.iterdir()) else words
+        overrides.pop("data_files", None)  # this machine's copy takes its place
+    words += words_of(overrides)
+    words += local
+    if folder.is_dir() and any(folder.iterdir()):
+        words.append("--resume")
+    return words
 
 
 def begin_branch(grid: Grid, run: Run, local: Sequence[str] = ()) -> None:
@@ -374,7 +498,8 @@ def begin_branch(grid: Grid, run: Run, local: Sequence[str] = ()) -> None:
     Raises:
         GridError: the trunk has no such checkpoint, or is not the one that the branch was begun from.
     """
-    folder, trunk = run.folder(grid), run.trunk.folder(grid)
+    folder = run.folder(grid)
+    trunk = run.trunk.folder(grid)
     start = branches_of(grid, run.shape)[run.branch].start
     if folder.exists():
         check_origin(folder, trunk, start, origin_of(folder))
@@ -391,15 +516,25 @@ def check_trunk(grid: Grid, rows: dict[Run, Row], trunk: Run) -> None:
             check_origin(run.folder(grid), trunk.folder(grid), start, row["begun_from"])
 
 
+def _first_run(grid: Grid, shape: str, phase: str, branch: int | None) -> Run:
+    """A shape's run of a phase with the first seed and the first learning rate."""
+    rate = grid.learning_rates[0]
+    match phase:
+        case "report":
+            return reported(grid, shape, grid.seeds[0], rate, branch)
+        case "tune":
+            return Run(phase, shape, grid.tuning.seeds[0], rate)
+        case _:
+            return Run(phase, shape, grid.seeds[0], rate)
+
+
 def settings(grid: Grid, shape: str, phase: str = "report", branch: int | None = None) -> RecipeArguments:
     """What a run of the grid is trained with, wherever its weights start from; to report, the longest branch.
 
     Raises:
         GridError: the recipe or the settings are refused, or the shape's family is not for the task.
     """
-    seed = grid.tuning.seeds[0] if phase == "tune" else grid.seeds[0]
-    branch = (branch or grid.longest) if phase == "report" else None
-    run = Run(phase, shape, seed, grid.learning_rates[0], branch)
+    run = _first_run(grid, shape, phase, branch)
     recipe, *words = command(replace(grid, start_from=None), run)[len(TRAIN_COMMAND) :]
     try:
         arguments = parse(recipe, words)
@@ -407,6 +542,41 @@ def settings(grid: Grid, shape: str, phase: str = "report", branch: int | None =
     except (ValueError, OSError) as error:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
     return arguments
+
+
+def _schedule_setting(arguments: RecipeArguments, key: str) -> object:
+    """A setting of the schedule, to compare: None where it is empty or 0, an Enum's value in place of the Enum."""
+    value = getattr(arguments, key)
+    if not value:
+        return None
+    if isinstance(value, Enum):
+        return value.value
+    return value
+
+
+def _check_schedule(grid: Grid, tuned: RecipeArguments, counterpart: RecipeArguments) -> None:
+    """Raises GridError where the tuning's schedule is not that of its counterpart among the reported runs."""
+    keys = ["warmup_steps", "lr_scheduler_type", "lr_scheduler_kwargs"]
+    if grid.branches is not None:
+        keys.append("max_steps")
+    for key in keys:
+        here = _schedule_setting(tuned, key)
+        there = _schedule_setting(counterpart, key)
+        if here != there:
+            raise GridError(f"tuning.overrides: {key} is {here}, and {there} in the reported runs{UNLESS_STATED}")
+    if not counterpart.warmup_steps >= 1:
+        got = f"{counterpart.warmup_steps:g}"
+        raise GridError(f"warmup_steps: expected steps, the same in tuning, got {got}{UNLESS_STATED}")
+
+
+def _check_length(unit: str, tuned: RecipeArguments, longest: RecipeArguments) -> None:
+    """Raises GridError where the tuning is too short for the reported runs, or its length is in another unit."""
+    short = getattr(tuned, unit)
+    long = getattr(longest, unit)
+    other_unit = (tuned.max_steps > 0) != (longest.max_steps > 0)
+    if other_unit or short < MIN_LENGTH * long:
+        expected = f"a quarter or more of the {long:g} of the reported runs"
+        raise GridError(f"tuning.overrides: {unit}: expected {expected}, got {short:g}{UNLESS_STATED}")
 
 
 def check_tuning(grid: Grid) -> None:
@@ -417,27 +587,20 @@ def check_tuning(grid: Grid) -> None:
     """
     if grid.tuning is None or len(grid.learning_rates) == 1 or grid.unsound_tuning is not None:
         return
-    says = "; or say in unsound_tuning why the rates may not be the best"
     if len(grid.tuning.seeds) < 2:
-        raise GridError(f"tuning.seeds: expected two seeds or more, got {grid.tuning.seeds}{says}")
+        raise GridError(f"tuning.seeds: expected two seeds or more, got {grid.tuning.seeds}{UNLESS_STATED}")
     for lower, higher in pairwise(grid.learning_rates):
         if higher > lower * MAX_FACTOR * (1 + 1e-9):
-            raise GridError(f"learning_rates: expected a factor of 2 or less, got {lower:g} and {higher:g}{says}")
-    tuned, full = settings(grid, grid.shapes[0], "tune"), settings(grid, grid.shapes[0])
-    reported = settings(grid, grid.shapes[0], branch=grid.tuning.tokens)
-    schedule = ["warmup_steps", "lr_scheduler_type", "lr_scheduler_kwargs"]
-    for key in schedule + (["max_steps"] if grid.branches else []):
-        values = [getattr(arguments, key) or None for arguments in (tuned, reported)]
-        here, there = (value.value if isinstance(value, Enum) else value for value in values)
-        if here != there:
-            raise GridError(f"tuning.overrides: {key} is {here}, and {there} in the reported runs{says}")
-    if not reported.warmup_steps >= 1:
-        raise GridError(f"warmup_steps: expected steps, the same in tuning, got {reported.warmup_steps:g}{says}")
-    unit = "max_steps" if reported.max_steps > 0 else "num_train_epochs"
-    short, long = getattr(tuned, unit), getattr(full, unit)
-    if (tuned.max_steps > 0) != (full.max_steps > 0) or short < MIN_LENGTH * long:
-        said = f"expected a quarter or more of the {long:g} of the reported runs, got {short:g}"
-        raise GridError(f"tuning.overrides: {unit}: {said}{says}")
+            got = f"{lower:g} and {higher:g}"
+            raise GridError(f"learning_rates: expected a factor of 2 or less, got {got}{UNLESS_STATED}")
+    tuned = settings(grid, grid.shapes[0], "tune")
+    longest = settings(grid, grid.shapes[0])
+    counterpart = settings(grid, grid.shapes[0], branch=grid.tuning.tokens)
+    _check_schedule(grid, tuned, counterpart)
+    unit = "num_train_epochs"
+    if counterpart.max_steps > 0:
+        unit = "max_steps"
+    _check_length(unit, tuned, longest)
 
 
 def check_grid(grid: Grid) -> None:

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 
 from ..running import report
@@ -53,9 +54,21 @@ def cuda_devices() -> list[str]:
     """The CUDA devices to share out, as CUDA_VISIBLE_DEVICES names them; empty where there are not several."""
     import torch
 
-    count, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = visible.split(",") if visible else list(map(str, range(count)))
-    return names[:count] if count > 1 else []
+    count = torch.cuda.device_count()
+    if count <= 1:
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        return visible.split(",")[:count]
+    return list(map(str, range(count)))
+
+
+def _reason(status: int, log: Path) -> str:
+    """Why a run failed: the last line of its log; its exit status where a signal ended it or the log is empty."""
+    last_line = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
+    if status > 0 and last_line != "":
+        return last_line[:300]
+    return f"exit status {status}"
 
 
 class Sweep:
@@ -66,11 +79,15 @@ class Sweep:
     """
 
     def __init__(self, grid: Grid, jobs: int, lock: int, local: Sequence[str] = ()):
-        self.grid, self.jobs, self.lock, self.local, self.interrupts = grid, jobs, lock, local, 0
+        self.grid = grid
+        self.jobs = jobs
+        self.lock = lock
+        self.local = local
+        self.interrupts = 0
         self.rows = read_rows(grid.path("results.csv"))
         self.again = {run for run, row in self.rows.items() if row["status"] == "failed"}
         devices = cuda_devices() or [None]
-        self.devices = deque(devices[index % len(devices)] for index in range(max(jobs, len(devices))))
+        self.devices = deque(islice(cycle(devices), max(jobs, len(devices))))
 
     def run(self) -> None:
         """Runs until nothing is due; what failed in an earlier sweep is tried once more.
@@ -91,7 +108,15 @@ class Sweep:
         self.interrupts += 1
 
     def _run_all(self, due: list[Run]) -> None:
-        waiting, running, ended, forwarded = deque(due), {}, 0, 0
+        """Runs all of `due`, and keeps what became of each; after an interrupt only those under way end.
+
+        Raises:
+            KeyboardInterrupt: the sweep was interrupted.
+        """
+        waiting = deque(due)
+        running = {}
+        ended = 0
+        forwarded = 0  # interrupts that the processes have been sent
         while running or (waiting and not self.interrupts):
             while waiting and len(running) < self.jobs and not self.interrupts:
                 run = waiting.popleft()
@@ -102,17 +127,21 @@ class Sweep:
                     self._fail(run, error, f"{run.phase} {ended}/{len(due)}")
             interrupts = self.interrupts
             for run, (process, device) in list(running.items()):
-                if process and forwarded < interrupts:
-                    process.send_signal(signal.SIGINT)
-                status = process.poll() if process else 0
-                if status is not None:
-                    del running[run]
-                    self.devices.append(device)
-                    ended += 1
-                    if status == 0 or not self.interrupts:
-                        self._keep(run, status, f"{run.phase} {ended}/{len(due)}")
+                status = 0
+                if process is not None:
+                    if forwarded < interrupts:
+                        process.send_signal(signal.SIGINT)
+                    status = process.poll()
+                if status is None:
+                    continue
+                del running[run]
+                self.devices.append(device)
+                ended += 1
+                if status == 0 or not self.interrupts:
+                    self._keep(run, status, f"{run.phase} {ended}/{len(due)}")
             forwarded = interrupts
-            time.sleep(POLL_SECONDS if running else 0)
+            if running:
+                time.sleep(POLL_SECONDS)
         if self.interrupts:
             raise KeyboardInterrupt
 
@@ -128,41 +157,58 @@ class Sweep:
         if (folder / "results.json").exists():
             return None, device
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # else the log could end in what was written earlier
-        environment |= {"CUDA_VISIBLE_DEVICES": device} if device else {}
-        pipes = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "pass_fds": [self.lock]}
+        if device:
+            environment["CUDA_VISIBLE_DEVICES"] = device
         with open(f"{folder}.log", "ab") as log:
-            # In a group of its own: a signal reaches it by _run_all alone, once, whoever sent it to the sweep.
-            words = command(self.grid, run, self.local)
-            return subprocess.Popen(words, stdout=log, env=environment, process_group=0, **pipes), device
+            process = subprocess.Popen(
+                command(self.grid, run, self.local),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=[self.lock],
+                process_group=0,  # a signal reaches it by _run_all alone, once, whoever sent it to the sweep
+            )
+        return process, device
 
     def _keep(self, run: Run, status: int, count: str) -> None:
-        """Keeps the row of a run whose process ended."""
-        log = Path(f"{run.folder(self.grid)}.log")
+        """Keeps the row of a run whose process ended; `count` says which of how many runs it is."""
         try:
             if status != 0:
-                last_line = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
-                raise ValueError(last_line[:300] if status > 0 and last_line else f"exit status {status}")
+                raise ValueError(_reason(status, Path(f"{run.folder(self.grid)}.log")))
             row = result_row(self.grid, run)
-            self._write(run, row, count, f"{row['metric']} {row['value']:.4f}, {row['seconds'] or 0:.0f} s")
+            seconds = row["seconds"]
+            if seconds is None:
+                seconds = 0
+            self._write(run, row, count, f"{row['metric']} {row['value']:.4f}, {seconds:.0f} s")
         except ValueError as error:
             self._fail(run, error, count)
 
     def _fail(self, run: Run, error: Exception, count: str) -> None:
+        """Keeps the row of a run that failed."""
         row = typed_row({**run._asdict(), "status": "failed", "error": str(error)})
         self._write(run, row, count, f"failed: {error} ({run.folder(self.grid)}.log)")
 
-    def _write(self, run: Run, row: Row, count: str, what: str) -> None:
-        """Puts a row into results.csv, and says what came of the run."""
-        before = self.rows.get(run)  # of an attempt that failed, or None
-        failures = (before["failures"] or 0) + 1 if before else 0
-        self.rows[run] = {**row, "failures": failures, "jobs": self.jobs}
+    def _failures_before(self, run: Run) -> int:
+        """How often a run has failed in earlier sweeps: any row that it has is of such an attempt."""
+        before = self.rows.get(run)
+        if before is None:
+            return 0
+        if before["failures"] is None:
+            return 1
+        return before["failures"] + 1
+
+    def _write(self, run: Run, row: Row, count: str, outcome: str) -> None:
+        """Puts a row into results.csv, and prints the outcome of the run."""
+        self.rows[run] = {**row, "failures": self._failures_before(run), "jobs": self.jobs}
         self.again.discard(run)
         file = io.StringIO()
         write_rows([self.rows[key] for key in sorted(self.rows, key=place_of)], file)
         report.write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
-        budget = "" if run.branch is None else f" {run.branch:,} tokens"
-        cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}{budget}"
-        print(f"[{count}] {cell}: {what}", file=sys.stderr, flush=True)
+        cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}"
+        if run.branch is not None:
+            cell += f" {run.branch:,} tokens"
+        print(f"[{count}] {cell}: {outcome}", file=sys.stderr, flush=True)
 
 
 def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row]:
@@ -225,7 +271,10 @@ def main(argv: list[str]) -> None:
                 raise GridError(f"{grid.path('results.csv')}: no run has ended yet")
             write_grid(grid)  # what no run depends on, such as data and publish, may have changed
         else:
-            rows = run_sweep(grid, options.jobs, ["--data_files", *options.data_files] if options.data_files else [])
+            local = []
+            if options.data_files:
+                local = ["--data_files", *options.data_files]
+            rows = run_sweep(grid, options.jobs, local)
         summary = summarise(grid, rows)
     except ValueError as error:  # of the grid, or of what lies beside its rows
         raise SystemExit(f"leaner sweep: {error}") from error
