@@ -1,7 +1,7 @@
 """What the rows of all grids say together, for the index: each number computed here, each sentence with its limits."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,18 @@ from ..experiments.comparison import MAX_P, MIN_PAIRS, paired_statistics
 from ..experiments.evidence import KINDS, baseline_of, finished, kind
 from ..experiments.grid import Grid
 from ..experiments.runs import Row, Run
-from .wording import Evidence, best_of, gain, label, median_score, row_errors_of, score, stray_seeds
+from .wording import (
+    Evidence,
+    best_of,
+    excludes_zero,
+    gain,
+    has_strays,
+    label,
+    median_score,
+    row_errors_of,
+    score,
+    stray_seeds,
+)
 
 
 FIRST_SEEDS = (1, 2, 3)  # of the grids with seven: the others were added after these had been seen
@@ -29,7 +40,8 @@ Grids = dict[str, Known]
 
 def holm(values: dict[str, float]) -> dict[str, float]:
     """p values corrected for their number by Holm's step-down method (1979): none below its predecessor, 1 at most."""
-    adjusted, highest = {}, 0.0
+    adjusted = {}
+    highest = 0.0
     for place, name in enumerate(sorted(values, key=values.__getitem__)):
         highest = max(highest, min(1.0, (len(values) - place) * values[name]))
         adjusted[name] = highest
@@ -37,33 +49,44 @@ def holm(values: dict[str, float]) -> dict[str, float]:
 
 
 def interval(values: Iterable[float] | None) -> str:
-    """`+0.001 to +0.024`."""
-    return " to ".join(f"{value:+.3f}" for value in values) if values else "one pair"
+    """`+0.001 to +0.024`; `one pair` without an interval."""
+    if not values:
+        return "one pair"
+    return " to ".join(f"{value:+.3f}" for value in values)
 
 
 def effect(values: list[float], baseline: list[float], higher_is_better: bool) -> dict[str, Any]:
     """`paired_statistics` with plus = better."""
-    sign = 1 if higher_is_better else -1
+    sign = 1
+    if not higher_is_better:
+        sign = -1
     return paired_statistics([sign * value for value in values], [sign * value for value in baseline])
 
 
-def verdicts(found: dict[str, Evidence]) -> str:
+def is_tested(cell: dict[str, Any], evidence: Evidence) -> bool:
+    """Whether a cell has a p value, from all seeds of its grid and from enough of them."""
+    seeds = len(evidence["seeds"])
+    return cell["p_non_inferiority"] is not None and seeds >= MIN_PAIRS and cell["pairs"] == seeds
+
+
+def verdicts(grids: dict[str, Evidence]) -> str:
     """Non-inferiority of every cell over all grids, corrected together; or that none can be tested.
 
     The correction counts every comparison with enough seeds and a margin, also those whose baseline has not learned:
-    what is learned after the margins were fixed makes no test easier.
+    what becomes known after the margins were fixed makes no test easier.
     """
-    raw, barred = {}, []
-    for grid, evidence in found.items():
+    raw = {}
+    barred = []
+    for grid, evidence in grids.items():
         for cell in evidence["cells"]:
-            if cell["p_non_inferiority"] is None or not cell["pairs"] == len(evidence["seeds"]) >= MIN_PAIRS:
+            if not is_tested(cell, evidence):
                 continue
             name = f"{cell['shape']} on {grid}"
             raw[name] = cell["p_non_inferiority"]
             if not baseline_of(evidence)["learned"]:
                 barred.append(name)
     if len(barred) == len(raw):
-        most = max((cell["n"] for evidence in found.values() for cell in evidence["cells"]), default=0)
+        most = max((cell["n"] for evidence in grids.values() for cell in evidence["cells"]), default=0)
         text = (
             f"“No loss of quality” needs {MIN_PAIRS} seeds (the most here is {most}), a margin fixed before the first "
             "run, and a baseline that has learned: one clearly better than the best simple guess that reads the "
@@ -71,13 +94,16 @@ def verdicts(found: dict[str, Evidence]) -> str:
         )
         return text + barred_note(barred, raw)
     lines = []
-    for name, value in holm(raw).items():
-        if name not in barred:
-            said = "no loss of quality within the margin." if value < MAX_P else "undecided."
-            lines.append(f"- {name}: p = {raw[name]:.3g}, corrected {value:.3g}: {said}")
+    for name, corrected in holm(raw).items():
+        if name in barred:
+            continue
+        verdict = "undecided"
+        if corrected < MAX_P:
+            verdict = "no loss of quality within the margin"
+        lines.append(f"- {name}: p = {raw[name]:.3g}, corrected {corrected:.3g}: {verdict}.")
     text = f"Non-inferiority, one-sided paired t, corrected by Holm over {len(raw)} comparisons:\n\n"
     text += "\n".join(lines) + "\n\nWhere seeds were added after others had been seen, [LOG.md](LOG.md) says so."
-    if sum(len(evidence["cells"]) - 1 for evidence in found.values()) > len(lines):
+    if sum(len(evidence["cells"]) - 1 for evidence in grids.values()) > len(lines):
         text += (
             f" Nothing is decided of the other cells: fewer than {MIN_PAIRS} seeds, a missing or failed one, no margin"
             ", or a baseline not known to have learned."
@@ -89,15 +115,19 @@ def barred_note(barred: list[str], raw: dict[str, float]) -> str:
     """The comparisons that lack nothing but a baseline that has learned, with what the test alone would say."""
     if not barred:
         return ""
+    lack = "comparisons lack"
+    if len(barred) == 1:
+        lack = "comparison lacks"
+    text = f" {len(barred)} {lack} only the baseline that has learned"
     adjusted = holm(raw)
     passed = [f"{name} (corrected p {adjusted[name]:.2g})" for name in barred if adjusted[name] < MAX_P]
-    lack = "comparison lacks" if len(barred) == 1 else "comparisons lack"
-    text = f" {len(barred)} {lack} only the baseline that has learned"
-    return f"{text}; the test alone would pass {' and '.join(passed)}." if passed else f"{text}."
+    if passed:
+        text += f"; the test alone would pass {' and '.join(passed)}"
+    return f"{text}."
 
 
 def later_seeds(grids: Grids) -> str | None:
-    """The same test on the seeds that were added alone."""
+    """The same test on those seeds alone that were added after the first ones."""
     raw = {}
     for name, known in grids.items():
         evidence = known.evidence
@@ -108,20 +138,25 @@ def later_seeds(grids: Grids) -> str | None:
         for cell in evidence["cells"]:
             if cell["shape"] == evidence["baseline"] or not all(seed in cell["values"] for seed in seeds):
                 continue
-            values = [[each[seed] for seed in seeds] for each in (cell["values"], base)]
-            result = paired_statistics(*values, evidence["margin"], evidence["higher_is_better"])
+            result = paired_statistics(
+                [cell["values"][seed] for seed in seeds],
+                [base[seed] for seed in seeds],
+                evidence["margin"],
+                evidence["higher_is_better"],
+            )
             raw[f"{cell['layers']} × {cell['heads']} on {name}"] = result["p_non_inferiority"]
     if not raw:
         return None
     adjusted = holm(raw)
-    best = sorted(adjusted, key=adjusted.__getitem__)[:2]
-    named = ", ".join(
-        f"{name} p {adjusted[name]:.3g}" + (f", which misses {MAX_P:g}" if adjusted[name] >= MAX_P else "")
-        for name in best
-    )
+    lowest = []
+    for name in sorted(adjusted, key=adjusted.__getitem__)[:2]:
+        text = f"{name} p {adjusted[name]:.3g}"
+        if adjusted[name] >= MAX_P:
+            text += f", which misses {MAX_P:g}"
+        lowest.append(text)
     return (
         f"Seeds {FIRST_SEEDS[-1] + 1} and up were added after the first {len(FIRST_SEEDS)} had been seen. They alone, "
-        f"corrected in the same way: {named}."
+        f"corrected in the same way: {', '.join(lowest)}."
     )
 
 
@@ -129,70 +164,88 @@ def pretraining(grids: Grids) -> str | None:
     """SST-2 with and without the pretrained weights, the same tokenizer and seeds."""
     if not {"sst2", "sst2-from-scratch"} <= grids.keys():
         return None
-    with_weights, without = grids["sst2"].evidence, grids["sst2-from-scratch"].evidence
-    before, lines = {cell["shape"]: cell for cell in without["cells"]}, []
-    for cell in with_weights["cells"]:
-        other = before.get(cell["shape"])
-        if other is None or cell["n"] < 2:
+    pretrained = grids["sst2"].evidence
+    from_scratch = {cell["shape"]: cell for cell in grids["sst2-from-scratch"].evidence["cells"]}
+    lines = []
+    for cell in pretrained["cells"]:
+        scratch = from_scratch.get(cell["shape"])
+        if scratch is None or cell["n"] < 2:
             continue
-        seeds = [seed for seed in cell["values"] if seed in other["values"]]
-        pairs = [[each["values"][seed] for seed in seeds] for each in (cell, other)]
-        result = effect(*pairs, with_weights["higher_is_better"])
-        sure = "" if result["interval"][0] * result["interval"][1] > 0 else ", includes 0"
-        lines.append(
-            f"{cell['layers']} × {cell['heads']} {cell['mean']:.3f} against {other['mean']:.3f}, "
-            f"{result['difference']:+.3f} ({interval(result['interval'])}{sure})"
+        seeds = [seed for seed in cell["values"] if seed in scratch["values"]]
+        result = effect(
+            [cell["values"][seed] for seed in seeds],
+            [scratch["values"][seed] for seed in seeds],
+            pretrained["higher_is_better"],
         )
-    best = best_of(with_weights)
+        limits = interval(result["interval"])
+        if not excludes_zero(result["interval"]):
+            limits += ", includes 0"
+        lines.append(
+            f"{cell['layers']} × {cell['heads']} {cell['mean']:.3f} against {scratch['mean']:.3f}, "
+            f"{result['difference']:+.3f} ({limits})"
+        )
     text = (
         "**What masked pretraining was worth on SST-2** (accuracy, same tokenizer, 3 seeds, 95 % intervals): "
         f"{'; '.join(lines)}. From scratch, 300 steps of tuning found no rate for 8 × 6."
     )
-    return text if best is None else f"{text} A {best[0]} without any transformer has {best[1]:.3f}."
+    best = best_of(pretrained)
+    if best is None:
+        return text
+    name, value = best
+    return f"{text} A {name} without any transformer has {value:.3f}."
 
 
 def conditioning(grids: Grids) -> str | None:
     """κ of runs that differ in the number of heads alone, of the grids whose weights start at random."""
-    start = end = pairs = 0
+    pairs = []
     for known in grids.values():
-        evidence = known.evidence
-        if evidence["start_from"]:
-            continue
-        cells = {kind(cell, evidence): cell for cell in evidence["cells"]}
-        for few, many in (("baseline", "more heads"), ("fewer layers", "both")):
-            if few not in cells or many not in cells:
-                continue
-            rows = {name: by_seed(known, cells[name]) for name in (few, many)}
-            for seed in rows[few].keys() & rows[many].keys():
-                one, other = rows[few][seed], rows[many][seed]
-                if None in (one["kappa_start"], other["kappa_start"], one["kappa_end"], other["kappa_end"]):
-                    continue
-                pairs += 1
-                start += other["kappa_start"] < one["kappa_start"]
-                end += other["kappa_end"] < one["kappa_end"]
+        if not known.evidence["start_from"]:
+            pairs.extend(pairs_by_heads(known))
     if not pairs:
         return None
+    lower_at_start = sum(many["kappa_start"] < few["kappa_start"] for few, many in pairs)
+    lower_at_end = sum(many["kappa_end"] < few["kappa_end"] for few, many in pairs)
     return (
         f"**Conditioning.** Doubling the heads lowered κ, the condition number of the head outputs, at the start in "
-        f"{start} of {pairs} pairs of runs and at the end in {end} of {pairs} (all grids from random weights)"
+        f"{lower_at_start} of {len(pairs)} pairs of runs and at the end in {lower_at_end} of {len(pairs)} (all grids "
+        "from random weights)"
     )
 
 
+def pairs_by_heads(known: Known) -> Iterator[tuple[Row, Row]]:
+    """The finished runs of each seed with fewer and with more heads, where both have κ before and after training."""
+    cells = {kind(cell, known.evidence): cell for cell in known.evidence["cells"]}
+    for few, many in (("baseline", "more heads"), ("fewer layers", "both")):
+        if few not in cells or many not in cells:
+            continue
+        few_heads = by_seed(known, cells[few])
+        many_heads = by_seed(known, cells[many])
+        for seed in few_heads.keys() & many_heads.keys():
+            pair = (few_heads[seed], many_heads[seed])
+            if all(row["kappa_start"] is not None and row["kappa_end"] is not None for row in pair):
+                yield pair
+
+
 def by_seed(known: Known, cell: dict[str, Any]) -> dict[int, Row]:
-    """The reported rows of a cell."""
+    """The finished runs that a cell is the mean of: seed → row."""
     return {row["seed"]: row for row in finished(known.grid, cell, known.rows)}
 
 
 def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str]) -> dict[str, Any] | None:
-    """The mean of two cells against the mean of two others, seed by seed, plus = better; None without all four."""
+    """The mean of the two cells `many` against that of the two cells `few`, seed by seed, plus = better.
+
+    None without all four.
+    """
     cells = {kind(cell, evidence): cell for cell in evidence["cells"]}
     if not cells.keys() >= {*few, *many}:
         return None
-    seeds = [seed for seed in cells[few[0]]["values"] if all(seed in cells[name]["values"] for name in (*few, *many))]
-    means = [
-        [statistics.fmean(cells[name]["values"][seed] for name in names) for seed in seeds] for names in (many, few)
-    ]
-    return effect(*means, evidence["higher_is_better"])
+    values = {name: cells[name]["values"] for name in (*few, *many)}
+    seeds = [seed for seed in values[few[0]] if all(seed in cell_values for cell_values in values.values())]
+    return effect(
+        [statistics.fmean(values[name][seed] for name in many) for seed in seeds],
+        [statistics.fmean(values[name][seed] for name in few) for seed in seeds],
+        evidence["higher_is_better"],
+    )
 
 
 def equivalence(result: dict[str, Any], margin: float) -> float:
@@ -214,13 +267,15 @@ def heads_on_loss(grids: Grids) -> str | None:
     layers = main_effect(known.evidence, ("baseline", "more heads"), ("fewer layers", "both"))
     if heads is None or heads["interval"] is None or margin is None:
         return None
-    within = "equivalent" if max(map(abs, heads["interval"])) < margin else "not shown to be equivalent"
+    verdict = "not shown to be equivalent"
+    if max(map(abs, heads["interval"])) < margin:
+        verdict = "equivalent"
     means = {kind(cell, known.evidence): cell["mean"] for cell in known.evidence["cells"]}
     scores = ", ".join(f"{means[name]:.3f}" for name in KINDS)
     changed = f"{heads['difference']:+.3f} nats (95 % interval {interval(heads['interval'])}; plus is better)"
     return (
         f"The loss hardly moved: on causal enwik8 (loss {scores} for 8 × 3, 8 × 6, 4 × 3, 4 × 6; lower is better) "
-        f"twice the heads changed it by {changed}, {within} within ±{margin:g} (TOST p "
+        f"twice the heads changed it by {changed}, {verdict} within ±{margin:g} (TOST p "
         f"{equivalence(heads, margin):.2g}); half the layers by "
         f"{layers['difference']:+.3f} ({interval(layers['interval'])})."
     )
@@ -229,7 +284,7 @@ def heads_on_loss(grids: Grids) -> str | None:
 def failures(grids: Grids) -> str | None:
     """ListOps: how many runs failed, and medians."""
     known = grids.get("listops-short")
-    if known is None or not any(stray_seeds(cell, known.evidence) for cell in known.evidence["cells"]):
+    if known is None or not has_strays(known.evidence):
         return None
     evidence = known.evidence
     cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence["cells"])
@@ -289,17 +344,23 @@ def length_of_training(grids: Grids) -> str | None:
 
 def findings(grids: Grids) -> list[str]:
     """Paragraphs for the index."""
-    found = {name: known.evidence for name, known in grids.items()}
-    kappa, moved = conditioning(grids), heads_on_loss(grids)
-    together = f"{kappa}. {moved}" if kappa and moved else None
-    verdict = f"**Verdicts.** {verdicts(found)}"
-    parts = [
-        verdict,
+    evidence = {name: known.evidence for name, known in grids.items()}
+    paragraphs = [
+        f"**Verdicts.** {verdicts(evidence)}",
         later_seeds(grids),
-        together,
+        conditioning_and_loss(grids),
         failures(grids),
         pretraining(grids),
         row_sampling(grids),
         length_of_training(grids),
     ]
-    return [part for part in parts if part]
+    return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def conditioning_and_loss(grids: Grids) -> str | None:
+    """What more heads do to κ and what to the loss, one paragraph; None unless both are known."""
+    kappa = conditioning(grids)
+    loss = heads_on_loss(grids)
+    if kappa is None or loss is None:
+        return None
+    return f"{kappa}. {loss}"

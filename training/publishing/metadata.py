@@ -17,7 +17,7 @@ DATASET_NAMES = {  # of rows that are not the Hub dataset's own
     "roneneldan/TinyStories": "955 stories of TinyStories",
     "listops-short": "ListOps of 10-30 tokens, generated",
 }
-NO_LANGUAGE = ("listops", "listops-short", "python-docs")  # built-in text that is no English
+NO_LANGUAGE = ("listops", "listops-short", "python-docs")  # built-in text that is not English
 
 
 def repository(name: str) -> str:
@@ -33,8 +33,10 @@ def rounded(value: float) -> float:
 def named_metrics(results: dict[str, Any]) -> dict[str, float]:
     """The metrics of the evaluation without `eval_`, the main one first."""
     named = {key.removeprefix("eval_"): value for key, value in sorted(results["metrics"].items())}
+    if not named:
+        return {}
     main = results["main_metric"].removeprefix("eval_")
-    return {main: named[main], **named} if named else {}
+    return {main: named[main], **named}
 
 
 def dataset_id(dataset: str) -> str:
@@ -44,13 +46,48 @@ def dataset_id(dataset: str) -> str:
     return re.sub(r"[^\w.]+", "-", Path(dataset).name).strip("-.") or "local"
 
 
+def hub_task(task: str) -> str:
+    """The Hub's name of a task."""
+    return HUB_TASK.get(task, task)
+
+
 def evaluations(results: dict[str, Any], hub: bool) -> list[EvalResult] | None:
-    """The card's model-index. Without `hub`, the name says that the rows are not the Hub dataset's own."""
-    task, dataset = HUB_TASK.get(results["task"], results["task"]), dataset_id(results["dataset"])
-    name = dataset if hub else DATASET_NAMES.get(dataset, f"{dataset}, local rows")
-    about = {"dataset_config": results.get("dataset_config"), "dataset_split": results["split"]}
-    metrics = named_metrics(results).items()
-    return [EvalResult(task, dataset, name, metric, rounded(value), **about) for metric, value in metrics] or None
+    """The card's model-index, None without metrics.
+
+    Args:
+        hub: the rows are those of the Hub dataset; otherwise the dataset's name says that they are not.
+    """
+    dataset = dataset_id(results["dataset"])
+    name = dataset
+    if not hub:
+        name = DATASET_NAMES.get(dataset, f"{dataset}, local rows")
+    metrics = named_metrics(results)
+    if not metrics:
+        return None
+    return [
+        EvalResult(
+            task_type=hub_task(results["task"]),
+            dataset_type=dataset,
+            dataset_name=name,
+            metric_type=metric,
+            metric_value=rounded(value),
+            dataset_config=results.get("dataset_config"),
+            dataset_split=results["split"],
+        )
+        for metric, value in metrics.items()
+    ]
+
+
+def model_name(results: dict[str, Any]) -> str:
+    """The published name; without one, folder and name of the shape."""
+    if results.get("name"):
+        return results["name"]
+    return "-".join(Path(results["shape"].removesuffix(".json")).parts[-2:])
+
+
+def is_english(task: str, dataset: str) -> bool:
+    """Whether a dataset holds English text."""
+    return task != "image-classification" and dataset not in NO_LANGUAGE
 
 
 def metadata(results: dict[str, Any], model_type: str, hub: bool = True) -> str:
@@ -59,25 +96,27 @@ def metadata(results: dict[str, Any], model_type: str, hub: bool = True) -> str:
     Args:
         hub: the evaluation rows are those of the Hub dataset.
     """
-    dataset, published = dataset_id(results["dataset"]), "evidence" in results
-    text = results["task"] != "image-classification" and dataset not in NO_LANGUAGE
-    started = results["shape"].removeprefix("model_cards/") if results["shape"].startswith("model_cards/") else None
-    optional = {
-        "language": "en" if text and published else None,
-        "license": results.get("license"),
-        "datasets": [dataset] if "/" in dataset else None,
-        "metrics": [name for name in named_metrics(results) if name in HUB_METRICS] or None,
-        "base_model": repository(started) if started else None,
-        "base_model_relation": "finetune" if started else None,
-    }
-    name = results.get("name") or "-".join(Path(results["shape"].removesuffix(".json")).parts[-2:])
+    optional = {}
+    dataset = dataset_id(results["dataset"])
+    if "evidence" in results and is_english(results["task"], dataset):
+        optional["language"] = "en"
+    if results.get("license") is not None:
+        optional["license"] = results["license"]
+    if "/" in dataset:
+        optional["datasets"] = [dataset]
+    metrics = [name for name in named_metrics(results) if name in HUB_METRICS]
+    if metrics:
+        optional["metrics"] = metrics
+    if results["shape"].startswith("model_cards/"):
+        optional["base_model"] = repository(results["shape"].removeprefix("model_cards/"))
+        optional["base_model_relation"] = "finetune"
     return ModelCardData(
         library_name="transformers",
-        pipeline_tag=HUB_TASK.get(results["task"], results["task"]),
-        model_name=name,
+        pipeline_tag=hub_task(results["task"]),
+        model_name=model_name(results),
         eval_results=evaluations(results, hub),
         tags=["modeling_leaner", model_type, "custom_code"],
-        **{key: value for key, value in optional.items() if value is not None},
+        **optional,
     ).to_yaml()
 
 
@@ -95,4 +134,6 @@ def eval_entries(results: dict[str, Any]) -> list[EvalResultEntry]:
 def eval_results(results: dict[str, Any]) -> str | None:
     """What `.eval_results/results.yaml` holds; None where there is nothing for the Hub to show."""
     entries = eval_result_entries_to_yaml(eval_entries(results))
-    return yaml.safe_dump(entries, sort_keys=False) if entries else None
+    if not entries:
+        return None
+    return yaml.safe_dump(entries, sort_keys=False)

@@ -24,5 +24,10 @@ def fill(template: str, context: object) -> str:
 
 
 def fill_card(template: str, context: object) -> str:
-    """The same of a template that begins with metadata. Raises ValueError where that is no YAML for the Hub."""
+    """The text of a template that begins with metadata.
+
+    Raises:
+        ValueError: the metadata is no YAML for the Hub.
+        jinja2.UndefinedError: as of `fill`.
+    """
     return str(ModelCard(fill(template, context)))

@@ -66,9 +66,13 @@ def auto_class(architecture: str) -> str:
 
 def snippet(results: dict[str, Any], config: PreTrainedConfig, where: str) -> str:
     """Python that ends by printing a prediction; `where` is the Hub id or folder of the model."""
-    kind = "regression" if config.problem_type == "regression" else results["task"]
+    kind = results["task"]
+    if config.problem_type == "regression":
+        kind = "regression"
     example = EXAMPLES.get(results["dataset"], TEXT)
-    mode = "L" if getattr(config, "num_channels", None) == 1 else "RGB"
+    mode = "RGB"
+    if getattr(config, "num_channels", None) == 1:
+        mode = "L"
     return SNIPPETS[kind].format(
         auto=auto_class(results["architecture"]), repository=where, example=example, mode=mode
     )

@@ -65,12 +65,16 @@ OTHER_RECIPE = "Another recipe: compare its numbers with each other, not with th
 
 def number(value: float | None, form: str) -> str:
     """A formatted number, a dash where it is unknown."""
-    return "–" if value is None or value == {} else format(value, form)
+    if value is None or value == {}:
+        return "–"
+    return format(value, form)
 
 
 def plural(count: int, noun: str) -> str:
     """`1 seed`, `3 seeds`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+    if count == 1:
+        return f"{count:,} {noun}"
+    return f"{count:,} {noun}s"
 
 
 def duration(hours: float) -> str:
@@ -82,25 +86,33 @@ def duration(hours: float) -> str:
 
 def millions(count: float) -> str:
     """`4.1M`; below a million with thousands separated."""
-    return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count:,.0f}"
+    if count >= 1e6:
+        return f"{count / 1e6:.1f}M"
+    return f"{count:,.0f}"
 
 
 def direction(evidence: Evidence) -> str:
     """`higher is better`, or lower."""
-    return "higher is better" if evidence["higher_is_better"] else "lower is better"
+    if evidence["higher_is_better"]:
+        return "higher is better"
+    return "lower is better"
 
 
 def score(cell: dict[str, Any], form: str) -> str:
     """Mean ± sd (n) of a cell."""
     if cell["mean"] is None:
         return "not run"
-    spread = "" if cell["sd"] is None else f" ± {cell['sd']:{form}}"
-    return f"{cell['mean']:{form}}{spread} ({cell['n']})"
+    text = f"{cell['mean']:{form}}"
+    if cell["sd"] is not None:
+        text += f" ± {cell['sd']:{form}}"
+    return f"{text} ({cell['n']})"
 
 
 def gain(value: float, evidence: Evidence) -> float:
     """A difference of the metric, plus = better."""
-    return value if evidence["higher_is_better"] else -value
+    if evidence["higher_is_better"]:
+        return value
+    return -value
 
 
 def interval_of(cell: dict[str, Any], evidence: Evidence) -> list[float] | None:
@@ -110,36 +122,52 @@ def interval_of(cell: dict[str, Any], evidence: Evidence) -> list[float] | None:
     return sorted(gain(limit, evidence) for limit in cell["interval"])
 
 
+def excludes_zero(interval: list[float]) -> bool:
+    """Whether both limits of an interval lie on the same side of 0."""
+    return interval[0] * interval[1] > 0
+
+
 def label(cell: dict[str, Any]) -> str:
     """A cell's layers and heads."""
     return f"{cell['layers']} layers × {cell['heads']} heads of {cell['head_dim']}"
 
 
+def guesses_of(evidence: Evidence) -> list[dict[str, Any]]:
+    """The simple guesses that read the input, an empty list where none was fitted."""
+    return evidence.get("guesses") or []
+
+
 def best_of(evidence: Evidence) -> tuple[str, float] | None:
-    """Name and value of the best simple guess, of those that read the input and the one that reads nothing."""
-    guesses = {each["name"]: each["value"] for each in evidence.get("guesses") or ()}
+    """Name and value of the best simple guess that reads the input, else of the one that reads nothing.
+
+    None where neither is known.
+    """
+    guesses = {guess["name"]: guess["value"] for guess in guesses_of(evidence)}
     chance = baseline_of(evidence).get("chance")
     if chance is not None and not guesses:
         guesses["a guess that reads nothing"] = chance
-    value = best_guess(guesses.values(), evidence["higher_is_better"])
-    return next(((name, each) for name, each in guesses.items() if each == value), None)
+    best = best_guess(guesses.values(), evidence["higher_is_better"])
+    for name, value in guesses.items():
+        if value == best:
+            return name, value
+    return None
 
 
 def stray_seeds(cell: dict[str, Any], evidence: Evidence) -> list[str]:
     """Seeds whose run failed without an error: worse than the cell's median by ten median absolute deviations.
 
-    None of fewer than five seeds, of which nothing like that can be said.
+    Empty for fewer than five seeds, which are too few to tell.
     """
     values = cell["values"]
     if len(values) < 5:
         return []
-    middle = statistics.median(values.values())
-    spread = statistics.median(abs(value - middle) for value in values.values())
-    return [seed for seed, value in values.items() if gain(value - middle, evidence) < -10 * spread]
+    median = statistics.median(values.values())
+    deviation = statistics.median(abs(value - median) for value in values.values())
+    return [seed for seed, value in values.items() if gain(value - median, evidence) < -10 * deviation]
 
 
 def has_strays(evidence: Evidence) -> bool:
-    """Whether a run of any cell failed so; then medians say more than means."""
+    """Whether any cell has a stray seed; then medians say more than means."""
     return any(stray_seeds(cell, evidence) for cell in evidence["cells"])
 
 
@@ -150,14 +178,23 @@ def median_score(cell: dict[str, Any], evidence: Evidence) -> str:
 
 
 def score_error(metric: str, value: float, results: Results) -> float | None:
-    """`row_error` of a score; None of language models, whose rows are not what is counted."""
-    return None if results["task"] in LANGUAGE_MODELS else row_error(metric, value, results["rows"])
+    """`row_error` of a score; None for language models, which are scored by tokens, not by rows."""
+    if results["task"] in LANGUAGE_MODELS:
+        return None
+    return row_error(metric, value, results["rows"])
+
+
+def purpose_of(dataset: str, task: str) -> tuple[str, str]:
+    """The entry of `PURPOSES` that fits best: the dataset's, the one of dataset and task, or the task's."""
+    for key in (dataset, f"{dataset} {task}"):
+        if key in PURPOSES:
+            return PURPOSES[key]
+    return PURPOSES[task]
 
 
 def purpose(model_type: str, results: Results) -> str:
     """The first sentence: what the model does and what it is not good for."""
-    name, task = dataset_name(results), results["task"]
-    does, not_for = PURPOSES.get(name) or PURPOSES.get(f"{name} {task}") or PURPOSES[task]
+    does, not_for = purpose_of(dataset_name(results), results["task"])
     size = millions(results["parameters"])
     return (
         f"{FAMILIES[model_type]} with {size} parameters that {does}: a miniature for research on the shapes of "
@@ -167,24 +204,30 @@ def purpose(model_type: str, results: Results) -> str:
 
 def standing(results: Results) -> str:
     """The main score with its uncertainty, beside the best simple guess."""
-    evidence, metric = results["evidence"], results["main_metric"].removeprefix("eval_")
-    value, unit = named_metrics(results)[metric], UNITS.get(results["task"], "rows")
+    evidence = results["evidence"]
+    metric = results["main_metric"].removeprefix("eval_")
+    value = named_metrics(results)[metric]
     error = score_error(metric, value, results)
-    sure = f" ± {error:.3f} (standard error by the choice of rows)" if error is not None else ""
-    text = f"Held-out {metric.replace('_', ' ')} ({direction(evidence)}): **{value:.3f}**{sure} on "
-    text += f"{results['rows']:,} {unit}."
+    text = f"Held-out {metric.replace('_', ' ')} ({direction(evidence)}): **{value:.3f}**"
+    if error is not None:
+        text += f" ± {error:.3f} (standard error by the choice of rows)"
+    unit = UNITS.get(results["task"], "rows")
+    text += f" on {results['rows']:,} {unit}."
     best = best_of(evidence)
     if best is None:
         return text
     name, guess = best
-    ahead = gain(value - guess, evidence)
-    if error is not None and abs(ahead) < 3 * error:
-        verdict = "which this model does not clearly beat"
-    elif ahead > 0:
-        verdict = "which this model beats"
-    else:
-        verdict = "**which is better than this model**"
+    verdict = guess_verdict(gain(value - guess, evidence), error)
     return f"{text} The best simple guess ({name}) has {guess:.3f}, {verdict}."
+
+
+def guess_verdict(ahead: float, error: float | None) -> str:
+    """How a model compares with the best simple guess that it is `ahead` of: clearly is by three standard errors."""
+    if error is not None and abs(ahead) < 3 * error:
+        return "which this model does not clearly beat"
+    if ahead > 0:
+        return "which this model beats"
+    return "**which is better than this model**"
 
 
 def links() -> str:
@@ -207,28 +250,32 @@ def seen(results: Results, settings: dict[str, Any]) -> str:
         ratio = tokens / results["parameters"]
         return f"{millions(tokens)} tokens, {ratio:.1f} a parameter ({plural(train['steps'], 'step')})"
     unit = UNITS.get(results["task"], "texts")
-    epochs = train.get("epochs") or 0.0
-    passes = f", {plural(round(epochs), 'epoch')}" if epochs >= 0.995 else ""
-    return f"{millions(rows)} {unit}{passes} ({plural(train['steps'], 'step')})"
+    text = f"{millions(rows)} {unit}"
+    epochs = train.get("epochs")
+    if epochs and epochs >= 0.995:
+        text += f", {plural(round(epochs), 'epoch')}"
+    return f"{text} ({plural(train['steps'], 'step')})"
 
 
 def facts(results: Results, settings: dict[str, Any], own: dict[str, Any]) -> dict[str, str]:
     """What a visitor looks for first."""
     evidence = results["evidence"]
     share = number(own["parameters_over_baseline"], ".0%")
-    role = "the baseline" if own["shape"] == evidence["baseline"] else f"{share} of the baseline's parameters"
+    role = f"{share} of the baseline's parameters"
+    if own["shape"] == evidence["baseline"]:
+        role = "the baseline"
     seeds = ", ".join(map(str, evidence["seeds"]))
-    found = {
+    lines = {
         "Shape": f"{label(own)}, width {own['width']}, MLP {own['mlp']}; {results['parameters']:,} parameters, {role}",
         "Training": f"{seen(results, settings)} of {dataset_name(results)}; seed {results['seed']} of {seeds}",
     }
     if results["shape"].startswith("model_cards/"):
-        found["Started from"] = hub_link(results["shape"].removeprefix("model_cards/"))
+        lines["Started from"] = hub_link(results["shape"].removeprefix("model_cards/"))
     if results["partners"]:
-        found["Published with it"] = ", ".join(map(hub_link, results["partners"]))
-    found["Project and papers"] = links()
-    found["Licence"] = "Apache-2.0 for weights and code; the terms of the data are their owners'"
-    return found
+        lines["Published with it"] = ", ".join(map(hub_link, results["partners"]))
+    lines["Project and papers"] = links()
+    lines["Licence"] = "Apache-2.0 for weights and code; the terms of the data are their owners'"
+    return lines
 
 
 def scores_note(results: Results, own: dict[str, Any]) -> str:
@@ -245,9 +292,10 @@ def certainty(cell: dict[str, Any], evidence: Evidence) -> str:
     interval = cell["interval"]
     if interval is None:
         text = "one pair of runs, which may be chance"
+    elif excludes_zero(interval):
+        text = f"over {cell['pairs']} seeds; the 95 % interval excludes 0"
     else:
-        sure = "excludes" if interval[0] * interval[1] > 0 else "includes"
-        text = f"over {cell['pairs']} seeds; the 95 % interval {sure} 0"
+        text = f"over {cell['pairs']} seeds; the 95 % interval includes 0"
     if cell["verdict"] == NOT_LEARNED:
         return f"{text}; no verdict: the baseline is not clearly better than the best simple guess"
     if cell["pairs"] < MIN_PAIRS:
@@ -291,12 +339,15 @@ def claims(evidence: Evidence) -> str:
 
 
 def learned_note(evidence: Evidence) -> str | None:
-    """What the baseline has to beat, where it does not."""
-    best, base = best_of(evidence), baseline_of(evidence)
+    """What the baseline fails to beat clearly; None where it has learned, or where that is not known."""
+    best = best_of(evidence)
+    base = baseline_of(evidence)
     if base["learned"] is not False or best is None or base["mean"] is None:
         return None
     name, value = best
-    compared = "worse than" if gain(base["mean"] - value, evidence) < 0 else "not clearly better than"
+    compared = "not clearly better than"
+    if gain(base["mean"] - value, evidence) < 0:
+        compared = "worse than"
     why = "What is compared is how fast the shapes begin to learn."
     if has_strays(evidence):
         why = "With the run that failed, its mean is that uncertain."
@@ -306,18 +357,27 @@ def learned_note(evidence: Evidence) -> str | None:
     )
 
 
-def not_learned(found: dict[str, Evidence]) -> str | None:
+def not_learned_line(grid: str, evidence: Evidence) -> str:
+    """The score of a baseline that has not learned, and those of the guesses that it should beat."""
+    base = baseline_of(evidence)
+    text = f"`{grid}` {evidence['metric']} {base['mean']:.3f}"
+    failed = len(stray_seeds(base, evidence))
+    if failed:
+        text += f", the mean of {base['n']} runs of which {failed} failed"
+    name, value = best_of(evidence)
+    text += f", against {value:.3f} ({name})"
+    for guess in guesses_of(evidence):
+        if guess["name"] == AS_MANY_ROWS:
+            text += f", or {guess['value']:.3f} from as many rows as the runs read"
+    return text
+
+
+def not_learned(grids: dict[str, Evidence]) -> str | None:
     """The grids of a task whose baseline has not learned, with its score and what it should beat; None without."""
     lines = []
-    for grid, evidence in found.items():
-        if learned_note(evidence) is None:
-            continue
-        base, (name, value) = baseline_of(evidence), best_of(evidence)
-        failed = len(stray_seeds(base, evidence))
-        why = f", the mean of {base['n']} runs of which {failed} failed" if failed else ""
-        text = f"`{grid}` {evidence['metric']} {base['mean']:.3f}{why}, against {value:.3f} ({name})"
-        fewer = [each["value"] for each in evidence.get("guesses") or () if each["name"] == AS_MANY_ROWS]
-        lines.append(text + "".join(f", or {each:.3f} from as many rows as the runs read" for each in fewer))
+    for grid, evidence in grids.items():
+        if learned_note(evidence) is not None:
+            lines.append(not_learned_line(grid, evidence))
     if not lines:
         return None
     return (
@@ -328,14 +388,15 @@ def not_learned(found: dict[str, Evidence]) -> str | None:
 
 def row_errors_of(evidence: Evidence) -> list[str]:
     """Of each published shape: its difference, the error by the choice of rows, the sd over seeds."""
-    base, lines = baseline_of(evidence), []
+    base = baseline_of(evidence)
     cells = {cell["shape"]: cell for cell in evidence["cells"]}
-    for each in evidence.get("row_errors") or ():
-        cell = cells[each["shape"]]
+    lines = []
+    for published in evidence.get("row_errors") or ():
+        cell = cells[published["shape"]]
         shared = cell["values"].keys() & base["values"].keys()
         differences = [cell["values"][seed] - base["values"][seed] for seed in sorted(shared)]
-        ahead = gain(each["difference"], evidence)
-        text = f"{cell['layers']} × {cell['heads']} {ahead:+.3f}, {each['error']:.3f} by rows"
+        ahead = gain(published["difference"], evidence)
+        text = f"{cell['layers']} × {cell['heads']} {ahead:+.3f}, {published['error']:.3f} by rows"
         if len(differences) > 1:
             text += f", {statistics.stdev(differences):.3f} over seeds"
         lines.append(text)
@@ -344,17 +405,21 @@ def row_errors_of(evidence: Evidence) -> list[str]:
 
 def rows_note(evidence: Evidence, rows: int | None) -> str | None:
     """What the intervals are conditional on, and how much the choice of rows adds where that is known."""
-    text = ""
+    notes = []
     if len(evidence["seeds"]) > 1:
-        text = "Intervals are over seeds, conditional on the same held-out rows, and not corrected for their number. "
+        notes.append(
+            "Intervals are over seeds, conditional on the same held-out rows, and not corrected for their number."
+        )
     pairs = row_errors_of(evidence)
     if pairs and rows:
-        text += (
+        notes.append(
             f"Another choice of {rows:,} rows would move a difference, too. Of the published pairs, one run each: "
             f"difference from the baseline (plus is better), its standard error by the choice of rows, and the sd of "
             f"such differences over the seeds: {'; '.join(pairs)}."
         )
-    return text.strip() or None
+    if not notes:
+        return None
+    return " ".join(notes)
 
 
 def strays_note(evidence: Evidence) -> str | None:
@@ -370,13 +435,15 @@ def strays_note(evidence: Evidence) -> str | None:
 
 def reference_note(evidence: Evidence) -> str | None:
     """transformers' own model beside the baseline."""
-    base, peer = baseline_of(evidence), evidence["reference"]
+    base = baseline_of(evidence)
+    peer = evidence["reference"]
     if peer is not None:
         return (
             "transformers' own model of the baseline's shape, tuned and trained alike, at learning rate "
             f"{peer['learning_rate']:g}: {score(peer, '.4f')}; the baseline here: {score(base, '.4f')}."
         )
-    if (evidence["overrides"] or {}).get("implementation") == "transformers":
+    overrides = evidence["overrides"]
+    if overrides and overrides.get("implementation") == "transformers":
         return None
     return "transformers' own model of the baseline's shape has not been trained this way."
 
@@ -417,21 +484,43 @@ def glossary(evidence: Evidence) -> str:
     )
 
 
+def overrides_listed(overrides: dict[str, Any] | None) -> str:
+    """`max_steps 300, warmup_steps 30`; empty without overrides."""
+    if not overrides:
+        return ""
+    return ", ".join(f"{key} {value}" for key, value in overrides.items())
+
+
 def how_trained(evidence: Evidence) -> str:
     """A grid's recipe with its overrides, and where its weights start from."""
     text = f"Recipe `{evidence['recipe']}`"
-    differs = ", ".join(f"{key} {value}" for key, value in (evidence["overrides"] or {}).items())
-    if differs:
-        text += f" with {differs}"
+    overrides = overrides_listed(evidence["overrides"])
+    if overrides:
+        text += f" with {overrides}"
     if evidence.get("start_from"):
-        seed = "" if evidence.get("start_seed") is None else f"seed {evidence['start_seed']} of "
-        text += f"; from the weights of {seed}`{evidence['start_from']}`"
+        start = f"`{evidence['start_from']}`"
+        if evidence.get("start_seed") is not None:
+            start = f"seed {evidence['start_seed']} of {start}"
+        text += f"; from the weights of {start}"
     return f"{text}."
 
 
 def rows_of(results: Results) -> str:
     """What the training data is counted in: language models pack documents into rows of one length."""
-    return "documents" if results["task"] in LANGUAGE_MODELS else "rows"
+    if results["task"] in LANGUAGE_MODELS:
+        return "documents"
+    return "rows"
+
+
+def tuning_seeds(tuning: dict[str, Any]) -> str:
+    """`seed 101`, `seeds 101, 102`; cards from before there could be several hold `seed` alone."""
+    seeds = tuning.get("seeds")
+    if not seeds:
+        return f"seed {tuning['seed']}"
+    listed = ", ".join(map(str, seeds))
+    if len(seeds) == 1:
+        return f"seed {listed}"
+    return f"seeds {listed}"
 
 
 def chosen(evidence: Evidence, unit: str) -> str:
@@ -440,20 +529,22 @@ def chosen(evidence: Evidence, unit: str) -> str:
     if tuning is None:
         return "The learning rate was the same for every cell and was not tuned; nor was anything else."
     rates = ", ".join(f"{rate:g}" for rate in evidence["learning_rates"])
-    shorter = ", ".join(f"{key} {value}" for key, value in (tuning["overrides"] or {}).items())
-    seeds = tuning.get("seeds") or [tuning["seed"]]  # one in cards that were written before there could be several
-    with_seeds = f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
+    overrides = overrides_listed(tuning["overrides"])
     text = (
-        f"Only the learning rate was tuned for each cell, among {rates}, with {with_seeds} on "
+        f"Only the learning rate was tuned for each cell, among {rates}, with {tuning_seeds(tuning)} on "
         f"{tuning['holdout']:,} {unit} of the training split that are not reported"
     )
-    return f"{text}, in runs of {shorter}, which may favour what learns quickly." if shorter else f"{text}."
+    if overrides:
+        text += f", in runs of {overrides}, which may favour what learns quickly"
+    return f"{text}."
 
 
 def seeds_limit(evidence: Evidence) -> str:
     """How many seeds there are, and what a verdict would need."""
     seeds = len(evidence["seeds"])
-    margin = "a margin" if evidence["margin"] is None else f"a margin of {evidence['margin']:g}"
+    margin = "a margin"
+    if evidence["margin"] is not None:
+        margin += f" of {evidence['margin']:g}"
     rule = f"p < {MAX_P:g} against {margin} fixed before the first run, corrected over the tasks"
     if seeds < MIN_PAIRS:
         return f"Seeds a cell: {seeds}. “No loss of quality” would need {MIN_PAIRS} or more, and {rule}."
@@ -466,7 +557,7 @@ def seeds_limit(evidence: Evidence) -> str:
 def limits(evidence: Evidence, results: Results) -> list[str]:
     """What a reader might take for granted and should not."""
     cell = evidence["cells"][0]
-    found = [
+    untested = [
         f"One width ({cell['width']}), one MLP width ({cell['mlp']}), one recipe and one length of training; larger "
         "models and longer training may order the cells otherwise.",
         seeds_limit(evidence),
@@ -474,13 +565,14 @@ def limits(evidence: Evidence, results: Results) -> list[str]:
         "Speed on accelerators, long inputs, and robustness to other data.",
     ]
     if results["task"] in LANGUAGE_MODELS and not results.get("continuations"):
-        found.append("What the model has learned by heart from its training text.")
-    return found
+        untested.append("What the model has learned by heart from its training text.")
+    return untested
 
 
 def limits_of_inputs(config: Any, results: Results) -> str:
     """Where the recipe cut the inputs, in tokens; nothing for images, which have one size."""
-    length, positions = results["recipe"].get("max_length"), getattr(config, "max_position_embeddings", None)
+    length = results["recipe"].get("max_length")
+    positions = getattr(config, "max_position_embeddings", None)
     if length is None or positions is None:
         return ""
     if positions > length:
@@ -493,13 +585,15 @@ def limits_of_inputs(config: Any, results: Results) -> str:
 
 def training(config: Any, results: Results, settings: dict[str, Any]) -> str:
     """How long it was trained and where its losses ended."""
-    train, smoothing = results["train"], results["recipe"].get("label_smoothing_factor")
-    smoothed = f" (with labels smoothed by {smoothing:g}, which raises it)" if smoothing else ""
-    ended = number(train.get("loss"), ".4f")
-    held_out = number(named_metrics(results).get("loss"), ".4f")
+    smoothing = results["recipe"].get("label_smoothing_factor")
+    smoothing_note = ""
+    if smoothing:
+        smoothing_note = f" (with labels smoothed by {smoothing:g}, which raises it)"
+    last_loss = number(results["train"].get("loss"), ".4f")
+    held_out_loss = number(named_metrics(results).get("loss"), ".4f")
     return (
-        f"It read {seen(results, settings)}. Loss at the end: {ended} over the last training steps{smoothed}, "
-        f"{held_out} held out.{limits_of_inputs(config, results)}"
+        f"It read {seen(results, settings)}. Loss at the end: {last_loss} over the last training steps"
+        f"{smoothing_note}, {held_out_loss} held out.{limits_of_inputs(config, results)}"
     )
 
 
@@ -510,50 +604,67 @@ def is_local(results: Results) -> bool:
 
 def data(results: Results) -> str:
     """What it was trained and evaluated on."""
-    evidence, training_data = results["evidence"], results.get("training_data") or {}
-    stated = evidence["data"] or f"{results['dataset']}, as its owners publish it."
+    source = results["evidence"]["data"]
+    if not source:
+        source = f"{results['dataset']}, as its owners publish it."
     unit = rows_of(results)
-    read = f"{training_data['rows']:,} {unit}" if training_data.get("rows") else f"an unknown number of {unit}"
+    training_rows = f"an unknown number of {unit}"
+    training_data = results.get("training_data") or {}
+    if training_data.get("rows"):
+        training_rows = f"{training_data['rows']:,} {unit}"
     if training_data.get("sha256"):
-        read += f" (sha256 of what they hold: `{training_data['sha256'][:16]}…`)"
+        training_rows += f" (sha256 of what they hold: `{training_data['sha256'][:16]}…`)"
     evaluated = f"{results['rows']:,}"
     if unit == "documents":
         evaluated += " rows cut from held-out documents"
-    copy = " From a local copy, which no command here makes." if is_local(results) else ""
-    return f"{stated} Trained on {read}, evaluated on {evaluated} (`{results['data_sha256'][:16]}…`).{copy}"
+    text = f"{source} Trained on {training_rows}, evaluated on {evaluated} (`{results['data_sha256'][:16]}…`)."
+    if is_local(results):
+        text += " From a local copy, which no command here makes."
+    return text
 
 
 def commands(results: Results, command: str) -> str:
     """What gets the card's numbers again, and where its rows come from."""
-    name, source, evidence = results["name"], dataset_name(results), results["evidence"]
-    grid, start = evidence["grid"], evidence.get("start_from")
-    named, files, training_files = "", "", ""
+    folder = f"model_cards/{results['name']}"
+    dataset = dataset_name(results)
+    evidence = results["evidence"]
+    verified_files = ""
+    evaluated_files = ""
+    training_files = ""
     if is_local(results):
-        named, files = f" --data_files {source}=FOLDER", " --data_files FOLDER"
-        training_files = f" --data_files {evidence['data_files']}" if evidence.get("data_files") else files
+        verified_files = f" --data_files {dataset}=FOLDER"
+        evaluated_files = " --data_files FOLDER"
+        training_files = evaluated_files
+        if evidence.get("data_files"):
+            training_files = f" --data_files {evidence['data_files']}"
         rows = "FOLDER: the copy described above"
     elif "/" in results["dataset"]:
-        rows = f"rows from the Hub, or --data_files {source}=…"
+        rows = f"rows from the Hub, or --data_files {dataset}=…"
     else:
         rows = "rows are generated"
+    grid = evidence["grid"]
     anew = "every cell, trained anew"
-    if start:
-        anew += f"; names the runs of {start} that it needs"
+    if evidence.get("start_from"):
+        anew += f"; names the runs of {evidence['start_from']} that it needs"
     return (
-        f"leaner verify-cards model_cards/{name}{named}   # {rows}\n"
-        f"leaner evaluate model_cards/{name}{files}\n{command}{training_files}\n"
+        f"leaner verify-cards {folder}{verified_files}   # {rows}\n"
+        f"leaner evaluate {folder}{evaluated_files}\n{command}{training_files}\n"
         f"leaner sweep training/grids/{grid}.yaml --output_dir runs/{grid}{training_files}   # {anew}"
     )
 
 
 def hardware(results: Results) -> str:
     """Hardware, hours and software, of this run and of all runs of the grid."""
-    evidence, train, machine = results["evidence"], results["train"], results["environment"]
+    evidence = results["evidence"]
+    train = results["train"]
+    machine = report.machine(results["environment"])
     software = ", ".join(f"{name} {' and '.join(versions)}" for name, versions in evidence["software"].items())
     commits = ", ".join(f"`{commit[:12]}`" for commit in evidence["commits"]) or "unknown"
-    repeated = f", {evidence['failures']} further attempts failed and were repeated" if evidence["failures"] else ""
+    repeated = ""
+    if evidence["failures"]:
+        repeated = f", {evidence['failures']} further attempts failed and were repeated"
     return (
-        f"This run: {train['seconds']:,.0f} s for {train['steps']:,} steps, {report.machine(machine)}.\n\n"
+        f"This run: {train['seconds']:,.0f} s for {train['steps']:,} steps, {machine}.\n\n"
         f"The grid: {evidence['runs']} runs, {evidence['failed']} of them failed{repeated}, "
         f"{duration(evidence['hours'])} together without failed ones, on {'; '.join(evidence['processor'])}; all of "
         f"them are in `model_cards/grids/{evidence['grid']}/results.csv`. Their software: {software}; commits of this "
@@ -563,7 +674,8 @@ def hardware(results: Results) -> str:
 
 def quoted(text: dict[str, str]) -> str:
     """A prompt in bold and what the model made of it."""
-    return "> " + f"**{text['prompt']}**{text['continuation']}".replace("\n", "\n> ")
+    passage = f"**{text['prompt']}**{text['continuation']}"
+    return "> " + passage.replace("\n", "\n> ")
 
 
 def continuations(results: Results) -> str | None:
@@ -571,24 +683,25 @@ def continuations(results: Results) -> str | None:
     drawn = results.get("continuations")
     if drawn is None:
         return None
-    first, second = (drawn["texts"] * 2)[:2]
-    copy = f"none of {LEAST} words or more"
+    first, second = (drawn["texts"] * 2)[:2]  # a single text is shown twice
+    longest_copy = f"none of {LEAST} words or more"
     if drawn["longest_copy"]:
-        copy = f"“{drawn['longest_copy']}”, {drawn['longest_copy_words']} words"
+        longest_copy = f"“{drawn['longest_copy']}”, {drawn['longest_copy_words']} words"
     return (
         f"The first {drawn['prompt_words']} words (bold) of a held-out document, continued by {drawn['new_tokens']} "
         f"tokens at most, sampled at temperature {drawn['temperature']:g} with seed {drawn['seed']}:\n\n"
         f"{quoted(first)}\n\n<details>\n<summary>Another one, and what was copied</summary>\n\n"
         f"{quoted(second)}\n\nAll {len(drawn['texts'])} are in results.json. The longest run of words that also "
-        f"occurs in a training document: {copy}. `leaner publish` drew and compared them; `leaner verify-cards` "
-        "does not repeat that, since sampling differs from one machine to another.\n\n</details>"
+        f"occurs in a training document: {longest_copy}. `leaner publish` drew and compared them; "
+        "`leaner verify-cards` does not repeat that, since sampling differs from one machine to another.\n\n</details>"
     )
 
 
 def beside_about(other: Evidence, evidence: Evidence) -> str:
     """How the cells of another grid were trained, and what they may be compared with."""
-    apart = OTHER_RECIPE if other["recipe"] != evidence["recipe"] else BESIDE_TIMES
-    return f"{how_trained(other)} {apart}"
+    if other["recipe"] == evidence["recipe"]:
+        return f"{how_trained(other)} {BESIDE_TIMES}"
+    return f"{how_trained(other)} {OTHER_RECIPE}"
 
 
 COMPARISON_INTRO = (
@@ -623,15 +736,18 @@ def caution(settings: dict[str, Any]) -> str:
 def run_training(results: Results, settings: dict[str, Any]) -> str:
     """Length, speed, memory and the settings that matter most."""
     train = results["train"]
-    rate, share = train.get("items_per_second"), train.get("input_pipeline_share")
-    speed, ended = "", ""
-    if rate is not None and share is not None:
-        speed = f", {rate:,.1f} rows a second, {share:.1%} of the time waiting for data"
+    length = f"{train['steps']:,} steps in {train['seconds']:,.0f} s"
+    rate = train.get("items_per_second")
+    waiting = train.get("input_pipeline_share")
+    if rate is not None and waiting is not None:
+        length += f", {rate:,.1f} rows a second, {waiting:.1%} of the time waiting for data"
     if train.get("loss") is not None:
-        ended = f", last training loss {train['loss']:.4f}"
-    optimiser = "Muon and AdamW" if settings["muon"] else settings["optim"]
+        length += f", last training loss {train['loss']:.4f}"
+    optimiser = settings["optim"]
+    if settings["muon"]:
+        optimiser = "Muon and AdamW"
     return (
-        f"{train['steps']:,} steps in {train['seconds']:,.0f} s{speed}{ended}; peak memory\n"
+        f"{length}; peak memory\n"
         f"{train['peak_memory_bytes'] / 2**30:.2f} GiB ({train['peak_memory_kind']}). Seed {results['seed']}, "
         f"optimiser\n{optimiser}, highest learning rate {results['learning_rate']:.4g}, "
         f"schedule {settings['lr_scheduler_type']}, warm-up {settings['warmup_steps']}, "
@@ -649,9 +765,10 @@ def run_hardware(machine: dict[str, Any]) -> str:
     """Device and software of a run."""
     packages = [name for name in ("modeling_leaner", *report.PACKAGES) if name in machine]
     software = ", ".join(f"{name} {machine[name]}" for name in packages)
+    commit = machine.get("git_commit") or "unknown"
     return (
         f"Device: {machine['device']}. Processor: {report.machine(machine)}. Python\n{machine['python']} on "
-        f"{machine['platform']}; {software}; commit {machine.get('git_commit') or 'unknown'}."
+        f"{machine['platform']}; {software}; commit {commit}."
     )
 
 
@@ -672,19 +789,30 @@ def short_data(results: Results) -> str:
     name = dataset_name(results)
     if name == "TinyStories":
         return "TinyStories; 32,957 of 36,181 training stories were sampled from a model"
-    return f"{name}, a local copy that the card describes" if is_local(results) else name
+    if is_local(results):
+        return f"{name}, a local copy that the card describes"
+    return name
 
 
 def grid_about(name: str, evidence: Evidence) -> str:
     """One line on a grid: how it was trained and how far it is."""
-    planned = evidence.get("planned") or len(evidence["seeds"]) * len(evidence["cells"])
+    planned = evidence.get("planned")
+    if not planned:
+        planned = len(evidence["seeds"]) * len(evidence["cells"])
     done = sum(cell["n"] for cell in evidence["cells"])
-    far = "all" if done == planned else f"{done} of {planned}"
+    progress = f"{done} of {planned}"
+    if done == planned:
+        progress = "all"
     seeds = ", ".join(map(str, evidence["seeds"]))
     rates = ", ".join(f"{rate:g}" for rate in evidence["learning_rates"])
-    notes = [f"{label(cell)}: {note}" for cell in evidence["cells"] for note in cell["notes"]]
     text = (
-        f"**{name}:** {how_trained(evidence)} Seeds {seeds}; learning rates {rates}; {far} reported runs finished, "
-        f"{evidence['failed']} failed, {duration(evidence['hours'])}. {reference_note(evidence) or ''}"
-    ).rstrip()
-    return f"{text} Notes: {'; '.join(notes)}." if notes else text
+        f"**{name}:** {how_trained(evidence)} Seeds {seeds}; learning rates {rates}; {progress} reported runs "
+        f"finished, {evidence['failed']} failed, {duration(evidence['hours'])}."
+    )
+    reference = reference_note(evidence)
+    if reference is not None:
+        text += f" {reference}"
+    notes = [f"{label(cell)}: {note}" for cell in evidence["cells"] for note in cell["notes"]]
+    if notes:
+        text += f" Notes: {'; '.join(notes)}."
+    return text
