@@ -21,7 +21,9 @@ from .rendering import fill_card
 from .snippets import snippet
 
 
-FIGURE, CURVES, METRICS = "evidence.png", "training.png", "metrics.jsonl"
+FIGURE = "evidence.png"
+CURVES = "training.png"
+METRICS = "metrics.jsonl"
 PUBLISHED = {  # of results.json beside `folders.FIELDS`, of a published folder; what ends in ? may be missing or null
     str: "name cell weights_sha256 data_sha256 training_data.sha256?",
     list: "partners",
@@ -95,7 +97,9 @@ class RunCardContext:
 def run_card(folder: Path, run: Run) -> str:
     """The card of a run that is not published: its own numbers, nothing to compare them with."""
     results = run.results
-    where = folder.name if folder.is_absolute() else folder.as_posix()
+    where = folder.as_posix()
+    if folder.is_absolute():
+        where = folder.name  # a card names no path on somebody's disk
     context = RunCardContext(
         metadata=metadata(results, run.config.model_type),
         name=f"{results['shape']} on {results['dataset']}",
@@ -118,23 +122,25 @@ def write_run_card(folder: Path) -> None:
 
 
 def beside(evidence: dict[str, Any]) -> list[Beside]:
-    """The cells of the grid beside this one, and of the one beside that."""
+    """What a card says of the grid beside its own, of the grid beside that one, and so on."""
     other = evidence["beside"]
     if other is None:
         return []
-    here = Beside(
+    nearest = Beside(
         summary=f"the grid <code>{other['grid']}</code>",
         about=wording.beside_about(other, evidence),
         table=tables.comparison(other, own=""),
         claims=wording.claims(other),
     )
-    return [here, *beside(other)]
+    return [nearest, *beside(other)]
 
 
 def published_card(folder: Path, run: Run) -> str:
     """The text of a published folder's card. Raises ValueError as of `own_cell`."""
-    results, config = run.results, run.config
-    evidence, name = results["evidence"], results["name"]
+    results = run.results
+    config = run.config
+    name = results["name"]
+    evidence = results["evidence"]
     own = own_cell(folder, config, results)
     context = ModelCardContext(
         metadata=metadata(results, config.model_type, hub=evidence["hub"]),
@@ -169,8 +175,9 @@ def published_card(folder: Path, run: Run) -> str:
 
 
 def own_cell(folder: Path, config: Any, results: dict[str, Any]) -> dict[str, Any]:
-    """The cell that the folder is of. Raises ValueError where its numbers are not the folder's."""
-    evidence, file = results["evidence"], folder / "results.json"
+    """The cell of this folder's shape. Raises ValueError where it is missing or its numbers are not the folder's."""
+    file = folder / "results.json"
+    evidence = results["evidence"]
     own = next((cell for cell in evidence["cells"] if cell["shape"] == results["cell"]), None)
     if own is None:
         raise ValueError(f"{file}: cell is {results['cell']!r}, expected a shape of evidence.cells")
@@ -184,16 +191,17 @@ def own_cell(folder: Path, config: Any, results: dict[str, Any]) -> dict[str, An
         ("parameters", own["parameters"], results["parameters"]),
         ("values", own["values"].get(str(results["seed"])), main),
     ]
-    for field, here, there in fields:
-        if here != there:
+    for field, stated, expected in fields:
+        if stated != expected:
             place = f"evidence.cells.{field}"
-            raise ValueError(f"{file}: {place} is {here} for {own['shape']}, expected {there} of this model")
+            raise ValueError(f"{file}: {place} is {stated} for {own['shape']}, expected {expected} of this model")
     return own
 
 
 def check_published(folder: Path, results: dict[str, Any]) -> None:
     """Raises ValueError, naming file and field, where something that the card says is missing or of another type."""
-    file, values = folder / "results.json", report.flat(folder / "results.json", results)
+    file = folder / "results.json"
+    values = report.flat(file, results)
     report.check_fields(file, values, PUBLISHED)
     with complete(file):
         check_evidence_fields(file, values, "evidence.")
@@ -211,7 +219,7 @@ def check_published(folder: Path, results: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def complete(file: Path) -> Iterator[None]:
-    """Raises ValueError where a field is missing or wrong that lies so deep that no list of fields has it."""
+    """Errors of a field too deep for the lists of fields become a ValueError that names the file."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
@@ -233,7 +241,7 @@ def render(folder: Path) -> tuple[str, dict[str, Any]]:
 
 
 def write_card(folder: Path) -> None:
-    """README.md, of a published folder also its figures and `.eval_results/`; each whole, and once all is known."""
+    """Writes README.md, and for a published folder its figures and `.eval_results/`, once everything is checked."""
     text, results = render(folder)
     if "evidence" in results:
         with complete(folder / "results.json"):
@@ -255,12 +263,16 @@ def main(argv: list[str]) -> None:
     about = "Write README.md from config.json and results.json; without a folder, all published ones and the index."
     parser = argparse.ArgumentParser(prog="leaner card", description=about)
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a run folder or a published one")
-    folders, cards = parser.parse_args(argv).folders, Path("model_cards")
+    given = parser.parse_args(argv).folders
+    cards = Path("model_cards")
     try:
-        for folder in folders or sorted(path.parent for path in cards.glob("*/results.json")):
+        folders = given
+        if not given:
+            folders = sorted(path.parent for path in cards.glob("*/results.json"))
+        for folder in folders:
             write_card(folder)
             print(folder / "README.md")
-        if not folders:
+        if not given:
             print(write_index(cards))
     except (ValueError, OSError) as error:
         raise SystemExit(f"leaner card: {' '.join(str(error).split())}") from error

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..experiments.comparison import row_error
-from ..experiments.evidence import KINDS, dataset_name, kind
-from .wording import Evidence, best_of, direction, has_strays, stray_seeds
+from ..experiments.evidence import KINDS, baseline_of, dataset_name, kind
+from .wording import Evidence, best_of, direction, gain, has_strays, interval_of, stray_seeds
 
 
 COLOURS = dict(zip(KINDS, ("tab:blue", "tab:cyan", "tab:orange", "tab:red")))
@@ -28,9 +28,15 @@ def png(figure: Figure) -> bytes:
 
 
 def colours_of(evidence: Evidence) -> list[str]:
-    """One per cell: that of its kind in every figure."""
+    """One colour per cell; a kind has the same in every figure."""
     further = itertools.cycle(FURTHER)
-    return [COLOURS.get(kind(cell, evidence)) or next(further) for cell in evidence["cells"]]
+    colours = []
+    for cell in evidence["cells"]:
+        colour = COLOURS.get(kind(cell, evidence))
+        if colour is None:
+            colour = next(further)
+        colours.append(colour)
+    return colours
 
 
 def draw_seeds(axis: Axes, place: int, values: list[float], colour: str) -> None:
@@ -43,13 +49,17 @@ def draw_seeds(axis: Axes, place: int, values: list[float], colour: str) -> None
         axis.plot([mean, mean], [place - 0.4, place + 0.4], color=colour, linewidth=2)
 
 
-def draw_row_error(axis: Axes, evidence: Evidence, rows: int, value: float) -> str | None:
-    """The standard error by the choice of rows as a bar below the cells; what it is."""
-    error = row_error(evidence["metric"], value, rows)
+def draw_row_error(axis: Axes, evidence: Evidence, rows: int) -> str | None:
+    """Draws the standard error by the choice of rows as a bar below the cells; its label, None where it is unknown."""
+    means = [cell["mean"] for cell in evidence["cells"] if cell["mean"] is not None]
+    if not means:
+        return None
+    middle = statistics.fmean(means)
+    error = row_error(evidence["metric"], middle, rows)
     if error is None:
         return None
     place = len(evidence["cells"])
-    axis.errorbar([value], [place], xerr=[error], color="grey", capsize=4, linewidth=1.5)
+    axis.errorbar([middle], [place], xerr=[error], color="grey", capsize=4, linewidth=1.5)
     return f"± 1 standard error\nby choice of {rows:,} rows"
 
 
@@ -66,43 +76,62 @@ def draw_bars(axis: Axes, evidence: Evidence, values: list[float | None], title:
         axis.spines[side].set_visible(False)
 
 
+def parameters_in_millions(cell: dict[str, Any]) -> float:
+    """The length of a cell's bar; zero where its parameters are unknown."""
+    if cell["parameters"] is None:
+        return 0.0
+    return cell["parameters"] / 1e6
+
+
+def milliseconds(cell: dict[str, Any]) -> float | None:
+    """The time of inference of one input; None where it was not measured."""
+    if not cell["latency"]:
+        return None
+    return cell["latency"]["1"]["seconds"] * 1e3
+
+
 def evidence_figure(results: dict[str, Any]) -> bytes:
     """PNG of a grid's cells, a line each: every seed's metric, parameters, and milliseconds where they are known."""
     evidence = results["evidence"]
     cells = evidence["cells"]
     timed = any(cell["latency"] for cell in cells)
     figure = Figure((10, 1.6 + 0.6 * len(cells)), layout="constrained")
-    widths = [3, 1, 1] if timed else [3, 1]
+    widths = [3, 1]
+    if timed:
+        widths = [3, 1, 1]
     axis, *bars = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
     labels = [f"{cell['layers']} layers ×\n{cell['heads']} heads of {cell['head_dim']}" for cell in cells]
     for place, (cell, colour) in enumerate(zip(cells, colours_of(evidence))):
         draw_seeds(axis, place, list(cell["values"].values()), colour)
-    means = [cell["mean"] for cell in cells if cell["mean"] is not None]
-    scale = draw_row_error(axis, evidence, results["rows"], statistics.fmean(means)) if means else None
-    axis.set_yticks(range(len(cells) + (scale is not None)), labels + ([scale] if scale else []), fontsize=8)
+    row_error_label = draw_row_error(axis, evidence, results["rows"])
+    if row_error_label is not None:
+        labels.append(row_error_label)
+    axis.set_yticks(range(len(labels)), labels, fontsize=8)
     axis.invert_yaxis()
     axis.grid(axis="x", alpha=0.3)
     axis.margins(x=0.08)
     note_guess(axis, evidence)
-    draw_bars(bars[0], evidence, [(cell["parameters"] or 0) / 1e6 for cell in cells], "parameters, millions", ".2f")
+    draw_bars(bars[0], evidence, [parameters_in_millions(cell) for cell in cells], "parameters, millions", ".2f")
     if timed:
-        times = [cell["latency"]["1"]["seconds"] * 1e3 if cell["latency"] else None for cell in cells]
-        draw_bars(bars[1], evidence, times, "one input, ms", ".1f")
+        draw_bars(bars[1], evidence, [milliseconds(cell) for cell in cells], "one input, ms", ".1f")
     seeds = len(evidence["seeds"])
-    dots = f"{seeds} seeds a shape, each a dot, the bar their mean" if seeds > 1 else "one seed a shape"
+    dots = "one seed a shape"
+    if seeds > 1:
+        dots = f"{seeds} seeds a shape, each a dot, the bar their mean"
     figure.suptitle(f"{dataset_name(results)}: {dots}", fontsize=10)
     return png(figure)
 
 
 def note_guess(axis: Axes, evidence: Evidence) -> None:
-    """The metric's name and direction; the best guess as a line where it is within the picture, else in words."""
+    """Labels the axis with metric, direction and best guess; a guess within the picture is also a dotted line."""
     text = f"{evidence['metric']}, {direction(evidence)}"
     best = best_of(evidence)
     if best is not None:
+        guess, value = best
+        text += f"; best simple guess ({guess}) {value:.3f}"
         low, high = axis.get_xlim()
-        text += f"; best simple guess ({best[0]}) {best[1]:.3f}"
-        if low <= best[1] <= high:
-            axis.axvline(best[1], color="grey", linestyle=":")
+        if low <= value <= high:
+            axis.axvline(value, color="grey", linestyle=":")
             text += ", dotted"
     axis.set_xlabel(text, fontsize=9)
 
@@ -134,11 +163,11 @@ TITLES = {
 KIND_NAMES = {"more heads": "twice the heads", "fewer layers": "half the layers", "both": "both"}
 
 
-def comparisons(found: dict[str, Evidence]) -> list[Comparison]:
+def comparisons(grids: dict[str, Evidence]) -> list[Comparison]:
     """The lines of the forest plot, from the evidence of each grid by its name."""
     lines = []
     for grid, title in TITLES.items():
-        evidence = found.get(grid)
+        evidence = grids.get(grid)
         if evidence is None:
             continue
         for cell in evidence["cells"]:
@@ -150,29 +179,34 @@ def comparisons(found: dict[str, Evidence]) -> list[Comparison]:
 
 def compared(title: str, name: str, cell: dict[str, Any], evidence: Evidence) -> Comparison:
     """One cell against the baseline; the median of the seeds where a run failed."""
-    base = next(each for each in evidence["cells"] if each["shape"] == evidence["baseline"])
-    sign = 1 if evidence["higher_is_better"] else -1
+    base = baseline_of(evidence)
     seeds = [seed for seed in cell["values"] if seed in base["values"]]
-    differences = [sign * (cell["values"][seed] - base["values"][seed]) for seed in seeds]
-    interval, middle, reference = cell["interval"], sign * cell["difference"], base["mean"]
-    failed = len({*stray_seeds(cell, evidence), *stray_seeds(base, evidence)})
+    differences = [gain(cell["values"][seed] - base["values"][seed], evidence) for seed in seeds]
+    failed = {*stray_seeds(cell, evidence), *stray_seeds(base, evidence)}
     if has_strays(evidence):
+        difference = statistics.median(differences)
         interval = None
-        middle = statistics.median(differences)
-        reference = statistics.median(base["values"].values())
+        baseline = statistics.median(base["values"].values())
+    else:
+        difference = gain(cell["difference"], evidence)
+        interval = interval_of(cell, evidence)
+        baseline = base["mean"]
+    guess = None
     best = best_of(evidence)
+    if best is not None:
+        _, guess = best
     return Comparison(
         group=title,
         name=name,
         metric=evidence["metric"],
-        difference=middle,
-        interval=None if interval is None else sorted(sign * limit for limit in interval),
+        difference=difference,
+        interval=interval,
         differences=differences,
         margin=evidence["margin"],
-        baseline=reference,
-        guess=None if best is None else best[1],
+        baseline=baseline,
+        guess=guess,
         learned=base["learned"],
-        failed=failed,
+        failed=len(failed),
     )
 
 
@@ -191,7 +225,12 @@ THEMES = {  # as of GitHub's
     "dark": Theme(text="#e6edf3", faint="#848d97", band="#12324f", mark="#58a6ff"),
 }
 WIDTH = 8.6  # inches of 96 pixels: a README's width
-GROUP, NAME, NUMBERS, BASELINE, GUESS = -0.747, -0.70, 1.03, 1.56, 1.73  # columns, in shares of a panel's width
+# Columns, in shares of a panel's width:
+GROUP = -0.747
+NAME = -0.70
+NUMBERS = 1.03
+BASELINE = 1.56
+GUESS = 1.73
 FOOTER = (
     "Bar: 95 % interval over seeds, paired, not corrected for their number. Diamond: median, where a run failed. "
     "Small dots: seeds\n(arrow: outside). Band: the margin fixed before the first run. 8 × 3: the baseline's own "
@@ -222,21 +261,30 @@ def forest(lines: list[Comparison], theme: str, form: str = "svg") -> bytes:
             draw_panel(axis, panel, colours)
             axis.set_xlabel(title, fontsize=8.5, color=colours.text)
         figure.text(0.006, 0.008, FOOTER, fontsize=7.8, color=colours.faint, linespacing=1.4)
+        metadata = None
+        if form == "svg":
+            metadata = {"Date": None}  # equal lines give equal files
         content = io.BytesIO()
-        metadata = {"Date": None} if form == "svg" else None
         figure.savefig(content, format=form, transparent=True, metadata=metadata, dpi=192)
     return content.getvalue()
 
 
 def limits(panel: list[Comparison]) -> tuple[float, float]:
-    """The ends of a panel's axis: intervals and seeds are within, but for those of a comparison with a failed run."""
-    ends = [0.0]
+    """The ends of a panel's axis, which holds all intervals, and the seeds of comparisons without a failed run."""
+    shown = [0.0]
     for line in panel:
-        ends += line.interval or [line.difference]
-        ends += [] if line.failed else line.differences
-        ends += [] if line.margin is None else [-line.margin, line.margin]
-    room = 0.06 * (max(ends) - min(ends))
-    return min(ends) - room, max(ends) + room
+        if line.interval is None:
+            shown.append(line.difference)
+        else:
+            shown.extend(line.interval)
+        if not line.failed:
+            shown.extend(line.differences)
+        if line.margin is not None:
+            shown.extend((-line.margin, line.margin))
+    low = min(shown)
+    high = max(shown)
+    room = 0.06 * (high - low)
+    return low - room, high + room
 
 
 def draw_panel(axis: Axes, panel: list[Comparison], colours: Theme) -> None:
@@ -266,8 +314,12 @@ def draw_heading(axis: Axes, place: int, lines: list[Comparison], colours: Theme
     first = lines[0]
     write(axis, GROUP, place, f"{first.group}, {len(first.differences)} seeds", colours.text, "bold")
     write(axis, BASELINE, place, f"{first.baseline:.3f}", colours.text)
-    guess = "–" if first.guess is None else f"{first.guess:.3f}"
-    write(axis, GUESS, place, guess if first.learned else f"{guess} †", colours.text)
+    guess = "–"
+    if first.guess is not None:
+        guess = f"{first.guess:.3f}"
+    if not first.learned:
+        guess += " †"
+    write(axis, GUESS, place, guess, colours.text)
     if first.margin is not None:
         middle = place + (len(lines) + 1) / 2
         axis.barh(middle, 2 * first.margin, len(lines) + 0.1, -first.margin, color=colours.band)
@@ -288,23 +340,29 @@ def draw_line(axis: Axes, place: float, line: Comparison, colours: Theme) -> Non
         axis.plot([low], [place + 0.24], "<", color=colours.faint, markersize=4, clip_on=False)
     if max(line.differences) > high:
         axis.plot([high], [place + 0.24], ">", color=colours.faint, markersize=4, clip_on=False)
+    mark = "D"
     if line.interval is not None:
+        mark = "o"
         axis.plot(line.interval, [place, place], color=colours.mark, linewidth=2.2, solid_capstyle="butt")
-    axis.plot([line.difference], [place], "o" if line.interval else "D", color=colours.mark, markersize=5.5)
+    axis.plot([line.difference], [place], mark, color=colours.mark, markersize=5.5)
     write(axis, NAME, place, line.name, colours.text)
     write(axis, NUMBERS, place, numbers(line), colours.text)
 
 
 def signed(value: float) -> str:
-    """Three places with a sign, four where three would say zero."""
+    """A number with its sign, to three places, or to four where three would say zero."""
     text = f"{value:+.3f}"
-    return f"{value:+.4f}" if float(text) == 0 else text
+    if float(text) == 0:
+        return f"{value:+.4f}"
+    return text
 
 
 def numbers(line: Comparison) -> str:
-    """The difference and its interval."""
+    """The difference and its interval; where a run failed, that it is the median, and how many runs failed."""
     if line.interval is not None:
         low, high = line.interval
         return f"{signed(line.difference)} ({signed(low)} to {signed(high)})"
-    failed = f", {line.failed} of {len(line.differences)} failed" if line.failed else ""
-    return f"{signed(line.difference)} median{failed}"
+    text = f"{signed(line.difference)} median"
+    if line.failed:
+        text += f", {line.failed} of {len(line.differences)} failed"
+    return text

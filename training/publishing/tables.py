@@ -26,27 +26,36 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def in_bold(values: Iterable[str], bold: bool) -> list[str]:
-    """The cells of a line, in bold where asked for."""
-    return [f"**{value}**" if bold and value else value for value in values]
+def in_bold(text: str) -> str:
+    """The text in bold; an empty one stays empty."""
+    if not text:
+        return text
+    return f"**{text}**"
 
 
 def scores(results: Results) -> str:
     """The metrics of these very weights, with the standard error by the choice of rows where one is known."""
     lines = []
     for name, value in named_metrics(results).items():
+        uncertainty = "–"
         error = score_error(name, value, results)
-        lines.append((name, f"{value:.4g}", "–" if error is None else f"± {error:.3f}"))
+        if error is not None:
+            uncertainty = f"± {error:.3f}"
+        lines.append((name, f"{value:.4g}", uncertainty))
     return markdown(("metric", "value", "standard error by the choice of rows"), lines)
 
 
 def guesses(evidence: Evidence) -> str:
     """What can be had without a transformer, in the grid's metric."""
-    if found := evidence.get("guesses"):
-        header = ["without a transformer", *(each["name"] for each in found)]
-        return markdown(header, [[evidence["metric"], *(f"{each['value']:.4f}" for each in found)]])
+    fitted = evidence.get("guesses")
+    if fitted:
+        names = [guess["name"] for guess in fitted]
+        values = [f"{guess['value']:.4f}" for guess in fitted]
+        return markdown(["without a transformer", *names], [[evidence["metric"], *values]])
     chance = evidence["cells"][0].get("chance")
-    return "" if chance is None else f"A guess that reads nothing has {chance:.4f}."
+    if chance is None:
+        return ""
+    return f"A guess that reads nothing has {chance:.4f}."
 
 
 def difference(cell: dict[str, Any], evidence: Evidence) -> str:
@@ -57,13 +66,33 @@ def difference(cell: dict[str, Any], evidence: Evidence) -> str:
         return "–"
     text = f"{gain(cell['difference'], evidence):+.3f}"
     interval = interval_of(cell, evidence)
-    return text if interval is None else f"{text} ({interval[0]:+.3f} to {interval[1]:+.3f})"
+    if interval is None:
+        return text
+    low, high = interval
+    return f"{text} ({low:+.3f} to {high:+.3f})"
+
+
+def times_of(cell: dict[str, Any], batch: str) -> dict[str, Any]:
+    """The times of inference at a batch size; empty where they were not measured."""
+    if not cell["latency"]:
+        return {}
+    return cell["latency"].get(batch, {})
 
 
 def milliseconds(cell: dict[str, Any]) -> str:
-    """Inference of one input."""
-    times = (cell["latency"] or {}).get("1", {})
-    return number(times and times["seconds"] * 1e3, ".1f")
+    """The time of inference of one input."""
+    times = times_of(cell, "1")
+    if not times:
+        return "–"
+    return number(times["seconds"] * 1e3, ".1f")
+
+
+def throughput(cell: dict[str, Any]) -> str:
+    """Inputs a second in batches of 32."""
+    times = times_of(cell, "32")
+    if not times:
+        return "–"
+    return number(times["items_per_second"], ",.0f")
 
 
 def size(cell: dict[str, Any]) -> str:
@@ -73,72 +102,108 @@ def size(cell: dict[str, Any]) -> str:
 
 def comparison(evidence: Evidence, own: str) -> str:
     """The cells, a line each, this model's in bold: size, score, difference, speed."""
-    medians = has_strays(evidence)
-    header = [
+    comparison_name = "difference, + is better (95 % interval)"
+    compared = difference
+    if has_strays(evidence):
+        comparison_name = "median, failed runs"
+        compared = median_score
+    header = (
         "layers × heads × head size",
         "parameters",
         f"{evidence['metric']} ({direction(evidence)}), mean ± sd (seeds)",
-        "difference, + is better (95 % interval)",
+        comparison_name,
         "inference, ms",
-    ]
-    if medians:
-        header[3] = "median, failed runs"
+    )
     lines = []
     for cell in evidence["cells"]:
-        compared = median_score(cell, evidence) if medians else difference(cell, evidence)
         name = f"{cell['layers']} × {cell['heads']} × {cell['head_dim']}"
-        values = (name, size(cell), score(cell, ".4f"), compared, milliseconds(cell))
-        lines.append(in_bold(values, cell["shape"] == own))
+        line = [name, size(cell), score(cell, ".4f"), compared(cell, evidence), milliseconds(cell)]
+        if cell["shape"] == own:
+            line = [in_bold(value) for value in line]
+        lines.append(line)
     return markdown(header, lines)
 
 
 def details(evidence: Evidence, own: str) -> str:
     """The cells, a column each, this model's in bold."""
-    columns = [column(cell, evidence) for cell in evidence["cells"]]
-    bold = [cell["shape"] == own for cell in evidence["cells"]]
-    shapes = [cell["shape"] for cell in evidence["cells"]]
-    header = ["", *(in_bold([shape], chosen)[0] for shape, chosen in zip(shapes, bold))]
-    lines = [
-        [name, *(in_bold([values[name]], chosen)[0] for values, chosen in zip(columns, bold))] for name in columns[0]
-    ]
+    columns = []
+    for cell in evidence["cells"]:
+        values = {"": cell["shape"], **column(cell, evidence)}
+        if cell["shape"] == own:
+            values = {name: in_bold(value) for name, value in values.items()}
+        columns.append(values)
+    header, *lines = [[name, *(values[name] for values in columns)] for name in columns[0]]
     return markdown(header, lines)
+
+
+def against_baseline(cell: dict[str, Any], evidence: Evidence) -> str:
+    """A cell's difference from the baseline, plus = better, to four places."""
+    if cell["shape"] == evidence["baseline"]:
+        return "baseline"
+    value = cell["difference"]
+    if not value:  # unknown, or a zero, which has no better side
+        return number(value, "+.4f")
+    return number(gain(value, evidence), "+.4f")
+
+
+def bracketed_interval(cell: dict[str, Any], evidence: Evidence) -> str:
+    """The interval of a cell's difference, plus = better, to four places."""
+    interval = interval_of(cell, evidence)
+    if interval is None:
+        return "–"
+    low, high = interval
+    return f"[{low:+.4f}, {high:+.4f}]"
+
+
+def runs_at_a_time(cell: dict[str, Any]) -> str:
+    """How many runs shared the machine while the cell was trained."""
+    counts = " or ".join(map(str, cell["jobs"]))
+    if counts == "":
+        return "–"
+    return counts
+
+
+def gibibytes(count: int | None) -> str:
+    """A number of bytes in GiB, a dash where it is unknown."""
+    if count is None:
+        return "–"
+    return f"{count / 2**30:.2f}"
 
 
 def column(cell: dict[str, Any], evidence: Evidence) -> dict[str, str]:
     """One cell's column: what the row is called → its value."""
-    times, interval = cell["latency"] or {}, interval_of(cell, evidence)
-    one, many = (times.get(batch, {}) for batch in ("1", "32"))
-    at_a_time = " or ".join(map(str, cell["jobs"])) or "–"
-    memory = cell["peak_memory_bytes"]
-    metric = f"{evidence['metric']} ({direction(evidence)})" if evidence["metric"] else "metric, not yet known"
-    apart = "baseline"
-    if cell["shape"] != evidence["baseline"]:
-        apart = number(cell["difference"] and gain(cell["difference"], evidence), "+.4f")
+    metric = "metric, not yet known"
+    if evidence["metric"]:
+        metric = f"{evidence['metric']} ({direction(evidence)})"
     return {
         "layers × heads × head size": f"{cell['layers']} × {cell['heads']} × {cell['head_dim']}",
         f"{metric}, mean ± sd (seeds)": score(cell, ".4f"),
-        "against the baseline, same seeds, + is better": apart,
-        "95 % interval of it": "–" if interval is None else f"[{interval[0]:+.4f}, {interval[1]:+.4f}]",
+        "against the baseline, same seeds, + is better": against_baseline(cell, evidence),
+        "95 % interval of it": bracketed_interval(cell, evidence),
         "parameters": number(cell["parameters"], ",d"),
         "of the baseline's": number(cell["parameters_over_baseline"], ".0%"),
         f"FLOPs of a forward pass, {cell['length']} tokens": f"{cell['flops_forward'] / 1e6:,.1f}M",
         "cache bytes a token (bf16)": number(cell["kv_bytes_per_token"], ",d"),
         "κ before → after training": f"{number(cell['kappa_start'], '.3g')} → {number(cell['kappa_end'], '.3g')}",
         "learning rate": number(cell["learning_rate"], "g"),
-        "training, seconds (runs at a time)": f"{number(cell['seconds'], ',.0f')} ({at_a_time})",
-        "training, largest memory, GiB": number(memory and memory / 2**30, ".2f"),
+        "training, seconds (runs at a time)": f"{number(cell['seconds'], ',.0f')} ({runs_at_a_time(cell)})",
+        "training, largest memory, GiB": gibibytes(cell["peak_memory_bytes"]),
         "inference, batch 1, ms": milliseconds(cell),
-        "inference, batch 32, inputs/s": number(many and many["items_per_second"], ",.0f"),
+        "inference, batch 32, inputs/s": throughput(cell),
     }
 
 
 def verdict(cell: dict[str, Any], evidence: Evidence) -> str:
     """A cell's verdict in a word or two."""
     if cell["shape"] == evidence["baseline"]:
-        return "not learned" if cell["learned"] is False else ""
+        if cell["learned"] is False:
+            return "not learned"
+        return ""
     if cell["verdict"] == NOT_LEARNED:
         return "no verdict"
-    return "see above" if cell["verdict"].startswith(NON_INFERIOR) else "undecided"
+    if cell["verdict"].startswith(NON_INFERIOR):
+        return "see above"
+    return "undecided"
 
 
 def fine_tuned(evidence: Evidence) -> str | None:
@@ -146,17 +211,7 @@ def fine_tuned(evidence: Evidence) -> str | None:
     if not evidence["fine_tuned"]:
         return None
     shapes = [cell["shape"] for cell in evidence["cells"]]
-    lines = []
-    for each in evidence["fine_tuned"]:
-        cells = {cell["shape"]: cell for cell in each["cells"]}
-        values = [score(cells[shape], ".4f") if shape in cells else "not run" for shape in shapes]
-        guess = number(each.get("guess"), ".4f")
-        if each.get("learned") is False:
-            guess += ", not learned"
-        name = f"`{each['grid']}`, {each['metric']} ({direction(each)})"
-        name += ", weights published" if each["published"] else ""
-        start = "its own" if each["start_seed"] is None else f"seed {each['start_seed']}'s"
-        lines.append((name, start, *values, guess))
+    lines = [fine_tuned_line(tuned, shapes) for tuned in evidence["fine_tuned"]]
     about = (
         "Mean ± sd (seeds) on the validation split; the pretraining is each seed's own or one seed's for all. Not "
         "learned: not clearly better than the best simple guess. The numbers come from the results.csv of the grids "
@@ -165,22 +220,39 @@ def fine_tuned(evidence: Evidence) -> str | None:
     return f"{about}\n\n{markdown(('task', 'pretraining', *shapes, 'best guess'), lines)}"
 
 
+def fine_tuned_line(tuned: Evidence, shapes: list[str]) -> tuple[str, ...]:
+    """One grid of fine-tuning, as of the header of `fine_tuned`."""
+    name = f"`{tuned['grid']}`, {tuned['metric']} ({direction(tuned)})"
+    if tuned["published"]:
+        name += ", weights published"
+    start = "its own"
+    if tuned["start_seed"] is not None:
+        start = f"seed {tuned['start_seed']}'s"
+    score_of = {cell["shape"]: score(cell, ".4f") for cell in tuned["cells"]}
+    guess = number(tuned.get("guess"), ".4f")
+    if tuned.get("learned") is False:
+        guess += ", not learned"
+    return (name, start, *(score_of.get(shape, "not run") for shape in shapes), guess)
+
+
 def run_scores(results: Results) -> str:
     """The lines of a run's metrics, the main one first, and of the guess that reads nothing."""
-    way = "higher" if results["higher_is_better"] else "lower"
     main = results["main_metric"].removeprefix("eval_")
-    values = {
-        f"**{name}** ({way} is better)" if name == main else name: value
-        for name, value in named_metrics(results).items()
-    }
-    if chance := results.get("chance"):
+    values = {}
+    for name, value in named_metrics(results).items():
+        if name == main:
+            name = f"**{name}** ({direction(results)})"
+        values[name] = value
+    chance = results.get("chance")
+    if chance:
         values[f"{chance['name']}, for comparison"] = chance["value"]
+    if not values:
+        return "| not evaluated | | | |"
     about = f"{results['rows']:,} | {results['split']}"
-    lines = [f"| {name} | {value:.4f} | {about} |" for name, value in values.items()]
-    return "\n".join(lines) or "| not evaluated | | | |"
+    return "\n".join(f"| {name} | {value:.4f} | {about} |" for name, value in values.items())
 
 
-def all_cells(found: dict[str, Evidence]) -> str:
+def all_cells(grids: dict[str, Evidence]) -> str:
     """Every cell of several grids, a line each, after each grid the best simple guess."""
     header = (
         "grid, metric",
@@ -195,13 +267,16 @@ def all_cells(found: dict[str, Evidence]) -> str:
         "inference, ms",
     )
     lines = []
-    for name, evidence in found.items():
-        for place, cell in enumerate(evidence["cells"]):
-            way = "higher" if evidence["higher_is_better"] else "lower"
-            first = f"`{name}`, {evidence['metric']} ({way} is better)"
-            lines.append((first if place == 0 else "", *cell_line(cell, evidence)))
-        if best := best_of(evidence):
-            lines.append(("", f"best guess: {best[0]}", f"{best[1]:.4f}", *[""] * (len(header) - 3)))
+    for grid, evidence in grids.items():
+        grid_name = f"`{grid}`, {evidence['metric']} ({direction(evidence)})"
+        for cell in evidence["cells"]:
+            lines.append((grid_name, *cell_line(cell, evidence)))
+            grid_name = ""  # on the grid's first line alone
+        best = best_of(evidence)
+        if best is not None:
+            guess, value = best
+            empty = [""] * (len(header) - 3)
+            lines.append(("", f"best guess: {guess}", f"{value:.4f}", *empty))
     return markdown(header, lines)
 
 
