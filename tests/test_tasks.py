@@ -10,6 +10,7 @@ from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.settings.arguments import parse
 from modeling_leaner.training.tasks import tasks
+from modeling_leaner.training.tasks.registry import TASKS
 from scipy import stats
 from sklearn import metrics as reference
 from training_data import documents, labelled, merged, pictures, write_shape
@@ -23,7 +24,7 @@ def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordp
     defaults = ["--task", kind, "--max_length", "24", "--preprocessing_workers", "1"]
     arguments = parse(None, merged(defaults, words))
     texts = [text for column in tasks.text_columns(rows) for text in rows[column]]
-    task = tasks.TASKS[kind](arguments, config, train_tokenizer(texts, tokenizer, 300, 24, family))
+    task = TASKS[kind](arguments, config, train_tokenizer(texts, tokenizer, 300, 24, family))
     task.configure(rows)
     return task, task.prepare(rows, "made up", training=False).with_format("numpy")
 

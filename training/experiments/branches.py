@@ -19,7 +19,7 @@ from ..running.loading import resized, task_of, with_fields
 from ..running.run_folder import STARTED, write_recipe
 from ..running.trainer import whole_checkpoints
 from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments, parse
-from ..tasks.tasks import TASKS
+from ..tasks.registry import TASKS
 from .grid import Grid, GridError
 
 

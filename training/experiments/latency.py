@@ -22,7 +22,7 @@ from ..running import report
 from ..running.loading import resized, with_fields
 from ..running.timing import take_turns
 from ..settings.repeated import CommandParser
-from ..tasks.tasks import TASKS
+from ..tasks.registry import TASKS
 from .grid import Grid, GridError, load_grid
 from .runs import settings
 

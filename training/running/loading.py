@@ -21,11 +21,13 @@ from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import ConversionError, from_lean_config
 from modeling_leaner.shapes import family_of, shape_names
+from modeling_leaner.slimming.operations import drop_pooler
 
 from ..data.sources import Rows, check_cache, first_rows
 from ..data.tokenizer import KINDS, VocabularyTooSmall, save_whole, train_tokenizer
 from ..settings.arguments import RecipeArguments
-from ..tasks.tasks import TASKS, Task, fitting
+from ..tasks.registry import TASKS
+from ..tasks.tasks import Task, fitting
 
 
 def has_weights(source: str) -> bool:
@@ -160,12 +162,19 @@ def resized(config: LeanConfig, arguments: RecipeArguments) -> LeanConfig:
 def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
     """Raises ValueError where the shape's family has no head for the task."""
     task = TASKS[arguments.task]
-    if task.head not in config.task_heads:
-        possible = ", ".join(name for name, other in TASKS.items() if other.head in config.task_heads)
+    if not is_possible(task, config):
+        possible = ", ".join(name for name, other in TASKS.items() if is_possible(other, config))
         raise ValueError(
             f"task: {arguments.task} is not for {config.model_type} ({arguments.shape}), which has {possible}"
         )
     return task
+
+
+def is_possible(task: type[Task], config: LeanConfig) -> bool:
+    """Whether a family has the head of a task; a task of bare models is for every family that reads text."""
+    if task.head == "":
+        return hasattr(config, "vocab_size")
+    return task.head in config.task_heads
 
 
 def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str, object]) -> LeanConfig:
@@ -216,7 +225,7 @@ def check_weights(source: str, model: PreTrainedModel) -> None:
             raise ValueError(f"{source}: {name}: {bad:,} of {tensor.numel():,} values are NaN or infinite")
 
 
-HEADS = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler")
+HEADS = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler", "pooler")
 
 
 def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, complete: bool = False) -> PreTrainedModel:
@@ -242,7 +251,7 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, comp
         except ConversionError as error:
             raise ValueError(f"implementation: {error}") from error
     if not has_weights(source):
-        return auto_class.from_config(config, **attention)
+        return without_unused_pooler(auto_class.from_config(config, **attention), task)
     options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
     model, info = auto_class.from_pretrained(source, config=config, **attention, **options)
     new = HEADS
@@ -255,4 +264,11 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, comp
     if missing:
         raise ValueError(f"{source}: no trained {', '.join(sorted(missing)[:3])} for {arguments.task}")
     check_weights(source, model)
+    return without_unused_pooler(model, task)
+
+
+def without_unused_pooler(model: PreTrainedModel, task: Task) -> PreTrainedModel:
+    """A bare model without the pooling layer that no task reads."""
+    if task.head == "" and getattr(model, "pooler", None) is not None:
+        return drop_pooler(model)
     return model

@@ -298,7 +298,10 @@ class LeanTrainer(Trainer):
     # Loss
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """The model's own; label smoothing and mixup here, since they need every logit."""
+        """The task's, or the model's own; label smoothing and mixup here, since they need every logit."""
+        if self.task.has_own_loss:
+            loss, outputs = self.task.loss(model, inputs, num_items_in_batch)
+            return (loss, outputs) if return_outputs else loss
         labels = inputs.get("labels")
         smoothing = 0.0
         if model.training:

@@ -26,6 +26,7 @@ from .repeated import RepeatedKey, given_options, load_yaml
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 TASKS = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
+TASKS += ("embedding",)
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
 NOT_IN_RECIPES = ("shape", "resume", "restart", "output_dir", "resume_from_checkpoint")
 NOT_IN_RECIPES += ("do_train", "do_eval", "do_predict")
@@ -77,6 +78,8 @@ class RecipeArguments(TrainingArguments):
     whole_word_masking: bool = option(False, "masked-lm: mask all pieces of a word together")
     doc_stride: int = option(64, "question-answering: tokens that neighbouring windows share")
     metric: str | None = option(None, "the metric that counts; left out, the task's")
+    teacher: str | None = option(None, "embedding: folder or Hub id of the model whose vectors are learned")
+    split_sentences: bool = option(False, "embedding: every sentence of 20 to 220 characters is a row")
 
     # Images
     image_size: int | None = option(None, "pixels of an image's side for a new model; left out, the shape's")

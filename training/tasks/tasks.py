@@ -1,4 +1,4 @@
-"""The five tasks: which columns they read, how rows become tensors, what is masked or cropped, how quality is read.
+"""The tasks with a head, and what all share: which columns they read, how rows become tensors, what is masked or cropped, how quality is read.
 
 Rows are prepared once, in parallel, and cached. What is random (masks, crops, mixup) happens on the device, drawn by a
 generator of each row's place in the run: a baseline and its twin, one process or eight, a run and its continuation all
@@ -19,7 +19,7 @@ from PIL import Image as PILImage
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 from torch.nn import functional as F
-from transformers import EvalPrediction, PreTrainedTokenizerBase
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
@@ -174,6 +174,7 @@ class Task:
     name: str
     head: str
     regression = False
+    has_own_loss = False
     classes: dict[str, int] | None = None  # of a classification, name to number
     data_sha256: str | None = None  # of the evaluation rows' contents
     training_data: dict[str, object] | None = None  # number and hash of the rows that are trained on
@@ -226,6 +227,14 @@ class Task:
         if isinstance(outputs, tuple):
             return outputs[0]
         return outputs
+
+    def loss(self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None) -> tuple[torch.Tensor, Batch]:
+        """Loss and outputs of a task that has a loss of its own, `has_own_loss`; the others have their model's.
+
+        Args:
+            items: rows of all batches of a step, by which a sum is divided; None for the mean of this batch.
+        """
+        raise NotImplementedError
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         """The metrics over all rows, from what `reduce` kept."""
@@ -856,8 +865,3 @@ class QuestionAnswering(TextTask):
         examples = zip(self.examples["id"], self.examples["answers"])
         references = {row_id: answers["text"] for row_id, answers in examples}
         return question_answering.exact_match_and_f1(predicted, references)
-
-
-TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (ImageClassification, MaskedLM, CausalLM, SequenceClassification, QuestionAnswering)
-}

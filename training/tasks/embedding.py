@@ -1,0 +1,159 @@
+"""The task on sentence vectors: learn a teacher's, be scored on pairs of sentences by their likeness."""
+
+import re
+from functools import partial
+
+import numpy as np
+import torch
+from datasets import IterableDataset
+from scipy import stats
+from torch.nn import functional as F
+from transformers import EvalPrediction, PreTrainedModel
+
+from modeling_leaner.slimming.scores import mean_over_tokens
+
+from ..data.sources import Rows
+from .tasks import LABEL_COLUMNS, Batch, Prepare, TextTask, check_text, column_names, find_column, require_columns
+from .teacher import load_teacher, with_teacher
+
+
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+SENTENCE_LENGTHS = range(20, 221)  # characters
+RANKS = 10  # of the mean reciprocal rank
+
+
+class Embedding(TextTask):
+    """A vector per text, the mean over its tokens.
+
+    With `teacher` the vectors learn to point where the teacher's do (loss: 1 − cosine), and the metric is their cosine.
+    With `text_pair_column` nothing is learned: pairs with a number in `label_column` give Spearman's correlation of
+    the number and the cosine, pairs without give the mean reciprocal rank of the second text among all second texts.
+    """
+
+    name = "embedding"
+    head = ""  # the bare model
+    has_own_loss = True
+    metrics = ("cosine", "spearman", "mrr", "loss")
+
+    def columns(self) -> list[str]:
+        columns = list(self.texts)
+        if self.label_column is not None:
+            columns.append(self.label_column)
+        return columns
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        if isinstance(train, IterableDataset):
+            raise ValueError("streaming: the task embedding needs the whole split")
+        self.texts = self.text_columns_of(self.arguments, train)
+        self.label_column = None
+        self.has_pairs = len(self.texts) == 2
+        if not self.has_pairs:
+            if self.arguments.teacher is None:
+                raise ValueError("teacher: missing; a folder or Hub id whose vectors are learned")
+            return {}
+        candidates = [name for name in LABEL_COLUMNS if name in column_names(train)][:1]
+        if candidates or self.arguments.label_column is not None:
+            self.label_column = find_column(train, self.arguments.label_column, "label_column", candidates)
+        self.metric = "mrr"
+        if self.label_column is not None:
+            self.metric = "spearman"
+        return {}
+
+    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        """Rows of tokens; of a pair two rows, one after the other."""
+        if training and self.has_pairs:
+            raise ValueError("text_pair_column: pairs are evaluated on, not trained on; leave it out to learn vectors")
+        require_columns(rows, self.columns(), source)
+        settings = (self.texts, self.label_column, self.length, self.arguments.split_sentences, self.tokenizer_key())
+        read = Prepare(partial(self._read, source=source), (self.name, settings))
+        prepared = read(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
+        if len(prepared) == 0:
+            raise ValueError(f"{source}: {self.texts[0]} holds no sentence")
+        if self.has_pairs:
+            return prepared
+        teacher = load_teacher(self.arguments.teacher, self.config, self.processing)
+        return with_teacher(prepared, teacher, source)
+
+    def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
+        for column in self.texts:
+            check_text(batch, column, indices, source)
+        columns = [batch[column] for column in self.texts]
+        texts = [text for row in zip(*columns) for text in row]
+        if self.arguments.split_sentences and not self.has_pairs:
+            texts = [sentence for text in texts for sentence in sentences(text)]
+        tokens = self.processing(
+            texts, truncation=True, max_length=self.length, padding=False, return_attention_mask=False
+        )
+        prepared = {"input_ids": tokens["input_ids"], "length": [len(ids) for ids in tokens["input_ids"]]}
+        if self.has_pairs:
+            numbers = [0.0] * len(indices)
+            if self.label_column is not None:
+                numbers = self._numbers(batch, indices, source)
+            prepared["labels"] = [number for number in numbers for _ in self.texts]
+        return prepared
+
+    def _numbers(self, batch: dict[str, list], indices: list[int], source: str) -> list[float]:
+        """Raises ValueError for a label that is no finite number."""
+        for index, value in zip(indices, batch[self.label_column]):
+            if not isinstance(value, int | float) or not np.isfinite(value):
+                raise ValueError(f"{source}: {self.label_column}, row {index}: {value!r} is no number")
+        return [float(value) for value in batch[self.label_column]]
+
+    def collate(self, rows: list[dict]) -> Batch:
+        """Token ids and mask (B, T), and `labels`: the teacher's vectors (B, D), or the numbers of the pairs (B)."""
+        labels = torch.tensor(np.array([row["labels"] for row in rows]), dtype=torch.float32)
+        return {**self.collate_text(rows), "labels": labels}
+
+    def loss(self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None) -> tuple[torch.Tensor, Batch]:
+        """Mean over rows of 1 − cosine to the teacher, 0 for pairs; and the vectors (B, D)."""
+        labels = inputs["labels"]
+        tokens = {name: tensor for name, tensor in inputs.items() if name != "labels"}
+        states = model(**tokens).last_hidden_state.float()
+        vectors = mean_over_tokens(states, inputs["attention_mask"])
+        if self.has_pairs:
+            loss = vectors.new_zeros(())
+        else:
+            distances = 1 - F.cosine_similarity(vectors, labels, dim=-1)
+            loss = distances.mean() if items is None else distances.sum() / items
+        return loss, {"loss": loss, "vectors": vectors}
+
+    def score(self, prediction: EvalPrediction) -> dict[str, float]:
+        vectors = unit_vectors(prediction.predictions)
+        if not self.has_pairs:
+            return {"cosine": float((vectors * unit_vectors(prediction.label_ids)).sum(axis=1).mean())}
+        first = vectors[0::2]
+        second = vectors[1::2]
+        if self.label_column is None:
+            return {"mrr": mean_reciprocal_rank(first, second)}
+        cosines = (first * second).sum(axis=1)
+        numbers = prediction.label_ids[0::2]
+        spearman = 0.0  # where it is undefined, since one side is constant
+        if np.ptp(cosines) > 0 and np.ptp(numbers) > 0:
+            spearman = float(stats.spearmanr(cosines, numbers).statistic)
+        return {"spearman": spearman}
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text that have 20 to 220 characters."""
+    parts = [part.strip() for part in SENTENCE_END.split(text)]
+    return [part for part in parts if len(part) in SENTENCE_LENGTHS]
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """(N, D), each of length one."""
+    vectors = vectors.astype(np.float64)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def mean_reciprocal_rank(queries: np.ndarray, documents: np.ndarray) -> float:
+    """Of query i among all documents, document i being the right one: mean of 1/rank, 0 beyond rank 10.
+
+    Documents that are exactly as near as the right one, such as the same text again, do not count against it.
+    """
+    total = 0.0
+    for index, query in enumerate(queries):
+        likeness = documents @ query
+        rank = 1 + int((likeness > likeness[index] + 1e-9).sum())
+        if rank <= RANKS:
+            total += 1 / rank
+    return total / len(queries)
