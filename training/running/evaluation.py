@@ -107,7 +107,7 @@ def evaluation_settings(model: str, words: list[str], scratch: str) -> RecipeArg
 
 
 def load(model: str, words: list[str], scratch: str) -> Evaluation:
-    """A model's evaluation, ready to run: by its own recipe and on its own evaluation rows, unless `words` name others.
+    """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `words` name others.
 
     Raises:
         ValueError: no weights, no task, or the data do not fit; one line that names what is missing.
