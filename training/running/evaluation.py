@@ -18,7 +18,7 @@ from ..settings.repeated import given_options
 from ..tasks.tasks import Task
 from . import report
 from .loading import build_model, has_weights, load_processing, task_of, with_fields
-from .preparation import split_name
+from .preparation import evaluation_split, holdout_key, split_name
 from .trainer import LeanTrainer, scores
 
 
@@ -26,15 +26,17 @@ def saved_recipe(model: str) -> Path | None:
     """`recipe.yaml` beside the weights, where the model was trained by this package."""
     if Path(model).is_dir():
         path = Path(model) / "recipe.yaml"
-        return path if path.is_file() else None
+        if path.is_file():
+            return path
+        return None
     try:
         return Path(hf_hub_download(model, "recipe.yaml"))
     except (HfHubHTTPError, OSError, ValueError):
         return None
 
 
-def known_classes(config: LeanConfig, found: list[str], where: str) -> dict[str, int]:
-    """Numbers of the classes as the model has them, whatever the order in which the rows' classes were found.
+def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str, int]:
+    """Numbers of the classes as the model has them, whatever the order of the `names` of the rows' classes.
 
     Classes without names, in the rows or in the model, go by their number.
 
@@ -42,13 +44,27 @@ def known_classes(config: LeanConfig, found: list[str], where: str) -> dict[str,
         ValueError: the rows have a class that the model does not know.
     """
     known = {name: index for index, name in config.id2label.items()}
-    numbered = found == [str(index) for index in range(len(found))]
-    foreign = found[len(known) :] if numbered else sorted(set(found) - set(known))
+    numbered = names == [str(index) for index in range(len(names))]
+    if numbered:
+        foreign = names[len(known) :]
+    else:
+        foreign = sorted(set(names) - set(known))
     if not foreign:
         return known
     if numbered or set(known) != {f"LABEL_{index}" for index in range(len(known))}:
         raise ValueError(f"{where} does not know the classes {', '.join(foreign[:5])}")
-    return {name: index for index, name in enumerate(found)}
+    return {name: index for index, name in enumerate(names)}
+
+
+def check_labels(config: LeanConfig, task: Task, source: str, model: str) -> None:
+    """Raises ValueError where the rows have classes and the model was trained on numbers, or the other way round."""
+    if task.classes is not None and config.num_labels == 1:
+        wanted = "numbers"
+    elif task.regression and config.num_labels != 1:
+        wanted = f"one of {config.num_labels} classes"
+    else:
+        return
+    raise ValueError(f"{source}: {task.label_column}: not what {model} was trained on, which is {wanted}")
 
 
 class Evaluation(NamedTuple):
@@ -63,11 +79,11 @@ class Evaluation(NamedTuple):
     split: str
 
 
-def load(model: str, words: list[str], scratch: str) -> Evaluation:
-    """The model's own recipe, or the task that `words` name, and its evaluation rows, or those that `words` name.
+def evaluation_settings(model: str, words: list[str], scratch: str) -> RecipeArguments:
+    """The settings of the model's own recipe, where there is one, and of `words`, which win over it.
 
     Raises:
-        ValueError: no weights, no task, or the data do not fit; one line that names what is missing.
+        ValueError: no such model, no weights, or no task; or `words` set what evaluation does not read.
     """
     if Path(model).is_dir() and not has_weights(model):
         raise ValueError(f"{model}: no model.safetensors in this folder")
@@ -84,30 +100,42 @@ def load(model: str, words: list[str], scratch: str) -> Evaluation:
     fixed = {"shape": model, "output_dir": scratch, "eval_strategy": "no", "save_strategy": "no"}
     fixed["implementation"] = "lean"  # whichever was trained, this family's was saved
     if given & {"data_files", "dataset", "eval_split"} and not given & {"holdout", "tuning_holdout"}:
-        fixed["holdout"] = fixed["tuning_holdout"] = 0  # those were rows of the model's own data
-    arguments = parse(None if recipe is None else str(recipe), words, needed=("task",), fixed=fixed)
-    config, held_out = load_config(model), arguments.holdout or arguments.tuning_holdout
+        fixed |= {"holdout": 0, "tuning_holdout": 0}  # those were rows of the model's own data
+    if recipe is None:
+        return parse(None, words, needed=("task",), fixed=fixed)
+    return parse(str(recipe), words, needed=("task",), fixed=fixed)
+
+
+def load(model: str, words: list[str], scratch: str) -> Evaluation:
+    """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `words` name others.
+
+    Raises:
+        ValueError: no weights, no task, or the data do not fit; one line that names what is missing.
+    """
+    arguments = evaluation_settings(model, words, scratch)
+    config = load_config(model)
+    held_out = holdout_key(arguments) is not None
     if arguments.eval_split == "none" and not held_out:
         raise ValueError(f"{model}: it was trained without evaluation rows; --eval_split NAME says which to take")
     processing = load_processing(arguments, config, None)
-    rows = load_training(arguments)[1] if held_out else load_evaluation(arguments)
-    split = split_name(arguments)
-    source = describe(arguments.dataset, arguments.train_split if held_out else split, arguments.data_files)
+    if held_out:
+        _, rows = load_training(arguments)
+    else:
+        rows = load_evaluation(arguments)
+    source = describe(arguments.dataset, evaluation_split(arguments), arguments.data_files)
     task = task_of(arguments, config)(arguments, config, processing)
     fields = task.configure(rows)
-    labelled = task.regression or task.classes is not None
-    if labelled and task.regression != (config.num_labels == 1):
-        wanted = "numbers" if task.classes else f"one of {config.num_labels} classes"
-        raise ValueError(f"{source}: {task.label_column}: not what {model} was trained on, which is {wanted}")
+    check_labels(config, task, source, model)
     if task.classes is not None:
         task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")
     config = with_fields(config, arguments, {})
     prepared = task.prepare(rows, source, training=False).with_format("numpy")
-    return Evaluation(arguments, config, task, prepared, content_sha256(rows, task.columns()), source, split)
+    data_sha256 = content_sha256(rows, task.columns())
+    return Evaluation(arguments, config, task, prepared, data_sha256, source, split_name(arguments))
 
 
 def evaluate(model: str, words: list[str]) -> dict[str, object]:
-    """Metrics of a model from its weights alone; rows, and errors, as of `load`."""
+    """Metrics of a model from its weights alone, on the rows of `load`; raises what `load` raises."""
     with tempfile.TemporaryDirectory() as scratch:
         arguments, config, task, prepared, data_sha256, source, split = load(model, words, scratch)
         network = build_model(arguments, config, task, complete=True)

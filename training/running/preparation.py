@@ -20,29 +20,49 @@ def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | 
         task = task_class(arguments, config, processing)
         config = with_fields(config, arguments, task.configure(train))
         task.config = config
-        held = arguments.holdout or arguments.tuning_holdout
-        names = [
-            describe(arguments.dataset, split, arguments.data_files)
-            for split in (arguments.train_split, arguments.train_split if held else arguments.eval_split)
-        ]
         if arguments.streaming:
             train = train.shuffle(seed=arguments.seed, buffer_size=10_000)
-        found, train = train, task.prepare(train, names[0], training=True).with_format("numpy")
-        task.training_data = training_data(found, task, bool(arguments.data_files))
-        if held_out is not None:
-            prepared = task.prepare(held_out, names[1], training=False).with_format("numpy")
-            task.data_sha256, held_out = content_sha256(held_out, task.columns()), prepared
-    return task, config, train, held_out
+        train_source = describe(arguments.dataset, arguments.train_split, arguments.data_files)
+        prepared_train = task.prepare(train, train_source, training=True).with_format("numpy")
+        task.training_data = training_data(train, task, bool(arguments.data_files))
+        if held_out is None:
+            return task, config, prepared_train, None
+        held_out_source = describe(arguments.dataset, evaluation_split(arguments), arguments.data_files)
+        prepared_held_out = task.prepare(held_out, held_out_source, training=False).with_format("numpy")
+        task.data_sha256 = content_sha256(held_out, task.columns())
+    return task, config, prepared_train, prepared_held_out
 
 
 def training_data(rows: Rows, task: Task, local: bool) -> dict[str, object]:
-    """How many rows are trained on, the hash of their text (to decode all images would take long), and if local."""
-    text = "Image" not in task.head
-    count = len(rows) if hasattr(rows, "__len__") else None
-    return {"rows": count, "sha256": content_sha256(rows, task.columns()) if text else None, "local": local}
+    """How many rows are trained on, the hash of their text, and whether they are local; None where it is not known."""
+    count = None
+    if hasattr(rows, "__len__"):
+        count = len(rows)
+    sha256 = None  # of images: to decode them all would take long
+    if "Image" not in task.head:
+        sha256 = content_sha256(rows, task.columns())
+    return {"rows": count, "sha256": sha256, "local": local}
+
+
+def holdout_key(arguments: RecipeArguments) -> str | None:
+    """The setting that takes the evaluation rows out of the training split; None where they have their own split."""
+    if arguments.tuning_holdout:
+        return "tuning_holdout"
+    if arguments.holdout:
+        return "holdout"
+    return None
+
+
+def evaluation_split(arguments: RecipeArguments) -> str:
+    """The split that the evaluation rows come from."""
+    if holdout_key(arguments) is None:
+        return arguments.eval_split
+    return arguments.train_split
 
 
 def split_name(arguments: RecipeArguments) -> str:
-    """What was evaluated on."""
-    held = "tuning_holdout" if arguments.tuning_holdout else "holdout" if arguments.holdout else None
-    return f"{held} of {arguments.train_split}" if held else arguments.eval_split
+    """The evaluation rows as results.json names them: their split, or what was taken out of the training split."""
+    key = holdout_key(arguments)
+    if key is None:
+        return arguments.eval_split
+    return f"{key} of {arguments.train_split}"

@@ -17,7 +17,9 @@ from . import report
 from .trainer import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
 
 
-RECIPE, STARTED, LOCK = "recipe.yaml", "started.json", ".lock"
+RECIPE = "recipe.yaml"
+STARTED = "started.json"
+LOCK = ".lock"
 # What may differ when a run goes on: where data lie, how it reports, and how its batch is shared out.
 CHANGEABLE = {"data_files", "preprocessing_workers", "disable_tqdm", "logging_steps", "report_to", "save_total_limit"}
 CHANGEABLE |= {"per_device_train_batch_size", "gradient_accumulation_steps"}
@@ -57,7 +59,9 @@ def settings_of(arguments: RecipeArguments) -> dict[str, object]:
 
 def write_recipe(folder: Path, arguments: RecipeArguments, recipe: str | None) -> None:
     """Writes `recipe.yaml` of a run."""
-    source = f"; from {Path(recipe).name}" if recipe else ""
+    source = ""
+    if recipe:
+        source = f"; from {Path(recipe).name}"
     text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(settings_of(arguments))
     report.write_bytes(folder / RECIPE, text.encode())
 
@@ -69,7 +73,7 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
         ValueError: the folder holds a run and `resume` is not set, or a run with other settings, or something else;
             or all its checkpoints are damaged and `restart` is not set.
     """
-    folder, settings = Path(arguments.output_dir), settings_of(arguments)
+    folder = Path(arguments.output_dir)
     saved = folder / RECIPE
     if not saved.is_file():
         if any(not path.name.startswith(".") for path in folder.glob("*")):
@@ -77,11 +81,7 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
         return None
     if not arguments.resume:
         raise ValueError(f"{folder} holds a run already: --resume continues it, --output_dir takes another folder")
-    before = yaml.safe_load(saved.read_text(encoding="utf-8"))
-    for key in sorted({*before, *settings} - CHANGEABLE):
-        if before.get(key) != settings.get(key):
-            was, asked = (f"{values[key]!r}" if key in values else "not set" for values in (before, settings))
-            raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
+    check_settings(saved, settings_of(arguments))
     whole = [path for path in whole_checkpoints(folder) if unreadable(path) is None]
     if whole:
         return whole[-1]
@@ -90,19 +90,36 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
     return None
 
 
+def check_settings(saved: Path, settings: dict[str, object]) -> None:
+    """Raises ValueError for the first setting of a run that differs from the saved one and may not be changed."""
+    before = yaml.safe_load(saved.read_text(encoding="utf-8"))
+    for key in sorted({*before, *settings} - CHANGEABLE):
+        if before.get(key) != settings.get(key):
+            was = shown(before, key)
+            asked = shown(settings, key)
+            raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
+
+
+def shown(settings: dict[str, object], key: str) -> str:
+    """The value of a setting as messages show it."""
+    if key not in settings:
+        return "not set"
+    return repr(settings[key])
+
+
 def check_none_was_whole(folder: Path) -> None:
     """Raises ValueError where a folder without a whole checkpoint has had one: its steps are not thrown away unasked.
 
     A single checkpoint without `complete.json` is what a run leaves that was killed while it wrote the first one.
     """
-    there = checkpoints(folder)
-    if len(there) > 1 or any((path / COMPLETE).exists() for path in there):
-        damages = "; ".join(f"{path.name}: {damage(path) or unreadable(path)}" for path in there)
+    paths = checkpoints(folder)
+    if len(paths) > 1 or any((path / COMPLETE).exists() for path in paths):
+        damages = "; ".join(f"{path.name}: {damage(path) or unreadable(path)}" for path in paths)
         raise ValueError(f"{folder}: every checkpoint is damaged ({damages}); --resume --restart begins at step 0")
 
 
 def finished_results(folder: Path) -> dict[str, object] | None:
-    """results.json of a run that came to its end, card and weights included; None where something is missing."""
+    """results.json of a run that came to its end; None where it, the card or the weights are missing."""
     if not (folder / "README.md").is_file() or not any(folder.glob("model*.safetensors")):
         return None
     try:
@@ -123,7 +140,7 @@ def compare_start(arguments: RecipeArguments, task: Task, train: Rows, held_out:
     """What a run starts with: rows, classes and batch, as `started.json` has them.
 
     Raises:
-        ValueError: the run in the folder was begun with others.
+        ValueError: the run in the folder started with others.
     """
     batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
     now = {"rows a step": batch, "training rows": identity(train), "evaluation rows": identity(held_out)}
@@ -132,15 +149,17 @@ def compare_start(arguments: RecipeArguments, task: Task, train: Rows, held_out:
     if started.is_file():
         before = json.loads(started.read_text(encoding="utf-8"))
         for key, value in now.items():
-            if before.get(key) != value:
-                counted = key == "rows a step"
-                what = f"{before.get(key)} there and {value} here" if counted else "others than at its start"
-                raise ValueError(f"{started}: {key}: {what}; a run goes on with its own")
+            if before.get(key) == value:
+                continue
+            difference = "others than at its start"
+            if key == "rows a step":
+                difference = f"{before.get(key)} there and {value} here"
+            raise ValueError(f"{started}: {key}: {difference}; a run goes on with its own")
     return now
 
 
 def open_folder(arguments: RecipeArguments, recipe: str | None, start: dict[str, object]) -> None:
-    """Writes what the run is into its folder, `start` of `compare_start`; removes what a kill left half written."""
+    """Writes recipe and `start`, from `compare_start`, into a run's folder; removes half-written checkpoints."""
     folder = Path(arguments.output_dir)
     if not (folder / STARTED).is_file():
         write_recipe(folder, arguments, recipe)

@@ -23,7 +23,7 @@ WARM_UP = 2
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """Nothing on stderr, not from C++ either: the profiler writes two lines there each time."""
+    """Nothing is written to stderr, not even from C++: the profiler writes two lines there each time."""
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -35,10 +35,12 @@ def silenced() -> Iterator[None]:
 
 
 def device_of(setting: StepSetting) -> torch.device:
-    """Raises ValueError where a GPU is wanted and none is there."""
-    if setting.device == "gpu" and not torch.cuda.is_available():
+    """The device of the setting; raises ValueError where it is a GPU and the machine has none."""
+    if setting.device != "gpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
         raise ValueError("--device gpu with --measure: this machine has no CUDA device; expected --device cpu")
-    return torch.device("cuda" if setting.device == "gpu" else "cpu")
+    return torch.device("cuda")
 
 
 def made_up_batch(
@@ -56,6 +58,11 @@ def made_up_batch(
     return {"input_ids": ids, "labels": labels}
 
 
+def without_labels(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The inputs of a batch."""
+    return {name: tensor for name, tensor in batch.items() if name != "labels"}
+
+
 class Bench:
     """One shape, built, with its optimiser and two batches: the step's, and one item for latency."""
 
@@ -66,10 +73,8 @@ class Bench:
         self.model = auto_class.from_config(config, **options).to(self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
         self.batch = made_up_batch(config, setting, setting.batch_size, self.device)
-        one = made_up_batch(config, setting, 1, self.device)
-        self.inputs, self.item = (
-            {name: each[name] for name in each if name != "labels"} for each in (self.batch, one)
-        )
+        self.inputs = without_labels(self.batch)
+        self.item = without_labels(made_up_batch(config, setting, 1, self.device))
 
     def train(self) -> None:
         """One step: forward, backward, update; gradients are dropped."""
@@ -89,7 +94,8 @@ class Bench:
             start = perf_counter()
             call()
             return perf_counter() - start
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before = torch.cuda.Event(enable_timing=True)
+        after = torch.cuda.Event(enable_timing=True)
         before.record()
         call()
         after.record()
@@ -97,9 +103,9 @@ class Bench:
         return before.elapsed_time(after) / 1e3
 
     def peak_memory(self) -> int:
-        """Bytes of tensors at the peak of a training step; a step must have been made, for the optimiser's states."""
-        states = [each for state in self.optimizer.state.values() for each in state.values() if each.numel() > 1]
-        held = sum(each.nbytes for each in (*self.model.parameters(), *states, *self.batch.values()))
+        """Bytes of tensors at the peak of a training step; an earlier step must have made the optimiser's states."""
+        states = [tensor for state in self.optimizer.state.values() for tensor in state.values() if tensor.numel() > 1]
+        held = sum(tensor.nbytes for tensor in (*self.model.parameters(), *states, *self.batch.values()))
         if self.device.type == "cuda":
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
@@ -113,12 +119,13 @@ class Bench:
 
 
 def take_turns(timed: Sequence[Callable[[], float]], rounds: int) -> np.ndarray:
-    """What the calls return, their seconds, after rounds that warm up: (calls, rounds)."""
-    return np.array([[call() for call in timed] for _ in range(WARM_UP + rounds)][WARM_UP:]).T
+    """The seconds that the calls return, without those of the rounds that warm up: (calls, rounds)."""
+    seconds = [[call() for call in timed] for _ in range(WARM_UP + rounds)]
+    return np.array(seconds[WARM_UP:]).T
 
 
 def seconds_of(benches: Sequence[Bench], call: Callable[[Bench], None], rounds: int) -> np.ndarray:
-    """Seconds of a call on each bench, (benches, rounds)."""
+    """Seconds of a call on each bench: (benches, rounds)."""
     return take_turns([lambda bench=bench: bench.seconds(lambda: call(bench)) for bench in benches], rounds)
 
 
@@ -144,7 +151,8 @@ def measure(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7
     for name, call in calls.items():
         low, middle, high = np.percentile(seconds_of(benches, call, rounds), (25, 50, 75), axis=1)
         for index, row in enumerate(rows):
-            row[name], row[f"{name}_spread"] = float(middle[index]), float(high[index] - low[index]) / 2
+            row[name] = float(middle[index])
+            row[f"{name}_spread"] = float(high[index] - low[index]) / 2
     for row, bench in zip(rows, benches):
         row["training_items_per_second"] = setting.batch_size / row["training_step_s"]
         row["inference_items_per_second"] = setting.batch_size / row["inference_s"]
