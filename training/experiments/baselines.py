@@ -1,9 +1,8 @@
 """`leaner guesses GRID.yaml`: what simple guesses that read the input score on a grid's task, without a transformer.
 
-A model has learned where it beats the best of them (`comparison.learned`). Each is fitted on the grid's training rows
-and scored on its held-out rows by the task's own metric:
-Where a grid's weights are published, the command also measures how much the choice of held-out rows moves their
-difference (`row_errors.py`).
+A model has learned where it beats the best of them (`comparison.learned`). Where a grid's weights are published, the
+command also measures how much the choice of held-out rows moves their difference (`row_errors.py`). Each guess is
+fitted on the grid's training rows and scored on its held-out rows by the task's own metric:
 
 - texts with a label: the commonest class; logistic regressions on the length, on the first token, on the bag of tokens
   and, of pairs, on how many tokens they share. A number in place of a label: the same as linear regressions.
@@ -67,14 +66,15 @@ def overlaps(rows: Dataset, separator: int) -> np.ndarray:
     shares = []
     for row in rows.with_format("numpy")["input_ids"]:
         middle = np.flatnonzero(row == separator)[0]
-        first, second = set(row[1:middle].tolist()), set(row[middle + 1 :].tolist()) - {separator}
+        first = set(row[1:middle].tolist())
+        second = set(row[middle + 1 :].tolist()) - {separator}
         shares.append(len(first & second) / max(1, len(first | second)))
     return np.array(shares)[:, None]
 
 
 def text_baselines(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[Guess]:
-    """The task's metric of guesses on prepared rows that read the length, the first token, the bag of tokens or the
-    overlap of a pair alone; first that of the commonest class, where there are classes."""
+    """Guesses from prepared rows that read the length, the first token, the bag of tokens or the overlap of a pair
+    alone; before them the commonest class, where there are classes."""
     bins = OneHotEncoder(handle_unknown="ignore").fit(lengths(train))
     starts = OneHotEncoder(handle_unknown="ignore").fit(first_tokens(train))
     vocabulary = len(task.processing)
@@ -92,29 +92,38 @@ def text_baselines(task: SequenceClassification, train: Dataset, held_out: Datas
 def fitted_guesses(
     task: Task, features: dict[str, tuple[object, object]], train: Dataset, held_out: Dataset
 ) -> list[Guess]:
-    """One guess per entry of `features`, which are those of the training and of the held-out rows."""
-    labels, answers = np.asarray(train["labels"][:]), np.asarray(held_out["labels"][:])
+    """One guess per entry of `features`, a pair: those of the training rows and those of the held-out rows.
+
+    Where the task has classes, the commonest one comes before them.
+    """
+    labels = np.asarray(train["labels"][:])
+    answers = np.asarray(held_out["labels"][:])
 
     def guess(name: str, outputs: np.ndarray) -> Guess:
         return {"name": name, "value": float(task.score(EvalPrediction(outputs, answers))[task.metric])}
 
     if task.regression:
-        models = {name: Ridge().fit(seen, labels) for name, (seen, _) in features.items()}
-        return [guess(name, model.predict(features[name][1])[:, None]) for name, model in models.items()]
-    names = np.eye(int(labels.max()) + 1)
-    found = [guess("majority class", np.tile(names[np.bincount(labels).argmax()], (len(answers), 1)))]
+        found = []
+        for name, (of_training, of_held_out) in features.items():
+            model = Ridge().fit(of_training, labels)
+            found.append(guess(name, model.predict(of_held_out)[:, None]))
+        return found
+    one_hot = np.eye(int(labels.max()) + 1)
+    commonest = one_hot[np.bincount(labels).argmax()]
+    found = [guess("majority class", np.tile(commonest, (len(answers), 1)))]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a guess need not be the best of its kind
-        for name, (seen, asked) in features.items():
-            model = LogisticRegression(max_iter=300).fit(seen, labels)
-            found.append(guess(name, names[model.predict(asked)]))
+        for name, (of_training, of_held_out) in features.items():
+            model = LogisticRegression(max_iter=300).fit(of_training, labels)
+            found.append(guess(name, one_hot[model.predict(of_held_out)]))
     return found
 
 
 def small_images(task: ImageClassification, rows: Dataset) -> np.ndarray:
     """(rows, channels × `PIXELS`²): pixels of 0..1, averaged over squares where the images are larger."""
     height, width = task.config.image_shape
-    down, across = max(1, height // PIXELS), max(1, width // PIXELS)
+    down = max(1, height // PIXELS)
+    across = max(1, width // PIXELS)
     parts = []
     for batch in rows.with_format("numpy").iter(1000):
         images = np.stack(list(batch["pixels"])).reshape(-1, task.config.num_channels, height, width) / 255
@@ -125,16 +134,17 @@ def small_images(task: ImageClassification, rows: Dataset) -> np.ndarray:
 
 
 def image_baselines(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[Guess]:
-    """The task's metric of the commonest class, and of a logistic regression on small images."""
+    """The commonest class, and a logistic regression on small images."""
     features = {"16 × 16 pixels": (small_images(task, train), small_images(task, held_out))}
     return fitted_guesses(task, features, train, held_out)
 
 
 def neighbours(rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Tokens and those that follow them in the same row, (N,) each, of a few thousand rows at a time."""
+    """Tokens and those that follow them in the same row, (N,) each, of 10,000 rows at a time."""
     for batch in rows.with_format("arrow").iter(10_000):
         column = batch["input_ids"].combine_chunks()
-        ids, ends = column.flatten().to_numpy(), np.cumsum(column.value_lengths().to_numpy())[:-1]
+        ids = column.flatten().to_numpy()
+        ends = np.cumsum(column.value_lengths().to_numpy())[:-1]
         inside = np.ones(len(ids) - 1, dtype=bool)
         inside[ends - 1] = False
         yield ids[:-1][inside], ids[1:][inside]
@@ -173,7 +183,7 @@ class Bigram:
 
 
 def predicted(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The tokens that an evaluation asks for, and the token on the left of each as the model reads it; (N,) each."""
+    """The tokens on the left, as the model reads them, of those that an evaluation asks for, and these; (N,) each."""
     if not isinstance(task, MaskedLM):
         yield from neighbours(rows)
         return
@@ -182,7 +192,8 @@ def predicted(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarr
         places = range(start, min(start + 500, len(rows)))
         generators = [np.random.default_rng((0, 0, place)) for place in places]  # as of LeanTrainer
         batch = task.transform(task.collate([rows[place] for place in places]), generators, training=False)
-        inputs, labels = batch["input_ids"].numpy(), batch["labels"].numpy()
+        inputs = batch["input_ids"].numpy()
+        labels = batch["labels"].numpy()
         asked = labels[:, 1:] != -100
         yield inputs[:, :-1][asked], labels[:, 1:][asked]
 
@@ -190,8 +201,10 @@ def predicted(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarr
 def language_baselines(
     task: LanguageModelling, train: Dataset, held_out: Dataset, trained_on: int | None
 ) -> list[Guess]:
-    """The task's metric of token frequencies and of bigrams, of all training rows and of `trained_on` of them."""
-    ignored = task.processing.all_special_ids if isinstance(task, MaskedLM) else []
+    """The frequencies of tokens, and bigrams of all training rows and of `trained_on` of them."""
+    ignored = []
+    if isinstance(task, MaskedLM):
+        ignored = task.processing.all_special_ids
     left, right = (np.concatenate(parts) for parts in zip(*predicted(task, held_out)))
 
     def guess(name: str, nats: np.ndarray) -> Guess:
@@ -214,9 +227,11 @@ def guesses_on(arguments: RecipeArguments, task: Task, train: Dataset, held_out:
     if isinstance(task, ImageClassification) and not task.regression:
         return image_baselines(task, train, held_out)
     if isinstance(task, LanguageModelling) and task.metric != "accuracy":
-        steps = arguments.max_steps
-        rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * steps
-        return language_baselines(task, train, held_out, rows if steps > 0 else None)
+        trained_on = None
+        if arguments.max_steps > 0:
+            batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+            trained_on = batch * arguments.max_steps
+        return language_baselines(task, train, held_out, trained_on)
     return None
 
 
@@ -231,13 +246,13 @@ def guesses(folder: Path, words: list[str]) -> list[Guess] | None:
     """
     with tempfile.TemporaryDirectory() as scratch:
         evaluation = load(str(folder), words, scratch)
-        task, arguments = evaluation.task, evaluation.arguments
-        train = task.prepare(load_training(arguments)[0], "training rows", training=True)
-        return guesses_on(arguments, task, train, evaluation.prepared)
+        rows = load_training(evaluation.arguments)[0]
+        train = evaluation.task.prepare(rows, "training rows", training=True)
+        return guesses_on(evaluation.arguments, evaluation.task, train, evaluation.prepared)
 
 
 def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
-    """`guesses_on` the rows of a grid, read as its baseline reads them. Raises ValueError as of `guesses`."""
+    """`guesses_on` the rows of a grid, read as its baseline reads them. Raises ValueError as `guesses` does."""
     run = Run("report", grid.baseline, grid.seeds[0], grid.learning_rates[0])
     recipe, *settings = command(grid, run, words)[len(TRAIN_COMMAND) :]
     arguments = parse(recipe, [word for word in settings if word != "--resume"])
@@ -254,12 +269,15 @@ def main(argv: list[str]) -> None:
     logging.set_verbosity_error()
     try:
         grid = load_grid(options.grid)
-        words = ["--data_files", *options.data_files] if options.data_files else []
+        words = []
+        if options.data_files:
+            words = ["--data_files", *options.data_files]
         found = guesses_of_grid(grid, words)
         if found is None:
             raise GridError(f"{options.grid}: no simple guess is known for its task and metric")
         report.write_json(grid.path(GUESSES), found)
-        if errors := row_errors(grid, words, Path("model_cards")):
+        errors = row_errors(grid, words, Path("model_cards"))
+        if errors:
             report.write_json(grid.path(ROW_ERRORS), errors)
     except (ValueError, OSError) as error:
         raise SystemExit(f"leaner guesses: {' '.join(str(error).split())}") from error

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from transformers import PreTrainedConfig
+
 from modeling_leaner.shapes import load_config
 
 from ..running import report
@@ -23,7 +25,8 @@ from ..tasks.registry import TASKS
 from .grid import Grid, GridError
 
 
-SCHEDULE, PARTS = "warmup_stable_decay", 5  # of which the last one decays
+SCHEDULE = "warmup_stable_decay"
+PARTS = 5  # of a branch, of which the last one decays
 ORIGIN = "branch.json"  # in a branch's folder: the trunk's checkpoint that it was begun from
 WEIGHTS = "model.safetensors"
 
@@ -42,27 +45,50 @@ class Branch(NamedTuple):
     start: int
 
 
+def _word(value: object) -> str:
+    """A single value as a word of a command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def _values_of(key: str, value: object) -> list[str]:
+    """The words that follow `--key`."""
+    if isinstance(value, list):
+        return [_word(item) for item in value]
+    if not isinstance(value, dict):
+        return [_word(value)]
+    if key == "data_files":
+        return [f"{split}={_word(file)}" for split, file in value.items()]
+    return [json.dumps(value)]
+
+
 def words_of(settings: dict[str, object]) -> list[str]:
     """Settings as words of a command line."""
-
-    def word(value: object) -> str:
-        return str(value).lower() if isinstance(value, bool) else str(value)
-
     words = []
     for key, value in settings.items():
-        if isinstance(value, dict):
-            files = [f"{name}={word(part)}" for name, part in value.items()]
-            value = files if key == "data_files" else json.dumps(value)
-        words += [f"--{key}", *map(word, value if isinstance(value, list) else [value])]
+        words += [f"--{key}", *_values_of(key, value)]
     return words
 
 
 def recipe_of(grid: Grid, shape: str) -> RecipeArguments:
     """The recipe with the grid's own overrides, for any phase. Raises GridError where they are refused."""
     try:
-        return parse(grid.recipe, ["--shape", shape, *words_of(grid.overrides or {})])
+        words = ["--shape", shape]
+        if grid.overrides is not None:
+            words += words_of(grid.overrides)
+        return parse(grid.recipe, words)
     except (ValueError, OSError) as error:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
+
+
+def _row_length(arguments: RecipeArguments, config: PreTrainedConfig, head: str) -> int | None:
+    """Tokens of a row of text; None of images, whose length the configuration knows."""
+    if "Image" in head:
+        return None
+    if arguments.max_length is not None:
+        return arguments.max_length
+    return config.max_position_embeddings
 
 
 def step_of(grid: Grid, shape: str) -> Step | None:
@@ -72,10 +98,38 @@ def step_of(grid: Grid, shape: str) -> Step | None:
     head = task_of(arguments, config).head
     if arguments.task not in LANGUAGE_MODELLING and "Image" not in TASKS[arguments.task].head:
         return None
-    length = (arguments.max_length or config.max_position_embeddings) if "Image" not in head else None
+    length = _row_length(arguments, config, head)
     flops = with_fields(config, arguments, {}).count_flops(length, head)
     rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
     return Step(rows * flops.length, rows * flops.training_step)
+
+
+def _schedule_of(arguments: RecipeArguments) -> dict[str, object]:
+    """The lr_scheduler_kwargs of a recipe; empty where it states none."""
+    if not arguments.lr_scheduler_kwargs:
+        return {}
+    return arguments.lr_scheduler_kwargs
+
+
+def _branch_of(tokens: int, step: Step, arguments: RecipeArguments) -> Branch:
+    """The branch of so many tokens.
+
+    Raises:
+        GridError: it is no whole number of steps, begins before the warm-up ends, or lies beyond the trunk.
+    """
+    unit = PARTS * step.tokens
+    if tokens % unit:
+        nearest = max(1, round(tokens / unit)) * unit
+        multiples = f"multiples of {unit:,} tokens, {PARTS} steps of {step.tokens:,} each"
+        raise GridError(f"branches: expected {multiples}, got {tokens}; the nearest is {nearest}")
+    branch = Branch(tokens // step.tokens, tokens // unit * (PARTS - 1))
+    if branch.start < arguments.warmup_steps:
+        too_early = f"its decay begins at step {branch.start}, the warm-up ends at {arguments.warmup_steps:g}"
+        raise GridError(f"branches: {tokens}: {too_early}")
+    if branch.start > arguments.max_steps:
+        too_late = f"begins at step {branch.start}, beyond the trunk of max_steps {arguments.max_steps}"
+        raise GridError(f"branches: {tokens}: {too_late}")
+    return branch
 
 
 def branches_of(grid: Grid, shape: str) -> dict[int, Branch]:
@@ -87,44 +141,38 @@ def branches_of(grid: Grid, shape: str) -> dict[int, Branch]:
     """
     if grid.branches is None:
         return {}
-    arguments, step, key = recipe_of(grid, shape), step_of(grid, shape), "lr_scheduler_kwargs"
+    arguments = recipe_of(grid, shape)
+    step = step_of(grid, shape)
     if arguments.lr_scheduler_type != SCHEDULE:
         raise GridError(f"branches: expected lr_scheduler_type: {SCHEDULE}, got {arguments.lr_scheduler_type.value}")
-    if stated := sorted({"num_decay_steps", "num_stable_steps"} & set(arguments.lr_scheduler_kwargs or {})):
-        raise GridError(f"{key}: {', '.join(stated)}: expected none, a branch decays over the last fifth of its steps")
+    stated = sorted({"num_decay_steps", "num_stable_steps"} & set(_schedule_of(arguments)))
+    if stated:
+        names = ", ".join(stated)
+        raise GridError(
+            f"lr_scheduler_kwargs: {names}: expected none, a branch decays over the last fifth of its steps"
+        )
     if step is None:
         raise GridError(f"branches: expected a task whose rows are all as long, got {arguments.task}")
     if arguments.warmup_steps < 1 or arguments.max_steps < 1:
         raise GridError("branches: expected warmup_steps and max_steps, the trunk's length, in steps")
-    found, unit = {}, PARTS * step.tokens
-    for tokens in grid.branches:
-        if tokens % unit:
-            nearest = max(1, round(tokens / unit)) * unit
-            said = f"multiples of {unit:,} tokens, {PARTS} steps of {step.tokens:,} each"
-            raise GridError(f"branches: expected {said}, got {tokens}; the nearest is {nearest}")
-        branch = Branch(tokens // step.tokens, tokens // unit * (PARTS - 1))
-        if branch.start < arguments.warmup_steps:
-            said = f"its decay begins at step {branch.start}, the warm-up ends at {arguments.warmup_steps:g}"
-            raise GridError(f"branches: {tokens}: {said}")
-        if branch.start > arguments.max_steps:
-            said = f"begins at step {branch.start}, beyond the trunk of max_steps {arguments.max_steps}"
-            raise GridError(f"branches: {tokens}: {said}")
-        found[tokens] = branch
-    return found
+    return {tokens: _branch_of(tokens, step, arguments) for tokens in grid.branches}
 
 
 def trunk_settings(grid: Grid, shape: str) -> dict[str, object]:
     """What a trunk is trained with beside the grid's overrides: no decay, and checkpoints where branches begin."""
     arguments = recipe_of(grid, shape)
-    schedule = {"num_decay_steps": 0, "num_stable_steps": arguments.max_steps}  # after the warm-up: it never ends
+    schedule = dict(_schedule_of(arguments))
+    schedule["num_decay_steps"] = 0
+    schedule["num_stable_steps"] = arguments.max_steps  # after the warm-up: it never ends
     starts = [branch.start for branch in branches_of(grid, shape).values()]
-    return {"lr_scheduler_kwargs": {**(arguments.lr_scheduler_kwargs or {}), **schedule}, "checkpoint_steps": starts}
+    return {"lr_scheduler_kwargs": schedule, "checkpoint_steps": starts}
 
 
 def branch_settings(grid: Grid, shape: str, tokens: int) -> dict[str, object]:
     """What a branch, or a whole run by its schedule, is trained with beside the grid's overrides."""
-    branch, arguments = branches_of(grid, shape)[tokens], recipe_of(grid, shape)
-    schedule = {**(arguments.lr_scheduler_kwargs or {}), "num_decay_steps": branch.steps - branch.start}
+    branch = branches_of(grid, shape)[tokens]
+    schedule = dict(_schedule_of(recipe_of(grid, shape)))
+    schedule["num_decay_steps"] = branch.steps - branch.start
     return {"max_steps": branch.steps, "lr_scheduler_kwargs": schedule}
 
 
@@ -159,12 +207,14 @@ def begin(folder: Path, trunk: Path, step: int, recipe: str, words: Sequence[str
 def origin_of(folder: Path) -> str | None:
     """Hash of the weights that a branch was begun from; None of any other run."""
     path = folder / ORIGIN
-    return json.loads(path.read_text(encoding="utf-8"))["sha256"] if path.is_file() else None
+    if not path.is_file():
+        return None
+    return json.loads(path.read_text(encoding="utf-8"))["sha256"]
 
 
 def check_origin(folder: Path, trunk: Path, step: int, begun_from: str) -> None:
     """Raises GridError where the trunk now holds other weights at the step than those that a branch was begun from."""
     weights = trunk / f"checkpoint-{step}" / WEIGHTS
     if weights.is_file() and report.sha256(weights) != begun_from:
-        said = f"{weights} is not what the branch {folder.name} was begun from: the trunk has changed"
-        raise GridError(f"{said}; put it back, or name another output_dir")
+        change = f"{weights} is not what the branch {folder.name} was begun from: the trunk has changed"
+        raise GridError(f"{change}; put it back, or name another output_dir")
