@@ -1,4 +1,4 @@
-"""guesses.json and row_errors.json of a grid, as `leaner guesses` writes them. A model that learned beats every guess."""
+"""What `leaner guesses` writes beside a grid's rows, read. A model that has learned beats the best guess."""
 
 import json
 from collections.abc import Iterable
