@@ -52,7 +52,10 @@ SEED = 0
 
 def checked(rows: Dataset, labels: int, vocabulary: int | None = None) -> Dataset:
     """The rows, once their labels and token ids fit the model (on a GPU the model itself cannot say so)."""
-    data.check_range(rows, "labels", labels, "num_labels" if vocabulary != labels else "vocab_size")
+    limit = "num_labels"
+    if vocabulary == labels:
+        limit = "vocab_size"
+    data.check_range(rows, "labels", labels, limit)
     if vocabulary is not None:
         data.check_range(rows, "input_ids", vocabulary, "vocab_size")
     return rows
@@ -144,7 +147,8 @@ def python_docs_task(length: int = 128) -> Task:
         rows = np.array(stream[: len(stream) // length * length]).reshape(-1, length)
         return Dataset.from_dict({"input_ids": rows, "labels": rows}).with_format("torch")
 
-    train, test = pack(splits["train"]), pack(splits["test"])
+    train = pack(splits["train"])
+    test = pack(splits["test"])
     counts = np.bincount(np.array(train["input_ids"]).ravel(), minlength=config.vocab_size) + 1.0
     unigram = -np.log(counts / counts.sum())
     return Task(
@@ -199,6 +203,9 @@ def train_one(task: Task, shape: str, folder: Path) -> tuple[PreTrainedModel, Tr
     """Trains one shape by the task's recipe, saves it Hub-ready, and returns it with the seconds of training."""
     set_seed(SEED)
     model = task.model_class(load_shape(f"{task.family}/{shape}", **task.overrides))
+    collator = default_data_collator
+    if task.padded:
+        collator = DataCollatorWithPadding(task.processing)
     with tempfile.TemporaryDirectory() as scratch:
         arguments = TrainingArguments(
             output_dir=scratch,
@@ -220,7 +227,7 @@ def train_one(task: Task, shape: str, folder: Path) -> tuple[PreTrainedModel, Tr
             arguments,
             train_dataset=task.train,
             processing_class=task.processing,
-            data_collator=DataCollatorWithPadding(task.processing) if task.padded else default_data_collator,
+            data_collator=collator,
         )
         start = time.perf_counter()
         trainer.train()
@@ -258,7 +265,10 @@ def items_per_second(models: list[PreTrainedModel], batch: dict[str, torch.Tenso
 
 def run_pair(task: Task) -> list[dict[str, object]]:
     """Trains, measures and saves both shapes of one family: a row each, the twin's with the difference."""
-    rows, models, trainers, qualities = [], [], [], []
+    rows = []
+    models = []
+    trainers = []
+    qualities = []
     for shape in ("nano", "lean-nano"):
         Console(stderr=True).print(f"[bold]{task.family}/{shape}[/bold] on {task.name}")
         folder = OUTPUT / f"{task.family}-{shape}"
@@ -302,7 +312,9 @@ def run_pair(task: Task) -> list[dict[str, object]]:
 
 def beats_chance(quality: np.ndarray, chance: np.ndarray, higher_is_better: bool) -> bool:
     """Whether the mean advantage over chance, item by item, exceeds three standard errors."""
-    advantage = (quality - chance) if higher_is_better else (chance - quality)
+    advantage = quality - chance
+    if not higher_is_better:
+        advantage = chance - quality
     return bool(advantage.mean() > 3 * advantage.std(ddof=1) / math.sqrt(len(advantage)))
 
 
@@ -320,7 +332,9 @@ def write_card(task: Task, row: dict[str, object]) -> None:
     metadata = ModelCardData(
         library_name="transformers", pipeline_tag=pipeline, license="apache-2.0", tags=["modeling_leaner"]
     )
-    chance = "majority class" if task.higher_is_better else "unigram"
+    chance = "unigram"
+    if task.higher_is_better:
+        chance = "majority class"
     recipe = ", ".join(f"{key} {value}" for key, value in task.recipe.items())
     content = f"""---
 {metadata.to_yaml()}
@@ -357,7 +371,9 @@ def draw(rows: list[dict[str, object]], path: Path) -> None:
         for row, colour in zip(pair, ("tab:blue", "tab:orange")):
             shape = f"{row['shape']}: {row['layers']} layers × {row['heads']} heads"
             axis.plot(row["parameters"] / 1e6, row["quality"], "o", color=colour, markersize=9, label=shape)
-        chance = "unigram" if family == "gpt" else "majority"
+        chance = "majority"
+        if family == "gpt":
+            chance = "unigram"
         axis.axhline(pair[0]["chance"], color="grey", linestyle=":", label=chance)
         axis.set(title=f"{family}: {pair[0]['data']}", xlabel="parameters, millions", ylabel=pair[0]["metric"])
         axis.title.set_size(9)
@@ -371,12 +387,16 @@ def draw(rows: list[dict[str, object]], path: Path) -> None:
 def table(rows: list[dict[str, object]]) -> Table:
     """The rows for people."""
     out = Table(title="A baseline and its lean twin, trained by the same recipe", caption=CAPTION)
-    for name in ("shape", "parameters", "layers × heads × size", "KV bytes/token", "held-out quality", "chance"):
-        out.add_column(name, justify="left" if name == "shape" else "right")
+    out.add_column("shape", justify="left")
+    for name in ("parameters", "layers × heads × size", "KV bytes/token", "held-out quality", "chance"):
+        out.add_column(name, justify="right")
     for name in ("difference ± s.e.", "training s", "items/s"):
         out.add_column(name, justify="right")
     for row in rows:
-        cache, difference = row["kv_bytes_per_token"], ""
+        cache = "–"
+        if row["kv_bytes_per_token"] is not None:
+            cache = f"{row['kv_bytes_per_token']:,}"
+        difference = ""
         if "difference" in row:
             difference = f"{row['difference']:+.3f} ± {row['difference_standard_error']:.3f}"
         if not row["learned"]:
@@ -385,7 +405,7 @@ def table(rows: list[dict[str, object]]) -> Table:
             f"{row['family']}/{row['shape']}",
             f"{row['parameters']:,}",
             f"{row['layers']} × {row['heads']} × {row['head_dim']}",
-            "–" if cache is None else f"{cache:,}",
+            cache,
             f"{row['quality']:.3f} {row['metric']}",
             f"{row['chance']:.3f}",
             difference,
@@ -445,17 +465,20 @@ def main() -> None:
     start = time.perf_counter()
     transformers.logging.set_verbosity_error()
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    rows, samples = [], {}
+    rows = []
+    samples = {}
     for make_task in (digits_task, listops_task, python_docs_task):
         task = make_task()
         samples[task.family] = task.sample
         rows += run_pair(task)
     draw(rows, OUTPUT / "pairs.png")
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    width = 150
+    if sys.stdout.isatty():
+        width = None  # as wide as the terminal
+    console = Console(width=width)
     console.print(table(rows))
     console.print("Loaded back in a fresh process:")
-    said = load_back(rows, samples)
-    for row, line in zip(rows, said):
+    for row, line in zip(rows, load_back(rows, samples)):
         row["said"] = line.split(": ", 1)[1]
         console.print("  " + line, markup=False, highlight=False, soft_wrap=True)
     document = {

@@ -8,7 +8,11 @@ from pathlib import Path
 from transformers import pipeline, set_seed
 
 
-PROMPTS, PROMPT_WORDS, NEW_TOKENS, TEMPERATURE, SEED = 20, 16, 96, 0.7, 0
+PROMPTS = 20
+PROMPT_WORDS = 16
+NEW_TOKENS = 96
+TEMPERATURE = 0.7
+SEED = 0
 LEAST = 8  # words; a shorter run is not counted as a copy
 
 
@@ -19,45 +23,54 @@ def words_of(text: str) -> list[str]:
 
 def prompts_of(texts: Iterable[str]) -> list[str]:
     """The first `PROMPT_WORDS` words of the first `PROMPTS` texts that go on for as many again."""
-    found = []
+    prompts = []
     for text in texts:
-        pieces = text.split()
-        if len(pieces) >= 2 * PROMPT_WORDS:
-            found.append(" ".join(pieces[:PROMPT_WORDS]))
-        if len(found) == PROMPTS:
+        words = text.split()
+        if len(words) >= 2 * PROMPT_WORDS:
+            prompts.append(" ".join(words[:PROMPT_WORDS]))
+        if len(prompts) == PROMPTS:
             break
-    return found
+    return prompts
 
 
 def continued(folder: Path | str, prompts: list[str]) -> list[str]:
-    """What the model in `folder` goes on with, sampled with a fixed seed, by `pipeline` and the folder's own code."""
+    """The prompts' continuations, sampled with a fixed seed by `pipeline` and the own code of the model's folder."""
     generate = pipeline("text-generation", model=str(folder), trust_remote_code=True)
     set_seed(SEED)
     options = {"max_new_tokens": NEW_TOKENS, "do_sample": True, "temperature": TEMPERATURE, "return_full_text": False}
     return [generate(prompt, **options)[0]["generated_text"] for prompt in prompts]
 
 
+def _common_beginning(words: list[str], others: list[str]) -> list[str]:
+    """The words that both lists begin with."""
+    common = []
+    for word, other in zip(words, others):
+        if word != other:
+            break
+        common.append(word)
+    return common
+
+
 def longest_copy(texts: Iterable[str], originals: Iterable[str]) -> list[str]:
     """The longest run of words of `texts` that is in one of `originals` too; empty below `LEAST` words."""
-    written, places, best = [words_of(text) for text in texts], defaultdict(list), []
+    written = [words_of(text) for text in texts]
+    places = defaultdict(list)  # where each run of LEAST words begins: text and word
     for index, words in enumerate(written):
         for start in range(len(words) - LEAST + 1):
             places[tuple(words[start : start + LEAST])].append((index, start))
+    longest = []
     for original in originals:
         words = words_of(original)
-        for end in range(LEAST, len(words) + 1):
-            for index, start in places.get(tuple(words[end - LEAST : end]), ()):
-                ours, length = written[index][start:], LEAST
-                while length < len(ours) and end - LEAST + length < len(words):
-                    if ours[length] != words[end - LEAST + length]:
-                        break
-                    length += 1
-                best = max(best, ours[:length], key=len)
-    return best
+        for start in range(len(words) - LEAST + 1):
+            for index, place in places.get(tuple(words[start : start + LEAST]), ()):
+                own = written[index][place:]
+                copied = _common_beginning(own, words[start : start + len(own)])
+                longest = max(longest, copied, key=len)
+    return longest
 
 
 def continuations(folder: Path, train: Iterable[str], held_out: Iterable[str]) -> dict[str, object]:
-    """What results.json holds of it: how it was drawn, the texts, and the longest copy.
+    """What results.json holds of the continuations: how they were drawn, the texts, and the longest copy.
 
     Args:
         train, held_out: the texts of the training rows, and those whose beginnings are continued.

@@ -1,4 +1,4 @@
-"""guesses.json and row_errors.json of a grid: what `leaner guesses` found. A model that has learned beats the best."""
+"""What `leaner guesses` writes beside a grid's rows, read. A model that has learned beats the best guess."""
 
 import json
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from .grid import Grid
 
 
 GUESSES = "guesses.json"  # beside a grid's rows
-ROW_ERRORS = "row_errors.json"  # beside them, too: what `row_errors` measured
+ROW_ERRORS = "row_errors.json"  # beside them, too: what `row_errors.py` measures
 AS_MANY_ROWS = "bigram, as many rows as trained on"
 
 
@@ -17,10 +17,10 @@ def read_guesses(grid: Grid) -> list[dict[str, object]] | None:
     if not path.is_file():
         return None
     try:
-        held = json.loads(path.read_bytes())
-        if not isinstance(held, list) or not held:
-            raise ValueError(f"got {held!r:.100}")
-        return [{"name": str(each["name"]), "value": float(each["value"])} for each in held]
+        guesses = json.loads(path.read_bytes())
+        if not isinstance(guesses, list) or not guesses:
+            raise ValueError(f"got {guesses!r:.100}")
+        return [{"name": str(guess["name"]), "value": float(guess["value"])} for guess in guesses]
     except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path}: expected a list of name and value, {type(error).__name__} {error}") from error
 
@@ -28,20 +28,21 @@ def read_guesses(grid: Grid) -> list[dict[str, object]] | None:
 def best_guess(values: Iterable[float | None], higher_is_better: bool) -> float | None:
     """The best of the values that are known; None where none is."""
     known = [value for value in values if value is not None]
-    best = max if higher_is_better else min
-    return best(known, default=None)
+    if higher_is_better:
+        return max(known, default=None)
+    return min(known, default=None)
 
 
 def read_row_errors(grid: Grid) -> list[dict[str, object]] | None:
-    """What the file holds; None without. Raises ValueError that names the file."""
+    """Shape, difference and error of each pair; None without the file. Raises ValueError that names the file."""
     path = grid.path(ROW_ERRORS)
     if not path.is_file():
         return None
     try:
-        held = json.loads(path.read_bytes())
+        pairs = json.loads(path.read_bytes())
         return [
-            {"shape": str(each["shape"]), "difference": float(each["difference"]), "error": float(each["error"])}
-            for each in held
+            {"shape": str(pair["shape"]), "difference": float(pair["difference"]), "error": float(pair["error"])}
+            for pair in pairs
         ]
     except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path}: expected shape, difference, error: {type(error).__name__} {error}") from error

@@ -27,7 +27,8 @@ from .grid import Grid, GridError, load_grid
 from .runs import settings
 
 
-BATCHES, ROUNDS = (1, 32), 15
+BATCHES = (1, 32)
+ROUNDS = 15
 TIMES = ("seconds", "items_per_second")
 FILE = "latency.json"
 
@@ -45,7 +46,9 @@ def models(grid: Grid) -> dict[str, PreTrainedModel]:
         set_seed(0)
         config, head = config_of(grid, shape)
         attention = settings(grid, shape).attn_implementation
-        options = {"attn_implementation": attention} if attention else {}
+        options = {}
+        if attention:
+            options["attn_implementation"] = attention
         built[shape] = getattr(transformers, f"AutoModel{head}").from_config(config, **options).eval()
     return built
 
@@ -55,10 +58,14 @@ def length_of(grid: Grid) -> int | None:
     config = load_config(grid.baseline)
     if hasattr(config, "image_size"):
         return None
-    length = grid.length or settings(grid, grid.baseline).max_length or config.max_position_embeddings
-    if length > config.max_position_embeddings:
-        said = f"expected at most the {config.max_position_embeddings} positions of {grid.baseline}, got {length}"
-        raise GridError(f"length: {said}")
+    positions = config.max_position_embeddings
+    length = grid.length
+    if not length:
+        length = settings(grid, grid.baseline).max_length
+    if not length:
+        length = positions
+    if length > positions:
+        raise GridError(f"length: expected at most the {positions} positions of {grid.baseline}, got {length}")
     return length
 
 
@@ -100,21 +107,22 @@ def main(argv: list[str]) -> None:
         if options.rounds < 1:
             raise ValueError(f"--rounds: expected a number from 1, got {options.rounds}")
         grid = load_grid(options.grid)
-        if (grid.overrides or {}).get("implementation") == "transformers":
+        if grid.overrides is not None and grid.overrides.get("implementation") == "transformers":
             raise GridError(f"{options.grid}: implementation: this family's models are timed, transformers' are not")
-        built, length = models(grid), length_of(grid)
+        built = models(grid)
+        length = length_of(grid)
     except (ValueError, OSError) as error:
         raise SystemExit(f"leaner latency: {' '.join(str(error).split())}") from error
     shapes: dict[str, dict] = {shape: {} for shape in built}
     for batch in BATCHES:
-        for shape, found in measure(built, batch, length, options.rounds).items():
-            shapes[shape][str(batch)] = found
+        for shape, timing in measure(built, batch, length, options.rounds).items():
+            shapes[shape][str(batch)] = timing
     document = {"length": length, "rounds": options.rounds, "shapes": shapes, "environment": report.environment()}
     grid.path("").mkdir(parents=True, exist_ok=True)
     report.write_json(grid.path(FILE), document)
-    for shape, found in shapes.items():
-        said = ", ".join(f"batch {batch} {each['seconds'] * 1e3:.1f} ms" for batch, each in found.items())
-        print(f"{shape}: {said}", file=sys.stderr)
+    for shape, timings in shapes.items():
+        medians = [f"batch {batch} {timing['seconds'] * 1e3:.1f} ms" for batch, timing in timings.items()]
+        print(f"{shape}: {', '.join(medians)}", file=sys.stderr)
     print(grid.path(FILE))
 
 
@@ -124,13 +132,16 @@ def read(grid: Grid) -> dict | None:
     Raises:
         ValueError: the file cannot be read; names it.
     """
-    path, length = grid.path(FILE), length_of(grid)
+    path = grid.path(FILE)
+    length = length_of(grid)
     if not path.is_file():
         return None
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        times = [float(batch[name]) for shape in held["shapes"].values() for batch in shape.values() for name in TIMES]
-        known = times and report.machine(held["environment"])
-        return held if known and held["length"] == length else None
+        document = json.loads(path.read_text(encoding="utf-8"))
+        batches = [batch for shape in document["shapes"].values() for batch in shape.values()]
+        times = [float(batch[name]) for batch in batches for name in TIMES]
+        if not times or not report.machine(document["environment"]) or document["length"] != length:
+            return None
+        return document
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: {type(error).__name__} {error}; leaner latency writes it") from error

@@ -20,25 +20,27 @@ from .grid import Grid
 
 @torch.inference_mode()
 def row_scores(folder: Path, words: list[str]) -> np.ndarray:
-    """(rows, 2): of each held-out row the sum of the metric and what it is a sum over.
+    """Of each held-out row the sum of the metric and the number of its terms, (rows, 2).
 
-    Hits and 1 of a classification, nats and tokens of a language model.
+    They are hits and 1 of a classification, nats and tokens of a language model.
     """
     with tempfile.TemporaryDirectory() as scratch:
         evaluation = load(str(folder), words, scratch)
-        task, rows, size = evaluation.task, evaluation.prepared, evaluation.arguments.per_device_eval_batch_size
+        task = evaluation.task
+        rows = evaluation.prepared
+        size = evaluation.arguments.per_device_eval_batch_size
         model = getattr(transformers, f"AutoModel{task.head}").from_pretrained(folder).eval()
         parts = []
         for start in range(0, len(rows), size):
             places = range(start, min(start + size, len(rows)))
-            generators = [np.random.default_rng((0, 0, place)) for place in places]  # as of LeanTrainer
+            generators = [np.random.default_rng((0, 0, place)) for place in places]  # as in LeanTrainer
             batch = task.transform(task.collate([rows[place] for place in places]), generators, training=False)
             labels = batch.pop("labels")
-            kept = reevaluate.reduced(task.head, model(**batch).logits, labels)
+            scores = reevaluate.reduced(task.head, model(**batch).logits, labels)
             if task.head.endswith("Classification"):
-                hits = (kept.argmax(-1) == labels).float()
-                kept = torch.stack([hits, torch.ones_like(hits)], dim=1)
-            parts.append(kept[:, :2].numpy())
+                hits = (scores.argmax(-1) == labels).float()
+                scores = torch.stack([hits, torch.ones_like(hits)], dim=1)
+            parts.append(scores[:, :2].numpy())
     return np.concatenate(parts).astype(np.float64)
 
 
@@ -56,11 +58,13 @@ def paired_error(own: np.ndarray, base: np.ndarray) -> tuple[float, float]:
 
 
 def row_errors(grid: Grid, words: list[str], cards: Path) -> list[dict[str, object]] | None:
-    """Of each published shape against the published baseline: difference and its error by the choice of rows.
+    """The difference of each published shape to the published baseline, and its error by the choice of rows.
 
     None where the baseline or all others are not published, or the metric is neither accuracy nor loss.
     """
-    folders = {shape: cards / name for shape, name in (grid.publish or {}).items()}
+    if grid.publish is None:
+        return None
+    folders = {shape: cards / name for shape, name in grid.publish.items()}
     if len(folders) < 2 or not all((folder / "model.safetensors").is_file() for folder in folders.values()):
         return None
     if grid.baseline not in folders:
@@ -69,9 +73,9 @@ def row_errors(grid: Grid, words: list[str], cards: Path) -> list[dict[str, obje
     if results["main_metric"].removeprefix("eval_") not in ("accuracy", "loss"):
         return None
     scores = {shape: row_scores(folder, words) for shape, folder in folders.items()}
-    found = []
+    errors = []
     for shape, own in scores.items():
         if shape != grid.baseline:
             difference, error = paired_error(own, scores[grid.baseline])
-            found.append({"shape": shape, "difference": difference, "error": error})
-    return found
+            errors.append({"shape": shape, "difference": difference, "error": error})
+    return errors

@@ -15,17 +15,17 @@ from .runs import read_rows, tune
 
 
 def differences(grid: Grid) -> dict[tuple[str, str], dict[int, float]]:
-    """Of each contrast of a grid, the difference of each seed that both shapes finished."""
+    """The difference of each contrast of a grid, by the seeds that both shapes finished."""
     rows = read_rows(grid.path("results.csv"))
     finished = cells_of(grid, rows, tune(grid, rows).best).finished
-    return {
-        (shape, other): {
+    by_contrast = {}
+    for shape, other in grid.contrasts or []:
+        by_contrast[shape, other] = {
             seed: row["value"] - finished[other][seed]["value"]
             for seed, row in finished[shape].items()
             if seed in finished[other]
         }
-        for shape, other in grid.contrasts or []
-    }
+    return by_contrast
 
 
 def shifts(one: Grid, other: Grid) -> list[dict[str, object]]:
@@ -34,18 +34,28 @@ def shifts(one: Grid, other: Grid) -> list[dict[str, object]]:
     Raises:
         GridError: they have no contrast in common, or no seed that all four cells finished.
     """
-    here, there = differences(one), differences(other)
-    found = []
-    for pair in here.keys() & there.keys():
-        seeds = sorted(here[pair].keys() & there[pair].keys())
-        if not seeds:
-            raise GridError(f"{' − '.join(pair)}: expected seeds that both grids have finished, got none")
-        result = paired_statistics(*([side[pair][seed] for seed in seeds] for side in (here, there)))
-        about = {"shape": pair[0], "minus": pair[1], "seeds": seeds, "shift": result["difference"]}
-        found.append({**about, "interval": result["interval"]})
-    if not found:
+    here = differences(one)
+    there = differences(other)
+    if not here.keys() & there.keys():
         raise GridError(f"contrasts: expected one that both grids have, {one.output_dir} and {other.output_dir}")
-    return sorted(found, key=lambda each: (each["shape"], each["minus"]))
+    shifted = []
+    for shape, minus in sorted(here.keys() & there.keys()):
+        first = here[shape, minus]
+        second = there[shape, minus]
+        seeds = sorted(first.keys() & second.keys())
+        if not seeds:
+            raise GridError(f"{shape} − {minus}: expected seeds that both grids have finished, got none")
+        statistics = paired_statistics([first[seed] for seed in seeds], [second[seed] for seed in seeds])
+        shifted.append(
+            {
+                "shape": shape,
+                "minus": minus,
+                "seeds": seeds,
+                "shift": statistics["difference"],
+                "interval": statistics["interval"],
+            }
+        )
+    return shifted
 
 
 def main(argv: list[str]) -> None:
@@ -53,11 +63,12 @@ def main(argv: list[str]) -> None:
     parser = CommandParser(prog="shift", description=__doc__.split("\n")[0])
     parser.add_argument("grids", nargs=2, type=Path, help="two grid files, YAML")
     try:
-        found = shifts(*map(load_grid, parser.parse_args(argv).grids))
+        one, other = map(load_grid, parser.parse_args(argv).grids)
+        found = shifts(one, other)
     except GridError as error:
         raise SystemExit(f"shift: {error}") from error
-    for each in found:
-        print(f"{each['shape']} − {each['minus']}: {each['shift']:+.4f} over seeds {each['seeds']}", file=sys.stderr)
+    for row in found:
+        print(f"{row['shape']} − {row['minus']}: {row['shift']:+.4f} over seeds {row['seeds']}", file=sys.stderr)
     print(json.dumps(found))
 
 

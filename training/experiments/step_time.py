@@ -7,7 +7,6 @@ nothing else runs. It writes step_seconds.json beside the grid's rows.
 
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,8 @@ class TrainingStep:
     """One shape's training step: forward, backward, clipping, update."""
 
     def __init__(self, grid: Grid, shape: str, model: PreTrainedModel):
-        self.arguments, self.model = recipe_of(grid, shape), model.train()
+        self.arguments = recipe_of(grid, shape)
+        self.model = model.train()
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=self.arguments.weight_decay)
         rows = self.arguments.per_device_train_batch_size
         length = step_of(grid, shape).tokens // (rows * self.arguments.gradient_accumulation_steps)
@@ -66,8 +66,8 @@ def measure(grid: Grid, rounds: int = ROUNDS) -> dict[str, dict[str, object]]:
     steps = {shape: step_of(grid, shape) for shape in grid.shapes}
     if None in steps.values():
         raise GridError("recipe: expected a task whose rows are all as long")
-    timed = [partial(TrainingStep.seconds, TrainingStep(grid, *each)) for each in latency.models(grid).items()]
-    quartiles = np.percentile(take_turns(timed, rounds), (25, 50, 75), axis=1).T.tolist()
+    calls = [TrainingStep(grid, shape, model).seconds for shape, model in latency.models(grid).items()]
+    quartiles = np.percentile(take_turns(calls, rounds), (25, 50, 75), axis=1).T.tolist()
     return {
         shape: {"seconds": middle, "quartiles": [low, high], "tokens": steps[shape].tokens}
         for shape, (low, middle, high) in zip(grid.shapes, quartiles)
@@ -90,8 +90,8 @@ def main(argv: list[str]) -> None:
     grid.path("").mkdir(parents=True, exist_ok=True)
     document = {"rounds": options.rounds, "shapes": shapes, "environment": report.environment()}
     report.write_json(grid.path(STEP_SECONDS), document)
-    for shape, each in shapes.items():
-        print(f"{shape}: {each['seconds'] * 1e3:.1f} ms a step", file=sys.stderr)
+    for shape, timing in shapes.items():
+        print(f"{shape}: {timing['seconds'] * 1e3:.1f} ms a step", file=sys.stderr)
     print(grid.path(STEP_SECONDS))
 
 
