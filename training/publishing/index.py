@@ -13,7 +13,7 @@ from ..experiments.grid import load_grid
 from ..experiments.runs import read_rows, settings
 from ..running import report
 from . import tables, wording
-from .figures import THEMES, comparisons, forest
+from .figures import THEMES, Comparison, comparisons, forest
 from .findings import Grids, Known, findings
 from .rendering import fill
 from .tables import markdown
@@ -54,74 +54,109 @@ class IndexContext:
 def read_published(cards: Path) -> list[dict[str, Any]]:
     """results.json of each published folder."""
     files = sorted(config.with_name("results.json") for config in cards.glob("*/config.json"))
-    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    return [results for results in found if "evidence" in results]
+    documents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [results for results in documents if "evidence" in results]
 
 
 def read_grids(cards: Path) -> Grids:
     """Each grid that has rows, with its evidence. Raises ValueError or GridError where its files do not fit."""
-    found = {}
+    grids = {}
     for path in sorted(cards.glob("grids/*/results.csv")):
         grid = load_grid(path.parent / "grid.yaml")
         evidence = gather(replace(grid, beside=None))  # which has lines of its own
-        found[path.parent.name] = Known(grid, read_rows(path), evidence)
-    return found
+        grids[path.parent.name] = Known(grid, read_rows(path), evidence)
+    return grids
+
+
+def held_out_score(results: dict[str, Any]) -> str:
+    """The main metric of a published folder with its standard error by the choice of rows, and its direction."""
+    metric = results["main_metric"].removeprefix("eval_")
+    value = results["metrics"][f"eval_{metric}"]
+    uncertainty = ""
+    error = wording.score_error(metric, value, results)
+    if error is not None:
+        uncertainty = f" ± {error:.3f}"
+    return f"{metric} {value:.3f}{uncertainty} ({wording.direction(results['evidence'])})"
+
+
+def best_guess(evidence: dict[str, Any]) -> str:
+    """Value and name of a grid's best simple guess, a dash without any."""
+    best = wording.best_of(evidence)
+    if best is None:
+        return "–"
+    name, value = best
+    return f"{value:.3f} ({name})"
 
 
 def published_table(folders: list[dict[str, Any]]) -> str:
-    """The published folders of a task, one line each."""
+    """The published folders of a task, one line each; empty without any."""
+    if not folders:
+        return ""
     lines = []
     for results in folders:
-        evidence, name = results["evidence"], results["name"]
-        metric = results["main_metric"].removeprefix("eval_")
-        value = results["metrics"][f"eval_{metric}"]
-        error = wording.score_error(metric, value, results)
-        uncertain = "" if error is None else f" ± {error:.3f}"
-        best = wording.best_of(evidence)
-        guess = "–" if best is None else f"{best[1]:.3f} ({best[0]})"
-        score = f"{metric} {value:.3f}{uncertain} ({wording.direction(evidence)})"
+        name = results["name"]
+        evidence = results["evidence"]
         own = next(cell for cell in evidence["cells"] if cell["shape"] == results["cell"])
-        shape = f"{own['layers']} × {own['heads']} × {own['head_dim']}"
-        size, data = f"{results['parameters']:,}", wording.short_data(results)
-        lines.append((f"[{name}]({name})", shape, size, score, guess, data))
+        line = (
+            f"[{name}]({name})",
+            f"{own['layers']} × {own['heads']} × {own['head_dim']}",
+            f"{results['parameters']:,}",
+            held_out_score(results),
+            best_guess(evidence),
+            wording.short_data(results),
+        )
+        lines.append(line)
     header = ("folder", "layers × heads × head size", "parameters", "held-out score", "best simple guess", "data")
-    return markdown(header, lines) if lines else ""
+    return markdown(header, lines)
 
 
 def task_section(task: str, folders: list[dict[str, Any]], grids: Grids) -> TaskSection:
     """The folders and cells of one task."""
     own = [results for results in folders if results["task"] == task]
     evidence = {name: known.evidence for name, known in grids.items()}
-    note = wording.not_learned(evidence)
-    cells = sum(len(each["cells"]) for each in evidence.values())
+    count = sum(len(known.evidence["cells"]) for known in grids.values())
+    cells = ""
+    if grids:
+        cells = tables.all_cells(evidence)
     return TaskSection(
         title=TASKS[task],
         published=published_table(own),
-        note=note,
-        summary=f"All {cells} cells of {wording.plural(len(evidence), 'grid')}",
-        cells=tables.all_cells(evidence) if evidence else "",
-        about="\n".join(f"- {wording.grid_about(name, each)}" for name, each in evidence.items()),
+        note=wording.not_learned(evidence),
+        summary=f"All {count} cells of {wording.plural(len(grids), 'grid')}",
+        cells=cells,
+        about="\n".join(f"- {wording.grid_about(name, known.evidence)}" for name, known in grids.items()),
     )
 
 
 def by_task(grids: Grids) -> dict[str, Grids]:
     """The grids of each task, in the order of `TASKS`, without those of references."""
-    found: dict[str, Grids] = {task: {} for task in TASKS}
+    tasks: dict[str, Grids] = {task: {} for task in TASKS}
     for name, known in grids.items():
         if not name.endswith(REFERENCE):
-            found[settings(known.grid, known.grid.baseline).task][name] = known
-    return found
+            task = settings(known.grid, known.grid.baseline).task
+            tasks[task][name] = known
+    return tasks
+
+
+def forest_lines(grids: Grids) -> list[Comparison]:
+    """The lines of the forest plot; none where there is nothing to compare."""
+    return comparisons({name: known.evidence for name, known in grids.items()})
 
 
 def render(cards: Path) -> str:
     """The index's text. Raises ValueError or GridError where a grid's files do not fit."""
-    folders, grids = read_published(cards), read_grids(cards)
-    tasks = by_task(grids)
-    sections = [task_section(task, folders, tasks[task]) for task in TASKS]
-    drawn = comparisons({name: known.evidence for name, known in grids.items()})
+    folders = read_published(cards)
+    grids = read_grids(cards)
+    sections = [task_section(task, folders, task_grids) for task, task_grids in by_task(grids).items()]
+    figure_text = None
+    if forest_lines(grids):
+        figure_text = wording.FOREST_TEXT
+    found = ["Nothing yet."]
+    if grids:
+        found = findings(grids)
     context = IndexContext(
-        figure_text=wording.FOREST_TEXT if drawn else None,
-        findings=findings(grids) if grids else ["Nothing yet."],
+        figure_text=figure_text,
+        findings=found,
         tasks=[section for section in sections if section.published or section.cells],
         glossary=wording.INDEX_GLOSSARY,
     )
@@ -130,13 +165,15 @@ def render(cards: Path) -> str:
 
 def write_forest(cards: Path) -> None:
     """The forest plot of the grids, forest-light.svg and forest-dark.svg, where there is anything to compare."""
-    lines = comparisons({name: known.evidence for name, known in read_grids(cards).items()})
-    for theme in THEMES if lines else ():
+    lines = forest_lines(read_grids(cards))
+    if not lines:
+        return
+    for theme in THEMES:
         report.write_bytes(cards / f"forest-{theme}.svg", forest(lines, theme))
 
 
 def write_index(cards: Path) -> Path:
-    """Writes README.md of the folder of cards and its figure."""
+    """Writes README.md of the folder of cards and its figures; the path of README.md."""
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     text = render(cards)

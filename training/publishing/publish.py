@@ -61,7 +61,9 @@ def started_from(grid: Grid, shape: str, folder: Path) -> str:
     if grid.start_from is None:
         return shape
     earlier = load_grid(GRIDS / f"{Path(grid.start_from).name}.yaml")
-    name = (earlier.publish or {}).get(shape)
+    name = None
+    if earlier.publish is not None:
+        name = earlier.publish.get(shape)
     if name is None or not (CARDS / name / "model.safetensors").is_file():
         raise ValueError(f"start_from: the weights of {shape} in {grid.start_from} are not published yet")
     begun = Path(json.loads((folder / "results.json").read_text(encoding="utf-8"))["shape"]) / "model.safetensors"
@@ -91,7 +93,7 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
     """The published results.json: the run's own, the evidence, and what a verification compares."""
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     recipe = {key: value for key, value in results["recipe"].items() if key not in LOCAL}
-    short, rows, data = metrics_of(folder, [*words, "--max_eval_rows", str(SUBSET)])
+    metrics, rows, data = metrics_of(folder, [*words, "--max_eval_rows", str(SUBSET)])
     return {
         **results,
         "name": grid.publish[shape],
@@ -106,8 +108,8 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
             "max_eval_rows": SUBSET,
             "rows": rows,
             "data_sha256": data,
-            "metrics": short,
-            "tolerances": tolerances(short, rows),
+            "metrics": metrics,
+            "tolerances": tolerances(metrics, rows),
         },
         "evidence": evidence,
         "continuations": writing(folder, words),
@@ -118,11 +120,12 @@ def writing(folder: Path, words: list[str]) -> dict[str, object] | None:
     """`continuations` of held-out rows, compared with the run's own training rows; None for other tasks."""
     with tempfile.TemporaryDirectory() as scratch:
         evaluation = load(str(folder), words, scratch)
-        task, arguments = evaluation.task, evaluation.arguments
+        task = evaluation.task
         if not isinstance(task, CausalLM):
             return None
-        train, held_out = load_training(arguments)
-        held_out = load_evaluation(arguments) if held_out is None else held_out
+        train, held_out = load_training(evaluation.arguments)
+        if held_out is None:
+            held_out = load_evaluation(evaluation.arguments)
         return continuations(folder, train[task.text_column], held_out[task.text_column])
 
 
@@ -134,21 +137,23 @@ def check_target(target: Path, grid: Grid, shape: str) -> dict[str, Any]:
     """
     try:
         results = json.loads((target / "results.json").read_text(encoding="utf-8"))
-        theirs = results["evidence"]["grid"], results["cell"]
+        grid_name = results["evidence"]["grid"]
+        cell = results["cell"]
         weights = results["weights_sha256"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{target}: there already, and not published by this command ({error})") from error
-    ours = Path(grid.output_dir).name, shape
-    if theirs != ours:
-        raise ValueError(f"{target}: there already, of {theirs[1]} in the grid {theirs[0]}; choose another name")
+    if grid_name != Path(grid.output_dir).name or cell != shape:
+        raise ValueError(f"{target}: there already, of {cell} in the grid {grid_name}; choose another name")
     file = target / "model.safetensors"
-    if not file.is_file() or report.sha256(file) != weights:
-        raise ValueError(f"{file}: {'weights_sha256 of its results.json differs' if file.is_file() else 'missing'}")
+    if not file.is_file():
+        raise ValueError(f"{file}: missing")
+    if report.sha256(file) != weights:
+        raise ValueError(f"{file}: weights_sha256 of its results.json differs")
     return results
 
 
 def moved(folder: Path, target: Path, scratch: Path) -> None:
-    """Puts a folder in the place of another, which stays where it was if that fails."""
+    """Moves a folder to the place of another, which stays where it was if that fails."""
     before = scratch / "before"
     if target.is_dir():
         target.rename(before)  # deleted with the scratch folder, once the new one is in place
@@ -181,6 +186,15 @@ def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
     return target
 
 
+def write_recipe(source: Path, folder: Path, shape: str) -> None:
+    """Writes the published recipe.yaml: that of the run with the published shape, without paths of one machine."""
+    recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
+    recipe = {key: value for key, value in recipe.items() if key not in LOCAL}
+    recipe["shape"] = shape
+    text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
+    report.write_bytes(folder / "recipe.yaml", text.encode())
+
+
 def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Path:
     """Writes one folder from its run, whole or not at all, once it has been verified.
 
@@ -190,12 +204,17 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
     Raises:
         ValueError: a run is missing, or the folder does not hold what its card says.
     """
-    target, source = cards / grid.publish[shape], run_of(grid, shape)
+    target = cards / grid.publish[shape]
+    source = run_of(grid, shape)
     if target.exists():
         check_target(target, grid, shape)
-    if guessed := guesses(source, words):
-        report.write_json(grid.path(GUESSES), guessed)
+    fitted = guesses(source, words)
+    if fitted:
+        report.write_json(grid.path(GUESSES), fitted)
     results = results_of(source, grid, shape, gathered(grid), words)
+    local_copies = {}
+    if words:
+        local_copies[dataset_name(results)] = words[1:]
     cards.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
@@ -204,14 +223,11 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         renew_code(folder)  # the run may be older than the package
-        recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
-        recipe = {key: value for key, value in recipe.items() if key not in LOCAL} | {"shape": results["shape"]}
-        text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
-        report.write_bytes(folder / "recipe.yaml", text.encode())
+        write_recipe(source, folder, results["shape"])
         report.write_json(folder / "results.json", results)
         with in_place_of(folder, target):
             write_card(folder)
-            verify(folder, {dataset_name(results): words[1:]} if words else {})
+            verify(folder, local_copies)
         write_grid(grid)
         moved(folder, target, Path(scratch))
     return target
@@ -219,15 +235,39 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
 
 def renew_all() -> None:
     """`renew` for each folder that is there. Raises ValueError for one that no grid publishes."""
-    grids = map(load_grid, sorted(GRIDS.glob("*.yaml")))
-    known = {name: (grid, shape) for grid in grids for shape, name in (grid.publish or {}).items()}
+    known = {}
+    for path in sorted(GRIDS.glob("*.yaml")):
+        grid = load_grid(path)
+        if grid.publish is not None:
+            known |= {name: (grid, shape) for shape, name in grid.publish.items()}
     there = sorted({path.parent.name for name in ("config.json", "results.json") for path in CARDS.glob(f"*/{name}")})
-    if unknown := [name for name in there if name not in known]:
-        raise ValueError(f"{CARDS / unknown[0]}: no grid in {GRIDS} has it under publish")
+    for name in there:
+        if name not in known:
+            raise ValueError(f"{CARDS / name}: no grid in {GRIDS} has it under publish")
     for name in there:
         check_target(CARDS / name, *known[name])
     for name in there:
         print(renew(*known[name]))
+
+
+def publish_grid(file: Path, words: list[str], replace: bool) -> None:
+    """`publish`, or `renew` where the folder is there and not to be replaced, for each shape that a grid publishes.
+
+    Raises:
+        ValueError: the grid publishes nothing, or as of `check_target`, before anything is written.
+    """
+    grid = load_grid(file)
+    if not grid.publish:
+        raise ValueError(f"{file}: publish: missing, expected shapes and the names of their folders")
+    targets = {shape: CARDS / name for shape, name in grid.publish.items()}
+    for shape, target in targets.items():
+        if target.exists():
+            check_target(target, grid, shape)
+    for shape, target in targets.items():
+        if target.exists() and not replace:
+            print(renew(grid, shape))
+        else:
+            print(publish(grid, shape, words))
 
 
 def main(argv: list[str]) -> None:
@@ -240,21 +280,14 @@ def main(argv: list[str]) -> None:
     if options.grid is None and (options.data_files or options.replace):
         parser.error("--data_files and --replace: expected with the grid file whose runs are meant")
     quiet_libraries()
-    words = ["--data_files", *options.data_files] if options.data_files else []
+    words = []
+    if options.data_files:
+        words = ["--data_files", *options.data_files]
     try:
         if options.grid is None:
             renew_all()
         else:
-            grid = load_grid(options.grid)
-            if not grid.publish:
-                raise ValueError(f"{options.grid}: publish: missing, expected shapes and the names of their folders")
-            targets = {shape: CARDS / name for shape, name in grid.publish.items()}
-            for shape, target in targets.items():
-                if target.exists():
-                    check_target(target, grid, shape)
-            for shape, target in targets.items():
-                there = target.exists() and not options.replace
-                print(renew(grid, shape) if there else publish(grid, shape, words))
+            publish_grid(options.grid, words, options.replace)
         print(write_index(CARDS))
     except (ValueError, OSError) as error:
         raise SystemExit(f"leaner publish: {' '.join(str(error).split())}") from error

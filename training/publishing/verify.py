@@ -38,6 +38,7 @@ from ..running import reevaluate, report
 from ..running.evaluation import Evaluation, load
 from ..running.trainer import scores
 from ..settings.repeated import CommandParser
+from ..tasks.tasks import Task
 from .cards import FIGURE, render
 from .code_copies import check_code
 from .metadata import eval_results
@@ -46,6 +47,7 @@ from .metadata import eval_results
 CARDS = Path("model_cards")
 LICENSE = "apache-2.0"  # of weights and code
 LOCAL = ("data_files",)  # settings that say where data lie on one machine
+LOSSES = ("loss", "perplexity", "bits_per_byte", "squared_error")
 KEPT = (  # what a published folder has of its run
     "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
     "tokenizer_config.json special_tokens_map.json *_lean*.py training.png metrics.jsonl"
@@ -56,15 +58,48 @@ HIDDEN = ("results.json", "README.md", ".eval_results", "metrics.jsonl", "*.png"
 
 def batches(evaluation: Evaluation) -> dict[str, torch.Tensor]:
     """All evaluation rows as the model reads them, in batches: `0.input_ids`, `0.labels`, `1.input_ids` ..."""
-    task, rows, size = evaluation.task, evaluation.prepared, evaluation.arguments.per_device_eval_batch_size
-    found = {}
+    task = evaluation.task
+    rows = evaluation.prepared
+    size = evaluation.arguments.per_device_eval_batch_size
+    tensors = {}
     for index, start in enumerate(range(0, len(rows), size)):
         places = range(start, min(start + size, len(rows)))
         batch = task.collate([rows[place] for place in places])
         generators = [np.random.default_rng((0, 0, place)) for place in places]  # as of LeanTrainer
         batch = task.transform(batch, generators, training=False)
-        found |= {f"{index}.{name}": tensor.contiguous().clone() for name, tensor in batch.items()}
-    return found
+        tensors |= {f"{index}.{name}": tensor.contiguous().clone() for name, tensor in batch.items()}
+    return tensors
+
+
+def run_without_package(model: Path, folder: Path, head: str, inputs: Path, outputs: Path) -> None:
+    """Writes the outputs of a model, which is a copy of `folder`, in a process that cannot import this package.
+
+    Raises:
+        ValueError: the process fails; one line.
+    """
+    scratch = model.parent
+    environment = {**os.environ, "HF_MODULES_CACHE": str(scratch / "modules")}
+    command = [sys.executable, "-I", reevaluate.__file__, model, head, inputs, outputs]
+    process = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True, check=False)
+    if process.returncode == 0:
+        return
+    reason = "no message"
+    printed = process.stderr.strip().splitlines()
+    if printed:
+        reason = printed[-1].replace(str(model), str(folder))
+    raise ValueError(f"{folder}: loading and running it without the package failed: {reason}")
+
+
+def score_outputs(task: Task, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor]) -> dict[str, float]:
+    """The metrics of a model's outputs on `batches`, named as the Trainer names them."""
+    indices = range(len(outputs))
+    labels = np.concatenate([inputs[f"{index}.labels"].numpy().reshape(-1) for index in indices])
+    predictions = torch.cat([outputs[str(index)] for index in indices])
+    metrics = task.score(EvalPrediction(predictions.numpy(), labels))
+    if task.head.endswith("Classification") and not task.regression:
+        loss = torch.nn.functional.cross_entropy(predictions, torch.from_numpy(labels))
+        metrics = {**metrics, "loss": float(loss)}
+    return scores({f"eval_{name}": float(value) for name, value in metrics.items()})
 
 
 def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, str | None]:
@@ -74,34 +109,18 @@ def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, s
         ValueError: the data cannot be had, or the other process fails; one line.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        place = Path(scratch)
-        shutil.copytree(folder, place / "model", ignore=shutil.ignore_patterns(*HIDDEN))
+        model = Path(scratch) / "model"
+        shutil.copytree(folder, model, ignore=shutil.ignore_patterns(*HIDDEN))
         try:
-            evaluation = load(str(place / "model"), words, str(place / "unused"))
+            evaluation = load(str(model), words, str(Path(scratch) / "unused"))
         except (ValueError, OSError) as error:
-            raise ValueError(str(error).replace(str(place / "model"), str(folder))) from error
-        task = evaluation.task
-        save_file(batches(evaluation), place / "inputs.safetensors")
-        environment = {**os.environ, "HF_MODULES_CACHE": str(place / "modules")}
-        command = [sys.executable, "-I", reevaluate.__file__, place / "model", task.head]
-        files = [place / "inputs.safetensors", place / "outputs.safetensors"]
-        process = subprocess.run(
-            [*command, *files], env=environment, cwd=place, capture_output=True, text=True, check=False
-        )
-        if process.returncode != 0:
-            reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
-            reason = reason.replace(str(place / "model"), str(folder))
-            raise ValueError(f"{folder}: loading and running it without the package failed: {reason}")
-        kept, given = load_file(files[1]), load_file(files[0])
-        count = len(kept)
-        labels = np.concatenate([given[f"{index}.labels"].numpy().reshape(-1) for index in range(count)])
-        outputs = torch.cat([kept[str(index)] for index in range(count)])
-        found = task.score(EvalPrediction(outputs.numpy(), labels))
-        if task.head.endswith("Classification") and not task.regression:
-            loss = torch.nn.functional.cross_entropy(outputs, torch.from_numpy(labels))
-            found = {**found, "loss": float(loss)}
-        metrics = {f"eval_{name}": float(value) for name, value in found.items()}
-        return scores(metrics), len(evaluation.prepared), evaluation.data_sha256
+            raise ValueError(str(error).replace(str(model), str(folder))) from error
+        inputs = Path(scratch) / "inputs.safetensors"
+        outputs = Path(scratch) / "outputs.safetensors"
+        save_file(batches(evaluation), inputs)
+        run_without_package(model, folder, evaluation.task.head, inputs, outputs)
+        metrics = score_outputs(evaluation.task, load_file(inputs), load_file(outputs))
+        return metrics, len(evaluation.prepared), evaluation.data_sha256
 
 
 def names_of(results: dict) -> list[str]:
@@ -111,7 +130,7 @@ def names_of(results: dict) -> list[str]:
 
 
 def names_in(file: Path) -> list[str]:
-    """The same of a results.json; none where it cannot be read, which the verification says."""
+    """`names_of` a results.json; none where it cannot be read, which the verification reports."""
     try:
         return names_of(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -126,26 +145,36 @@ def local_words(results: dict, given: dict[str, list[str]]) -> list[str]:
     return []
 
 
+def tolerance(name: str, value: float, rows: int) -> float:
+    """How far a metric may be off on another machine: rounding moves a loss by 1e-3 of it, a share by a few rows."""
+    if name.removeprefix("eval_") in LOSSES:
+        return 1e-3 * max(1.0, abs(value))
+    return max(2e-3, 3 / rows)
+
+
 def tolerances(metrics: dict[str, float], rows: int) -> dict[str, float]:
-    """How far metrics may be off on another machine: rounding moves a loss by 1e-3 of it, a share by a few rows."""
-    losses = ("loss", "perplexity", "bits_per_byte", "squared_error")
-    return {
-        name: 1e-3 * max(1.0, abs(value)) if name.removeprefix("eval_") in losses else max(2e-3, 3 / rows)
-        for name, value in metrics.items()
-    }
+    """`tolerance` of each metric."""
+    return {name: tolerance(name, value, rows) for name, value in metrics.items()}
+
+
+def same_value(held: object, fresh: object) -> bool:
+    """Whether two values are equal, but for rounding."""
+    if type(held) is type(fresh) is float and math.isclose(held, fresh, rel_tol=1e-6, abs_tol=1e-12):
+        return True
+    return held == fresh
 
 
 def difference(held: object, fresh: object, name: str) -> str | None:
     """The first field in which two documents differ, in words; None where they are the same but for rounding."""
+    parts = []
     if isinstance(held, dict) and isinstance(fresh, dict):
-        pairs = [(f"{name}.{key}", held.get(key), fresh.get(key)) for key in {**held, **fresh}]
+        parts = [(f"{name}.{key}", held.get(key), fresh.get(key)) for key in {**held, **fresh}]
     elif isinstance(held, list) and isinstance(fresh, list) and len(held) == len(fresh):
-        pairs = [(f"{name}.{index}", *both) for index, both in enumerate(zip(held, fresh))]
-    elif type(held) is type(fresh) is float and math.isclose(held, fresh, rel_tol=1e-6, abs_tol=1e-12):
-        return None
-    else:
-        return None if held == fresh else f"{name} is {held!r:.100}, {fresh!r:.100}"
-    return next((found for place, *both in pairs if (found := difference(*both, place))), None)
+        parts = [(f"{name}.{index}", *both) for index, both in enumerate(zip(held, fresh))]
+    elif not same_value(held, fresh):
+        return f"{name} is {held!r:.100}, {fresh!r:.100}"
+    differences = (difference(held_part, fresh_part, place) for place, held_part, fresh_part in parts)
+    return next((text for text in differences if text is not None), None)
 
 
 def of_the_project(grids: Path) -> contextlib.chdir:
@@ -155,7 +184,8 @@ def of_the_project(grids: Path) -> contextlib.chdir:
 
 def check_evidence(folder: Path, evidence: dict) -> None:
     """Raises ValueError where the evidence is not what the grids beside the folder, if there are any, say now."""
-    grids, file = folder.resolve().parent / "grids", folder / "results.json"
+    file = folder / "results.json"
+    grids = folder.resolve().parent / "grids"
     if not grids.is_dir():
         return
     path = grids / evidence["grid"] / "grid.yaml"
@@ -163,13 +193,15 @@ def check_evidence(folder: Path, evidence: dict) -> None:
         raise ValueError(f"{file}: evidence.grid is {evidence['grid']}, {grids} has no such grid")
     with of_the_project(grids):
         fresh = json.loads(json.dumps(gather(load_grid(path))))
-    if found := difference(evidence, fresh, "evidence"):
-        raise ValueError(f"{file}: {found} by the rows in {grids}; leaner publish renews it")
+    stale = difference(evidence, fresh, "evidence")
+    if stale is not None:
+        raise ValueError(f"{file}: {stale} by the rows in {grids}; leaner publish renews it")
 
 
 def check_run(folder: Path, results: dict) -> None:
     """Raises ValueError where name, partners, settings or counts are not those of the grid and of the run's row."""
-    file, grids = folder / "results.json", folder.resolve().parent / "grids"
+    file = folder / "results.json"
+    grids = folder.resolve().parent / "grids"
     if not grids.is_dir():
         return
     with of_the_project(grids):
@@ -178,8 +210,11 @@ def check_run(folder: Path, results: dict) -> None:
     own = next(cell for cell in results["evidence"]["cells"] if cell["shape"] == results["cell"])
     run = reported(grid, results["cell"], results["seed"], own["learning_rate"])
     row = read_rows(grids / results["evidence"]["grid"] / "results.csv").get(run, {})
+    name = None
+    if grid.publish is not None:
+        name = grid.publish.get(results["cell"])
     expected = {
-        "name": (grid.publish or {}).get(results["cell"]),
+        "name": name,
         "partners": grid.partners(results["cell"]),
         "license": LICENSE,
         "learning_rate": own["learning_rate"],
@@ -188,13 +223,15 @@ def check_run(folder: Path, results: dict) -> None:
         "data_sha256": row.get("data_sha256"),
     }
     asked |= {"seed": results["seed"], "learning_rate": own["learning_rate"]}
-    stated = results["recipe"].keys() & {*(grid.overrides or {}), "seed", "learning_rate"}  # what is not a default
-    expected |= {f"recipe.{key}": asked.get(key) for key in stated - set(LOCAL)}
+    chosen = {"seed", "learning_rate"}  # what is not a default
+    if grid.overrides is not None:
+        chosen.update(grid.overrides)
+    expected |= {f"recipe.{key}": asked.get(key) for key in results["recipe"] if key in chosen and key not in LOCAL}
     values = report.flat(file, results)
-    for name, value in expected.items():
-        if values.get(name) != value:
-            said = f"{name} is {values.get(name)!r}, expected {value!r}, as of its grid and its row there"
-            raise ValueError(f"{file}: {said}")
+    for field, value in expected.items():
+        stated = values.get(field)
+        if stated != value:
+            raise ValueError(f"{file}: {field} is {stated!r}, expected {value!r}, as of its grid and its row there")
 
 
 def check_files(folder: Path, results: dict) -> None:
@@ -223,20 +260,26 @@ def training_words(evidence: dict, words: list[str]) -> list[str]:
 
 
 def check_guesses(folder: Path, held: list[dict], rows: int, words: list[str]) -> str:
-    """Words on the guesses without a transformer, which are fitted again where the training rows can be had.
+    """Fits the guesses without a transformer again where the training rows can be had; what the command says of it.
 
     Raises:
         ValueError: they are not those of the evidence.
     """
     try:
-        fresh = {each["name"]: each["value"] for each in guesses(folder, words) or ()}
+        fitted = guesses(folder, words)
     except ValueError as error:  # the evaluation rows were there
         return f", guesses not fitted again: no training rows ({error})"
-    for each in held:
-        found, allowed = fresh.get(each["name"]), max(2e-3, 3 / rows)
-        if found is None or not abs(found - each["value"]) <= allowed:
-            said = f"{each['name']} is {each['value']}, the data give {found} (± {allowed:g})"
-            raise ValueError(f"{folder / 'results.json'}: evidence.guesses: {said}")
+    fresh = {}
+    if fitted is not None:
+        fresh = {guess["name"]: guess["value"] for guess in fitted}
+    for guess in held:
+        name = guess["name"]
+        stated = guess["value"]
+        value = fresh.get(name)
+        allowed = max(2e-3, 3 / rows)
+        if value is None or not abs(value - stated) <= allowed:
+            message = f"{name} is {stated}, the data give {value} (± {allowed:g})"
+            raise ValueError(f"{folder / 'results.json'}: evidence.guesses: {message}")
     return f", {len(held)} guesses"
 
 
@@ -244,13 +287,36 @@ def compare(file: Path, expected: dict, metrics: dict[str, float], main: str) ->
     """Raises ValueError for the first metric that is missing or too far off, and for a tolerance that was changed."""
     if main not in expected["metrics"]:
         raise ValueError(f"{file}: metrics.{main} is missing")
-    allow = tolerances(expected["metrics"], expected["rows"])
-    if expected.get("tolerances") != allow:
-        raise ValueError(f"{file}: tolerances is {expected.get('tolerances')}, expected {allow}")
-    for name, value in expected["metrics"].items():
-        allowed, found = allow[name], metrics.get(name)
-        if found is None or not abs(found - value) <= allowed:
-            raise ValueError(f"{file}: metrics.{name} is {value}, the weights give {found} (± {allowed:g})")
+    allowed = tolerances(expected["metrics"], expected["rows"])
+    if expected.get("tolerances") != allowed:
+        raise ValueError(f"{file}: tolerances is {expected.get('tolerances')}, expected {allowed}")
+    for name, stated in expected["metrics"].items():
+        value = metrics.get(name)
+        if value is None or not abs(value - stated) <= allowed[name]:
+            raise ValueError(f"{file}: metrics.{name} is {stated}, the weights give {value} (± {allowed[name]:g})")
+
+
+def rendered(folder: Path) -> dict:
+    """The results of a folder whose card is the one that they give.
+
+    Raises:
+        ValueError: the results lack a field, or the card or `.eval_results/` is not what `leaner card` writes.
+    """
+    file = folder / "results.json"
+    text, results = render(folder)
+    for key in ("weights_sha256", "data_sha256", "subset", "evidence"):
+        if not results.get(key):
+            raise ValueError(f"{file}: {key} is missing; leaner publish writes it")
+    readme = folder / "README.md"
+    if not readme.is_file() or readme.read_text(encoding="utf-8") != text:
+        raise ValueError(f"{readme}: not what leaner card writes from {file}")
+    shown = None
+    path = folder / ".eval_results" / "results.yaml"
+    if path.is_file():
+        shown = path.read_text(encoding="utf-8")
+    if shown != eval_results(results):
+        raise ValueError(f"{path}: not what leaner card writes from {file}")
+    return results
 
 
 def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> str:
@@ -266,36 +332,56 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder")
     check_code(folder)  # before anything of the folder is loaded, let alone run
-    file, (text, results) = folder / "results.json", render(folder)
-    for key in ("weights_sha256", "data_sha256", "subset", "evidence"):
-        if not results.get(key):
-            raise ValueError(f"{file}: {key} is missing; leaner publish writes it")
-    readme = folder / "README.md"
-    if not readme.is_file() or readme.read_text(encoding="utf-8") != text:
-        raise ValueError(f"{readme}: not what leaner card writes from {file}")
-    shown = folder / ".eval_results" / "results.yaml"
-    if (shown.read_text(encoding="utf-8") if shown.is_file() else None) != eval_results(results):
-        raise ValueError(f"{shown}: not what leaner card writes from {file}")
+    results = rendered(folder)
     check_files(folder, results)
     check_evidence(folder, results["evidence"])
     check_run(folder, results)
-    expected = results["subset"] if short else results
+    file = folder / "results.json"
+    expected = results
     words = local_words(results, given)
-    words += ["--max_eval_rows", str(expected["max_eval_rows"])] if short else []
+    if short:
+        expected = results["subset"]
+        words += ["--max_eval_rows", str(expected["max_eval_rows"])]
     metrics, rows, data = metrics_of(folder, words)
     if (rows, data) != (expected["rows"], expected["data_sha256"]):
-        where = " ".join(words[1:2]) or results["dataset"]
-        said = f"{rows} rows of {where} with {data} differ from the card's data, {expected['rows']} rows with"
-        raise ValueError(f"{file}: data_sha256: {said} {expected['data_sha256']}")
+        where = results["dataset"]
+        if words:
+            where = words[1]
+        message = f"{rows} rows of {where} with {data} differ from the card's data, {expected['rows']} rows with"
+        raise ValueError(f"{file}: data_sha256: {message} {expected['data_sha256']}")
     main = "eval_" + results["main_metric"].removeprefix("eval_")
     compare(file, expected, metrics, main)
-    held = [] if short else results["evidence"].get("guesses") or []
-    training = training_words(results["evidence"], words)
-    fitted = check_guesses(folder, held, rows, training) if held else ""
-    said = f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected['metrics'])} metrics"
-    said += " of results.json's subset, guesses not fitted again" if short else fitted
-    beside = (folder.resolve().parent / "grids").is_dir()
-    return said if beside else f"{said}; other cells not compared, no grids/ beside it"
+    verified = f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected['metrics'])} metrics"
+    held = results["evidence"].get("guesses")
+    if short:
+        verified += " of results.json's subset, guesses not fitted again"
+    elif held:
+        verified += check_guesses(folder, held, rows, training_words(results["evidence"], words))
+    if not (folder.resolve().parent / "grids").is_dir():
+        verified += "; other cells not compared, no grids/ beside it"
+    return verified
+
+
+def local_copies(entries: list[str]) -> dict[str, list[str]]:
+    """The value of `--data_files`, NAME=FOLDER each, as folders by name. SystemExit for anything else."""
+    copies = {}
+    for entry in entries:
+        name, _, where = entry.partition("=")
+        if where:
+            copies[name] = [where]
+    if len(copies) < len(entries):
+        raise SystemExit("leaner verify-cards: --data_files: expected NAME=FOLDER, each once, as cifar10=data/cifar10")
+    return copies
+
+
+def check_names(given: dict[str, list[str]], folders: list[Path]) -> None:
+    """SystemExit for a dataset that no folder is of, unless a folder cannot be read, which is reported later."""
+    names = [names_in(folder / "results.json") for folder in folders]
+    known = set().union(*names)
+    unknown = sorted(given.keys() - known)
+    if unknown and all(names):
+        message = f"{unknown[0]} is no dataset of these folders, expected one of {', '.join(sorted(known))}"
+        raise SystemExit(f"leaner verify-cards: --data_files: {message}")
 
 
 def main(argv: list[str]) -> None:
@@ -306,25 +392,26 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--short", action="store_true", help="the first rows only")
     options = parser.parse_args(argv)
     quiet_libraries()
-    given = {name: [where] for name, _, where in (entry.partition("=") for entry in options.data_files) if where}
-    if len(given) < len(options.data_files):
-        raise SystemExit("leaner verify-cards: --data_files: expected NAME=FOLDER, each once, as cifar10=data/cifar10")
-    folders = options.folders or sorted(path.parent for path in CARDS.glob("*/config.json"))
+    given = local_copies(options.data_files)
+    folders = options.folders
+    if not folders:
+        folders = sorted(path.parent for path in CARDS.glob("*/config.json"))
     if not folders:
         raise SystemExit(f"leaner verify-cards: no published folder in {CARDS}/")
-    known = [names_in(folder / "results.json") for folder in folders]
-    whole, known = all(known), {name for names in known for name in names}
-    if whole and (unknown := sorted(given.keys() - known)):  # else the folder that cannot be read is named below
-        said = f"{unknown[0]} is no dataset of these folders, expected one of {', '.join(sorted(known))}"
-        raise SystemExit(f"leaner verify-cards: --data_files: {said}")
+    check_names(given, folders)
     failed = 0
     for folder in folders:
         try:
             print(f"{folder}: {verify(folder, given, options.short)}", flush=True)
         except (ValueError, OSError, RuntimeError, LookupError, TypeError, AttributeError) as error:
             failed += 1
-            said = str(error) if str(folder) in str(error) else f"{folder}: {error}"
-            print(f"FAILED {' '.join(said.split())}", file=sys.stderr, flush=True)
+            message = str(error)
+            if str(folder) not in message:
+                message = f"{folder}: {message}"
+            print(f"FAILED {' '.join(message.split())}", file=sys.stderr, flush=True)
     if failed:
         raise SystemExit(f"leaner verify-cards: {failed} of {len(folders)} failed")
-    print(f"{len(folders)} folders hold what their {'subsets' if options.short else 'cards'} say")
+    compared = "cards"
+    if options.short:
+        compared = "subsets"
+    print(f"{len(folders)} folders hold what their {compared} say")
