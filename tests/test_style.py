@@ -9,7 +9,7 @@ import pytest
 
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("modeling_leaner",)
+PACKAGES = ("modeling_leaner", "training")
 MOST_CONDITIONALS = 15  # per 1,000 lines without blanks and comments
 MOST_PACKED = 4
 LONGEST_FUNCTION = 60  # lines
