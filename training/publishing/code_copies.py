@@ -93,7 +93,8 @@ def check_config(path: Path, config_class: type[LeanConfig]) -> None:
     if not isinstance(auto_map, dict):
         raise ValueError(f"{path}: auto_map is {auto_map!r}, expected that of {config_class.__name__}")
     for name in sorted(auto_map.keys() | auto_classes.keys()):
-        shipped, expected = auto_map.get(name), auto_classes.get(name)
+        shipped = auto_map.get(name)
+        expected = auto_classes.get(name)
         if shipped != expected:
             raise ValueError(f"{path}: auto_map: {name} is {shipped!r}, expected {expected!r}")
     known = config_class().to_dict().keys() | config_class._own_keys() | WRITTEN_BY_TRAINER | {"per_layer_config"}

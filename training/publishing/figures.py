@@ -50,7 +50,7 @@ def draw_seeds(axis: Axes, place: int, values: list[float], colour: str) -> None
 
 
 def draw_row_error(axis: Axes, evidence: Evidence, rows: int) -> str | None:
-    """Draws the standard error by the choice of rows as a bar below the cells; its label, None where it is unknown."""
+    """Draws the standard error by the choice of rows below the cells; returns its label, None where unknown."""
     means = [cell["mean"] for cell in evidence["cells"] if cell["mean"] is not None]
     if not means:
         return None

@@ -111,7 +111,9 @@ def check_weights(folder: Path, architecture: str, config: PreTrainedConfig) -> 
         model_class = getattr(transformers, f"AutoModel{'For' + architecture.split('For')[1]}")
         model = model_class.from_config(config, trust_remote_code=False)
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    tied = set(getattr(model, "_tied_weights_keys", None) or ())
+    tied = getattr(model, "_tied_weights_keys", None)
+    if tied is None:
+        tied = ()
     try:
         with safe_open(path, framework="pt") as file:
             held = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118

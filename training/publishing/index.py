@@ -173,7 +173,7 @@ def write_forest(cards: Path) -> None:
 
 
 def write_index(cards: Path) -> Path:
-    """Writes README.md of the folder of cards and its figures; the path of README.md."""
+    """Writes README.md of the folder of cards and its figures; returns the path of README.md."""
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     text = render(cards)

@@ -260,7 +260,7 @@ def training_words(evidence: dict, words: list[str]) -> list[str]:
 
 
 def check_guesses(folder: Path, held: list[dict], rows: int, words: list[str]) -> str:
-    """Fits the guesses without a transformer again where the training rows can be had; what the command says of it.
+    """Fits the guesses without a transformer again, if the training rows can be had; returns words on how it went.
 
     Raises:
         ValueError: they are not those of the evidence.
@@ -297,7 +297,7 @@ def compare(file: Path, expected: dict, metrics: dict[str, float], main: str) ->
 
 
 def rendered(folder: Path) -> dict:
-    """The results of a folder whose card is the one that they give.
+    """The results of a folder, once its card is shown to be the one that `leaner card` writes from them.
 
     Raises:
         ValueError: the results lack a field, or the card or `.eval_results/` is not what `leaner card` writes.
@@ -363,7 +363,7 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
 
 
 def local_copies(entries: list[str]) -> dict[str, list[str]]:
-    """The value of `--data_files`, NAME=FOLDER each, as folders by name. SystemExit for anything else."""
+    """The folders of `--data_files` by dataset. SystemExit for what is not NAME=FOLDER, and for a name given twice."""
     copies = {}
     for entry in entries:
         name, _, where = entry.partition("=")
@@ -375,7 +375,7 @@ def local_copies(entries: list[str]) -> dict[str, list[str]]:
 
 
 def check_names(given: dict[str, list[str]], folders: list[Path]) -> None:
-    """SystemExit for a dataset that no folder is of, unless a folder cannot be read, which is reported later."""
+    """SystemExit for a name that is no dataset of the folders, unless one cannot be read, which is reported later."""
     names = [names_in(folder / "results.json") for folder in folders]
     known = set().union(*names)
     unknown = sorted(given.keys() - known)
