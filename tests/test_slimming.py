@@ -431,7 +431,11 @@ class TestSlim:
             (bert, Target(heads=2, total_heads=4), "heads and total_heads: give one of them"),
             (bert, Target(layers=2, total_heads=9), "total_heads: expected 2..8 for 2 layers, got 9"),
             (gpt, Target(total_heads=6), "total_heads: LeanGPTConfig has one number of key-value heads"),
-            (lambda: gpt(num_key_value_heads=2), Target(heads=3), "heads: expected a multiple of num_key_value_heads=2"),
+            (
+                lambda: gpt(num_key_value_heads=2),
+                Target(heads=3),
+                "heads: expected a multiple of num_key_value_heads=2",
+            ),
             (bert, Target(head_dim=7), "head_dim: expected 1..6, got 7"),
             (bert, Target(intermediate_size=41), "intermediate_size: expected 1..40, got 41"),
         ],

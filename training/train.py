@@ -69,7 +69,7 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
         "higher_is_better": task.higher_is_better,
         "metrics": scores(metrics),
         "chance": chance,
-        "parameters": trainer.model.config.count_parameters(architecture).total,
+        "parameters": parameters_of(trainer),
         "training_data": task.training_data,
         "classes_never_seen": task.never_seen(trainer.train_dataset),
         "condition": conditioning,
@@ -87,6 +87,14 @@ def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[st
         },
         "environment": report.environment(),
     }
+
+
+def parameters_of(trainer: LeanTrainer) -> int:
+    """Parameters of the model; those of a bare one are counted, as it may have a pooling layer or not."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if trainer.task.head == "":
+        return model.num_parameters()
+    return model.config.count_parameters(type(model).__name__).total
 
 
 def last_entry(trainer: LeanTrainer, key: str) -> dict[str, float]:

@@ -16,6 +16,7 @@ from modeling_leaner.shapes import CONFIG_CLASSES
 
 from ..running import report
 from ..settings.arguments import TASKS, SettingsParser, tokens_of
+from .snippets import auto_class
 
 
 FAMILIES = tuple(kind.model_type for kind in CONFIG_CLASSES.values())
@@ -68,7 +69,10 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     report.check_fields(file, values, FIELDS)
     report.check_fields(file, values, {float: " ".join(name for name in values if name.startswith("metrics."))})
     results = values[""]
-    classes = [target.split(".")[1] for target in config.auto_classes().values() if "For" in target]
+    classes = []
+    for auto, target in config.auto_classes().items():
+        if auto.startswith("AutoModel"):
+            classes.append(target.split(".")[1])
     kind = results["architecture"]
     report.require(kind in classes, file, "architecture", kind, f"one of {classes}")
     parameters = config.count_parameters(kind).total
@@ -78,7 +82,9 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     metrics = list(results["metrics"])
     report.require(results["task"] in TASKS, file, "task", results["task"], f"one of {TASKS}")
     report.require(main in metrics or not (metrics or results["rows"]), file, "main_metric", main, f"one of {metrics}")
-    report.require(results["parameters"] == parameters, file, "parameters", results["parameters"], f"{parameters}")
+    is_bare = kind.endswith("Model")  # with a pooling layer or without
+    same = is_bare or results["parameters"] == parameters
+    report.require(same, file, "parameters", results["parameters"], f"{parameters}")
     return Run(config, results, settings, shlex.join(["leaner", "train", *words]))
 
 
@@ -108,19 +114,20 @@ def check_weights(folder: Path, architecture: str, config: PreTrainedConfig) -> 
     if not path.is_file():
         return
     with torch.device("meta"):
-        model_class = getattr(transformers, f"AutoModel{'For' + architecture.split('For')[1]}")
+        model_class = getattr(transformers, auto_class(architecture))
         model = model_class.from_config(config, trust_remote_code=False)
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    optional = {name for name in expected if name.startswith("pooler.")}  # of a bare model
     tied = getattr(model, "_tied_weights_keys", None)
-    if tied is None:
-        tied = ()
+    if tied is not None:
+        optional.update(tied)
     try:
         with safe_open(path, framework="pt") as file:
             held = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise ValueError(f"{path}: damaged or not safetensors ({error})") from error
     for name in sorted(expected.keys() | held.keys()):
-        if name in tied and name not in held:
+        if name in optional and name not in held:
             continue
         if held.get(name) != expected.get(name):
             raise ValueError(f"{path}: {name} is {held.get(name)}, expected {expected.get(name)} of config.json")

@@ -10,7 +10,12 @@ from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_res
 
 HUB_OWNER = "OWNER"  # of the repositories; replaced by the account's name before a push
 PROJECT_URL = f"https://github.com/{HUB_OWNER}/modeling_leaner"
-HUB_TASK = {"masked-lm": "fill-mask", "causal-lm": "text-generation", "sequence-classification": "text-classification"}
+HUB_TASK = {
+    "masked-lm": "fill-mask",
+    "causal-lm": "text-generation",
+    "sequence-classification": "text-classification",
+    "embedding": "sentence-similarity",
+}
 HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity", "exact_match")
 DATASET_NAMES = {  # of rows that are not the Hub dataset's own
     "LTCB/enwik8": "articles of enwik8, without markup",

@@ -12,22 +12,11 @@ from modeling_leaner.planning.dials import describe
 from modeling_leaner.slimming.budget import parameters_of
 from modeling_leaner.slimming.slim import Cut, Slimmed
 
-from .metadata import HUB_TASK
+from .metadata import hub_task
 from .rendering import fill_card
-from .snippets import SNIPPETS, TEXT, auto_class
+from .snippets import ENCODE_TEXT, SNIPPETS, TEXT, auto_class
 
 
-ENCODE_TEXT = """\
-from torch.nn.functional import cosine_similarity
-from transformers import AutoModel, AutoTokenizer
-
-repository = "{repository}"  # or a folder with the files of this repository
-tokenizer = AutoTokenizer.from_pretrained(repository)
-model = AutoModel.from_pretrained(repository, trust_remote_code=True)
-inputs = tokenizer(["A dog runs.", "A puppy is running.", "The bank is closed."], padding=True, return_tensors="pt")
-mask = inputs["attention_mask"][..., None]
-sentences = (model(**inputs).last_hidden_state * mask).sum(dim=1) / mask.sum(dim=1)  # mean over tokens
-print(cosine_similarity(sentences[:1], sentences[1:]))"""
 ENCODE_IMAGE = """\
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel
@@ -119,8 +108,7 @@ def slim_metadata(model: LeanPreTrainedModel, parent: str | None) -> str:
     optional = {}
     head = head_of(model)
     if head is not None:
-        task = TASKS_OF_HEADS[head]
-        optional["pipeline_tag"] = HUB_TASK.get(task, task)
+        optional["pipeline_tag"] = hub_task(TASKS_OF_HEADS[head])
     if parent is not None:
         optional["base_model"] = parent
         optional["base_model_relation"] = "finetune"  # the Hub knows no cut

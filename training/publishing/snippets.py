@@ -20,7 +20,19 @@ repository = "{repository}"  # or a folder with the files of this repository
 tokenizer = AutoTokenizer.from_pretrained(repository, trust_remote_code=True)
 model = {auto}.from_pretrained(repository, trust_remote_code=True)
 """
+ENCODE_TEXT = """\
+from torch.nn.functional import cosine_similarity
+from transformers import AutoModel, AutoTokenizer
+
+repository = "{repository}"  # or a folder with the files of this repository
+tokenizer = AutoTokenizer.from_pretrained(repository)
+model = AutoModel.from_pretrained(repository, trust_remote_code=True)
+inputs = tokenizer(["A dog runs.", "A puppy is running.", "The bank is closed."], padding=True, return_tensors="pt")
+mask = inputs["attention_mask"][..., None]
+sentences = (model(**inputs).last_hidden_state * mask).sum(dim=1) / mask.sum(dim=1)  # mean over tokens
+print(cosine_similarity(sentences[:1], sentences[1:]))"""
 SNIPPETS = {
+    "embedding": ENCODE_TEXT,
     "image-classification": """\
 from PIL import Image
 from transformers import AutoImageProcessor, {auto}
@@ -60,8 +72,9 @@ print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))""",
 
 
 def auto_class(architecture: str) -> str:
-    """The Auto class of a model with a head."""
-    return "AutoModelFor" + architecture.split("For")[1]
+    """`LeanBERTForMaskedLM` → `AutoModelForMaskedLM`, `LeanBERTModel` → `AutoModel`."""
+    _, separator, head = architecture.partition("For")
+    return f"AutoModel{separator}{head}"
 
 
 def snippet(results: dict[str, Any], config: PreTrainedConfig, where: str) -> str:

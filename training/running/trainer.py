@@ -204,6 +204,8 @@ class LeanTrainer(Trainer):
         self.items_timed = 0
         self.first_bad_step = torch.tensor(-1, device=args.device)
         self.average: list[torch.Tensor] | None = None
+        if task.has_own_loss:
+            args.label_names = ["labels"]  # Trainer would look for them in the model's own arguments
         super().__init__(
             model,
             args,

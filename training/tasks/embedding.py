@@ -81,6 +81,8 @@ class Embedding(TextTask):
         texts = [text for row in zip(*columns) for text in row]
         if self.arguments.split_sentences and not self.has_pairs:
             texts = [sentence for text in texts for sentence in sentences(text)]
+        if not texts:
+            return {"input_ids": [], "length": []}
         tokens = self.processing(
             texts, truncation=True, max_length=self.length, padding=False, return_attention_mask=False
         )

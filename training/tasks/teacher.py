@@ -3,7 +3,6 @@
 import hashlib
 import json
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch

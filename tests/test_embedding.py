@@ -1,0 +1,235 @@
+"""The task embedding: a student's vectors turn to the teacher's; pairs are scored; the teacher runs once."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from modeling_leaner.training import evaluate, train
+from modeling_leaner.training.data.tokenizer import train_tokenizer
+from modeling_leaner.training.tasks import embedding, teacher
+from scipy import stats
+from training_data import SIZES, documents, labelled, merged, read_lines
+from transformers import AutoModel, EvalPrediction
+
+from modeling_leaner import LeanBERTConfig, LeanBERTModel
+
+
+TRAIN = """--task embedding --max_steps 30 --per_device_train_batch_size 16 --learning_rate 3e-3 --eval_strategy no
+--save_strategy no --disable_tqdm true --preprocessing_workers 1 --logging_steps 1 --hardware cpu --dropout 0
+--max_length 24 --split_sentences true""".split()
+
+
+def save_encoder(folder, seed=0, words="wordpiece", **changes):
+    """An encoder with its tokenizer."""
+    texts = documents(40, 0)["text"]
+    tokenizer = train_tokenizer(texts, words, 300, 24, "bert")
+    torch.manual_seed(seed)
+    config = LeanBERTConfig(**(SIZES | {"vocab_size": 300, "max_position_embeddings": 32} | changes))
+    LeanBERTModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def sentences(count, seed):
+    """Documents of several sentences."""
+    parts = documents(4 * count, seed, words=7)["text"]
+    return Dataset.from_dict({"text": [" ".join(parts[4 * row : 4 * row + 4]) for row in range(count)]})
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A teacher, a student that is to learn from it, and rows."""
+    sentences(40, 0).to_parquet(tmp_path / "train.parquet")
+    sentences(10, 1).to_parquet(tmp_path / "validation.parquet")
+    save_encoder(tmp_path / "teacher", initializer_range=0.2)
+    save_encoder(tmp_path / "student", seed=1, num_hidden_layers=1, initializer_range=0.2)
+    return tmp_path
+
+
+@pytest.fixture
+def learn(folders, capsys):
+    """Trains the student; returns the status, stderr and the results."""
+
+    def learn(*words):
+        given = ["--shape", folders / "student", "--teacher", folders / "teacher", "--output_dir", folders / "run"]
+        files = ["--data_files", f"train={folders / 'train.parquet'}", f"validation={folders / 'validation.parquet'}"]
+        try:
+            train.main(merged(list(map(str, [*TRAIN, *given, *files])), list(map(str, words))))
+        except SystemExit as end:
+            return end.code, capsys.readouterr().err, None
+        return 0, capsys.readouterr().err, json.loads((folders / "run" / "results.json").read_text())
+
+    return learn
+
+
+def pairs(folder, count=12):
+    """Pairs with a number from 0 to 5, as of STS-B."""
+    rows = labelled(count, 3, ("sentence1", "sentence2"), 0)
+    rows.to_parquet(folder / "pairs.parquet")
+    return rows
+
+
+def pooled(folder, texts):
+    """The vectors by transformers alone, one text at a time."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        states = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(dim=0) for text in texts]
+    return torch.nn.functional.normalize(torch.stack(states), dim=-1)
+
+
+def test_the_student_turns_to_the_teacher(learn, folders):
+    status, said, results = learn()
+    assert status == 0, said
+    assert results["main_metric"] == "cosine" and results["architecture"] == "LeanBERTModel"
+    losses = [line["loss"] for line in read_lines(folders / "run") if "loss" in line]
+    assert losses[-1] < 0.5 * losses[0]
+    held_out = [part for text in sentences(10, 1)["text"] for part in embedding.sentences(text)]
+    cosines = (pooled(folders / "run", held_out) * pooled(folders / "teacher", held_out)).sum(dim=1)
+    assert results["metrics"]["eval_cosine"] == pytest.approx(cosines.mean().item(), abs=1e-4)
+    assert results["metrics"]["eval_loss"] == pytest.approx(1 - cosines.mean().item(), abs=1e-3)
+    assert results["rows"] == len(held_out)
+
+
+def test_what_is_its_own_teacher_has_nothing_to_learn(learn, folders):
+    status, said, results = learn("--shape", folders / "teacher", "--learning_rate", 0)
+    assert status == 0, said
+    assert results["metrics"]["eval_cosine"] == pytest.approx(1, abs=1e-5)
+
+
+def test_the_teacher_runs_once(learn, folders, monkeypatch):
+    """A second run reads the vectors from the cache; those of other weights are no cache."""
+    rows = []
+    original = teacher.teacher_vectors
+
+    def counted(batch, teacher):
+        rows.append(len(batch["input_ids"]))
+        return original(batch, teacher)
+
+    monkeypatch.setattr(teacher, "teacher_vectors", counted)
+    assert learn()[0] == 0
+    first = sum(rows)
+    assert first > 0
+    shutil.rmtree(folders / "run")
+    assert learn("--seed", 2)[0] == 0 and sum(rows) == first
+    shutil.rmtree(folders / "run")
+    shutil.rmtree(folders / "teacher")
+    save_encoder(folders / "teacher", seed=5, initializer_range=0.2)
+    assert learn()[0] == 0 and sum(rows) == 2 * first
+
+
+def test_a_run_is_continued(learn, folders):
+    """Stopped in the middle and resumed, the weights are those of a run without a stop."""
+    whole = learn("--save_strategy", "steps", "--save_steps", 15)[2]
+    weights = (folders / "run" / "model.safetensors").read_bytes()
+    for name in ("results.json", "model.safetensors", "README.md"):
+        (folders / "run" / name).unlink()
+    shutil.rmtree(folders / "run" / "checkpoint-30")
+    status, said, resumed = learn("--save_strategy", "steps", "--save_steps", 15, "--resume", "true")
+    assert status == 0, said
+    assert resumed["metrics"] == whole["metrics"]
+    assert (folders / "run" / "model.safetensors").read_bytes() == weights
+
+
+def evaluated(folder, *words):
+    result = evaluate_pairs(folder, *words)
+    return result["main_metric"], result["metrics"][f"eval_{result['main_metric']}"]
+
+
+def evaluate_pairs(folder, *words):
+    columns = ["--text_column", "sentence1", "--text_pair_column", "sentence2"]
+    files = ["--data_files", f"validation={folder / 'pairs.parquet'}"]
+    settings = ["--task", "embedding", "--max_length", "24", "--hardware", "cpu", *columns, *files]
+    return evaluate.evaluate(str(folder / "teacher"), [*settings, *words])
+
+
+def test_pairs_with_a_number(folders):
+    rows = pairs(folders)
+    cosines = (pooled(folders / "teacher", rows["sentence1"]) * pooled(folders / "teacher", rows["sentence2"])).sum(1)
+    expected = stats.spearmanr(cosines.numpy(), rows["label"]).statistic
+    assert evaluated(folders) == ("spearman", pytest.approx(expected))
+
+
+def test_pairs_without(folders):
+    rows = pairs(folders)
+    rows.remove_columns("label").to_parquet(folders / "pairs.parquet")
+    likeness = pooled(folders / "teacher", rows["sentence1"]) @ pooled(folders / "teacher", rows["sentence2"]).T
+    ranks = [1 + int((row > row[index] + 1e-6).sum()) for index, row in enumerate(likeness)]
+    expected = np.mean([1 / rank if rank <= 10 else 0.0 for rank in ranks])
+    assert evaluated(folders) == ("mrr", pytest.approx(expected))
+
+
+def test_the_right_document_is_found():
+    vectors = np.eye(12)
+    assert embedding.mean_reciprocal_rank(vectors, vectors) == 1
+    assert embedding.mean_reciprocal_rank(vectors[:1], np.array([[0.5] * 12, *vectors])) == 0.5
+    far = np.array([[-1.0] + [0.0] * 11] + [row for row in vectors[:11]])
+    assert embedding.mean_reciprocal_rank(vectors[:1], far) == 0  # eleven are nearer
+    assert embedding.mean_reciprocal_rank(vectors[:1], np.array([vectors[0]] * 3)) == 1  # the same text again
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("Too short. This sentence is long enough. So is this one, is it not?", 2),
+        ("One line that is long enough\nanother line that is long enough", 2),
+        ("x" * 221 + ". " + "y" * 220, 1),
+        ("", 0),
+    ],
+)
+def test_sentences(text, expected):
+    parts = embedding.sentences(text)
+    assert len(parts) == expected and all(20 <= len(part) <= 220 for part in parts)
+
+
+def test_an_undefined_correlation_is_zero():
+    task = object.__new__(embedding.Embedding)
+    task.has_pairs = True
+    task.label_column = "label"
+    same = EvalPrediction(np.ones((4, 3)), np.array([1.0, 1.0, 2.0, 2.0]))
+    assert task.score(same) == {"spearman": 0.0}
+
+
+class TestRefused:
+    """One line each, before a folder is made."""
+
+    def refuse(self, result, folders, *parts):
+        status, said, _ = result
+        lines = [line for line in said.splitlines() if line.startswith("leaner train: ")]
+        assert status == 1 and len(lines) == 1, said
+        for part in parts:
+            assert part in lines[0], lines[0]
+        assert not (folders / "run").exists()
+
+    def test_teacher_of_another_width(self, learn, folders):
+        save_encoder(folders / "wide", hidden_size=48, num_attention_heads=4)
+        self.refuse(learn("--teacher", folders / "wide"), folders, "teacher", "vectors of 48 numbers", "32")
+
+    def test_teacher_with_another_tokenizer(self, learn, folders):
+        save_encoder(folders / "bytes", words="byte-bpe")
+        self.refuse(learn("--teacher", folders / "bytes"), folders, "teacher: the tokenizer of", "not the student's")
+
+    def test_teacher_of_another_family(self, learn, folders):
+        from modeling_leaner import LeanGPTConfig, LeanGPTModel
+
+        config = LeanGPTConfig(**(SIZES | {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0}))
+        LeanGPTModel(config).save_pretrained(folders / "gpt")
+        self.refuse(learn("--teacher", folders / "gpt"), folders, "is a lean_gpt, expected a lean_bert")
+
+    def test_no_teacher(self, learn, folders):
+        self.refuse(learn("--teacher", folders / "nobody"), folders, "nobody")
+
+    def test_pairs_are_not_trained_on(self, learn, folders):
+        pairs(folders)
+        words = ["--text_column", "sentence1", "--text_pair_column", "sentence2", "--data_files"]
+        files = [f"{split}={folders / 'pairs.parquet'}" for split in ("train", "validation")]
+        self.refuse(learn(*words, *files), folders, "text_pair_column", "not trained on")
+
+    def test_rows_without_a_sentence(self, learn, folders):
+        Dataset.from_dict({"text": ["short."] * 4}).to_parquet(folders / "train.parquet")
+        self.refuse(learn(), folders, "train.parquet", "text holds no sentence")
