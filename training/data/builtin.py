@@ -56,7 +56,8 @@ def _prose(path: Path) -> Iterator[str]:
             documentation = ast.get_docstring(node)
             if documentation:
                 yield documentation
-    comments, last_line = [], 0
+    comments = []
+    last_line = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             if token.start[0] > last_line + 1 and comments:
@@ -78,7 +79,8 @@ def python_docs(max_bytes: int = 800_000, holdout: int = 20) -> DatasetDict:
     """
     library = Path(sysconfig.get_paths()["stdlib"])
     skipped = {"site-packages", "test", "tests", "idlelib", "lib2to3", "encodings", "__pycache__"}
-    rows, size = [], 0
+    rows = []
+    size = 0
     for path in sorted(library.rglob("*.py")):
         module = path.relative_to(library)
         if skipped & set(module.parts):
@@ -145,7 +147,8 @@ def _list_ops_tree(rules: ListOpsRules, rng: random.Random, tokens: list[str], d
 
 def _list_ops_rows(rules: ListOpsRules, rows: int, seed: int, version: str) -> Iterator[dict[str, object]]:
     """Different expressions; `version` tells the caches of different releases apart."""
-    rng, seen = random.Random(seed), set()
+    rng = random.Random(seed)
+    seen = set()
     for _ in range(1000 * rows):
         tokens = []
         label = _list_ops_tree(rules, rng, tokens)
@@ -166,7 +169,7 @@ def listops(
 
     They are kept in the datasets' cache. More test expressions continue the same list: what is trained on, and the
     first ones to test on, do not change.
-    Where LRA draws a root that is a single digit it is always too short to be kept, so the root here is an operator.
+    The root is always an operator: the single digits that LRA also draws as roots are always too short to be kept.
     Columns: source (tokens separated by spaces, the benchmark's surface without its round brackets), label (0..9).
 
     Raises:

@@ -1,8 +1,8 @@
 """A stranger's evaluation: a folder's model by its Auto class and its own code, where the package cannot be imported.
 
 Run as a file of its own, `python reevaluate.py FOLDER HEAD INPUTS OUTPUT`: INPUTS is a safetensors file of batches,
-`0.input_ids`, `0.labels`, `1.input_ids` ...; OUTPUT gets what the metrics need of each row: the logits of a
-classification, of a language model loss in nats, tokens and hits. It imports nothing of this package, on purpose.
+`0.input_ids`, `0.labels`, `1.input_ids` ...; OUTPUT gets what the metrics need of each row: logits for a
+classification; loss in nats, tokens and hits for a language model. It imports nothing of this package, on purpose.
 """
 
 import sys
@@ -22,13 +22,15 @@ def reduced(head, logits, labels):
     import torch
 
     if head == "ForCausalLM":
-        logits, labels = logits[:, :-1], labels[:, 1:]
+        logits = logits[:, :-1]
+        labels = labels[:, 1:]
     elif head != "ForMaskedLM":
         return logits
-    there = labels != -100
-    chosen = logits.float().log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-    hits = (logits.argmax(-1) == labels) & there
-    return torch.stack([-(chosen * there).sum(1), there.sum(1), hits.sum(1)], dim=1)
+    counted = labels != -100
+    log_probabilities = logits.float().log_softmax(-1)
+    of_labels = log_probabilities.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    hits = (logits.argmax(-1) == labels) & counted
+    return torch.stack([-(of_labels * counted).sum(1), counted.sum(1), hits.sum(1)], dim=1)
 
 
 def main(folder: str, head: str, inputs: str, output: str) -> None:
@@ -43,10 +45,11 @@ def main(folder: str, head: str, inputs: str, output: str) -> None:
     model = getattr(transformers, f"AutoModel{head}").from_pretrained(folder, trust_remote_code=True).eval()
     if not type(model).__module__.startswith("transformers_modules"):
         raise SystemExit(f"{folder}: loaded {type(model).__module__}, expected the folder's own code")
-    batches, kept = {}, {}
+    batches = {}
     for name, tensor in load_file(inputs).items():
         index, field = name.split(".")
         batches.setdefault(int(index), {})[field] = tensor
+    kept = {}
     with torch.inference_mode():
         for index, batch in batches.items():
             labels = batch.pop("labels")
