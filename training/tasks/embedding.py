@@ -25,7 +25,7 @@ RANKS = 10  # of the mean reciprocal rank
 class Embedding(TextTask):
     """A vector per text, the mean over its tokens.
 
-    With `teacher` the vectors learn to point where the teacher's do (loss: 1 − cosine), and the metric is their cosine.
+    With `teacher` the vectors learn to point where the teacher's do (loss: 1 − cosine); the metric is their cosine.
     With `text_pair_column` nothing is learned: pairs with a number in `label_column` give Spearman's correlation of
     the number and the cosine, pairs without give the mean reciprocal rank of the second text among all second texts.
     """

@@ -1,10 +1,11 @@
-"""The tasks with a head, and what all share: which columns they read, how rows become tensors, what is masked or cropped, how quality is read.
+"""The tasks with a head, and what all share: columns, rows as tensors, masks and crops, metrics.
 
 Rows are prepared once, in parallel, and cached. What is random (masks, crops, mixup) happens on the device, drawn by a
 generator of each row's place in the run: a baseline and its twin, one process or eight, a run and its continuation all
 see the same masks. (Mixup's partners and shares are of one process's batch.) Shapes: B rows, T tokens.
 """
 
+import json
 import os
 import typing
 from collections.abc import Callable, Sequence
@@ -502,6 +503,14 @@ class ImageClassification(Classification):
         return mixed, share * soft + (1 - share) * soft.roll(1, 0)
 
 
+def vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The tokenizer as text, without the lengths to which it cuts and pads: those change with every call."""
+    document = json.loads(tokenizer.backend_tokenizer.to_str())
+    document["truncation"] = None
+    document["padding"] = None
+    return json.dumps(document, sort_keys=True)
+
+
 class TextTask(Task):
     """What the tasks on text share: the tokenizer's fit, the length, the text column, padding."""
 
@@ -546,7 +555,7 @@ class TextTask(Task):
         return column
 
     def tokenizer_key(self) -> str:
-        return Hasher.hash(self.processing.backend_tokenizer.to_str())
+        return Hasher.hash(vocabulary(self.processing))
 
     def pad(self, rows: list[dict], key: str, value: int) -> torch.Tensor:
         """(B, longest) from lists of numbers."""

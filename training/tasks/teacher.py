@@ -1,7 +1,6 @@
 """A trained model whose sentence vectors another one learns: computed once, kept in the cache of `datasets`."""
 
 import hashlib
-import json
 from functools import partial
 
 import numpy as np
@@ -14,6 +13,8 @@ from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.slimming.scores import mean_over_tokens
+
+from .tasks import vocabulary
 
 
 ROWS_AT_ONCE = 64
@@ -35,14 +36,6 @@ def load_teacher(source: str, config: LeanConfig, tokenizer: PreTrainedTokenizer
     if vocabulary(AutoTokenizer.from_pretrained(source)) != vocabulary(tokenizer):
         raise ValueError(f"teacher: the tokenizer of {source} is not the student's")
     return model
-
-
-def vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
-    """The tokenizer as text, without the lengths to which it cuts and pads."""
-    document = json.loads(tokenizer.backend_tokenizer.to_str())
-    document["truncation"] = None
-    document["padding"] = None
-    return json.dumps(document, sort_keys=True)
 
 
 def weights_sha256(model: PreTrainedModel) -> str:
