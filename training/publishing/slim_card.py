@@ -22,7 +22,7 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoModel
 
 repository = "{repository}"  # or a folder with the files of this repository
-processor = AutoImageProcessor.from_pretrained(repository)
+processor = AutoImageProcessor.from_pretrained(repository, trust_remote_code=True)
 model = AutoModel.from_pretrained(repository, trust_remote_code=True)
 image = Image.new("RGB", (32, 32), "skyblue")  # in its place Image.open("photograph.png").convert("RGB")
 print(model(**processor(image, return_tensors="pt")).last_hidden_state.shape)"""

@@ -25,8 +25,8 @@ from torch.nn.functional import cosine_similarity
 from transformers import AutoModel, AutoTokenizer
 
 repository = "{repository}"  # or a folder with the files of this repository
-tokenizer = AutoTokenizer.from_pretrained(repository)
-model = AutoModel.from_pretrained(repository, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(repository, trust_remote_code=True)
+model = AutoModel.from_pretrained(repository, trust_remote_code=True, add_pooling_layer=False)
 inputs = tokenizer(["A dog runs.", "A puppy is running.", "The bank is closed."], padding=True, return_tensors="pt")
 mask = inputs["attention_mask"][..., None]
 sentences = (model(**inputs).last_hidden_state * mask).sum(dim=1) / mask.sum(dim=1)  # mean over tokens

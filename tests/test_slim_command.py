@@ -1,0 +1,191 @@
+"""`leaner slim`: from a folder of transformers to a leaner one that loads anywhere, with its card; bad input."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from datasets import Dataset
+from huggingface_hub import ModelCard
+from modeling_leaner.training.data.tokenizer import train_tokenizer
+from modeling_leaner.training.publishing.slim_card import is_hub_id
+from training_data import documents, pictures
+from transformers import AutoModel, BertConfig, BertModel, RobertaConfig, RobertaModel, ViTConfig, ViTImageProcessorPil
+from transformers import ViTForImageClassification as ViT
+from typer.testing import CliRunner
+
+from modeling_leaner.cli import slim as command
+from modeling_leaner.cli.app import app
+
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
+POOLING = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
+
+
+@pytest.fixture
+def leaner():
+    return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A sentence encoder of transformers, as sentence-transformers saves it."""
+    torch.manual_seed(0)
+    texts = documents(40, 0)
+    tokenizer = train_tokenizer(texts["text"], "wordpiece", 300, 24, "bert")
+    config = BertConfig(vocab_size=300, max_position_embeddings=64, initializer_range=0.3, **SIZES)
+    folder = tmp_path / "source"
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    modules = [{"path": "", "type": "Transformer"}, {"path": "1_Pooling", "type": "Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(POOLING))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 64}')
+    (folder / "notes.txt").write_text("not of sentence-transformers")
+    return folder
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.parquet"
+    documents(24, 1).to_parquet(path)
+    return path
+
+
+def test_from_transformers_to_a_leaner_folder_and_back(leaner, source, rows, tmp_path):
+    result = leaner("slim", source, tmp_path / "slim", "--layers", 2, "--data", rows, "--base-model", "owner/parent")
+    assert result.exit_code == 0, result.output
+    assert "layers: [0, 1, 2, 3] → [" in result.output and "evenly spaced 0,2" in result.output
+    slim, info = AutoModel.from_pretrained(tmp_path / "slim", add_pooling_layer=False, output_loading_info=True)
+    assert slim.config.num_hidden_layers == 2
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    document = json.loads((tmp_path / "slim" / "slim.json").read_text())
+    kept = document["cuts"][0]["after"]
+    parent = BertModel.from_pretrained(source).eval()
+    parent.encoder.layer = torch.nn.ModuleList([parent.encoder.layer[index] for index in kept])
+    ids = torch.tensor([[2, 9, 11, 3]])
+    with torch.no_grad():
+        torch.testing.assert_close(slim(ids).last_hidden_state, parent(ids).last_hidden_state)
+    assert leaner("convert", tmp_path / "slim", tmp_path / "back").exit_code == 0
+    back = BertModel.from_pretrained(tmp_path / "back", add_pooling_layer=False).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(back(ids).last_hidden_state, parent(ids).last_hidden_state)
+    for folder in ("slim", "back"):
+        files = {path.name for path in (tmp_path / folder).iterdir()}
+        assert {"modules.json", "1_Pooling", "sentence_bert_config.json", "tokenizer.json"} <= files
+        assert "notes.txt" not in files
+        assert json.loads((tmp_path / folder / "1_Pooling" / "config.json").read_text()) == POOLING
+
+
+def test_the_folder_loads_without_the_package(leaner, source, rows, tmp_path):
+    """With heads that differ between layers, which plain transformers cannot hold; by the card's own snippet."""
+    words = ("--total-heads", 7, "--intermediate-size", 30, "--data", rows)
+    assert leaner("slim", source, tmp_path / "slim", *words).exit_code == 0
+    card = ModelCard.load(tmp_path / "slim" / "README.md")
+    snippet = card.text.split("```python\n")[1].split("```")[0]
+    program = snippet.replace('"slim"', repr(str(tmp_path / "slim")))
+    program += "\nassert sum(model.config.heads_per_layer) == 7 and sentences.shape == (3, 32)"
+    program += "\nimport sys; assert 'modeling_leaner' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("tensor([")
+    refused = leaner("convert", tmp_path / "slim", tmp_path / "back")
+    assert refused.exit_code == 1 and "per_layer_config: bert has the same heads in every layer" in refused.output
+
+
+def test_the_card(leaner, source, rows, tmp_path):
+    words = ("--keep", "0,3", "--heads", 2, "--data", rows, "--base-model", "owner/parent")
+    assert leaner("slim", source, tmp_path / "slim", *words).exit_code == 0
+    card = ModelCard.load(tmp_path / "slim" / "README.md")
+    assert card.data.base_model == "owner/parent" and "pruned" in card.data.tags
+    assert "[owner/parent](https://huggingface.co/owner/parent)" in card.text
+    assert "| layers | 4 | 2 |" in card.text
+    assert "| heads per layer | 4, 4, 4, 4 | 2, 2 |" in card.text
+    cuts = json.loads((tmp_path / "slim" / "slim.json").read_text())["cuts"]
+    assert [cut["part"] for cut in cuts] == ["layers", "heads"]
+    for cut in cuts:
+        assert f"| {cut['part']} | {cut['before']} | {cut['after']} | {cut['change']:.3f} |" in card.text
+
+
+def test_images(leaner, tmp_path):
+    torch.manual_seed(0)
+    config = ViTConfig(image_size=16, patch_size=8, num_labels=3, initializer_range=0.3, **SIZES)
+    ViT(config).save_pretrained(tmp_path / "vit")
+    ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    pictures(20, 0).to_parquet(tmp_path / "rows.parquet")
+    result = leaner("slim", tmp_path / "vit", tmp_path / "slim", "--params", "0.6x", "--data", tmp_path / "rows.parquet")
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "slim" / "config.json").read_text())
+    assert config["architectures"] == ["LeanViTForImageClassification"] and config["num_hidden_layers"] == 2
+    assert ModelCard.load(tmp_path / "slim" / "README.md").data.pipeline_tag == "image-classification"
+
+
+def test_an_interrupted_slim_leaves_nothing(leaner, source, rows, tmp_path, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    before = {path.name for path in tmp_path.iterdir()}
+    monkeypatch.setattr(command, "write_slim_card", interrupt)
+    result = leaner("slim", source, tmp_path / "slim", "--layers", 2, "--data", rows)
+    assert result.exit_code != 0
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--data {rows}", "nothing to cut"),
+        ("--layers 5 --data {rows}", "layers: expected 1..4, got 5"),
+        ("--keep 0,0 --data {rows}", "layers: 0 is named twice"),
+        ("--keep 0;1 --data {rows}", "--keep: expected layers between commas, as 0,4,5, got '0;1'"),
+        ("--keep 0,1 --params 0.5x --data {rows}", "--params: a budget chooses the number of layers"),
+        ("--params 0.5x --latency 0.5x --data {rows}", "--params and --latency: give one of them"),
+        ("--params 0.01x --data {rows}", "params: no cut in depth has 0.01 of the source's"),
+        ("--params half --data {rows}", "--params: expected a share of the source between 0 and 1, as 0.6x, got 'half'"),
+        ("--layers 2", "--data: missing"),
+        ("--layers 2 --data {rows} --column body", "--column: no column body, expected one of text"),
+        ("--layers 2 --data {rows} --rows 6", "calibration: expected at least 8 rows, got 3"),
+        ("--layers 2 --data {images} --column image", "calibration: row 0 is of type PngImageFile, expected texts"),
+        ("--layers 2 --data {images}", "--column: name the column that holds texts; the rows have image, label"),
+        ("--layers 2 --data {tmp}/nothing.parquet", "nothing.parquet: no such file"),
+    ],
+)
+def test_what_is_refused(leaner, source, rows, tmp_path, words, message):
+    images = tmp_path / "images.parquet"
+    pictures(20, 0).to_parquet(images)
+    before = {path.name for path in tmp_path.iterdir()}
+    result = leaner("slim", source, tmp_path / "slim", *words.format(rows=rows, images=images, tmp=tmp_path).split())
+    assert result.exit_code == 1, result.output
+    assert result.stderr.strip().splitlines()[-1].startswith("leaner slim: ") and message in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_sources_that_are_refused(leaner, rows, tmp_path, source):
+    config = RobertaConfig(vocab_size=50, **SIZES)
+    RobertaModel(config).save_pretrained(tmp_path / "roberta")
+    result = leaner("slim", tmp_path / "roberta", tmp_path / "slim", "--layers", 1, "--data", rows)
+    assert result.exit_code == 1 and "model_type is one of vit, lean_vit, bert" in result.stderr
+    (source / "tokenizer.json").unlink()
+    (source / "tokenizer_config.json").unlink()
+    result = leaner("slim", source, tmp_path / "slim", "--layers", 1, "--data", rows)
+    assert result.exit_code == 1 and "no tokenizer or image processor" in result.stderr
+    result = leaner("slim", source, rows, "--layers", 1, "--data", rows)
+    assert result.exit_code == 1 and "exists already" in result.stderr
+    assert not (tmp_path / "slim").exists()
+
+
+def test_names_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner" / "here").mkdir(parents=True)
+    assert is_hub_id("owner/model") and not is_hub_id("owner/here") and not is_hub_id("/tmp/owner/model")
+
+
+def test_rows_without_content_are_left_out(leaner, source, tmp_path):
+    texts = [text if index % 2 else "" for index, text in enumerate(documents(40, 1)["text"])]
+    Dataset.from_dict({"text": texts}).to_parquet(tmp_path / "rows.parquet")
+    result = leaner("slim", source, tmp_path / "slim", "--layers", 2, "--data", tmp_path / "rows.parquet")
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "slim" / "slim.json").read_text())
+    assert document["chosen_by"] == document["held_out"] == 10
