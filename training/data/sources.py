@@ -39,6 +39,7 @@ BUILT_IN = {
 }
 LISTOPS = ("listops", "listops-short")  # with as many test expressions as asked for
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
+READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
 
 
 def check_cache(folder: Path, *variables: str) -> None:
@@ -48,8 +49,8 @@ def check_cache(folder: Path, *variables: str) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        variable = next((name for name in variables if name in os.environ), variables[0])
-        where = f"{variable} is {os.environ[variable]}" if variable in os.environ else f"{variable} is not set"
+        given = (f"{name} is {os.environ[name]}" for name in variables if name in os.environ)
+        where = next(given, f"{variables[0]} is not set")
         raise ValueError(
             f"{folder}: this cache cannot be written to ({error.strerror}); {where}, expected a folder that can be"
         ) from error
@@ -64,30 +65,45 @@ def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
     """`["train=a.parquet", "train=b.parquet", "folder"]` → files of each split; None for what names no split."""
     files: dict[str | None, list[str]] = {}
     for entry in data_files:
-        split, separator, path = entry.partition("=")
-        named = bool(separator) and not Path(entry).exists() and split.isidentifier()
-        files.setdefault(split if named else None, []).append(path if named else entry)
+        split, equals, path = entry.partition("=")
+        if equals and not Path(entry).exists() and split.isidentifier():
+            files.setdefault(split, []).append(path)
+        else:
+            files.setdefault(None, []).append(entry)
     return files
+
+
+def whole_split(split: str) -> str:
+    """The split that a slice such as train[:90%] is taken from."""
+    return split.split("[")[0]
 
 
 def describe(dataset: str | None, split: str, data_files: list[str]) -> str:
     """The split as messages name it."""
+    if not data_files:
+        return f"{dataset} ({split})"
     files = split_files(data_files)
-    chosen = files.get(split.split("[")[0], files.get(None, []))
-    return f"{', '.join(chosen)} ({split})" if data_files else f"{dataset} ({split})"
+    chosen = files.get(whole_split(split), files.get(None, []))
+    return f"{', '.join(chosen)} ({split})"
 
 
-def _read_files(files: list[str], split: str, whole: str, streaming: bool, whole_folder: bool) -> Rows:
-    """Local files of one format, or one folder, by the builder that `datasets` has for it."""
+def _read_folder(folder: Path, split: str, streaming: bool, has_splits: bool) -> Rows:
+    """A split of a folder that has several, or images of a folder that is one split, by `datasets`."""
+    source = str(folder)
+    data_files = None
+    if not has_splits:
+        source = "imagefolder"
+        data_files = {whole_split(split): f"{folder}/**"}
+    checks = VerificationMode.NO_CHECKS
+    try:
+        return load_dataset(source, data_files=data_files, split=split, verification_mode=checks, streaming=streaming)
+    except (DatasetNotFoundError, FileNotFoundError) as error:
+        raise ValueError(f"{folder}: no data files of a known format in this folder") from error
+
+
+def _read_files(files: list[str], split: str, streaming: bool) -> Rows:
+    """Local files of one format, by the builder that `datasets` has for it."""
     paths = [Path(name) for name in files]
-    if len(paths) == 1 and paths[0].is_dir():
-        try:
-            checks = VerificationMode.NO_CHECKS
-            named = {"split": split} if whole_folder else {"split": split, "data_files": {whole: f"{paths[0]}/**"}}
-            source = str(paths[0]) if whole_folder else "imagefolder"
-            return load_dataset(source, verification_mode=checks, streaming=streaming, **named)
-        except (DatasetNotFoundError, FileNotFoundError) as error:
-            raise ValueError(f"{paths[0]}: no data files of a known format in this folder") from error
     suffixes = {path.suffix.lower() for path in paths}
     if len(suffixes) != 1 or not suffixes <= set(FORMATS):
         raise ValueError(
@@ -99,8 +115,9 @@ def _read_files(files: list[str], split: str, whole: str, streaming: bool, whole
     if all(path.is_file() and path.stat().st_size == 0 for path in paths):
         raise ValueError("the split is empty")
     (suffix,) = suffixes
-    options = {"delimiter": "\t"} if suffix == ".tsv" else {"sample_by": "paragraph"} if suffix == ".txt" else {}
-    return load_dataset(FORMATS[suffix], data_files={whole: files}, split=split, streaming=streaming, **options)
+    data_files = {whole_split(split): files}
+    options = READ_OPTIONS.get(suffix, {})
+    return load_dataset(FORMATS[suffix], data_files=data_files, split=split, streaming=streaming, **options)
 
 
 def _unreadable(files: list[str], error: Exception) -> str:
@@ -113,6 +130,45 @@ def _unreadable(files: list[str], error: Exception) -> str:
                 return f"{name}: unreadable parquet: {' '.join(str(cause).split())[:300]}"
     cause = error.__cause__ or error
     return f"{', '.join(files)}: unreadable: {' '.join(str(cause).split())[:300]}"
+
+
+def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -> Rows:
+    """A split of local files, or of a folder; `name` is the split's in messages.
+
+    Raises:
+        ValueError: names the file, or the split that no file is given for.
+    """
+    whole = whole_split(split)
+    files = split_files(data_files)
+    chosen = files.get(whole, files.get(None))
+    if chosen is None:
+        hint = ""
+        if whole != "train":
+            hint = "; set holdout, or eval_split none"
+        raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{hint}")
+    try:
+        if len(chosen) == 1 and Path(chosen[0]).is_dir():
+            return _read_folder(Path(chosen[0]), split, streaming, has_splits=whole not in files)
+        return _read_files(chosen, split, streaming)
+    except (DatasetGenerationError, OSError) as error:
+        raise ValueError(_unreadable(chosen, error)) from error
+    except ValueError as error:
+        if "corresponds to no data" in str(error):
+            raise ValueError(f"{name}: the split is empty") from error
+        if "data_files" in str(error) or chosen[0] in str(error):
+            raise
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _read_built_in(dataset: str, split: str, test_trees: int | None) -> Rows:
+    """A split of a built-in set; ValueError where it has no such split."""
+    options = {}
+    if test_trees is not None:
+        options["test"] = test_trees
+    splits: DatasetDict = BUILT_IN[dataset](**options)
+    if split not in splits:
+        raise ValueError(f"{dataset}: no split {split!r}, expected one of {', '.join(splits)}")
+    return splits[split]
 
 
 def load_split(
@@ -131,33 +187,17 @@ def load_split(
     Raises:
         ValueError: names the file, the dataset or the split, and what there is in its place.
     """
-    whole, name = split.split("[")[0], describe(dataset, split, data_files or [])
+    if data_files is None:
+        data_files = []
+    name = describe(dataset, split, data_files)
     if test_trees is not None and (data_files or dataset not in LISTOPS):
         raise ValueError(f"test_trees: only of {' and '.join(LISTOPS)}, which are generated, not of {name}")
     if not streaming and (data_files or dataset not in BUILT_IN):
         check_datasets_cache()
     if data_files:
-        files = split_files(data_files)
-        chosen = files.get(whole) or files.get(None)
-        if chosen is None:
-            hint = "; set holdout, or eval_split none" if whole != "train" else ""
-            raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{hint}")
-        try:
-            rows = _read_files(chosen, split, whole, streaming, whole not in files)
-        except (DatasetGenerationError, OSError) as error:
-            raise ValueError(_unreadable(chosen, error)) from error
-        except ValueError as error:
-            if "corresponds to no data" in str(error):
-                raise ValueError(f"{name}: the split is empty") from error
-            if "data_files" in str(error) or chosen[0] in str(error):
-                raise
-            raise ValueError(f"{name}: {error}") from error
+        rows = _read_local(data_files, split, name, streaming)
     elif dataset in BUILT_IN:
-        asked = {} if test_trees is None else {"test": test_trees}
-        splits: DatasetDict = BUILT_IN[dataset](**asked)
-        if split not in splits:
-            raise ValueError(f"{dataset}: no split {split!r}, expected one of {', '.join(splits)}")
-        rows = splits[split]
+        rows = _read_built_in(dataset, split, test_trees)
     else:
         rows = _read_hub(dataset, dataset_config, split, streaming)
     if isinstance(rows, Dataset) and len(rows) == 0:
@@ -180,12 +220,19 @@ def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bo
     if dataset is None:
         raise ValueError("dataset: missing; give a Hub id, a built-in set, or data_files")
     reached = dataset_hub_answers(dataset)
+    access = nullcontext()
+    if not reached:
+        access = cache_alone()
     try:
-        with nullcontext() if reached else cache_alone():
+        with access:
             return load_dataset(dataset, config, split=split, streaming=streaming)
     except (DatasetNotFoundError, FileNotFoundError, ConnectionError) as error:
-        place = "on the Hub or in its cache" if reached else "in the cache of the Hub, which did not answer"
-        hint = did_you_mean(dataset, BUILT_IN) or "; a local copy can be given as --data_files"
+        place = "on the Hub or in its cache"
+        if not reached:
+            place = "in the cache of the Hub, which did not answer"
+        hint = did_you_mean(dataset, BUILT_IN)
+        if not hint:
+            hint = "; a local copy can be given as --data_files"
         raise ValueError(f"dataset {dataset}: not found {place}{hint}") from error
     except ValueError as error:
         if "split" in str(error).lower():
@@ -198,7 +245,9 @@ def first_rows(rows: Rows, count: int | None) -> Rows:
     """The first `count` rows, all where it is None."""
     if count is None:
         return rows
-    return rows.take(count) if isinstance(rows, IterableDataset) else rows.select(range(min(count, len(rows))))
+    if isinstance(rows, IterableDataset):
+        return rows.take(count)
+    return rows.select(range(min(count, len(rows))))
 
 
 def content_sha256(rows: Rows, columns: list[str]) -> str | None:
@@ -225,7 +274,8 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
     Raises:
         ValueError: as `load_split`; or one file would be both.
     """
-    train, held_out = _load(arguments, arguments.train_split), None
+    train = _load(arguments, arguments.train_split)
+    held_out = None
     for key, count in (("holdout", arguments.holdout), ("tuning_holdout", arguments.tuning_holdout)):
         if count:
             train, held_out = _take_out(train, count, key, draw=arguments.task not in LANGUAGE_MODELLING)
@@ -244,7 +294,7 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
 
 
 def _take_out(rows: Rows, count: int, key: str, draw: bool) -> tuple[Rows, Rows]:
-    """The rows without `count` of them, and those."""
+    """The rows without `count` of them, and these `count` rows."""
     if isinstance(rows, IterableDataset):
         return rows.skip(count), rows.take(count)
     if count >= len(rows):

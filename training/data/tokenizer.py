@@ -68,17 +68,18 @@ def train_tokenizer(
             )
         )
         names = {f"{token[1:-1].lower()}_token": token for token in special}
+        inputs = ["input_ids", "token_type_ids", "attention_mask"]
     else:
+        inputs = ["input_ids", "attention_mask"]
         names = dict.fromkeys(("bos_token", "eos_token", "pad_token"), special[0])
         if kind in ("wordpiece", "words"):
             names["unk_token"] = special[0]
     if after:
         tokenizer.post_processor = processors.Sequence(after)
-    inputs = ["input_ids", "token_type_ids", "attention_mask"]
     return TokenizersBackend(
         tokenizer_object=tokenizer,
         model_max_length=max_length,
-        model_input_names=inputs if family == "bert" else [inputs[0], inputs[2]],
+        model_input_names=inputs,
         clean_up_tokenization_spaces=False,
         **names,
     )
@@ -106,16 +107,17 @@ def check_size(vocab_size: int, smallest: int, contents: str) -> None:
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """The texts.
+    """The texts as they are.
 
     Raises:
-        ValueError: a row is not a string, or no row has more than spaces.
+        ValueError: a row is not a string, or all rows are empty but for spaces.
     """
     empty = True
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"row {row} of the texts is of type {type(text).__name__}, not a string")
-        empty = empty and not text.strip()
+        if text.strip():
+            empty = False
         yield text
     if empty:
         raise ValueError("no text to train a tokenizer on: no rows, or only empty ones")
@@ -125,7 +127,10 @@ def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]
     """Feeds the texts in batches, so that only one batch is in memory."""
     rows = _checked(texts)
     batches = iter(lambda: list(itertools.islice(rows, BATCH)), [])
-    tokenizer.train_from_iterator(batches, trainer, length=len(texts) if isinstance(texts, Sized) else None)
+    length = None
+    if isinstance(texts, Sized):
+        length = len(texts)
+    tokenizer.train_from_iterator(batches, trainer, length=length)
 
 
 def _byte_level(model: models.Model, use_regex: bool) -> Tokenizer:
@@ -196,7 +201,8 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str]) -> Tok
     )
     _train(tokenizer, trainer, texts)
     trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=_unknown(special)))
-    trained.normalizer, trained.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    trained.normalizer = tokenizer.normalizer
+    trained.pre_tokenizer = tokenizer.pre_tokenizer
     trained.decoder = decoders.WordPiece(cleanup=False)
     trained.add_special_tokens(special)
     return trained
@@ -204,9 +210,10 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str]) -> Tok
 
 def _characters(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
     """The `MAX_ALPHABET` most frequent normalised characters, and `##c` for those that may continue a word."""
-    raw, counts = Counter(), Counter()
+    raw = Counter()
     for text in _checked(texts):
         raw.update(text)
+    counts = Counter()
     for character, count in raw.items():
         for normal in tokenizer.normalizer.normalize_str(character):
             counts[normal] += count
@@ -220,12 +227,14 @@ def _characters(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[list[str], 
 
 
 def _unknown(special: list[str]) -> str:
-    return "[UNK]" if "[UNK]" in special else special[0]
+    if "[UNK]" in special:
+        return "[UNK]"
+    return special[0]
 
 
 @dataclass(frozen=True)
 class TextColumn:
-    """The texts of one column, read in batches, as often as wanted; `limit` rows at most."""
+    """The texts of one column, at most `limit` of them; read in batches, anew each time."""
 
     rows: Dataset | IterableDataset
     column: str
@@ -251,7 +260,9 @@ def read_texts(options: argparse.Namespace) -> TextColumn:
         data_files=options.data_files,
         streaming=options.streaming,
     )
-    names = rows.column_names or list(next(iter(rows), {}))  # a stream may not know its columns
+    names = rows.column_names
+    if not names:  # as of a stream that does not know its columns
+        names = list(next(iter(rows), {}))
     if options.text_column not in names:
         raise ValueError(f"no column {options.text_column!r}, the data has {', '.join(names) or 'no columns'}")
     return TextColumn(rows, options.text_column, options.max_rows)

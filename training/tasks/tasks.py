@@ -26,7 +26,7 @@ from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import family_of, load_shape, shape_names
 
-from ..data.sources import Rows
+from ..data.sources import Rows, first_rows
 from ..settings.arguments import RecipeArguments
 from . import question_answering
 
@@ -618,9 +618,8 @@ class LanguageModelling(TextTask):
 
     def _counts(self, rows: Dataset) -> np.ndarray:
         """How often each token is a target in the first 20,000 rows."""
-        rows = rows.select(range(min(len(rows), 20_000)))
         counts = np.zeros(self.config.vocab_size, dtype=np.int64)
-        for batch in rows.with_format("numpy").iter(1000):
+        for batch in first_rows(rows, 20_000).with_format("numpy").iter(1000):
             targets = np.concatenate([self.targets(row) for row in batch["input_ids"]])
             counts += np.bincount(targets, minlength=len(counts))
         return counts
