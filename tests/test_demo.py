@@ -35,6 +35,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     patch = pytest.MonkeyPatch()
     patch.chdir(folder)
+    patch.setenv("COLUMNS", "80")
     patch.setattr(sources, "BUILT_IN", SMALL)
     patch.setattr(demo, "RECIPES", {family: few_steps(recipe) for family, recipe in demo.RECIPES.items()})
     for path in ("vit-nano/of-an-earlier-demo", "own/notes"):
@@ -101,11 +102,11 @@ def test_a_pair_differs_in_its_shape_alone(finished):
 def test_the_table_has_the_numbers_of_every_run(finished):
     for results in finished.runs.values():
         (line,) = [line for line in finished.stdout.splitlines() if f"│ {results['shape']} " in line]
-        _, shape, parameters, score, guess, seconds, _ = (cell.strip() for cell in line.split("│"))
-        metric = results["main_metric"]
+        _, shape, parameters, metric, score, guess, seconds, _ = (cell.strip() for cell in line.split("│"))
+        assert metric == results["main_metric"]
         assert parameters == f"{results['parameters']:,}"
-        assert score == f"{metric} {results['metrics'][f'eval_{metric}']:.3f}"
-        assert guess == f"{results['chance']['name']} {results['chance']['value']:.3f}"
+        assert score == f"{results['metrics'][f'eval_{metric}']:.3f}"
+        assert guess == f"{results['chance']['value']:.3f}"
         assert float(seconds) == pytest.approx(results["train"]["seconds"], abs=0.06)
 
 
