@@ -38,17 +38,6 @@ def evaluate(tokens):
     return value
 
 
-def test_numbers_out_of_range_are_named():
-    from datasets import Dataset
-
-    rows = Dataset.from_dict({"labels": [0, 2, -100], "input_ids": [[1, 2], [3, 9], [0, 0]]})
-    assert data.check_range(rows, "labels", 3, "num_labels") is rows
-    with pytest.raises(ValueError, match=r"labels, row 1: 2 is outside 0..1 \(num_labels=2\)"):
-        data.check_range(rows, "labels", 2, "num_labels")
-    with pytest.raises(ValueError, match=r"input_ids, row 1: 9 is outside 0..8 \(vocab_size=9\)"):
-        data.check_range(rows.with_format("torch"), "input_ids", 9, "vocab_size")
-
-
 class TestADatasetOfTheHub:
     """`datasets` asks a Hub that does not answer for half a minute, so it is asked once before."""
 

@@ -22,20 +22,6 @@ from sklearn.datasets import load_digits
 from modeling_leaner import __version__
 
 
-def check_range(rows: Dataset, column: str, size: int, bound: str) -> Dataset:
-    """The rows, once every whole number of `column` is in 0..size-1 or -100 (ignored by every loss).
-
-    Raises:
-        ValueError: names column, row and value, and what bounds it (`bound`, the field of the configuration).
-    """
-    for index, values in enumerate(rows.with_format(None)[column]):
-        numbers = np.asarray(values)
-        wrong = numbers[((numbers < 0) & (numbers != -100)) | (numbers >= size)]
-        if wrong.size:
-            raise ValueError(f"{column}, row {index}: {wrong.flat[0]} is outside 0..{size - 1} ({bound}={size})")
-    return rows
-
-
 def digits(seed: int = 0) -> DatasetDict:
     """scikit-learn's 1,797 handwritten digits (8×8 pixels, UCI; BSD): 1,437 to train, 360 to test.
 
