@@ -225,7 +225,7 @@ def check_weights(source: str, model: PreTrainedModel) -> None:
             raise ValueError(f"{source}: {name}: {bad:,} of {tensor.numel():,} values are NaN or infinite")
 
 
-HEADS = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler", "pooler")
+HEADS = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler")
 
 
 def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, complete: bool = False) -> PreTrainedModel:
@@ -260,6 +260,8 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, comp
     wrong = [name for name, *_ in info["mismatched_keys"] if not name.startswith(new)]
     if wrong:
         raise ValueError(f"{source}: tensors do not fit its config.json: {', '.join(sorted(wrong))}")
+    if task.head == "":
+        new = (*new, "pooler.")  # a bare model may have been saved without
     missing = [name for name in info["missing_keys"] if not name.startswith(new)]
     if missing:
         raise ValueError(f"{source}: no trained {', '.join(sorted(missing)[:3])} for {arguments.task}")

@@ -294,6 +294,8 @@ class LeanTrainer(Trainer):
         finally:
             self._swap_average()
         output.metrics.pop("eval_model_preparation_time", None)
+        if self.task.is_scored_only:
+            output.metrics.pop("eval_loss", None)
         self.rows_evaluated = output.num_samples
         return output
 

@@ -35,6 +35,10 @@ class Embedding(TextTask):
     has_own_loss = True
     metrics = ("cosine", "spearman", "mrr", "loss")
 
+    @property
+    def is_scored_only(self) -> bool:
+        return self.has_pairs
+
     def columns(self) -> list[str]:
         columns = list(self.texts)
         if self.label_column is not None:

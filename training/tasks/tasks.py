@@ -176,6 +176,7 @@ class Task:
     head: str
     regression = False
     has_own_loss = False
+    is_scored_only = False  # there is nothing to learn, so that evaluations state no loss
     classes: dict[str, int] | None = None  # of a classification, name to number
     data_sha256: str | None = None  # of the evaluation rows' contents
     training_data: dict[str, object] | None = None  # number and hash of the rows that are trained on
