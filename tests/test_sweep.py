@@ -81,7 +81,7 @@ class Bench:
             "learning_rates": [3e-4, 1e-3, 3e-3],
             "tuning": {"seed": 0, "holdout": 50, "overrides": {"max_steps": 30}},
             "unsound_tuning": "one seed",
-            "overrides": {"max_steps": 60, "muon": True, "label_names": ["a", "b"], "data_files": {"train": "x.csv"}},
+            "overrides": {"max_steps": 60, "bf16": True, "label_names": ["a", "b"], "data_files": {"train": "x.csv"}},
             "output_dir": "out",
         }
         self.output = folder / "out"
@@ -223,7 +223,7 @@ def test_tuning_never_sees_what_is_reported(bench):
         assert given.get("tuning_holdout") == (["50"] if tunes else None)
         assert given["seed"] in ([["0"]] if tunes else [["1"], ["2"]])
         assert given["max_steps"] == ["30" if tunes else "60"]
-        assert (given["muon"], given["label_names"], given["data_files"]) == (["true"], ["a", "b"], ["train=x.csv"])
+        assert (given["bf16"], given["label_names"], given["data_files"]) == (["true"], ["a", "b"], ["train=x.csv"])
         assert "resume" not in given and Path(given["output_dir"][0]) == Path("out/runs") / call["name"]
 
 

@@ -244,8 +244,6 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, comp
     if arguments.implementation == "transformers":
         if has_weights(source):
             raise ValueError(f"implementation: {source} has weights of this family; leaner convert turns them")
-        if arguments.muon or arguments.lr_head_scaling != "none":
-            raise ValueError("implementation: muon and lr_head_scaling know this family's own models only")
         try:
             return auto_class.from_config(from_lean_config(config), **attention)
         except ConversionError as error:

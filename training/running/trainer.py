@@ -27,7 +27,6 @@ from transformers.trainer_utils import has_length
 
 from ..settings.arguments import RecipeArguments
 from ..tasks.tasks import Batch, Task
-from .optimizers import build_muon, head_scaled
 
 
 COMPLETE = "complete.json"
@@ -378,19 +377,6 @@ class LeanTrainer(Trainer):
             self.control.should_training_stop = True
             return
         super()._run_epoch(*args, **kwargs)
-
-    def create_optimizer(self, model=None):
-        """AdamW or Muon; with `lr_head_scaling` the step size follows the heads (for both halves of a pair)."""
-        if self.args.lr_head_scaling == "sqrt" and self.optimizer is None:
-            self.args.learning_rate = head_scaled(self.args.learning_rate, self.model.config)
-        if self.args.muon and self.optimizer is None:
-            if model is None:
-                model = self.model
-            decayed = set(self.get_decay_parameter_names(model))
-            betas = (self.args.adam_beta1, self.args.adam_beta2)
-            settings = (self.args.learning_rate, self.args.weight_decay, decayed, betas, self.args.adam_epsilon)
-            self.optimizer = build_muon(model, *settings)
-        return super().create_optimizer(model)
 
     def after_step(self) -> None:
         """Counts the step's time, first steps apart, and follows the weights with their average."""

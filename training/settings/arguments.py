@@ -103,8 +103,6 @@ class RecipeArguments(TrainingArguments):
 
     # Optimisation
     dropout: float | None = option(None, "replaces the shape's dropout, on states and on attention")
-    muon: bool = option(False, "Muon for the hidden matrices, AdamW for the rest; needs quick bfloat16 products")
-    lr_head_scaling: Literal["none", "sqrt"] = option("none", "sqrt: learning rate × sqrt(heads / 12), Heads-Opt")
     ema_decay: float | None = option(None, "keep, evaluate and save an exponential average of the weights")
     early_stopping_patience: int | None = option(None, "stop after so many evaluations without improvement")
 
