@@ -1,7 +1,6 @@
 """`leaner sweep`, with a script of a few milliseconds in the place of the training."""
 
 import csv
-import fcntl
 import json
 import math
 import multiprocessing
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from filelock import lock_descriptor
 from modeling_leaner.training.experiments import comparison, runs, sweep
 from modeling_leaner.training.experiments.grid import load_grid
 from scipy import stats
@@ -409,7 +409,7 @@ def test_a_killed_sweep_goes_on(bench):
     assert "is in use by another sweep" in refuses(bench, tuning=None)
     until((bench.output / "runs" / last / "results.json").exists)
     with (bench.output / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until it ends
+        lock_descriptor(lock.fileno())  # until it ends
     bench.calls()
     bench.run()
     assert names(bench.calls()) == ["report-vit-lean-tiny-seed2-lr0.001"]  # the other had finished

@@ -452,7 +452,7 @@ def test_broken_tokenizers_are_named(run, tmp_path):
 
 def test_one_run_at_a_time(run, tmp_path):
     (tmp_path / "run").mkdir()
-    holder = "import fcntl, sys, time; lock = open(sys.argv[1], 'a'); fcntl.lockf(lock, fcntl.LOCK_EX)"
+    holder = "import filelock, sys, time; lock = filelock.FileLock(sys.argv[1]).acquire()"
     holder += "; print('held', flush=True); time.sleep(600)"
     words = [sys.executable, "-c", holder, str(tmp_path / "run" / ".lock")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
