@@ -13,7 +13,7 @@ from rich.table import Table
 
 from .curves import WAYS, read_pair
 from .grid import Grid
-from .guesses import best_guess, read_guesses
+from .guesses import best_guess, guess_values
 from .runs import Row, Run, Tuning, reported, tune
 
 
@@ -190,14 +190,6 @@ def _ratio(size: int | None, base: int | None) -> float | None:
     if not size or not base:
         return None
     return size / base
-
-
-def guess_values(grid: Grid) -> list[float]:
-    """What the simple guesses in GUESSES, beside a grid's rows, score; empty where none were made."""
-    guesses = read_guesses(grid)
-    if guesses is None:
-        return []
-    return [guess["value"] for guess in guesses]
 
 
 def failure_rate(grid: Grid, finished: list[Row], failed: int) -> float | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..running import report
 from . import latency
-from .comparison import guess_values, summarise
+from .comparison import summarise
 from .grid import Grid, load_grid
-from .guesses import best_guess, read_guesses, read_row_errors
+from .guesses import best_guess, guess_values, read_guesses, read_row_errors
 from .runs import Row, Run, read_rows, reported, tune
 
 
