@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -386,12 +387,12 @@ class LeanTrainer(Trainer):
             self.data_seconds_timed += self.step_data_seconds
             self.items_timed += self.step_items
         if self.args.ema_decay is not None:
-            weights = [parameter.detach() for parameter in self.model.parameters()]
+            weights = list(self.model.parameters())
             if self.average is None:
-                self.average = [weight.clone() for weight in weights]
+                self.average = [weight.detach().clone() for weight in weights]
             # Early on, the average forgets faster: the first weights are no one's goal.
             decay = min(self.args.ema_decay, (1 + self.state.global_step) / (10 + self.state.global_step))
-            torch._foreach_lerp_(self.average, weights, 1 - decay)
+            get_ema_multi_avg_fn(decay)(self.average, weights, None)
 
     @torch.no_grad()
     def _swap_average(self) -> None:
