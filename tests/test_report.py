@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from modeling_leaner.training.publishing.cards import write_run_card as write_card
 from modeling_leaner.training.running import report
-from modeling_leaner.training.settings.arguments import TASKS, parse
+from modeling_leaner.training.settings.arguments import TASK_NAMES, parse
 from tokenizers import Tokenizer, models
 from transformers import TokenizersBackend, ViTImageProcessorPil
 from transformers.utils import is_torchvision_available
@@ -263,7 +263,7 @@ def test_the_figure_names_units(metric, labels, tmp_path, monkeypatch):
     assert len(figures[0].axes[1].lines[0].get_xdata()) == (metric != "pearson")
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TASK_NAMES)
 def test_the_card_of_every_task(task, tmp_path, monkeypatch):
     """Its metadata is what the Hub reads, its numbers are those of results.json, and its commands parse."""
     monkeypatch.chdir(tmp_path)
@@ -302,7 +302,7 @@ def test_the_card_of_every_task(task, tmp_path, monkeypatch):
     assert again.shape == results["shape"] and again.settings == results["recipe"]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", TASK_NAMES)
 def test_the_card_loads_its_folder(task, tmp_path, monkeypatch, capsys):
     if "image" in task and not (is_torchvision_available() or version("transformers") >= "5.18"):
         pytest.skip("transformers 5.17 has AutoImageProcessor only with torchvision")

@@ -427,16 +427,16 @@ for folder, auto_name, sample in json.load(sys.stdin):
     if "pixels" in sample:
         processor = AutoImageProcessor.from_pretrained(folder, trust_remote_code=True)
         inputs = processor([Image.fromarray(np.uint8(sample["pixels"]))], return_tensors="pt")
-        said = f"an image of {sample['answer']} → {model(**inputs).logits.argmax().item()}"
+        shown = f"an image of {sample['answer']} → {model(**inputs).logits.argmax().item()}"
     else:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
         inputs = tokenizer([sample["text"]], return_tensors="pt")
         if "answer" in sample:
-            said = f"{sample['text']} = {sample['answer']} → {model(**inputs).logits.argmax().item()}"
+            shown = f"{sample['text']} = {sample['answer']} → {model(**inputs).logits.argmax().item()}"
         else:
             tokens = model.generate(**inputs, max_new_tokens=24, do_sample=False, repetition_penalty=1.3)
-            said = repr(tokenizer.decode(tokens[0], skip_special_tokens=True))
-    print(f"{folder}: {said}", flush=True)
+            shown = repr(tokenizer.decode(tokens[0], skip_special_tokens=True))
+    print(f"{folder}: {shown}", flush=True)
 """
 
 

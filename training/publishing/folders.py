@@ -15,7 +15,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from modeling_leaner.shapes import CONFIG_CLASSES
 
 from ..running import report
-from ..settings.arguments import TASKS, SettingsParser, tokens_of
+from ..settings.arguments import TASK_NAMES, SettingsParser, tokens_of
 
 
 FAMILIES = tuple(kind.model_type for kind in CONFIG_CLASSES.values())
@@ -76,7 +76,7 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     settings = vars(SettingsParser().parse_tokens(words))
     main = "eval_" + results["main_metric"].removeprefix("eval_")
     metrics = list(results["metrics"])
-    report.require(results["task"] in TASKS, file, "task", results["task"], f"one of {TASKS}")
+    report.require(results["task"] in TASK_NAMES, file, "task", results["task"], f"one of {TASK_NAMES}")
     report.require(main in metrics or not (metrics or results["rows"]), file, "main_metric", main, f"one of {metrics}")
     report.require(results["parameters"] == parameters, file, "parameters", results["parameters"], f"{parameters}")
     return Run(config, results, settings, shlex.join(["leaner", "train", *words]))

@@ -25,8 +25,8 @@ from .repeated import RepeatedKey, given_options, load_yaml
 
 
 RECIPES = Path(__file__).parent.parent / "recipes"
-TASKS = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
-TASKS += ("embedding",)
+TASK_NAMES = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
+TASK_NAMES += ("embedding",)
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
 NOT_IN_RECIPES = ("shape", "resume", "restart", "output_dir", "resume_from_checkpoint")
 NOT_IN_RECIPES += ("do_train", "do_eval", "do_predict")
@@ -45,7 +45,7 @@ class RecipeArguments(TrainingArguments):
     resume: bool = option(False, "continue the run in output_dir from its last whole checkpoint")
     restart: bool = option(False, "with resume: begin again where every checkpoint is damaged")
     hardware: Literal["auto", "cpu", "gpu"] = option("auto", "auto takes a GPU where there is one")
-    task: Literal[TASKS] | None = option(None, f"one of {', '.join(TASKS)}")
+    task: Literal[TASK_NAMES] | None = option(None, f"one of {', '.join(TASK_NAMES)}")
 
     # Data
     dataset: str | None = option(None, "Hub id, or a built-in set: digits, python-docs, listops, listops-short")
@@ -233,7 +233,7 @@ def unknown_key(key: str) -> str:
     """The error about a key that no setting has."""
     if key in OTHER_NAMES:
         return f"{key}: unknown key, did you mean {OTHER_NAMES[key]}?"
-    return f"{key}: unknown key{suggestion(key, [each.name for each in fields(RecipeArguments)])}"
+    return f"{key}: unknown key{suggestion(key, [setting.name for setting in fields(RecipeArguments)])}"
 
 
 def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
