@@ -108,7 +108,7 @@ def test_the_index_is_short_and_grouped():
     sections = re.split(r"^## ", text, flags=re.MULTILINE)
     for name, results in RESULTS.items():
         (section,) = (part for part in sections if f"| [{name}]({name}) |" in part)
-        assert section.startswith(index.TASKS[results["task"]])
+        assert section.startswith(index.TASK_TITLES[results["task"]])
     assert text.count("32,957 of 36,181 training stories were sampled from a model") == 2
     for path in ("forest-light.svg", "forest-dark.svg"):
         assert path in text and (CARDS / path).read_text().startswith("<?xml")

@@ -786,8 +786,8 @@ def test_commands_end_with_one_line(folder, workshop, capsys):
 
 
 def test_holm():
-    assert findings.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
-    assert findings.holm({}) == {} and findings.holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+    assert comparison.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    assert comparison.holm({}) == {} and comparison.holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
 
 
 def row(value, chance=0.1, **changes):

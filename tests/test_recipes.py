@@ -11,7 +11,7 @@ from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.settings import arguments
 from modeling_leaner.training.settings.arguments import RECIPES, recipe_names
-from modeling_leaner.training.tasks import tasks
+from modeling_leaner.training.tasks import registry
 from training_data import merged, read_lines, write_rows, write_shape
 
 
@@ -104,7 +104,7 @@ def test_digits_learns(tmp_path, capsys):
 
 def test_every_task_has_a_recipe_and_a_class():
     named = {yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())["task"] for recipe in recipe_names()}
-    assert named == set(tasks.TASKS) == set(arguments.TASKS)
+    assert named == set(registry.TASKS) == set(arguments.TASK_NAMES)
 
 
 @pytest.mark.parametrize("recipe", ["sst2", "squad", "rte"])

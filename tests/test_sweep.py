@@ -1,7 +1,6 @@
 """`leaner sweep`, with a script of a few milliseconds in the place of the training."""
 
 import csv
-import fcntl
 import json
 import math
 import multiprocessing
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from filelock import lock_descriptor
 from modeling_leaner.training.experiments import comparison, runs, sweep
 from modeling_leaner.training.experiments.grid import load_grid
 from scipy import stats
@@ -81,7 +81,7 @@ class Bench:
             "learning_rates": [3e-4, 1e-3, 3e-3],
             "tuning": {"seed": 0, "holdout": 50, "overrides": {"max_steps": 30}},
             "unsound_tuning": "one seed",
-            "overrides": {"max_steps": 60, "muon": True, "label_names": ["a", "b"], "data_files": {"train": "x.csv"}},
+            "overrides": {"max_steps": 60, "bf16": True, "label_names": ["a", "b"], "data_files": {"train": "x.csv"}},
             "output_dir": "out",
         }
         self.output = folder / "out"
@@ -223,7 +223,7 @@ def test_tuning_never_sees_what_is_reported(bench):
         assert given.get("tuning_holdout") == (["50"] if tunes else None)
         assert given["seed"] in ([["0"]] if tunes else [["1"], ["2"]])
         assert given["max_steps"] == ["30" if tunes else "60"]
-        assert (given["muon"], given["label_names"], given["data_files"]) == (["true"], ["a", "b"], ["train=x.csv"])
+        assert (given["bf16"], given["label_names"], given["data_files"]) == (["true"], ["a", "b"], ["train=x.csv"])
         assert "resume" not in given and Path(given["output_dir"][0]) == Path("out/runs") / call["name"]
 
 
@@ -409,7 +409,7 @@ def test_a_killed_sweep_goes_on(bench):
     assert "is in use by another sweep" in refuses(bench, tuning=None)
     until((bench.output / "runs" / last / "results.json").exists)
     with (bench.output / ".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until it ends
+        lock_descriptor(lock.fileno())  # until it ends
     bench.calls()
     bench.run()
     assert names(bench.calls()) == ["report-vit-lean-tiny-seed2-lr0.001"]  # the other had finished

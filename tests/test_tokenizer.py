@@ -13,7 +13,7 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modeling_leaner.training.data import builtin as data
-from modeling_leaner.training.data.tokenizer import KINDS, MAX_ALPHABET, main, train_tokenizer
+from modeling_leaner.training.data.tokenizer import MAX_ALPHABET, TOKENIZER_KINDS, main, train_tokenizer
 from transformers import AutoTokenizer
 
 
@@ -28,7 +28,7 @@ def trained(kind, family, texts=TEXTS, vocab_size=600, max_length=64):
     return train_tokenizer(texts, kind, vocab_size, max_length, family)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
 @pytest.mark.parametrize("family", ["gpt", "bert"])
 def test_auto_tokenizer_loads_it_back(kind, family, tmp_path):
     tokenizer = trained(kind, family)
@@ -118,7 +118,7 @@ def test_words():
     assert trained("words", "bert", reversed(texts)).get_vocab() == tokenizer.get_vocab()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
 def test_iterators_and_lists_give_the_same(kind):
     assert trained(kind, "bert", iter(TEXTS)).get_vocab() == trained(kind, "bert").get_vocab()
 
@@ -136,7 +136,7 @@ def fingerprints(folder):
     rng = random.Random(0)
     texts = ["".join(rng.choices("abcdeéжz日一 \n!😀", k=200)) for _ in range(100)]
     digests = []
-    for kind, family in itertools.product(KINDS, ("gpt", "bert")):
+    for kind, family in itertools.product(TOKENIZER_KINDS, ("gpt", "bert")):
         train_tokenizer(texts, kind, 9_000 if kind == "words" else 900, 64, family).save_pretrained(folder)
         digests.append(hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest())
     return digests
@@ -144,7 +144,7 @@ def fingerprints(folder):
 
 def test_training_is_deterministic(tmp_path):
     here = fingerprints(tmp_path)
-    assert len(set(here)) == 2 * len(KINDS) and fingerprints(tmp_path) == here
+    assert len(set(here)) == 2 * len(TOKENIZER_KINDS) and fingerprints(tmp_path) == here
     process = subprocess.run(
         [sys.executable, "-c", "import sys, pathlib, test_tokenizer as t; print(t.fingerprints(pathlib.Path('.')))"],
         capture_output=True,
@@ -207,7 +207,7 @@ def sources(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
 @pytest.mark.parametrize("streaming", [False, True])
 def test_main(kind, streaming, sources, tmp_path, capsys):
     output = tmp_path / "deep" / "out"

@@ -39,7 +39,9 @@ CONDITION_ROWS = 8  # on which the conditioning is measured
 ANSWERS = ("labels", "start_positions", "end_positions")
 
 
-def summarise(trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[str, float], rows: Rows | None) -> dict:
+def results_of_run(
+    trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[str, float], rows: Rows | None
+) -> dict:
     """results.json: the numbers of a finished run, and what is needed to get them again."""
     task = trainer.task
     state = trainer.state
@@ -167,7 +169,7 @@ def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
     if not trainer.is_world_process_zero():
         return None
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
-    results = summarise(trainer, arguments, metrics, rows)
+    results = results_of_run(trainer, arguments, metrics, rows)
     report.plot(trainer.metrics_file, folder / "training.png", trainer.task.metric)
     report.write_json(folder / "results.json", results)
     write_run_card(folder)
@@ -254,7 +256,7 @@ def len_of(rows: Rows) -> str:
     return "streamed"
 
 
-def say(results: dict, folder: str) -> None:
+def print_results(results: dict, folder: str) -> None:
     """The end of a run, for people."""
     train = results["train"]
     key = f"eval_{results['main_metric']}"
@@ -334,7 +336,7 @@ def main(argv: list[str] | None = None) -> None:
     if results is None and arguments.process_index == 0:
         raise SystemExit(130)
     if results is not None:
-        say(results, arguments.output_dir)
+        print_results(results, arguments.output_dir)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from modeling_leaner.support.suggest import did_you_mean
 from ..settings.repeated import CommandParser
 
 
-KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
+TOKENIZER_KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
 SPECIAL_TOKENS = {"gpt": ["<|endoftext|>"], "bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]}
 MAX_ALPHABET = 1000  # characters that WordPiece keeps, the most frequent ones, as BERT's training in tokenizers does
 BATCH = 1000  # texts handed to the trainer at once
@@ -33,7 +33,7 @@ BATCH = 1000  # texts handed to the trainer at once
 def train_tokenizer(
     texts: Iterable[str], kind: str, vocab_size: int, max_length: int, family: str
 ) -> TokenizersBackend:
-    """A tokenizer of one of `KINDS` with the special tokens of a family, `gpt` or `bert`, which come first.
+    """A tokenizer of one of `TOKENIZER_KINDS` with the special tokens of a family, `gpt` or `bert`, which come first.
 
     gpt: `<|endoftext|>` is beginning, end and padding (and the unknown word, where there can be one), and nothing is
     inserted. bert: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. `max_length` in tokens. Little text gives a smaller
@@ -43,7 +43,7 @@ def train_tokenizer(
     Raises:
         ValueError: unknown kind or family, too small a `vocab_size`, no text at all, or a row that is not a string.
     """
-    check_choice("kind", kind, KINDS)
+    check_choice("kind", kind, TOKENIZER_KINDS)
     check_choice("family", family, tuple(SPECIAL_TOKENS))
     special = SPECIAL_TOKENS[family]
     if kind in ("byte-bpe", "bytes"):
@@ -292,7 +292,7 @@ def main(argv: list[str]) -> None:
         FileExistsError: the output folder exists.
     """
     parser = CommandParser("leaner tokenizer", description="Train a tokenizer on a column of text.")
-    parser.add_argument("--kind", required=True, help=" | ".join(KINDS))
+    parser.add_argument("--kind", required=True, help=" | ".join(TOKENIZER_KINDS))
     parser.add_argument("--family", default="bert", help=f"{' | '.join(SPECIAL_TOKENS)}: the special tokens")
     parser.add_argument("--vocab_size", type=int, default=8192, help="tokens at most, special tokens included")
     parser.add_argument("--max_length", type=int, default=512, help="tokens of the longest input")
@@ -307,7 +307,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--max_rows", type=int, help="read only the first rows")
     parser.add_argument("--streaming", action="store_true", help="read as a stream, without preparing a copy on disk")
     options = parser.parse_args(argv)
-    check_choice("kind", options.kind, KINDS)  # before anything is downloaded
+    check_choice("kind", options.kind, TOKENIZER_KINDS)  # before anything is downloaded
     check_choice("family", options.family, tuple(SPECIAL_TOKENS))
     if options.output_dir.exists():
         raise FileExistsError(f"{options.output_dir} exists already")

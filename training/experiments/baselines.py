@@ -103,20 +103,20 @@ def fitted_guesses(
         return {"name": name, "value": float(task.score(EvalPrediction(outputs, answers))[task.metric])}
 
     if task.regression:
-        found = []
+        guesses = []
         for name, (of_training, of_held_out) in features.items():
             model = Ridge().fit(of_training, labels)
-            found.append(guess(name, model.predict(of_held_out)[:, None]))
-        return found
+            guesses.append(guess(name, model.predict(of_held_out)[:, None]))
+        return guesses
     one_hot = np.eye(int(labels.max()) + 1)
     commonest = one_hot[np.bincount(labels).argmax()]
-    found = [guess("majority class", np.tile(commonest, (len(answers), 1)))]
+    guesses = [guess("majority class", np.tile(commonest, (len(answers), 1)))]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # a guess need not be the best of its kind
         for name, (of_training, of_held_out) in features.items():
             model = LogisticRegression(max_iter=300).fit(of_training, labels)
-            found.append(guess(name, one_hot[model.predict(of_held_out)]))
-    return found
+            guesses.append(guess(name, one_hot[model.predict(of_held_out)]))
+    return guesses
 
 
 def small_images(task: ImageClassification, rows: Dataset) -> np.ndarray:
@@ -212,12 +212,12 @@ def language_baselines(
         return {"name": name, "value": float(task.score(EvalPrediction(sums, None))[task.metric])}
 
     everything = Bigram.fit(train, task.config.vocab_size, ignored)
-    found = [guess("frequencies", -np.log(everything.frequency[right]))]
+    guesses = [guess("frequencies", -np.log(everything.frequency[right]))]
     if trained_on is not None and trained_on < len(train):
         chosen = np.sort(np.random.default_rng(0).choice(len(train), trained_on, replace=False))
         part = Bigram.fit(train.select(chosen), task.config.vocab_size, ignored)
-        found.append(guess(AS_MANY_ROWS, part.nats(left, right)))
-    return [*found, guess("bigram, all training rows", everything.nats(left, right))]
+        guesses.append(guess(AS_MANY_ROWS, part.nats(left, right)))
+    return [*guesses, guess("bigram, all training rows", everything.nats(left, right))]
 
 
 def guesses_on(arguments: RecipeArguments, task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:
@@ -272,15 +272,15 @@ def main(argv: list[str]) -> None:
         words = []
         if options.data_files:
             words = ["--data_files", *options.data_files]
-        found = guesses_of_grid(grid, words)
-        if found is None:
+        guesses = guesses_of_grid(grid, words)
+        if guesses is None:
             raise GridError(f"{options.grid}: no simple guess is known for its task and metric")
-        report.write_json(grid.path(GUESSES), found)
+        report.write_json(grid.path(GUESSES), guesses)
         errors = row_errors(grid, words, Path("model_cards"))
         if errors:
             report.write_json(grid.path(ROW_ERRORS), errors)
     except (ValueError, OSError) as error:
         raise SystemExit(f"leaner guesses: {' '.join(str(error).split())}") from error
-    for guess in found:
+    for guess in guesses:
         print(f"{guess['name']}: {guess['value']:.4f}")
     print(grid.path(GUESSES))

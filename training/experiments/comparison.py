@@ -13,7 +13,7 @@ from rich.table import Table
 
 from .curves import WAYS, read_pair
 from .grid import Grid
-from .guesses import best_guess, read_guesses
+from .guesses import best_guess, guess_values
 from .runs import Row, Run, Tuning, reported, tune
 
 
@@ -192,14 +192,6 @@ def _ratio(size: int | None, base: int | None) -> float | None:
     return size / base
 
 
-def guess_values(grid: Grid) -> list[float]:
-    """What the simple guesses in GUESSES, beside a grid's rows, score; empty where none were made."""
-    guesses = read_guesses(grid)
-    if guesses is None:
-        return []
-    return [guess["value"] for guess in guesses]
-
-
 def failure_rate(grid: Grid, finished: list[Row], failed: int) -> float | None:
     """The share of runs that failed, or that end worse than the best simple guess; None where no guess is known.
 
@@ -253,16 +245,16 @@ def contrasts(grid: Grid, finished: dict[str, dict[int, Row]], up: bool | None) 
     """
     if grid.contrasts is None:
         return []
-    found = []
+    compared = []
     for shape, other in grid.contrasts:
         contrast = {"shape": shape, "minus": other, **paired(grid, finished[shape], finished[other], up)}
         contrast["row_error"] = _row_error_of_difference(_shared(finished[shape], finished[other]))
         contrast["p_corrected"] = None
-        found.append(contrast)
-    corrected = holm({place: contrast["p"] for place, contrast in enumerate(found) if contrast["p"] is not None})
+        compared.append(contrast)
+    corrected = holm({place: contrast["p"] for place, contrast in enumerate(compared) if contrast["p"] is not None})
     for place, p in corrected.items():
-        found[place]["p_corrected"] = p
-    return found
+        compared[place]["p_corrected"] = p
+    return compared
 
 
 def _notes(tuning: Tuning, shape: str, failed: list[int]) -> list[str]:
@@ -362,13 +354,13 @@ def curves(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None]) -> l
     """
     if grid.branches is None:
         return []
-    found = []
+    branches = []
     for tokens in grid.branches:
         cells = cells_of(grid, rows, best, tokens)
         _, up = metric_of(grid, cells.rows())
         shapes = [_branch_cell(grid, shape, cells, up) for shape in cells.finished]
-        found.append({"branch": tokens, "shapes": shapes, "contrasts": contrasts(grid, cells.finished, up)})
-    return found
+        branches.append({"branch": tokens, "shapes": shapes, "contrasts": contrasts(grid, cells.finished, up)})
+    return branches
 
 
 def readings(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None], up: bool | None) -> list[dict]:
@@ -378,15 +370,15 @@ def readings(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None], up
     """
     if grid.contrasts is None or grid.branches is None:
         return []
-    found = []
+    all_readings = []
     for shape, other in grid.contrasts:
         for way in WAYS:
             for branch, (own, others, error) in read_pair(grid, rows, best, (shape, other), way).items():
                 reading = {"shape": shape, "minus": other, "equal": way, "branch": branch}
                 reading |= paired_statistics(own, others, grid.margin, up)
                 reading["interpolation_error"] = error
-                found.append(reading)
-    return found
+                all_readings.append(reading)
+    return all_readings
 
 
 def _cell(grid: Grid, shape: str, cells: Cells, tuning: Tuning, up: bool | None) -> dict[str, object]:

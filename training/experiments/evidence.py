@@ -7,9 +7,9 @@ from typing import Any
 
 from ..running import report
 from . import latency
-from .comparison import guess_values, summarise
+from .comparison import summarise
 from .grid import Grid, load_grid
-from .guesses import best_guess, read_guesses, read_row_errors
+from .guesses import best_guess, guess_values, read_guesses, read_row_errors
 from .runs import Row, Run, read_rows, reported, tune
 
 
@@ -102,7 +102,7 @@ def cells(grid: Grid, rows: dict[Run, Row]) -> list[dict[str, object]]:
     """Of each shape: sizes, counts, every seed's value, the paired comparison, conditioning, time and memory."""
     timing = latency.read(grid)
     length = latency.length_of(grid)
-    found = []
+    described = []
     for cell in summarise(grid, rows)["shapes"]:
         config, head = latency.config_of(grid, cell["shape"])
         done = finished(grid, cell, rows)
@@ -120,8 +120,8 @@ def cells(grid: Grid, rows: dict[Run, Row]) -> list[dict[str, object]]:
         cell["peak_memory_bytes"] = max(memory, default=None)
         cell["jobs"] = distinct(done, "jobs")
         cell["latency"] = _latency_of(timing, cell["shape"])
-        found.append(cell)
-    return found
+        described.append(cell)
+    return described
 
 
 def reference(grid: Grid) -> dict[str, object] | None:
@@ -184,13 +184,13 @@ def _fine_tuned_grid(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
 def fine_tuned(grid: Grid) -> list[dict[str, object]]:
     """Of each grid that started from this one's weights: its metric, every seed's value of each shape, whether its
     baseline learned, and whether weights of it are published."""
-    found = []
+    grids = []
     for path in sorted(Path(grid.output_dir).parent.glob("*/results.csv")):
         other = load_grid(path.parent / "grid.yaml")
         rows = read_rows(path)
         if rows and other.start_from is not None and Path(other.start_from) == Path(grid.output_dir):
-            found.append({"grid": path.parent.name, **_fine_tuned_grid(other, rows)})
-    return found
+            grids.append({"grid": path.parent.name, **_fine_tuned_grid(other, rows)})
+    return grids
 
 
 def _folder_name(path: str | None) -> str | None:

@@ -25,6 +25,14 @@ def read_guesses(grid: Grid) -> list[dict[str, object]] | None:
         raise ValueError(f"{path}: expected a list of name and value, {type(error).__name__} {error}") from error
 
 
+def guess_values(grid: Grid) -> list[float]:
+    """What the simple guesses in GUESSES, beside a grid's rows, score; empty where none were made."""
+    guesses = read_guesses(grid)
+    if guesses is None:
+        return []
+    return [guess["value"] for guess in guesses]
+
+
 def best_guess(values: Iterable[float | None], higher_is_better: bool) -> float | None:
     """The best of the values that are known; None where none is."""
     known = [value for value in values if value is not None]

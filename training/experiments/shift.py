@@ -64,12 +64,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("grids", nargs=2, type=Path, help="two grid files, YAML")
     try:
         one, other = map(load_grid, parser.parse_args(argv).grids)
-        found = shifts(one, other)
+        shifted = shifts(one, other)
     except GridError as error:
         raise SystemExit(f"shift: {error}") from error
-    for row in found:
+    for row in shifted:
         print(f"{row['shape']} − {row['minus']}: {row['shift']:+.4f} over seeds {row['seeds']}", file=sys.stderr)
-    print(json.dumps(found))
+    print(json.dumps(shifted))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ In output_dir: results.csv (one row per finished or failed run, see `runs.py`), 
 run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same command continues it.
 """
 
-import fcntl
 import io
 import os
 import signal
@@ -21,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
+
+from filelock import lock_descriptor
 
 from ..running import report
 from ..settings.repeated import CommandParser
@@ -225,11 +226,9 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row
     except OSError as error:
         raise GridError(f"output_dir: expected a folder that can be written to, got {error}") from error
     with grid.path(".lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_descriptor(lock.fileno(), blocking=False):
             used = "in use by another sweep, or by a run that outlived a killed one; wait until it ends"
-            raise GridError(f"output_dir: {grid.output_dir} is {used}") from None
+            raise GridError(f"output_dir: {grid.output_dir} is {used}")
         sweep = Sweep(grid, jobs, lock.fileno(), local)
         check_unchanged(grid, sweep.rows.values())
         for shape in grid.shapes:  # before the first process

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..experiments.comparison import MAX_P, MIN_PAIRS, paired_statistics
+from ..experiments.comparison import MAX_P, MIN_PAIRS, holm, paired_statistics
 from ..experiments.evidence import KINDS, baseline_of, finished, kind
 from ..experiments.grid import Grid
 from ..experiments.runs import Row, Run
@@ -36,16 +36,6 @@ class Known:
 
 
 Grids = dict[str, Known]
-
-
-def holm(values: dict[str, float]) -> dict[str, float]:
-    """p values corrected for their number by Holm's step-down method (1979): none below its predecessor, 1 at most."""
-    adjusted = {}
-    highest = 0.0
-    for place, name in enumerate(sorted(values, key=values.__getitem__)):
-        highest = max(highest, min(1.0, (len(values) - place) * values[name]))
-        adjusted[name] = highest
-    return adjusted
 
 
 def interval(values: Iterable[float] | None) -> str:

@@ -15,7 +15,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from modeling_leaner.shapes import CONFIG_CLASSES
 
 from ..running import report
-from ..settings.arguments import TASKS, SettingsParser, tokens_of
+from ..settings.arguments import TASK_NAMES, SettingsParser, tokens_of
 from .snippets import auto_class
 
 
@@ -80,7 +80,7 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     settings = vars(SettingsParser().parse_tokens(words))
     main = "eval_" + results["main_metric"].removeprefix("eval_")
     metrics = list(results["metrics"])
-    report.require(results["task"] in TASKS, file, "task", results["task"], f"one of {TASKS}")
+    report.require(results["task"] in TASK_NAMES, file, "task", results["task"], f"one of {TASK_NAMES}")
     report.require(main in metrics or not (metrics or results["rows"]), file, "main_metric", main, f"one of {metrics}")
     is_bare = kind.endswith("Model")  # with a pooling layer or without
     same = is_bare or results["parameters"] == parameters

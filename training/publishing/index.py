@@ -20,7 +20,7 @@ from .tables import markdown
 
 
 REFERENCE = "-transformers"  # grids of transformers' own models, which stand beside their baseline
-TASKS = {
+TASK_TITLES = {
     "image-classification": "Image classification",
     "causal-lm": "Causal language modelling",
     "masked-lm": "Masked language modelling",
@@ -119,7 +119,7 @@ def task_section(task: str, folders: list[dict[str, Any]], grids: Grids) -> Task
     if grids:
         cells = tables.all_cells(evidence)
     return TaskSection(
-        title=TASKS[task],
+        title=TASK_TITLES[task],
         published=published_table(own),
         note=wording.not_learned(evidence),
         summary=f"All {count} cells of {wording.plural(len(grids), 'grid')}",
@@ -129,8 +129,8 @@ def task_section(task: str, folders: list[dict[str, Any]], grids: Grids) -> Task
 
 
 def by_task(grids: Grids) -> dict[str, Grids]:
-    """The grids of each task, in the order of `TASKS`, without those of references."""
-    tasks: dict[str, Grids] = {task: {} for task in TASKS}
+    """The grids of each task, in the order of `TASK_TITLES`, without those of references."""
+    tasks: dict[str, Grids] = {task: {} for task in TASK_TITLES}
     for name, known in grids.items():
         if not name.endswith(REFERENCE):
             task = settings(known.grid, known.grid.baseline).task
@@ -151,12 +151,12 @@ def render(cards: Path) -> str:
     figure_text = None
     if forest_lines(grids):
         figure_text = wording.FOREST_TEXT
-    found = ["Nothing yet."]
+    paragraphs = ["Nothing yet."]
     if grids:
-        found = findings(grids)
+        paragraphs = findings(grids)
     context = IndexContext(
         figure_text=figure_text,
-        findings=found,
+        findings=paragraphs,
         tasks=[section for section in sections if section.published or section.cells],
         glossary=wording.INDEX_GLOSSARY,
     )

@@ -743,13 +743,10 @@ def run_training(results: Results, settings: dict[str, Any]) -> str:
         length += f", {rate:,.1f} rows a second, {waiting:.1%} of the time waiting for data"
     if train.get("loss") is not None:
         length += f", last training loss {train['loss']:.4f}"
-    optimiser = settings["optim"]
-    if settings["muon"]:
-        optimiser = "Muon and AdamW"
     return (
         f"{length}; peak memory\n"
         f"{train['peak_memory_bytes'] / 2**30:.2f} GiB ({train['peak_memory_kind']}). Seed {results['seed']}, "
-        f"optimiser\n{optimiser}, highest learning rate {results['learning_rate']:.4g}, "
+        f"optimiser\n{settings['optim']}, highest learning rate {results['learning_rate']:.4g}, "
         f"schedule {settings['lr_scheduler_type']}, warm-up {settings['warmup_steps']}, "
         f"weight decay {settings['weight_decay']},\n{settings['per_device_train_batch_size']} rows × "
         f"{settings['gradient_accumulation_steps']} a step."

@@ -24,7 +24,7 @@ from modeling_leaner.shapes import family_of, shape_names
 from modeling_leaner.slimming.operations import drop_pooler
 
 from ..data.sources import Rows, check_cache, first_rows
-from ..data.tokenizer import KINDS, VocabularyTooSmall, save_whole, train_tokenizer
+from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, save_whole, train_tokenizer
 from ..settings.arguments import RecipeArguments
 from ..tasks.registry import TASKS
 from ..tasks.tasks import Task, fitting
@@ -84,8 +84,9 @@ def load_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows |
             tokenizer.model_max_length = arguments.max_length
         return tokenizer
     if name is None:
-        raise ValueError(f"tokenizer: missing; one of {', '.join(KINDS)} to train one, or a folder or Hub id")
-    if name in KINDS:
+        kinds = ", ".join(TOKENIZER_KINDS)
+        raise ValueError(f"tokenizer: missing; one of {kinds} to train one, or a folder or Hub id")
+    if name in TOKENIZER_KINDS:
         if train is None:
             raise ValueError(f"tokenizer: {name} would have to be trained; {source} has no tokenizer of its own")
         return trained_tokenizer(arguments, config, train)
@@ -101,7 +102,7 @@ def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
     except (OSError, ValueError) as error:
         if Path(source).is_dir():
             raise ValueError(f"tokenizer: the files in {source} cannot be read: {error}") from error
-        kinds = ", ".join(KINDS)
+        kinds = ", ".join(TOKENIZER_KINDS)
         raise ValueError(f"tokenizer: {source}: none of {kinds}, nor a folder or Hub id with one") from error
 
 
@@ -244,8 +245,6 @@ def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, comp
     if arguments.implementation == "transformers":
         if has_weights(source):
             raise ValueError(f"implementation: {source} has weights of this family; leaner convert turns them")
-        if arguments.muon or arguments.lr_head_scaling != "none":
-            raise ValueError("implementation: muon and lr_head_scaling know this family's own models only")
         try:
             return auto_class.from_config(from_lean_config(config), **attention)
         except ConversionError as error:

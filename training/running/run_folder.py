@@ -1,6 +1,5 @@
 """A run folder before it is finished: who may write to it, what was asked for, and where to go on from."""
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 import yaml
 from datasets import IterableDataset
 from datasets.fingerprint import Hasher
+from filelock import FileLock, Timeout
 
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
@@ -35,15 +35,13 @@ def alone_in(arguments: RecipeArguments) -> Iterator[None]:
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("a")
+        # This process's own: loader workers that outlive a killed run for a moment do not keep it.
+        lock = FileLock(folder / LOCK).acquire(blocking=False)
+    except Timeout:
+        raise ValueError(f"{folder} is in use by another run") from None
     except OSError as error:
         raise ValueError(f"output_dir: {folder}: no folder that can be written to: {error.strerror}") from error
     with lock:
-        try:
-            # This process's own: loader workers that outlive a killed run for a moment do not keep it.
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            raise ValueError(f"{folder} is in use by another run") from None
         try:
             yield
         finally:

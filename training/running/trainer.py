@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -27,7 +28,6 @@ from transformers.trainer_utils import has_length
 
 from ..settings.arguments import RecipeArguments
 from ..tasks.tasks import Batch, Task
-from .optimizers import build_muon, head_scaled
 
 
 COMPLETE = "complete.json"
@@ -383,19 +383,6 @@ class LeanTrainer(Trainer):
             return
         super()._run_epoch(*args, **kwargs)
 
-    def create_optimizer(self, model=None):
-        """AdamW or Muon; with `lr_head_scaling` the step size follows the heads (for both halves of a pair)."""
-        if self.args.lr_head_scaling == "sqrt" and self.optimizer is None:
-            self.args.learning_rate = head_scaled(self.args.learning_rate, self.model.config)
-        if self.args.muon and self.optimizer is None:
-            if model is None:
-                model = self.model
-            decayed = set(self.get_decay_parameter_names(model))
-            betas = (self.args.adam_beta1, self.args.adam_beta2)
-            settings = (self.args.learning_rate, self.args.weight_decay, decayed, betas, self.args.adam_epsilon)
-            self.optimizer = build_muon(model, *settings)
-        return super().create_optimizer(model)
-
     def after_step(self) -> None:
         """Counts the step's time, first steps apart, and follows the weights with their average."""
         if self.state.global_step - self.first_step > 2:
@@ -404,12 +391,12 @@ class LeanTrainer(Trainer):
             self.data_seconds_timed += self.step_data_seconds
             self.items_timed += self.step_items
         if self.args.ema_decay is not None:
-            weights = [parameter.detach() for parameter in self.model.parameters()]
+            weights = list(self.model.parameters())
             if self.average is None:
-                self.average = [weight.clone() for weight in weights]
+                self.average = [weight.detach().clone() for weight in weights]
             # Early on, the average forgets faster: the first weights are no one's goal.
             decay = min(self.args.ema_decay, (1 + self.state.global_step) / (10 + self.state.global_step))
-            torch._foreach_lerp_(self.average, weights, 1 - decay)
+            get_ema_multi_avg_fn(decay)(self.average, weights, None)
 
     @torch.no_grad()
     def _swap_average(self) -> None:

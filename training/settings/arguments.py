@@ -25,8 +25,8 @@ from .repeated import RepeatedKey, given_options, load_yaml
 
 
 RECIPES = Path(__file__).parent.parent / "recipes"
-TASKS = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
-TASKS += ("embedding",)
+TASK_NAMES = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
+TASK_NAMES += ("embedding",)
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
 NOT_IN_RECIPES = ("shape", "resume", "restart", "output_dir", "resume_from_checkpoint")
 NOT_IN_RECIPES += ("do_train", "do_eval", "do_predict")
@@ -45,7 +45,7 @@ class RecipeArguments(TrainingArguments):
     resume: bool = option(False, "continue the run in output_dir from its last whole checkpoint")
     restart: bool = option(False, "with resume: begin again where every checkpoint is damaged")
     hardware: Literal["auto", "cpu", "gpu"] = option("auto", "auto takes a GPU where there is one")
-    task: Literal[TASKS] | None = option(None, f"one of {', '.join(TASKS)}")
+    task: Literal[TASK_NAMES] | None = option(None, f"one of {', '.join(TASK_NAMES)}")
 
     # Data
     dataset: str | None = option(None, "Hub id, or a built-in set: digits, python-docs, listops, listops-short")
@@ -103,8 +103,6 @@ class RecipeArguments(TrainingArguments):
 
     # Optimisation
     dropout: float | None = option(None, "replaces the shape's dropout, on states and on attention")
-    muon: bool = option(False, "Muon for the hidden matrices, AdamW for the rest; needs quick bfloat16 products")
-    lr_head_scaling: Literal["none", "sqrt"] = option("none", "sqrt: learning rate × sqrt(heads / 12), Heads-Opt")
     ema_decay: float | None = option(None, "keep, evaluate and save an exponential average of the weights")
     early_stopping_patience: int | None = option(None, "stop after so many evaluations without improvement")
 
@@ -235,7 +233,7 @@ def unknown_key(key: str) -> str:
     """The error about a key that no setting has."""
     if key in OTHER_NAMES:
         return f"{key}: unknown key, did you mean {OTHER_NAMES[key]}?"
-    return f"{key}: unknown key{suggestion(key, [each.name for each in fields(RecipeArguments)])}"
+    return f"{key}: unknown key{suggestion(key, [setting.name for setting in fields(RecipeArguments)])}"
 
 
 def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:

@@ -82,10 +82,10 @@ def train_help() -> str:
         f"recipes: {', '.join(recipe_names())}; or a file of your own",
         "Every field of transformers.TrainingArguments is a key; beside them, or with another default:",
     ]
-    for each in fields(RecipeArguments):
-        if each.name in RecipeArguments.__annotations__:
-            default = each.default if isinstance(each.default, bool | int | float | str) else "none"
-            lines.append(f"  --{each.name} ({default}): {each.metadata['help'].replace('%%', '%')}")
+    for setting in fields(RecipeArguments):
+        if setting.name in RecipeArguments.__annotations__:
+            default = setting.default if isinstance(setting.default, bool | int | float | str) else "none"
+            lines.append(f"  --{setting.name} ({default}): {setting.metadata['help'].replace('%%', '%')}")
     return "\n".join(lines)
 
 

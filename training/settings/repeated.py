@@ -59,7 +59,7 @@ def given_options(parser: argparse.ArgumentParser, command_line: Sequence[str]) 
         key = name.removeprefix("--").replace("-", "_") if action is None else action.dest
         values = [value] if equals else _values(action, command_line[index + 1 :])
         if key in given:
-            both = " and ".join(" ".join(each) for each in (given[key], values) if each)
+            both = " and ".join(" ".join(texts) for texts in (given[key], values) if texts)
             raise RepeatedKey(f"{key}: given twice on the command line" + (f", with {both}" if both else ""))
         given[key] = values
     return given
