@@ -26,7 +26,7 @@ OUTPUT = Path("runs/demo")
 PAIR = ("nano", "lean-nano")  # the baseline and its twin
 RECIPES = {  # family: its recipe, and how it is cut short
     "vit": "digits",
-    "gpt": "python-docs --per_device_train_batch_size 8 --max_steps 200",
+    "gpt": "python-docs --per_device_train_batch_size 8 --max_steps 200 --warmup_steps 50",
     "bert": "listops-short --max_train_rows 32000 --max_steps 500",
 }
 ONCE = "--eval_strategy no --save_strategy no"  # evaluated and saved at the end
