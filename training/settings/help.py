@@ -82,13 +82,17 @@ def train_help() -> str:
         f"recipes: {', '.join(recipe_names())}; or a file of your own",
         "Every field of transformers.TrainingArguments is a key; beside them, or with another default:",
     ]
-    for each in fields(RecipeArguments):
-        if each.name in RecipeArguments.__annotations__:
-            default = each.default if isinstance(each.default, bool | int | float | str) else "none"
-            lines.append(f"  --{each.name} ({default}): {each.metadata['help'].replace('%%', '%')}")
+    for setting in fields(RecipeArguments):
+        if setting.name in RecipeArguments.__annotations__:
+            default = "none"
+            if isinstance(setting.default, bool | int | float | str):
+                default = setting.default
+            lines.append(f"  --{setting.name} ({default}): {setting.metadata['help'].replace('%%', '%')}")
     return "\n".join(lines)
 
 
 def help_of(command: str) -> str:
     """What `leaner COMMAND --help` prints."""
-    return train_help() if command == "train" else HELP[command]
+    if command == "train":
+        return train_help()
+    return HELP[command]
