@@ -236,8 +236,8 @@ def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bo
         raise ValueError(f"dataset {dataset}: not found {place}{hint}") from error
     except ValueError as error:
         if "split" in str(error).lower():
-            there = ", ".join(get_dataset_split_names(dataset, config))
-            raise ValueError(f"dataset {dataset}: no split {split!r}, expected one of {there}") from error
+            splits = ", ".join(get_dataset_split_names(dataset, config))
+            raise ValueError(f"dataset {dataset}: no split {split!r}, expected one of {splits}") from error
         raise ValueError(f"dataset {dataset}: {' '.join(str(error).split())}") from error
 
 

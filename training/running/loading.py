@@ -116,8 +116,8 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
     length = arguments.max_length or config.max_position_embeddings
     settings = (arguments.tokenizer, config.vocab_size, length, family_of(config), columns, __version__)
     data = (arguments.dataset, arguments.dataset_config, arguments.data_files, arguments.train_split)
-    held = (arguments.holdout, arguments.tuning_holdout, arguments.max_train_rows)
-    key = Hasher.hash((getattr(train, "_fingerprint", None), settings, data, held))
+    limits = (arguments.holdout, arguments.tuning_holdout, arguments.max_train_rows)
+    key = Hasher.hash((getattr(train, "_fingerprint", None), settings, data, limits))
     folder = Path(datasets.config.HF_CACHE_HOME) / "modeling_leaner" / "tokenizers" / key
     if not (folder / "tokenizer.json").is_file():
         texts = (row[column] for row in first_rows(train, 200_000) for column in columns)

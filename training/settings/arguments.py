@@ -127,11 +127,13 @@ class RecipeArguments(TrainingArguments):
     def __post_init__(self) -> None:
         if self.hardware == "gpu" and not torch.cuda.is_available():
             raise ValueError("hardware: gpu was asked for, but torch sees none; use --hardware auto or cpu")
-        self.use_cpu = self.use_cpu or self.hardware == "cpu" or not torch.accelerator.is_available()
+        if self.hardware == "cpu" or not torch.accelerator.is_available():
+            self.use_cpu = True
         if self.label_smoothing_factor and self.task == "question-answering":
             raise ValueError("label_smoothing_factor: not for question-answering")
         if self.early_stopping_patience is not None:
-            self.load_best_model_at_end = self.restore_callback_states_from_checkpoint = True
+            self.load_best_model_at_end = True
+            self.restore_callback_states_from_checkpoint = True
         if self.ema_decay is not None and self.fsdp:
             raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
         if self.torch_compile and self.torch_compile_backend is None:
@@ -224,16 +226,19 @@ class SettingsParser(HfArgumentParser):
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
-    """What an error about an unknown name ends with: the nearest of the names, or nothing where none is near."""
+    """The end of an error about an unknown name: the nearest of the names, or nothing where none is near."""
     nearest = difflib.get_close_matches(name, list(names), n=1)
-    return f", did you mean {nearest[0]}?" if nearest else ""
+    if not nearest:
+        return ""
+    return f", did you mean {nearest[0]}?"
 
 
 def unknown_key(key: str) -> str:
     """The error about a key that no setting has."""
     if key in OTHER_NAMES:
         return f"{key}: unknown key, did you mean {OTHER_NAMES[key]}?"
-    return f"{key}: unknown key{suggestion(key, [setting.name for setting in fields(RecipeArguments)])}"
+    keys = [setting.name for setting in fields(RecipeArguments)]
+    return f"{key}: unknown key{suggestion(key, keys)}"
 
 
 def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
@@ -251,17 +256,26 @@ def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
             continue
         if key == "data_files" and isinstance(value, dict):
             value = [f"{split}={path}" for split, path in value.items()]
-        if isinstance(value, list):
-            if action.nargs not in ("+", "*"):
-                raise ValueError(f"{key}: expected one value, got a list")
-            tokens += [f"--{key}", *map(str, value)] if value else []
-        elif isinstance(value, dict):
-            tokens += [f"--{key}", json.dumps(value)]
-        else:
-            if isinstance(value, bool) and action.type in (int, float):
-                raise ValueError(f"{key}: expected a number, got {str(value).lower()}")
-            tokens += [f"--{key}={str(value).lower() if isinstance(value, bool) else value}"]
+        tokens += option_tokens(action, value)
     return tokens
+
+
+def option_tokens(action: argparse.Action, value: object) -> list[str]:
+    """One setting as command-line words; ValueError where its value has the wrong structure."""
+    key = action.dest
+    if isinstance(value, list):
+        if action.nargs not in ("+", "*"):
+            raise ValueError(f"{key}: expected one value, got a list")
+        if not value:
+            return []
+        return [f"--{key}", *map(str, value)]
+    if isinstance(value, dict):
+        return [f"--{key}", json.dumps(value)]
+    if isinstance(value, bool):
+        value = str(value).lower()
+        if action.type in (int, float):
+            raise ValueError(f"{key}: expected a number, got {value}")
+    return [f"--{key}={value}"]
 
 
 def recipe_names() -> list[str]:
@@ -275,7 +289,9 @@ def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
     Raises:
         ValueError: names the file, or lists the recipes where the name is none.
     """
-    path = RECIPES / f"{name}.yaml" if name in recipe_names() else Path(name)
+    path = Path(name)
+    if name in recipe_names():
+        path = RECIPES / f"{name}.yaml"
     if not path.is_file():
         near = suggestion(name, recipe_names())
         raise ValueError(f"{name}: no such recipe file, nor one of {', '.join(recipe_names())}{near}")
@@ -288,6 +304,38 @@ def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
     if not isinstance(settings, dict):
         raise ValueError(f"{path}: expected keys and values, got {type(settings).__name__}")
     return path, settings
+
+
+def recipe_tokens(recipe: str, parser: SettingsParser) -> list[str]:
+    """The settings of a recipe as command-line words; ValueError, with the file, where one of them is wrong."""
+    path, settings = read_recipe(recipe)
+    try:
+        if path.name == "recipe.yaml":  # of a run folder, which also says what was trained
+            settings.pop("shape", None)
+        for key in NOT_IN_RECIPES:
+            if key in settings:
+                raise ValueError(f"{key}: belongs on the command line, not in a recipe")
+        tokens = tokens_of(settings, parser)
+        parser.parse_tokens(tokens)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return tokens
+
+
+def arguments_of(namespace: argparse.Namespace) -> RecipeArguments:
+    """The settings as transformers checks them; ValueError that names the key, where it can be found."""
+    try:
+        return RecipeArguments(**vars(namespace))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.doc!r}: no JSON: {error}") from error
+    except ValueError as error:
+        invalid = re.match(r"(\S+) is not a valid ", str(error))  # of an Enum, which does not know its key
+        if invalid is None:
+            raise
+        for key, value in vars(namespace).items():
+            if value == invalid[1]:
+                raise ValueError(f"{key}: {error}") from error
+        raise
 
 
 def parse(
@@ -310,44 +358,30 @@ def parse(
     Raises:
         ValueError: one line that names the file where it is the recipe's fault, and the key.
     """
-    parser, words = SettingsParser(), list(command_line)
-    tokens: list[str] = []
+    parser = SettingsParser()
+    words = list(command_line)
     given = given_options(parser, words)
+    tokens = []
     if recipe is not None:
-        path, settings = read_recipe(recipe)
-        try:
-            if path.name == "recipe.yaml":  # of a run folder, which also says what was trained
-                settings.pop("shape", None)
-            for key in NOT_IN_RECIPES:
-                if key in settings:
-                    raise ValueError(f"{key}: belongs on the command line, not in a recipe")
-            tokens = tokens_of(settings, parser)
-            parser.parse_tokens(tokens)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
-    namespace = parser.parse_tokens([*tokens, *words, *tokens_of(fixed or {}, parser)])
+        tokens += recipe_tokens(recipe, parser)
+    tokens += words
+    if fixed is not None:
+        tokens += tokens_of(fixed, parser)
+    namespace = parser.parse_tokens(tokens)
     for key in needed:
         if getattr(namespace, key) in (None, []):
             raise ValueError(f"{key}: missing; give it in the recipe or as --{key}")
     if namespace.output_dir is None:
         namespace.output_dir = default_output_dir(recipe, namespace)
-    try:
-        arguments = RecipeArguments(**vars(namespace))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{error.doc!r}: no JSON: {error}") from error
-    except ValueError as error:
-        choice = re.match(r"(\S+) is not a valid ", str(error))  # of an Enum, which does not know its key
-        keys = [key for key, value in vars(namespace).items() if choice and value == choice[1]]
-        if keys:
-            raise ValueError(f"{keys[0]}: {error}") from error
-        raise
+    arguments = arguments_of(namespace)
     arguments.given = set(given)
+    arguments.settings = {}
     defaults = vars(parser.parse_tokens([]))
-    arguments.settings = {
-        key: value.value if isinstance(value, Enum) else value
-        for key, value in vars(namespace).items()
-        if value != defaults[key] and key not in (*NOT_IN_RECIPES, "hardware")
-    }
+    for key, value in vars(namespace).items():
+        if value != defaults[key] and key not in (*NOT_IN_RECIPES, "hardware"):
+            if isinstance(value, Enum):
+                value = value.value
+            arguments.settings[key] = value
     return arguments
 
 

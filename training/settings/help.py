@@ -84,11 +84,15 @@ def train_help() -> str:
     ]
     for setting in fields(RecipeArguments):
         if setting.name in RecipeArguments.__annotations__:
-            default = setting.default if isinstance(setting.default, bool | int | float | str) else "none"
+            default = "none"
+            if isinstance(setting.default, bool | int | float | str):
+                default = setting.default
             lines.append(f"  --{setting.name} ({default}): {setting.metadata['help'].replace('%%', '%')}")
     return "\n".join(lines)
 
 
 def help_of(command: str) -> str:
     """What `leaner COMMAND --help` prints."""
-    return train_help() if command == "train" else HELP[command]
+    if command == "train":
+        return train_help()
+    return HELP[command]

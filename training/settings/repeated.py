@@ -1,4 +1,4 @@
-"""What is given twice is refused: a key of a YAML file, an option of a command line; else the last wins silently."""
+"""Refuses what is given twice, a key of a YAML file or an option of a command line: else the last silently wins."""
 
 import argparse
 import sys
@@ -27,9 +27,11 @@ class UniqueKeyLoader(yaml.SafeLoader):
 
 def _place(node: yaml.Node) -> str:
     """A value as the file has it, with its line."""
-    start, end = node.start_mark, node.end_mark
-    text = " ".join(start.buffer[start.pointer : end.pointer].split())
-    return f"{text or 'nothing'} (line {start.line + 1})"
+    start = node.start_mark
+    text = " ".join(start.buffer[start.pointer : node.end_mark.pointer].split())
+    if text == "":
+        text = "nothing"
+    return f"{text} (line {start.line + 1})"
 
 
 def load_yaml(text: str) -> object:
@@ -43,7 +45,7 @@ def load_yaml(text: str) -> object:
 
 
 def given_options(parser: argparse.ArgumentParser, command_line: Sequence[str]) -> dict[str, list[str]]:
-    """The options of a command line by their key, whatever their spelling, each with its values as text.
+    """The options of a command line by their key, however they are spelt, each with its values as text.
 
     Raises:
         RepeatedKey: an option is given twice, such as `--seed 1 --seed=2`.
@@ -56,11 +58,20 @@ def given_options(parser: argparse.ArgumentParser, command_line: Sequence[str]) 
             continue
         name, equals, value = argument.partition("=")
         action = parser._option_string_actions.get(name)
-        key = name.removeprefix("--").replace("-", "_") if action is None else action.dest
-        values = [value] if equals else _values(action, command_line[index + 1 :])
+        if action is None:
+            key = name.removeprefix("--").replace("-", "_")
+        else:
+            key = action.dest
+        if equals:
+            values = [value]
+        else:
+            values = _values(action, command_line[index + 1 :])
         if key in given:
+            message = f"{key}: given twice on the command line"
             both = " and ".join(" ".join(texts) for texts in (given[key], values) if texts)
-            raise RepeatedKey(f"{key}: given twice on the command line" + (f", with {both}" if both else ""))
+            if both:
+                message += f", with {both}"
+            raise RepeatedKey(message)
         given[key] = values
     return given
 
@@ -74,7 +85,9 @@ def _values(action: argparse.Action | None, rest: Sequence[str]) -> list[str]:
         values.append(argument)
     if action is None or action.nargs in ("+", "*"):
         return values
-    return values[: 0 if action.nargs == 0 else 1]
+    if action.nargs == 0:
+        return []
+    return values[:1]
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -84,7 +97,9 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: object = None) -> argparse.Namespace:
-        command_line = sys.argv[1:] if args is None else list(args)
+        if args is None:
+            args = sys.argv[1:]
+        command_line = list(args)
         try:
             given_options(self, command_line)
         except RepeatedKey as error:

@@ -82,11 +82,11 @@ def answer_span(row_id: str, context: str, answers: Mapping[str, Sequence]) -> t
         ValueError: an answer's text is not at its place in the context; names the row's id.
     """
     for text, start in zip(answers["text"], answers["answer_start"]):
-        there = ""
+        actual = ""
         if start >= 0:
-            there = context[start : start + len(text)]
-        if there != text:
-            raise ValueError(f"row {row_id}: the answer {text!r} is not at character {start}, where {there!r} is")
+            actual = context[start : start + len(text)]
+        if actual != text:
+            raise ValueError(f"row {row_id}: the answer {text!r} is not at character {start}, where {actual!r} is")
     if not answers["text"]:
         return None
     text = answers["text"][0]
