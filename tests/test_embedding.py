@@ -171,7 +171,7 @@ def test_the_right_document_is_found():
     vectors = np.eye(12)
     assert embedding.mean_reciprocal_rank(vectors, vectors) == 1
     assert embedding.mean_reciprocal_rank(vectors[:1], np.array([[0.5] * 12, *vectors])) == 0.5
-    far = np.array([[-1.0] + [0.0] * 11] + [row for row in vectors[:11]])
+    far = np.array([[-1.0] + [0.0] * 11, *vectors[:11]])
     assert embedding.mean_reciprocal_rank(vectors[:1], far) == 0  # eleven are nearer
     assert embedding.mean_reciprocal_rank(vectors[:1], np.array([vectors[0]] * 3)) == 1  # the same text again
 

@@ -115,7 +115,9 @@ def test_images(leaner, tmp_path):
     ViT(config).save_pretrained(tmp_path / "vit")
     ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
     pictures(20, 0).to_parquet(tmp_path / "rows.parquet")
-    result = leaner("slim", tmp_path / "vit", tmp_path / "slim", "--params", "0.6x", "--data", tmp_path / "rows.parquet")
+    result = leaner(
+        "slim", tmp_path / "vit", tmp_path / "slim", "--params", "0.6x", "--data", tmp_path / "rows.parquet"
+    )
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "slim" / "config.json").read_text())
     assert config["architectures"] == ["LeanViTForImageClassification"] and config["num_hidden_layers"] == 2
@@ -143,7 +145,10 @@ def test_an_interrupted_slim_leaves_nothing(leaner, source, rows, tmp_path, monk
         ("--keep 0,1 --params 0.5x --data {rows}", "--params: a budget chooses the number of layers"),
         ("--params 0.5x --latency 0.5x --data {rows}", "--params and --latency: give one of them"),
         ("--params 0.01x --data {rows}", "params: no cut in depth has 0.01 of the source's"),
-        ("--params half --data {rows}", "--params: expected a share of the source between 0 and 1, as 0.6x, got 'half'"),
+        (
+            "--params half --data {rows}",
+            "--params: expected a share of the source between 0 and 1, as 0.6x, got 'half'",
+        ),
         ("--layers 2", "--data: missing"),
         ("--layers 2 --data {rows} --column body", "--column: no column body, expected one of text"),
         ("--layers 2 --data {rows} --rows 6", "calibration: expected at least 8 rows, got 3"),

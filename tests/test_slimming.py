@@ -100,15 +100,15 @@ class TestExact:
         """Bit for bit, by every cut."""
         config = model.config
         neurons = [range(config.intermediate_size)] * config.num_hidden_layers
-        for slim in (
+        for same in (
             operations.keep_layers(model, range(config.num_hidden_layers)),
             operations.keep_heads(model, all_heads(model)),
             operations.keep_neurons(model, neurons),
         ):
-            assert slim.config == config
-            assert torch.equal(output(slim), output(model))
+            assert same.config == config
+            assert torch.equal(output(same), output(model))
             for name, tensor in model.state_dict().items():
-                assert torch.equal(slim.state_dict()[name], tensor), name
+                assert torch.equal(same.state_dict()[name], tensor), name
 
     def test_new_heads_contribute_nothing_and_can_learn(self, model):
         if is_grouped(model):
