@@ -8,30 +8,18 @@ import pytest
 import torch
 from datasets import Dataset
 from modeling_leaner.training import evaluate, train
-from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.tasks import embedding, teacher
 from scipy import stats
-from training_data import SIZES, documents, labelled, merged, read_lines
+from training_data import SIZES, documents, labelled, merged, read_lines, save_encoder
 from transformers import AutoModel, EvalPrediction
 
-from modeling_leaner import LeanBERTConfig, LeanBERTModel
+from modeling_leaner import LeanBERTModel
 from modeling_leaner.slimming.operations import drop_pooler
 
 
 TRAIN = """--task embedding --max_steps 30 --per_device_train_batch_size 16 --learning_rate 3e-3 --eval_strategy no
 --save_strategy no --disable_tqdm true --preprocessing_workers 1 --logging_steps 1 --hardware cpu --dropout 0
 --max_length 24 --split_sentences true""".split()
-
-
-def save_encoder(folder, seed=0, words="wordpiece", **changes):
-    """An encoder with its tokenizer."""
-    texts = documents(40, 0)["text"]
-    tokenizer = train_tokenizer(texts, words, 300, 24, "bert")
-    torch.manual_seed(seed)
-    config = LeanBERTConfig(**(SIZES | {"vocab_size": 300, "max_position_embeddings": 32} | changes))
-    LeanBERTModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
 
 
 def sentences(count, seed):

@@ -12,7 +12,7 @@ from modeling_leaner.training.data import sources
 from modeling_leaner.training.settings import arguments
 from modeling_leaner.training.settings.arguments import RECIPES, recipe_names
 from modeling_leaner.training.tasks import registry
-from training_data import merged, read_lines, write_rows, write_shape
+from training_data import merged, read_lines, save_encoder, write_rows, write_shape
 
 
 FAMILIES = {
@@ -21,6 +21,7 @@ FAMILIES = {
     "causal-lm": ("gpt",),
     "sequence-classification": ("bert",),
     "question-answering": ("bert",),
+    "embedding": ("bert",),
 }
 FEW = """--max_steps 4 --per_device_train_batch_size 8 --per_device_eval_batch_size 16 --eval_strategy steps
 --eval_steps 2 --save_strategy no --logging_steps 2 --warmup_steps 1 --disable_tqdm true --dataloader_num_workers 0
@@ -29,6 +30,7 @@ SMALLER = {
     "imagenet-1k": "--train_resize 20 --dataloader_num_workers 2",
     "fashion-mnist": "--image_size 16",
     "squad": "--max_length 48 --doc_stride 16",
+    "enwik8-text-embedding": "--max_length 24 --split_sentences false",
 }
 FILES = {
     "config.json",
@@ -57,6 +59,9 @@ def run(recipe, family, folder, *words):
     settings = yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())
     image = {"image_size": 8, "patch_size": 4} if settings["dataset"] == "digits" else {}
     line = ["--shape", write_shape(family, folder, **image), "--output_dir", str(folder / "run")]
+    if settings["task"] == "embedding":
+        encoder = str(save_encoder(folder / "encoder"))
+        line = ["--shape", encoder, "--teacher", encoder, "--output_dir", str(folder / "run")]
     if settings["dataset"] not in sources.BUILT_IN:
         name = settings.get("dataset_config", settings["dataset"])
         split = settings.get("eval_split", "validation")

@@ -37,6 +37,7 @@ RUNS = {
     "causal-lm": ("gpt/lean-nano", "LeanGPTForCausalLM", "python-docs", {"perplexity": 4.4817, "loss": 1.5}),
     "sequence-classification": ("bert/lean-nano", "LeanBERTForSequenceClassification", "nyu-mll/glue", {"f1": 0.5}),
     "question-answering": ("bert/nano", "LeanBERTForQuestionAnswering", "rajpurkar/squad", {"exact_match": 0.25}),
+    "embedding": ("bert/nano", "LeanBERTModel", "LTCB/enwik8", {"cosine": 0.9}),
 }
 HUB_TASKS = {
     "image-classification": "image-classification",
@@ -44,11 +45,15 @@ HUB_TASKS = {
     "causal-lm": "text-generation",
     "sequence-classification": "text-classification",
     "question-answering": "question-answering",
+    "embedding": "sentence-similarity",
 }
 
 
 def make_results(task):
     shape, architecture, dataset, metrics = RUNS[task]
+    parameters = load_shape(shape).count_parameters(architecture).total
+    if task == "embedding":  # without the pooling layer
+        parameters -= load_shape(shape).hidden_size * (load_shape(shape).hidden_size + 1)
     recipe = {"task": task, "dataset": dataset, "learning_rate": 3e-4, "seed": 7, "max_grad_norm": 0.5}
     return {
         "task": task,
@@ -64,7 +69,7 @@ def make_results(task):
         "higher_is_better": next(iter(metrics)) not in ("loss", "perplexity"),
         # the main one last: the card must put it first
         "metrics": {f"eval_{name}": value for name, value in reversed(metrics.items())},
-        "parameters": load_shape(shape).count_parameters(architecture).total,
+        "parameters": parameters,
         "recipe": recipe,
         "train": {
             "steps": 4321,
@@ -309,7 +314,7 @@ def test_the_card_loads_its_folder(task, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     results = make_run(Path("runs/it"), task, weights=True)
     words = Tokenizer(models.WordLevel({"x": 0, "[MASK]": 1}, unk_token="x"))
-    tokenizer = TokenizersBackend(tokenizer_object=words, mask_token="[MASK]")
+    tokenizer = TokenizersBackend(tokenizer_object=words, mask_token="[MASK]", pad_token="x")
     config = load_shape(results["shape"])
     if "image" in task:
         size, mean = dict.fromkeys(("height", "width"), config.image_size), [0.5] * config.num_channels

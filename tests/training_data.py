@@ -7,9 +7,12 @@ import random
 from pathlib import Path
 
 import numpy as np
+import torch
 from datasets import ClassLabel, Dataset, Features, Image, Sequence, Value
+from modeling_leaner.training.data.tokenizer import train_tokenizer
 from PIL import Image as PILImage
 
+from modeling_leaner import LeanBERTConfig, LeanBERTModel
 from modeling_leaner.shapes import load_shape
 
 
@@ -31,6 +34,17 @@ def write_shape(family: str, folder: Path, **overrides) -> str:
     path = folder / f"{family}.json"
     load_shape(f"{family}/nano", **{**sizes, **overrides}).to_json_file(path)
     return str(path)
+
+
+def save_encoder(folder, seed=0, words="wordpiece", **changes):
+    """An encoder with its tokenizer."""
+    texts = documents(40, 0)["text"]
+    tokenizer = train_tokenizer(texts, words, 300, 24, "bert")
+    torch.manual_seed(seed)
+    config = LeanBERTConfig(**(SIZES | {"vocab_size": 300, "max_position_embeddings": 32} | changes))
+    LeanBERTModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def sentence(rng: random.Random, words: int = 8) -> str:

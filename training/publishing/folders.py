@@ -71,7 +71,8 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     results = values[""]
     classes = []
     for auto, target in config.auto_classes().items():
-        if auto.startswith("AutoModel"):
+        is_bare = auto == "AutoModel"
+        if auto.startswith("AutoModel") and is_bare == (results["task"] == "embedding"):
             classes.append(target.split(".")[1])
     kind = results["architecture"]
     report.require(kind in classes, file, "architecture", kind, f"one of {classes}")
@@ -82,8 +83,9 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     metrics = list(results["metrics"])
     report.require(results["task"] in TASK_NAMES, file, "task", results["task"], f"one of {TASK_NAMES}")
     report.require(main in metrics or not (metrics or results["rows"]), file, "main_metric", main, f"one of {metrics}")
-    is_bare = kind.endswith("Model")  # with a pooling layer or without
-    same = is_bare or results["parameters"] == parameters
+    same = (
+        results["task"] == "embedding" or results["parameters"] == parameters
+    )  # the former may have no pooling layer
     report.require(same, file, "parameters", results["parameters"], f"{parameters}")
     return Run(config, results, settings, shlex.join(["leaner", "train", *words]))
 
