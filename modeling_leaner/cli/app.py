@@ -162,7 +162,7 @@ def slim(
     intermediate_size: Annotated[int | None, typer.Option(help="Neurons to keep in every MLP.")] = None,
     params: Annotated[str | None, typer.Option(help="Layers for this share of the parameters, as 0.6x.")] = None,
     latency: Annotated[str | None, typer.Option(help="Layers for this share of the time, as 0.5x.")] = None,
-    data: Annotated[list[str] | None, typer.Option(help="File or folder of calibration rows; repeatable.")] = None,
+    data: Annotated[list[str] | None, typer.Option(help="File, folder or built-in set of calibration rows.")] = None,
     column: Annotated[str | None, typer.Option(help="Column of the texts or images; left out, the only one.")] = None,
     rows: Annotated[int, typer.Option(help="At most so many rows: half to choose by, half held out.")] = 256,
     max_length: Annotated[int, typer.Option(help="Tokens of a calibration row, at most.")] = 64,

@@ -17,7 +17,7 @@ from ..slimming import budget, calibration
 from ..slimming.operations import SlimError, drop_pooler
 from ..slimming.scores import Batch
 from ..slimming.slim import Cut, Slimmed, Target, check_target, slim
-from ..training.data.sources import load_split
+from ..training.data.sources import BUILT_IN, load_split
 from ..training.publishing.slim_card import Making, write_slim_card
 
 
@@ -95,10 +95,13 @@ def within_budget(options: Options, target: Target, model: LeanPreTrainedModel, 
 
 
 def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
-    """Texts or images from the files of `--data`, at most `--rows` of them."""
+    """Texts or images from the files of `--data`, or a built-in set, at most `--rows` of them."""
     if not options.data:
         raise SlimError("--data: missing; files or a folder with texts or images as the model reads")
-    rows = load_split(None, "train", data_files=options.data)
+    if len(options.data) == 1 and options.data[0] in BUILT_IN:
+        rows = load_split(options.data[0], "train")
+    else:
+        rows = load_split(None, "train", data_files=options.data)
     column = options.column or only_column(rows, model)
     if column not in rows.column_names:
         raise SlimError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
