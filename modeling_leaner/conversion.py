@@ -378,7 +378,6 @@ def whole_folder(output: Path) -> Iterator[Path]:
         output.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-") as scratch:
             folder = Path(scratch) / output.name
-            folder.mkdir()
             yield folder
             folder.rename(output)
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk

@@ -177,7 +177,7 @@ class TestStart:
     def test_help_is_grouped(self, leaner):
         text = leaner("--help").output
         for panel, *names in (
-            ("Shapes", "shapes", "plan", "convert"),
+            ("Shapes", "shapes", "plan", "convert", "slim"),
             ("Runs", "train", "evaluate", "tokenizer"),
             ("Experiments", "sweep", "latency", "step-time", "guesses"),
             ("Publishing", "card", "publish", "verify-cards"),

@@ -612,7 +612,8 @@ class TestCommand:
             assert result.exit_code == 0, result.output
             assert path.is_file() and f"Train it: {shlex.join(train)}" in result.output
             row = int(save[save.index("--pick") + 1])
-            rows = json.loads(leaner(*question.split(), "--json", "--rows", 6).output)["candidates"]
+            every_row = question.replace("--rows 4", "").split()
+            rows = json.loads(leaner(*every_row, "--json", "--rows", 6).output)["candidates"]
             assert load_config(str(path)).hidden_size == rows[row - 1]["width"]
         assert path.stem.endswith("-2")
         quick = ["--max_steps", "1", "--max_train_rows", "8", "--max_eval_rows", "2", "--hardware", "cpu"]

@@ -268,7 +268,7 @@ def test_label_smoothing_and_mixup_equal_torch(tmp_path):
     labels = torch.tensor([0, 3, 1, 2, 2, 0])
     trainer = SimpleNamespace(
         args=SimpleNamespace(label_smoothing_factor=0.1, world_size=1),
-        task=SimpleNamespace(regression=False, aligned=lambda *pair: pair),
+        task=SimpleNamespace(has_own_loss=False, regression=False, aligned=lambda *pair: pair),
     )
     model = torch.nn.Module()
     model.forward = lambda **_: SimpleNamespace(logits=logits)
