@@ -172,6 +172,8 @@ def lowered_kappa() -> tuple[int, int, int]:
             continue
         rows = [row for row in csv.DictReader(path.open()) if row["phase"] == "report" and row["status"] == "finished"]
         runs = {(row["shape"].split("/")[1], row["seed"]): row for row in rows}
+        if not any(row["shape"] == settings["baseline"] for row in rows):
+            continue  # the grid is under way: without its baseline it is not read
         for few, many in (("mini", "many-heads-mini"), ("shallow-mini", "lean-mini")):
             for seed in [seed for shape, seed in runs if shape == few and (many, seed) in runs]:
                 if not (runs[few, seed]["kappa_end"] and runs[many, seed]["kappa_end"]):
