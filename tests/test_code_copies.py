@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from modeling_leaner.training.publishing import code_copies, verify
-from modeling_leaner.training.running import report
+from modeling_leaner.training.running.environment import git
 
 from modeling_leaner import LeanBERTConfig
 
@@ -26,7 +26,7 @@ def test_published_copies_are_those_of_the_package(folder):
 def test_git_shows_the_copies_as_generated(folder):
     for path in folder.glob("*.py"):
         name = str(path.relative_to(ROOT))
-        shown = report.git(ROOT, "check-attr", "linguist-generated", "--", name)
+        shown = git(ROOT, "check-attr", "linguist-generated", "--", name)
         assert shown == f"{name}: linguist-generated: set"
 
 

@@ -22,13 +22,14 @@ from modeling_leaner.training.experiments import baselines, comparison, evidence
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
 from modeling_leaner.training.publishing import cards, figures, findings, index, publish, tables, verify, wording
-from modeling_leaner.training.running import loading, report
+from modeling_leaner.training.running import loading
 from modeling_leaner.training.settings import arguments
 from safetensors.torch import load_file, save_file
 from scipy import stats
 from training_data import write_shape
 
 from modeling_leaner.shapes import load_config
+from modeling_leaner.support.files import sha256
 
 
 WORDS = "--max_steps 6 --max_train_rows 96 --max_eval_rows 64 --per_device_train_batch_size 8 --logging_steps 2"
@@ -578,7 +579,7 @@ def test_a_changed_tensor_is_found(folder):
     save_file(tensors, path, {"format": "pt"})
     with pytest.raises(ValueError, match="weights_sha256 differs"):
         verify.verify(folder, {})
-    change(folder, weights_sha256=report.sha256(path))
+    change(folder, weights_sha256=sha256(path))
     cards.write_card(folder)
     with pytest.raises(ValueError, match=r"results.json: metrics.eval_\w+ is .*, the weights give"):
         verify.verify(folder, {})

@@ -20,7 +20,8 @@ from huggingface_hub.utils import validate_repo_id
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from modeling_leaner.training.publishing.cards import write_run_card as write_card
-from modeling_leaner.training.running import report
+from modeling_leaner.training.running.environment import environment, git_commit, peak_memory_bytes
+from modeling_leaner.training.running.figure import plot
 from modeling_leaner.training.settings.arguments import TASK_NAMES, parse
 from tokenizers import Tokenizer, models
 from transformers import TokenizersBackend, ViTImageProcessorPil
@@ -28,6 +29,7 @@ from transformers.utils import is_torchvision_available
 
 import modeling_leaner
 from modeling_leaner.shapes import load_shape
+from modeling_leaner.support.documents import write_json
 
 
 # task → shape, architecture, dataset, the metrics with the main one first, and what the Hub calls the task
@@ -80,7 +82,7 @@ def make_results(task):
             "peak_memory_kind": "resident memory of the process",
             "loss": 0.4567,
         },
-        "environment": report.environment(),
+        "environment": environment(),
     }
 
 
@@ -94,7 +96,7 @@ def make_run(folder, task="masked-lm", weights=False):
         model_class(config).save_pretrained(folder)
     else:
         config.save_pretrained(folder)
-    report.write_json(folder / "results.json", results)
+    write_json(folder / "results.json", results)
     return results
 
 
@@ -113,14 +115,14 @@ def change(folder, file, name, value):
 
 
 def test_environment_names_hardware_and_versions(monkeypatch):
-    said = report.environment()
+    said = environment()
     assert said["python"] == platform.python_version() and said["threads"] == torch.get_num_threads()
     assert said["device"] == "cpu" or torch.cuda.is_available()
     assert said["processor"] and said["platform"] and said["modeling_leaner"] == modeling_leaner.__version__
     for name in "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split():
         assert said[name] == version(name)
-    monkeypatch.setattr(report, "CPU_INFO", Path("missing"))
-    assert report.environment()["processor"]
+    monkeypatch.setattr("modeling_leaner.training.running.environment.CPU_INFO", Path("missing"))
+    assert environment()["processor"]
     json.dumps(said)
 
 
@@ -139,60 +141,60 @@ def make_clone(folder):
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_the_commit_is_that_of_our_own_clone(tmp_path, monkeypatch):
     package = make_clone(tmp_path / "clone")
-    commit = report.git_commit(package)
+    commit = git_commit(package)
     assert re.fullmatch("[0-9a-f]{40}", commit)
     (tmp_path / "clone" / "runs").mkdir()
     (tmp_path / "clone" / "runs" / "ignored").write_text("")
-    assert report.git_commit(package) == commit
+    assert git_commit(package) == commit
     (tmp_path / "clone" / "model_cards").mkdir()
     (tmp_path / "clone" / "model_cards" / "results.csv").write_text("")
-    assert report.git_commit(package) == commit
+    assert git_commit(package) == commit
     (package / "new.py").write_text("")
-    assert report.git_commit(package) == commit + "-dirty"
+    assert git_commit(package) == commit + "-dirty"
     (package / "new.py").unlink()
     (package / "__init__.py").write_text("changed = True\n")
-    assert report.git_commit(package) == commit + "-dirty"
+    assert git_commit(package) == commit + "-dirty"
     installed = tmp_path / "clone" / ".venv" / "site-packages" / "modeling_leaner"
     installed.mkdir(parents=True)
-    assert report.git_commit(installed) is None  # a copy in an environment that lies in the clone
+    assert git_commit(installed) is None  # a copy in an environment that lies in the clone
     shutil.copy(tmp_path / "clone" / "setup.cfg", installed.parent)
-    assert report.git_commit(installed) is None  # or unpacked sources
+    assert git_commit(installed) is None  # or unpacked sources
     (tmp_path / "clone" / "setup.cfg").write_text("[metadata]\nname = other\n")
-    assert report.git_commit(package) is None
-    assert report.git_commit(make_clone(tmp_path / "second")) is not None
+    assert git_commit(package) is None
+    assert git_commit(make_clone(tmp_path / "second")) is not None
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert report.git_commit(tmp_path / "second" / "modeling_leaner") is None  # no git
+    assert git_commit(tmp_path / "second" / "modeling_leaner") is None  # no git
 
 
 def test_peak_memory_of_the_process(tmp_path, monkeypatch):
     """The kernel's mark for this program where there is one: getrusage starts at what the parent process held."""
     held = bytearray(100 << 20)
     held[::4096] = b"x" * len(held[::4096])  # touched
-    peak, kind = report.peak_memory_bytes()
+    peak, kind = peak_memory_bytes()
     assert len(held) < peak < 64 << 30 and kind == "resident memory of the process"
     (tmp_path / "status").write_text("Name:\tpython\nVmHWM:\t    1500 kB\nVmRSS:\t    1200 kB\n")
-    monkeypatch.setattr(report, "PROCESS_STATUS", tmp_path / "status")
-    assert report.peak_memory_bytes() == (1500 * 1024, kind)
-    monkeypatch.setattr(report, "PROCESS_STATUS", Path("missing"))
-    assert report.peak_memory_bytes()[0] > 0.99 * peak  # getrusage, in bytes too
+    monkeypatch.setattr("modeling_leaner.training.running.environment.PROCESS_STATUS", tmp_path / "status")
+    assert peak_memory_bytes() == (1500 * 1024, kind)
+    monkeypatch.setattr("modeling_leaner.training.running.environment.PROCESS_STATUS", Path("missing"))
+    assert peak_memory_bytes()[0] > 0.99 * peak  # getrusage, in bytes too
     with monkeypatch.context() as patch:
         patch.setattr(platform, "system", lambda: "Darwin")  # where it counts bytes, not KiB
-        assert report.peak_memory_bytes()[0] < 0.01 * peak
+        assert peak_memory_bytes()[0] < 0.01 * peak
     monkeypatch.setitem(sys.modules, "resource", None)
-    assert report.peak_memory_bytes() == (0, "not measured on this platform")
+    assert peak_memory_bytes() == (0, "not measured on this platform")
 
 
 def test_peak_memory_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda index: (0, 77)[index])
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
-    assert report.peak_memory_bytes() == (77, "allocated by tensors, on the fullest GPU")
-    assert report.environment()["device"] == "GPU 1"
+    assert peak_memory_bytes() == (77, "allocated by tensors, on the fullest GPU")
+    assert environment()["device"] == "GPU 1"
 
 
 def test_json_is_whole_and_finite(tmp_path, monkeypatch):
     path = tmp_path / "results.json"
-    report.write_json(path, {"é": [1, 2.5, None, True], "inner": {"text": "x"}})
+    write_json(path, {"é": [1, 2.5, None, True], "inner": {"text": "x"}})
     before = path.read_text(encoding="utf-8")
     assert json.loads(before) == {"é": [1, 2.5, None, True], "inner": {"text": "x"}} and before.endswith("\n")
     os.umask(mask := os.umask(0))
@@ -202,12 +204,12 @@ def test_json_is_whole_and_finite(tmp_path, monkeypatch):
         ({"train": [1.0, {"loss": math.inf}]}, "train.1.loss is inf"),
     ):
         with pytest.raises(ValueError, match=re.escape(f"results.json: {name}")):
-            report.write_json(path, document)
+            write_json(path, document)
     with pytest.raises(TypeError):
-        report.write_json(path, {"path": tmp_path})
+        write_json(path, {"path": tmp_path})
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
     with pytest.raises(OSError, match="no space left"):
-        report.write_json(path, {})
+        write_json(path, {})
     assert path.read_text(encoding="utf-8") == before and list(tmp_path.iterdir()) == [path]
 
 
@@ -233,7 +235,7 @@ def test_the_figure_shows_every_point(lines, tmp_path, monkeypatch):
     figures, savefig = [], Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), savefig(self, *a, **k))[1])
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    report.plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", "accuracy")
+    plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", "accuracy")
     pixels = imread(tmp_path / "training.png")
     assert pixels.shape[1] > 1000 and pixels.std() > 0.05 and not list(tmp_path.glob(".*"))
     left, right = figures[0].axes
@@ -263,7 +265,7 @@ def test_the_figure_names_units(metric, labels, tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: figures.append(self))
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "eval_loss": 1.0, "eval_perplexity": 2.7}))
-    report.plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", metric)
+    plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", metric)
     assert [axis.get_ylabel() for axis in figures[0].axes] == labels
     assert len(figures[0].axes[1].lines[0].get_xdata()) == (metric != "pearson")
 

@@ -20,11 +20,13 @@ from transformers import PreTrainedModel
 
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.conversion import convert
+from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.quiet import quiet_libraries
 
 from .data.sources import Rows
 from .publishing.cards import write_run_card
-from .running import report
+from .running.environment import environment, peak_memory_bytes
+from .running.figure import plot
 from .running.loading import build_model
 from .running.preparation import prepare, split_name
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
@@ -47,7 +49,7 @@ def results_of_run(
     state = trainer.state
     architecture = type(trainer.model).__name__
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_loss" in entry]
-    memory, kind = report.peak_memory_bytes()  # before a second model is built for the conditioning
+    memory, kind = peak_memory_bytes()  # before a second model is built for the conditioning
     rows_evaluated = 0
     chance = None
     conditioning = None
@@ -87,7 +89,7 @@ def results_of_run(
             "processes": arguments.world_size,
             **trainer.throughput(),
         },
-        "environment": report.environment(),
+        "environment": environment(),
     }
 
 
@@ -170,8 +172,8 @@ def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
         return None
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
     results = results_of_run(trainer, arguments, metrics, rows)
-    report.plot(trainer.metrics_file, folder / "training.png", trainer.task.metric)
-    report.write_json(folder / "results.json", results)
+    plot(trainer.metrics_file, folder / "training.png", trainer.task.metric)
+    write_json(folder / "results.json", results)
     write_run_card(folder)
     return results
 

@@ -1,5 +1,6 @@
-"""Files that are written whole or not at all, and never over another."""
+"""Files that are written whole or not at all: over another, or only where there is none. Their hash."""
 
+import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -39,3 +40,18 @@ def write_new(flag: str, path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):  # its name may be too long to exist
             whole.unlink()
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

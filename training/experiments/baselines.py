@@ -27,8 +27,9 @@ from sklearn.preprocessing import OneHotEncoder
 from transformers import EvalPrediction
 from transformers.utils import logging
 
+from modeling_leaner.support.documents import write_json
+
 from ..data.sources import load_training
-from ..running import report
 from ..running.evaluation import load
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments, parse
@@ -275,10 +276,10 @@ def main(argv: list[str]) -> None:
         guesses = guesses_of_grid(grid, words)
         if guesses is None:
             raise GridError(f"{options.grid}: no simple guess is known for its task and metric")
-        report.write_json(grid.path(GUESSES), guesses)
+        write_json(grid.path(GUESSES), guesses)
         errors = row_errors(grid, words, Path("model_cards"))
         if errors:
-            report.write_json(grid.path(ROW_ERRORS), errors)
+            write_json(grid.path(ROW_ERRORS), errors)
     except (ValueError, OSError) as error:
         raise SystemExit(f"leaner guesses: {' '.join(str(error).split())}") from error
     for guess in guesses:

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from transformers import PreTrainedConfig
 
 from modeling_leaner.shapes import load_config
+from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.files import sha256
 
-from ..running import report
 from ..running.loading import resized, task_of, with_fields
 from ..running.run_folder import STARTED, write_recipe
 from ..running.trainer import whole_checkpoints
@@ -199,8 +200,8 @@ def begin(folder: Path, trunk: Path, step: int, recipe: str, words: Sequence[str
     shutil.copytree(checkpoint, pending / checkpoint.name)
     shutil.copyfile(trunk / STARTED, pending / STARTED)
     write_recipe(pending, parse(recipe, words), recipe)
-    origin = {"trunk": trunk.name, "step": step, "sha256": report.sha256(checkpoint / WEIGHTS)}
-    report.write_json(pending / ORIGIN, origin)
+    origin = {"trunk": trunk.name, "step": step, "sha256": sha256(checkpoint / WEIGHTS)}
+    write_json(pending / ORIGIN, origin)
     os.replace(pending, folder)
 
 
@@ -215,6 +216,6 @@ def origin_of(folder: Path) -> str | None:
 def check_origin(folder: Path, trunk: Path, step: int, begun_from: str) -> None:
     """Raises GridError where the trunk now holds other weights at the step than those that a branch was begun from."""
     weights = trunk / f"checkpoint-{step}" / WEIGHTS
-    if weights.is_file() and report.sha256(weights) != begun_from:
+    if weights.is_file() and sha256(weights) != begun_from:
         change = f"{weights} is not what the branch {folder.name} was begun from: the trunk has changed"
         raise GridError(f"{change}; put it back, or name another output_dir")

@@ -5,7 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..running import report
+from modeling_leaner.support.documents import check_fields, require
+
+from ..running.environment import machine_name
 from . import latency
 from .comparison import summarise
 from .grid import Grid, load_grid
@@ -234,7 +236,7 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
     timing = latency.read(grid)
     latency_on = None
     if timing is not None:
-        latency_on = report.machine(timing["environment"])
+        latency_on = machine_name(timing["environment"])
     summary = summarise(grid, rows)
     return {
         "grid": Path(grid.output_dir).name,
@@ -263,7 +265,7 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
         "failed": len(rows) - len(done),
         "failures": _total(rows.values(), "failures"),
         "hours": _total(done, "seconds") / 3600,
-        "processor": sorted({f"{report.machine(row)} a run" for row in done}),
+        "processor": sorted({f"{machine_name(row)} a run" for row in done}),
         "latency_on": latency_on,
         "software": {name: distinct(done, name) for name in ("python", "torch", "transformers")},
         "commits": distinct(done, "git_commit"),
@@ -274,23 +276,23 @@ def check_evidence_fields(file: Path, values: dict[str, Any], prefix: str) -> No
     """Raises ValueError, naming file and field, where an evidence, or what is beside it, lacks something.
 
     Args:
-        values: `report.flat` of the file's document; the names of the evidence's fields begin with `prefix`.
+        values: `flat` of the file's document; the names of the evidence's fields begin with `prefix`.
     """
-    report.check_fields(file, values, EVIDENCE, prefix)
+    check_fields(file, values, EVIDENCE, prefix)
     for name in ("seeds", "cells"):
-        report.require(values[prefix + name], file, prefix + name, values[prefix + name], "at least one")
+        require(values[prefix + name], file, prefix + name, values[prefix + name], "at least one")
     shapes = []
     for index in range(len(values[f"{prefix}cells"])):
         cell = f"{prefix}cells.{index}"
-        report.check_fields(file, values, CELL, f"{cell}.")
+        check_fields(file, values, CELL, f"{cell}.")
         shapes.append(values[f"{cell}.shape"])
         timed = values.get(f"{cell}.latency")
         if timed is not None:
             for batch in timed:
-                report.check_fields(file, values, TIMED, f"{cell}.latency.{batch}.")
+                check_fields(file, values, TIMED, f"{cell}.latency.{batch}.")
     base = values[f"{prefix}baseline"]
-    report.require(base in shapes, file, f"{prefix}baseline", base, f"one of {shapes}")
+    require(base in shapes, file, f"{prefix}baseline", base, f"one of {shapes}")
     for index in range(len(values[f"{prefix}fine_tuned"])):
-        report.check_fields(file, values, FINE_TUNED, f"{prefix}fine_tuned.{index}.")
+        check_fields(file, values, FINE_TUNED, f"{prefix}fine_tuned.{index}.")
     if values.get(f"{prefix}beside") is not None:
         check_evidence_fields(file, values, f"{prefix}beside.")

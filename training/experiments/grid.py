@@ -41,9 +41,9 @@ from pathlib import Path
 import yaml
 
 from modeling_leaner.shapes import shape_names
+from modeling_leaner.support.files import write_bytes
 from modeling_leaner.support.suggest import did_you_mean
 
-from ..running import report
 from ..settings.repeated import RepeatedKey, load_yaml
 
 
@@ -346,7 +346,7 @@ def check_unchanged(grid: Grid, rows: Iterable[dict[str, object]]) -> None:
 
 def write_grid(grid: Grid) -> None:
     """Writes grid.yaml, the grid that the rows are of, beside them."""
-    report.write_bytes(grid.path("grid.yaml"), yaml.safe_dump(asdict(grid), sort_keys=False).encode())
+    write_bytes(grid.path("grid.yaml"), yaml.safe_dump(asdict(grid), sort_keys=False).encode())
 
 
 def slug(shape: str) -> str:

@@ -17,8 +17,9 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from modeling_leaner.shapes import load_config
+from modeling_leaner.support.documents import write_json
 
-from ..running import report
+from ..running.environment import environment, machine_name
 from ..running.loading import resized, with_fields
 from ..running.timing import take_turns
 from ..settings.repeated import CommandParser
@@ -117,9 +118,9 @@ def main(argv: list[str]) -> None:
     for batch in BATCHES:
         for shape, timing in measure(built, batch, length, options.rounds).items():
             shapes[shape][str(batch)] = timing
-    document = {"length": length, "rounds": options.rounds, "shapes": shapes, "environment": report.environment()}
+    document = {"length": length, "rounds": options.rounds, "shapes": shapes, "environment": environment()}
     grid.path("").mkdir(parents=True, exist_ok=True)
-    report.write_json(grid.path(FILE), document)
+    write_json(grid.path(FILE), document)
     for shape, timings in shapes.items():
         medians = [f"batch {batch} {timing['seconds'] * 1e3:.1f} ms" for batch, timing in timings.items()]
         print(f"{shape}: {', '.join(medians)}", file=sys.stderr)
@@ -140,7 +141,7 @@ def read(grid: Grid) -> dict | None:
         document = json.loads(path.read_text(encoding="utf-8"))
         batches = [batch for shape in document["shapes"].values() for batch in shape.values()]
         times = [float(batch[name]) for batch in batches for name in TIMES]
-        if not times or not report.machine(document["environment"]) or document["length"] != length:
+        if not times or not machine_name(document["environment"]) or document["length"] != length:
             return None
         return document
     except (ValueError, LookupError, TypeError, AttributeError) as error:

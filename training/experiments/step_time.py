@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from ..running import report
+from modeling_leaner.support.documents import write_json
+
+from ..running.environment import environment
 from ..running.timing import take_turns
 from ..settings.repeated import CommandParser
 from . import latency
@@ -88,8 +90,8 @@ def main(argv: list[str]) -> None:
     except (ValueError, OSError) as error:
         raise SystemExit(f"leaner step-time: {' '.join(str(error).split())}") from error
     grid.path("").mkdir(parents=True, exist_ok=True)
-    document = {"rounds": options.rounds, "shapes": shapes, "environment": report.environment()}
-    report.write_json(grid.path(STEP_SECONDS), document)
+    document = {"rounds": options.rounds, "shapes": shapes, "environment": environment()}
+    write_json(grid.path(STEP_SECONDS), document)
     for shape, timing in shapes.items():
         print(f"{shape}: {timing['seconds'] * 1e3:.1f} ms a step", file=sys.stderr)
     print(grid.path(STEP_SECONDS))

@@ -23,7 +23,9 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from ..running import report
+from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.files import write_bytes
+
 from ..settings.repeated import CommandParser
 from .comparison import show, summarise
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
@@ -205,7 +207,7 @@ class Sweep:
         self.again.discard(run)
         file = io.StringIO()
         write_rows([self.rows[key] for key in sorted(self.rows, key=place_of)], file)
-        report.write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
+        write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
         cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}"
         if run.branch is not None:
             cell += f" {run.branch:,} tokens"
@@ -280,7 +282,7 @@ def main(argv: list[str]) -> None:
     except KeyboardInterrupt:
         print("leaner sweep: interrupted; the same command continues where the runs stopped", file=sys.stderr)
         raise SystemExit(130) from None
-    report.write_json(grid.path("summary.json"), summary)
+    write_json(grid.path("summary.json"), summary)
     show(summary)
     finished = {run for run, row in rows.items() if row["status"] == "finished"}
     if not options.summary and not finished.issuperset(planned(grid, tune(grid, rows).best)):

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modeling_leaner.support.documents import check_fields, flat, require
+from modeling_leaner.support.files import sha256, write_bytes
+
 from ..experiments.evidence import check_evidence_fields
 from ..experiments.grid import is_folder_name
-from ..running import report
+from ..running.figure import plot
 from . import figures, tables, wording
 from .folders import Run, check_weights, read_run
 from .metadata import PROJECT_URL, eval_results, metadata, repository
@@ -118,7 +121,7 @@ def run_card(folder: Path, run: Run) -> str:
 
 def write_run_card(folder: Path) -> None:
     """README.md of a run folder, written whole; ValueError as of `read_run`."""
-    report.write_bytes(folder / "README.md", run_card(folder, read_run(folder)).encode())
+    write_bytes(folder / "README.md", run_card(folder, read_run(folder)).encode())
 
 
 def beside(evidence: dict[str, Any]) -> list[Beside]:
@@ -201,18 +204,16 @@ def own_cell(folder: Path, config: Any, results: dict[str, Any]) -> dict[str, An
 def check_published(folder: Path, results: dict[str, Any]) -> None:
     """Raises ValueError, naming file and field, where something that the card says is missing or of another type."""
     file = folder / "results.json"
-    values = report.flat(file, results)
-    report.check_fields(file, values, PUBLISHED)
+    values = flat(file, results)
+    check_fields(file, values, PUBLISHED)
     with complete(file):
         check_evidence_fields(file, values, "evidence.")
     for name in (results["name"], *results["partners"]):
-        report.require(
-            is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens"
-        )
+        require(is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens")
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise ValueError(f"{weights}: missing")
-    held = report.sha256(weights)
+    held = sha256(weights)
     if held != results["weights_sha256"]:
         raise ValueError(f"{weights}: weights_sha256 differs, {held} in place of {file}'s")
 
@@ -246,14 +247,14 @@ def write_card(folder: Path) -> None:
     if "evidence" in results:
         with complete(folder / "results.json"):
             chart = figures.evidence_figure(results)
-        report.write_bytes(folder / FIGURE, chart)
+        write_bytes(folder / FIGURE, chart)
         if (folder / METRICS).is_file():
             guess = wording.best_of(results["evidence"])
-            report.plot(folder / METRICS, folder / CURVES, results["main_metric"], guess)
+            plot(folder / METRICS, folder / CURVES, results["main_metric"], guess)
         if entries := eval_results(results):
             (folder / ".eval_results").mkdir(exist_ok=True)
-            report.write_bytes(folder / ".eval_results" / "results.yaml", entries.encode())
-    report.write_bytes(folder / "README.md", text.encode())
+            write_bytes(folder / ".eval_results" / "results.yaml", entries.encode())
+    write_bytes(folder / "README.md", text.encode())
 
 
 def main(argv: list[str]) -> None:

@@ -13,8 +13,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 import modeling_leaner
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import CONFIG_CLASSES
-
-from ..running import report
+from modeling_leaner.support.files import write_bytes
 
 
 PACKAGE = Path(modeling_leaner.__file__).parent
@@ -122,4 +121,4 @@ def renew_code(folder: Path) -> None:
     if document.get("auto_map") != config_class.auto_classes():
         document["auto_map"] = config_class.auto_classes()
         text = json.dumps(document, indent=2, sort_keys=True) + "\n"  # as transformers writes it
-        report.write_bytes(config, text.encode())
+        write_bytes(config, text.encode())

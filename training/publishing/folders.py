@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from modeling_leaner.shapes import CONFIG_CLASSES
+from modeling_leaner.support.documents import check_fields, flat, require
 
-from ..running import report
 from ..settings.arguments import TASK_NAMES, SettingsParser, tokens_of
 from .snippets import auto_class
 
@@ -54,20 +54,20 @@ def check_there(folder: Path) -> None:
 def read_config(folder: Path) -> PreTrainedConfig:
     """The configuration of a folder, once it states its family and sizes. Raises ValueError that names the field."""
     path = folder / "config.json"
-    values = report.flat(path, json.loads(path.read_text(encoding="utf-8")))
+    values = flat(path, json.loads(path.read_text(encoding="utf-8")))
     for name, kind in {"model_type": str, **dict.fromkeys(SIZES, int)}.items():
-        report.require(type(values.get(name)) is kind, path, name, values.get(name), kind.__name__)
+        require(type(values.get(name)) is kind, path, name, values.get(name), kind.__name__)
     family = values["model_type"]
-    report.require(family in FAMILIES, path, "model_type", family, f"one of {FAMILIES}")
+    require(family in FAMILIES, path, "model_type", family, f"one of {FAMILIES}")
     return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     """The results of a folder, compared with its configuration. Raises ValueError that names the field."""
     file = folder / "results.json"
-    values = report.flat(file, json.loads(file.read_text(encoding="utf-8")))
-    report.check_fields(file, values, FIELDS)
-    report.check_fields(file, values, {float: " ".join(name for name in values if name.startswith("metrics."))})
+    values = flat(file, json.loads(file.read_text(encoding="utf-8")))
+    check_fields(file, values, FIELDS)
+    check_fields(file, values, {float: " ".join(name for name in values if name.startswith("metrics."))})
     results = values[""]
     classes = []
     for auto, target in config.auto_classes().items():
@@ -75,18 +75,18 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
         if auto.startswith("AutoModel") and is_bare == (results["task"] == "embedding"):
             classes.append(target.split(".")[1])
     kind = results["architecture"]
-    report.require(kind in classes, file, "architecture", kind, f"one of {classes}")
+    require(kind in classes, file, "architecture", kind, f"one of {classes}")
     parameters = config.count_parameters(kind).total
     words = tokens_of({"shape": results["shape"], "seed": results["seed"], **results["recipe"]}, SettingsParser())
     settings = vars(SettingsParser().parse_tokens(words))
     main = "eval_" + results["main_metric"].removeprefix("eval_")
     metrics = list(results["metrics"])
-    report.require(results["task"] in TASK_NAMES, file, "task", results["task"], f"one of {TASK_NAMES}")
-    report.require(main in metrics or not (metrics or results["rows"]), file, "main_metric", main, f"one of {metrics}")
+    require(results["task"] in TASK_NAMES, file, "task", results["task"], f"one of {TASK_NAMES}")
+    require(main in metrics or not (metrics or results["rows"]), file, "main_metric", main, f"one of {metrics}")
     same = (
         results["task"] == "embedding" or results["parameters"] == parameters
     )  # the former may have no pooling layer
-    report.require(same, file, "parameters", results["parameters"], f"{parameters}")
+    require(same, file, "parameters", results["parameters"], f"{parameters}")
     return Run(config, results, settings, shlex.join(["leaner", "train", *words]))
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from modeling_leaner.support.files import write_bytes
+
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
 from ..experiments.runs import read_rows, settings
-from ..running import report
 from . import tables, wording
 from .figures import THEMES, Comparison, comparisons, forest
 from .findings import Grids, Known, findings
@@ -169,7 +170,7 @@ def write_forest(cards: Path) -> None:
     if not lines:
         return
     for theme in THEMES:
-        report.write_bytes(cards / f"forest-{theme}.svg", forest(lines, theme))
+        write_bytes(cards / f"forest-{theme}.svg", forest(lines, theme))
 
 
 def write_index(cards: Path) -> Path:
@@ -178,5 +179,5 @@ def write_index(cards: Path) -> Path:
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     text = render(cards)
     write_forest(cards)
-    report.write_bytes(cards / "README.md", text.encode())
+    write_bytes(cards / "README.md", text.encode())
     return cards / "README.md"

@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..data.sources import load_evaluation, load_training
@@ -25,7 +27,6 @@ from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
 from ..experiments.guesses import GUESSES
 from ..experiments.runs import read_rows, reported, tune
-from ..running import report
 from ..running.evaluation import load
 from ..settings.repeated import CommandParser
 from ..tasks.tasks import CausalLM
@@ -69,7 +70,7 @@ def started_from(grid: Grid, shape: str, folder: Path) -> str:
     begun = Path(json.loads((folder / "results.json").read_text(encoding="utf-8"))["shape"]) / "model.safetensors"
     if not begun.is_file():
         raise ValueError(f"start_from: {begun}, which the run started from, is not there to compare")
-    if report.sha256(begun) != report.sha256(CARDS / name / "model.safetensors"):
+    if sha256(begun) != sha256(CARDS / name / "model.safetensors"):
         raise ValueError(f"start_from: {CARDS / name} does not hold {begun}, which the run started from")
     return str(CARDS / name)
 
@@ -102,7 +103,7 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
         "partners": grid.partners(shape),
         "license": LICENSE,
         "recipe": recipe,
-        "weights_sha256": report.sha256(folder / "model.safetensors"),
+        "weights_sha256": sha256(folder / "model.safetensors"),
         "tolerances": tolerances(results["metrics"], results["rows"]),
         "subset": {
             "max_eval_rows": SUBSET,
@@ -147,7 +148,7 @@ def check_target(target: Path, grid: Grid, shape: str) -> dict[str, Any]:
     file = target / "model.safetensors"
     if not file.is_file():
         raise ValueError(f"{file}: missing")
-    if report.sha256(file) != weights:
+    if sha256(file) != weights:
         raise ValueError(f"{file}: weights_sha256 of its results.json differs")
     return results
 
@@ -178,7 +179,7 @@ def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
         folder = Path(scratch) / target.name
         shutil.copytree(target, folder)
         renew_code(folder)
-        report.write_json(folder / "results.json", results)
+        write_json(folder / "results.json", results)
         with in_place_of(folder, target):
             write_card(folder)
         write_grid(grid)  # which a verification reads; what no run depends on may have changed
@@ -192,7 +193,7 @@ def write_recipe(source: Path, folder: Path, shape: str) -> None:
     recipe = {key: value for key, value in recipe.items() if key not in LOCAL}
     recipe["shape"] = shape
     text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
-    report.write_bytes(folder / "recipe.yaml", text.encode())
+    write_bytes(folder / "recipe.yaml", text.encode())
 
 
 def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Path:
@@ -210,7 +211,7 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
         check_target(target, grid, shape)
     fitted = guesses(source, words)
     if fitted:
-        report.write_json(grid.path(GUESSES), fitted)
+        write_json(grid.path(GUESSES), fitted)
     results = results_of(source, grid, shape, gathered(grid), words)
     local_copies = {}
     if words:
@@ -224,7 +225,7 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         renew_code(folder)  # the run may be older than the package
         write_recipe(source, folder, results["shape"])
-        report.write_json(folder / "results.json", results)
+        write_json(folder / "results.json", results)
         with in_place_of(folder, target):
             write_card(folder)
             verify(folder, local_copies)

@@ -28,13 +28,14 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 
+from modeling_leaner.support.documents import flat
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..experiments.baselines import guesses
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
 from ..experiments.runs import read_rows, reported, settings
-from ..running import reevaluate, report
+from ..running import reevaluate
 from ..running.evaluation import Evaluation, load
 from ..running.trainer import scores
 from ..settings.repeated import CommandParser
@@ -227,7 +228,7 @@ def check_run(folder: Path, results: dict) -> None:
     if grid.overrides is not None:
         chosen.update(grid.overrides)
     expected |= {f"recipe.{key}": asked.get(key) for key in results["recipe"] if key in chosen and key not in LOCAL}
-    values = report.flat(file, results)
+    values = flat(file, results)
     for field, value in expected.items():
         stated = values.get(field)
         if stated != value:

@@ -8,7 +8,7 @@ from ..experiments.comparison import MAX_P, MIN_PAIRS, NOT_LEARNED, row_error
 from ..experiments.continuations import LEAST
 from ..experiments.evidence import baseline_of, dataset_name
 from ..experiments.guesses import AS_MANY_ROWS, best_guess
-from ..running import report
+from ..running.environment import PACKAGES, machine_name
 from .metadata import PROJECT_URL, named_metrics, repository
 
 
@@ -657,14 +657,14 @@ def hardware(results: Results) -> str:
     """Hardware, hours and software, of this run and of all runs of the grid."""
     evidence = results["evidence"]
     train = results["train"]
-    machine = report.machine(results["environment"])
+    hardware = machine_name(results["environment"])
     software = ", ".join(f"{name} {' and '.join(versions)}" for name, versions in evidence["software"].items())
     commits = ", ".join(f"`{commit[:12]}`" for commit in evidence["commits"]) or "unknown"
     repeated = ""
     if evidence["failures"]:
         repeated = f", {evidence['failures']} further attempts failed and were repeated"
     return (
-        f"This run: {train['seconds']:,.0f} s for {train['steps']:,} steps, {machine}.\n\n"
+        f"This run: {train['seconds']:,.0f} s for {train['steps']:,} steps, {hardware}.\n\n"
         f"The grid: {evidence['runs']} runs, {evidence['failed']} of them failed{repeated}, "
         f"{duration(evidence['hours'])} together without failed ones, on {'; '.join(evidence['processor'])}; all of "
         f"them are in `model_cards/grids/{evidence['grid']}/results.csv`. Their software: {software}; commits of this "
@@ -760,11 +760,11 @@ def run_commands(command: str, where: str) -> str:
 
 def run_hardware(machine: dict[str, Any]) -> str:
     """Device and software of a run."""
-    packages = [name for name in ("modeling_leaner", *report.PACKAGES) if name in machine]
+    packages = [name for name in ("modeling_leaner", *PACKAGES) if name in machine]
     software = ", ".join(f"{name} {machine[name]}" for name in packages)
     commit = machine.get("git_commit") or "unknown"
     return (
-        f"Device: {machine['device']}. Processor: {report.machine(machine)}. Python\n{machine['python']} on "
+        f"Device: {machine['device']}. Processor: {machine_name(machine)}. Python\n{machine['python']} on "
         f"{machine['platform']}; {software}; commit {commit}."
     )
 

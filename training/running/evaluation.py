@@ -16,7 +16,7 @@ from ..data.sources import Rows, content_sha256, describe, load_evaluation, load
 from ..settings.arguments import RecipeArguments, SettingsParser, parse
 from ..settings.repeated import given_options
 from ..tasks.tasks import Task
-from . import report
+from .environment import environment
 from .loading import build_model, has_weights, load_processing, task_of, with_fields
 from .preparation import evaluation_split, holdout_key, split_name
 from .trainer import LeanTrainer, scores
@@ -154,5 +154,5 @@ def evaluate(model: str, words: list[str]) -> dict[str, object]:
         "main_metric": task.metric,
         "metrics": scores(metrics),
         "rows_per_second": trainer.rows_evaluated / metrics["eval_runtime"],
-        "environment": report.environment(),
+        "environment": environment(),
     }

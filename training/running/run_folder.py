@@ -10,10 +10,12 @@ from datasets import IterableDataset
 from datasets.fingerprint import Hasher
 from filelock import FileLock, Timeout
 
+from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.files import write_bytes
+
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
 from ..tasks.tasks import Task
-from . import report
 from .trainer import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
 
 
@@ -61,7 +63,7 @@ def write_recipe(folder: Path, arguments: RecipeArguments, recipe: str | None) -
     if recipe:
         source = f"; from {Path(recipe).name}"
     text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(settings_of(arguments))
-    report.write_bytes(folder / RECIPE, text.encode())
+    write_bytes(folder / RECIPE, text.encode())
 
 
 def find_checkpoint(arguments: RecipeArguments) -> Path | None:
@@ -161,6 +163,6 @@ def open_folder(arguments: RecipeArguments, recipe: str | None, start: dict[str,
     folder = Path(arguments.output_dir)
     if not (folder / STARTED).is_file():
         write_recipe(folder, arguments, recipe)
-        report.write_json(folder / STARTED, start)
+        write_json(folder / STARTED, start)
     for path in remove_partial_checkpoints(folder):
         print(f"{path} was not written to its end and is not used")

@@ -1,0 +1,59 @@
+"""JSON documents: written whole or not at all, without NaN, and checked by the names of their values."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from .files import write_bytes
+
+
+def require(condition: bool, path: Path, name: str, value: object, expected: str) -> None:
+    """Raises ValueError, with the file and what was expected of the value, unless the condition holds."""
+    if not condition:
+        raise ValueError(f"{path}: {name} is {value!r}, expected {expected}")
+
+
+def flat(path: Path, value: object, name: str = "") -> dict[str, Any]:
+    """The values in nested dicts and lists by name, such as `train.loss`.
+
+    Raises:
+        ValueError: a number is NaN or infinite; names it and the file.
+    """
+    require(not isinstance(value, float) or math.isfinite(value), path, name, value, "a finite number")
+    match value:
+        case dict():
+            items = value.items()
+        case list() | tuple():
+            items = enumerate(value)
+        case _:
+            return {name: value}
+    values = {name: value}
+    for key, item in items:
+        place = str(key)
+        if name:
+            place = f"{name}.{key}"
+        values |= flat(path, item, place)
+    return values
+
+
+def check_fields(file: Path, values: dict[str, Any], fields: dict[type, str], prefix: str = "") -> None:
+    """Raises ValueError for the first of `fields` that is missing or of another type; `values` are `flat`."""
+    for kind, names in fields.items():
+        allowed = [kind]
+        if kind is float:
+            allowed.append(int)
+        for name in names.split():
+            place = prefix + name.rstrip("?")
+            value = values.get(place)
+            good = type(value) in allowed or (value is None and "?" in name)
+            require(good, file, place, value, kind.__name__)
+            if kind is int or name.rpartition(".")[2].startswith(("seconds", "epochs", "hours")):
+                require(value is None or value >= 0, file, place, value, "a number from 0")
+
+
+def write_json(path: Path, document: object) -> None:
+    """Writes a JSON file whole or not at all; raises ValueError as `flat` does."""
+    flat(path, document)
+    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_bytes(path, text.encode())

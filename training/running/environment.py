@@ -1,0 +1,115 @@
+"""The software and hardware of this process, its commit and its memory, as results.json states them."""
+
+import platform
+import re
+from importlib.metadata import version
+from pathlib import Path
+from subprocess import DEVNULL, CalledProcessError, check_output
+from typing import Any
+
+import torch
+
+import modeling_leaner
+
+
+PACKAGES = "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split()
+CPU_INFO = Path("/proc/cpuinfo")
+PROCESS_STATUS = Path("/proc/self/status")
+
+
+def first_match(pattern: str, path: Path) -> str | None:
+    """What the pattern's group matches in the first line of the file that fits; None without such a line or file."""
+    if not path.is_file():
+        return None
+    match = re.search(f"^{pattern}$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    if match is None:
+        return None
+    return match[1].strip()
+
+
+def git(folder: Path, *words: str) -> str | None:
+    """What a git command prints; None where git is missing or fails."""
+    try:
+        return check_output(("git", "--no-optional-locks", "-C", folder, *words), stderr=DEVNULL, text=True).strip()
+    except (OSError, CalledProcessError):
+        return None
+
+
+def git_commit(package: Path) -> str | None:
+    """Commit of the clone that `package` is the package folder of; None for a copy elsewhere, as in site-packages.
+
+    "-dirty" follows where the work tree differs from it, by a change or by a new file that git does not ignore, but
+    for model_cards/, which a sweep writes to.
+    """
+    clone = package.resolve().parent
+    if not (clone / ".git").exists() or first_match("name = (modeling_leaner)", clone / "setup.cfg") is None:
+        return None
+    commit = git(clone, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changes = git(clone, "status", "--porcelain", "--", ".", ":!model_cards")
+    if changes == "":
+        return commit
+    return f"{commit}-dirty"
+
+
+def used_gpus() -> list[int]:
+    """Indices of the CUDA devices on which this process has allocated memory."""
+    return [index for index in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(index) > 0]
+
+
+def machine_name(environment: dict[str, Any]) -> str:
+    """Processor and threads in words, of an `environment` or a row of results.csv."""
+    threads = environment["threads"]
+    unit = "threads"
+    if threads == 1:
+        unit = "thread"
+    return f"{environment['processor']}, {threads} {unit}"
+
+
+def processor_name() -> str:
+    """The processor as the system names it."""
+    return first_match(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine()
+
+
+def device_name() -> str:
+    """The GPUs that this process has used; mps or cpu where there are none."""
+    gpus = used_gpus()
+    if gpus:
+        return ", ".join(map(torch.cuda.get_device_name, gpus))
+    if torch.backends.mps.is_available() and torch.mps.driver_allocated_memory() > 0:
+        return "mps"
+    return "cpu"
+
+
+def environment() -> dict[str, str | int | None]:
+    """Software and hardware of this process; `device` names what was used so far, so ask after the training."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": processor_name(),
+        "threads": torch.get_num_threads(),
+        "device": device_name(),
+        "modeling_leaner": modeling_leaner.__version__,
+        **{name: version(name) for name in PACKAGES},
+        "git_commit": git_commit(Path(modeling_leaner.__file__).parent),
+    }
+
+
+def peak_memory_bytes() -> tuple[int, str]:
+    """The most memory that this process has held, in bytes, and what that measures; 0 where it cannot be measured."""
+    gpus = used_gpus()
+    if gpus:
+        return max(map(torch.cuda.max_memory_allocated, gpus)), "allocated by tensors, on the fullest GPU"
+    kind = "resident memory of the process"
+    kilobytes = first_match(r"VmHWM:\s*(\d+) kB", PROCESS_STATUS)
+    if kilobytes is not None:  # on Linux getrusage counts what the parent held, too
+        return int(kilobytes) * 1024, kind
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0, "not measured on this platform"
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if platform.system() != "Darwin":  # which counts bytes, others kilobytes
+        peak *= 1024
+    return peak, kind
