@@ -124,6 +124,8 @@ def later_seeds(grids: Grids) -> str | None:
         seeds = [str(seed) for seed in evidence["seeds"] if seed not in FIRST_SEEDS]
         if len(evidence["seeds"]) < MIN_PAIRS or evidence["margin"] is None:
             continue
+        if not any(seed in FIRST_SEEDS for seed in evidence["seeds"]):  # all of its seeds were planned at once
+            continue
         base = baseline_of(evidence)["values"]
         for cell in evidence["cells"]:
             if cell["shape"] == evidence["baseline"] or not all(seed in cell["values"] for seed in seeds):
