@@ -1,7 +1,6 @@
 """Refuses what is given twice, a key of a YAML file or an option of a command line: else the last silently wins."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 import yaml
@@ -44,6 +43,15 @@ def load_yaml(text: str) -> object:
     return yaml.load(text, Loader=UniqueKeyLoader)
 
 
+def given_twice(name: str, first: Sequence[str], second: Sequence[str]) -> str:
+    """The error about an option of a command line that is given twice, with the values of both, if it has any."""
+    message = f"{name}: given twice on the command line"
+    both = " and ".join(" ".join(values) for values in (first, second) if values)
+    if both:
+        message += f", with {both}"
+    return message
+
+
 def given_options(parser: argparse.ArgumentParser, command_line: Sequence[str]) -> dict[str, list[str]]:
     """The options of a command line by their key, however they are spelt, each with its values as text.
 
@@ -67,11 +75,7 @@ def given_options(parser: argparse.ArgumentParser, command_line: Sequence[str]) 
         else:
             values = _values(action, command_line[index + 1 :])
         if key in given:
-            message = f"{key}: given twice on the command line"
-            both = " and ".join(" ".join(texts) for texts in (given[key], values) if texts)
-            if both:
-                message += f", with {both}"
-            raise RepeatedKey(message)
+            raise RepeatedKey(given_twice(key, given[key], values))
         given[key] = values
     return given
 
@@ -88,20 +92,3 @@ def _values(action: argparse.Action | None, rest: Sequence[str]) -> list[str]:
     if action.nargs == 0:
         return []
     return values[:1]
-
-
-class CommandParser(argparse.ArgumentParser):
-    """ArgumentParser that refuses an option that is given twice, and an abbreviated one."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, allow_abbrev=False, **kwargs)
-
-    def parse_args(self, args: Sequence[str] | None = None, namespace: object = None) -> argparse.Namespace:
-        if args is None:
-            args = sys.argv[1:]
-        command_line = list(args)
-        try:
-            given_options(self, command_line)
-        except RepeatedKey as error:
-            self.error(str(error))
-        return super().parse_args(command_line, namespace)
