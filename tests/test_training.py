@@ -382,9 +382,8 @@ def test_unfit_weights_are_refused(run, tmp_path, capsys, spoil, message):
     refused(run(*CLASSIFY, rows, shape=str(folder)), name, message)
     with pytest.raises(SystemExit) as end:
         leaner("evaluate", folder)
-    assert end.value.code == 1
-    said = capsys.readouterr().err
-    assert name in said and message in said and "Traceback" not in said
+    assert end.value.code in capsys.readouterr().err.splitlines()  # status 1
+    assert name in end.value.code and message in end.value.code
 
 
 def test_outputs_that_are_not_finite(run, tmp_path, capsys):
@@ -690,7 +689,7 @@ def test_evaluate_refuses(tmp_path, capsys):
     for model, message in ((tmp_path, "no model.safetensors"), ("nobody/nothing", "nobody/nothing")):
         with pytest.raises(SystemExit) as end:
             leaner("evaluate", model, "--task", "causal-lm", "--dataset", "python-docs")
-        assert end.value.code == 1 and message in capsys.readouterr().err
+        assert capsys.readouterr().err == f"{end.value.code}\n" and message in end.value.code
 
 
 @pytest.mark.parametrize("family", ["vit", "bert", "gpt"])

@@ -349,7 +349,8 @@ def main(words: list[str]) -> None:
     try:
         train(recipe, words)
     except ValueError as error:
-        raise SystemExit(f"leaner train: {error}") from error
+        print(f"leaner train: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -1,29 +1,16 @@
 """How a command reads its words: options once each, `--two-words` or `--two_words`, several values after one."""
 
-from collections.abc import Iterable
 from itertools import chain
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from ..training.settings.repeated import given_twice
+from ..training.settings.repeated import by_option, given_twice
 
 
 def dashed(name: str) -> str:
     """An option as it is declared: `--head_dim` is `--head-dim`."""
     return name.replace("_", "-")
-
-
-def by_option(words: Iterable[str]) -> list[list[str]]:
-    """The words before the first option, then each option with the words up to the next; `--` ends the options."""
-    groups: list[list[str]] = [[]]
-    ended = False
-    for word in words:
-        if word.startswith("--") and not ended:
-            groups.append([])
-        ended = ended or word == "--"
-        groups[-1].append(word)
-    return groups
 
 
 class Command(TyperCommand):
