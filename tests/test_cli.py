@@ -1,5 +1,6 @@
 """The `leaner` command, as its users run it."""
 
+import inspect
 import json
 import os
 import pickle
@@ -166,6 +167,7 @@ class TestStart:
         _, *panels = re.split("─ ([^─]+) ─", leaner("train", "--help").output.partition("Recipes: ")[2])
         titles, texts = panels[::2], panels[1::2]
         assert titles == list(arguments.GROUPS.values())
+        assert titles == re.findall(r"^    # (.+)$", inspect.getsource(arguments.RecipeArguments), flags=re.MULTILINE)
         keys = [key for text in texts for key in re.findall(r"^│ +--(\w+)", text, flags=re.MULTILINE)]
         assert keys == list(arguments.RecipeArguments.__annotations__)
         data = " ".join(texts[titles.index("Data")].replace("│", " ").split())
