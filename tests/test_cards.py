@@ -15,11 +15,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from command import leaner
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import baselines, row_errors
-from modeling_leaner.training.publishing import cards, figures, findings, index, metadata, rendering, wording
+from modeling_leaner.training.publishing import figures, findings, index, metadata, rendering, wording
 from modeling_leaner.training.running import reevaluate
 from modeling_leaner.training.tasks.tasks import CausalLM, MaskedLM
 from PIL import Image
@@ -264,7 +265,7 @@ def test_a_folder_without_a_run_is_named(files, message, tmp_path):
         for name in files:
             (folder / name).write_text("{}")
     with pytest.raises(SystemExit, match=message):
-        cards.main([str(folder)])
+        leaner("card", folder)
 
 
 def packed(rows):
