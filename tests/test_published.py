@@ -8,6 +8,7 @@ import pytest
 from modeling_leaner.training.experiments import comparison, sweep
 from modeling_leaner.training.experiments.grid import check_unchanged
 from modeling_leaner.training.publishing import index, verify
+from modeling_leaner.training.publishing.folders import results_in
 from training_data import LOCAL_DATA
 
 
@@ -26,16 +27,16 @@ COPIES = {
 def test_a_folder_says_what_its_weights_give(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
     given = {name: [str(LOCAL_DATA / copy)] for name, copy in COPIES.items() if (LOCAL_DATA / copy).is_dir()}
-    results = json.loads((folder / "results.json").read_text())
-    generated = "/" not in results["dataset"]
+    results = results_in(folder / "results.json")
+    generated = "/" not in results.dataset
     if not generated and not verify.local_words(results, given):
-        pytest.skip(f"no local copy of {results['dataset']} beside this clone, and no Hub in the tests")
+        pytest.skip(f"no local copy of {results.dataset} beside this clone, and no Hub in the tests")
     assert verify.verify(folder.relative_to(ROOT), given, short=True)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_what_a_folder_says_of_other_runs_is_in_the_rows_of_the_grids(folder):
-    verify.check_evidence(folder, json.loads((folder / "results.json").read_text())["evidence"])
+    verify.check_evidence(folder, results_in(folder / "results.json").evidence)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
