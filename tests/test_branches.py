@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import branches, comparison, runs, sweep
+from modeling_leaner.training.experiments import branches, runs, summary, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.running.trainer import whole_checkpoints
 from training_data import documents, write_shape
@@ -256,10 +256,10 @@ def test_a_trunk_that_fails_has_the_branches_that_came_before(bench):
         bench(wanted={"fail": [trunk], "until": {trunk: 8}})
     assert calls() == [trunk, name("report", 1, FIRST), *all_names(2)]
     grid, found = load_grid(Path("grid.yaml")), runs.read_rows(Path("out/results.csv"))
-    cells = [comparison.cells_of(grid, found, {"gpt.json": 3e-3}, tokens) for tokens in (FIRST, SECOND)]
+    cells = [summary.cells_of(grid, found, {"gpt.json": 3e-3}, tokens) for tokens in (FIRST, SECOND)]
     assert [list(cell.finished["gpt.json"]) for cell in cells] == [[1, 2], [2]]
     assert [cell.failed["gpt.json"] for cell in cells] == [[], [1]]
-    assert comparison.summarise(grid, found)["shapes"][0]["notes"] == ["failed seeds: 1"]
+    assert summary.summarise(grid, found)["shapes"][0]["notes"] == ["failed seeds: 1"]
     assert bench() == [trunk, name("report", 1, SECOND)]
 
 

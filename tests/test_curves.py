@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from modeling_leaner.training.experiments import comparison, curves, runs, shift, step_time
+from modeling_leaner.training.experiments import curves, runs, shift, step_time, summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from scipy import stats
 from training_data import write_shape
@@ -87,7 +87,7 @@ def test_a_pair_at_equal_costs(grid):
     """The lean shape's branch beside the deep one at the same tokens, at 0.6 of them by FLOPs, at half by seconds."""
     measured()
     rows = made_up(grid)
-    found = comparison.summarise(grid, rows)["readings"]
+    found = summary.summarise(grid, rows)["readings"]
     assert [(each["equal"], each["branch"]) for each in found] == [
         (way, branch) for way in ("tokens", "FLOPs", "seconds") for branch in BUDGETS
     ]
@@ -108,14 +108,14 @@ def test_a_pair_at_equal_costs(grid):
 def test_what_is_missing_is_not_read(grid, capsys):
     """No times, no seconds; a seed without the other shape is left out; nothing at all is no error."""
     rows = {run: row for run, row in made_up(grid).items() if (run.shape, run.seed) != ("deep.json", 2)}
-    summary = comparison.summarise(grid, rows)
-    pairs = {(each["equal"], each["branch"]): each["pairs"] for each in summary["readings"]}
+    found = summary.summarise(grid, rows)
+    pairs = {(each["equal"], each["branch"]): each["pairs"] for each in found["readings"]}
     assert pairs["tokens", BUDGETS[0]] == 2 and pairs["seconds", BUDGETS[-1]] == 0
-    comparison.show(summary)
+    summary_tables.show(found)
     said = capsys.readouterr().out
     assert "lean.json − deep.json" in said and "equal FLOPs" in said and "equal seconds" in said and "–" in said
     assert all(len(line) <= 160 for line in said.splitlines()[:-1])
-    assert {each["pairs"] for each in comparison.summarise(grid, {})["readings"]} == {0}
+    assert {each["pairs"] for each in summary.summarise(grid, {})["readings"]} == {0}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_times_of_another_form_or_another_step(grid, text, message):
     if text is not None:
         Path(curves.STEP_SECONDS).write_text(text)
     with pytest.raises(GridError, match=message):
-        comparison.summarise(grid, made_up(grid))
+        summary.summarise(grid, made_up(grid))
 
 
 def test_step_times_are_measured(grid, capsys):

@@ -18,7 +18,7 @@ from huggingface_hub import ModelCard
 from matplotlib.axes import Axes
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.experiments import baselines, comparison, evidence, latency, runs
+from modeling_leaner.training.experiments import baselines, evidence, latency, runs, statistics, summary
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
 from modeling_leaner.training.publishing import cards, figures, findings, index, publish, tables, verify, wording
@@ -451,7 +451,7 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert "in runs of max_steps 3, which may favour what learns quickly" in wording.chosen(found, "rows")
     found.cells[1].notes = ["the best learning rate is at the edge of the grid"]
     assert "Note: the best learning rate is at the edge of the grid." in wording.claims(found)
-    found.cells[1].verdict = comparison.NOT_LEARNED
+    found.cells[1].verdict = statistics.NOT_LEARNED
     assert "; no verdict: the baseline" in wording.claims(found) and "undecided" not in wording.claims(found)
     found.cells[1].verdict, found.cells[1].pairs, found.cells[1].interval = "undecided", 7, [-0.1, 0.2]
     assert "includes 0; undecided, without the margin that a verdict needs" in wording.claims(found)
@@ -814,8 +814,8 @@ def test_commands_end_with_one_line(folder, workshop, capsys):
 
 
 def test_holm():
-    assert comparison.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
-    assert comparison.holm({}) == {} and comparison.holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+    assert statistics.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    assert statistics.holm({}) == {} and statistics.holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
 
 
 def row(value, chance=0.1, **changes):
@@ -824,28 +824,28 @@ def row(value, chance=0.1, **changes):
 
 
 def test_what_counts_as_learned():
-    assert comparison.learned([row(0.5), row(0.52)]) is True
-    assert comparison.learned([row(0.15), row(0.16)]) is False  # within three binomial standard errors of 100 rows
-    assert comparison.learned([row(0.15, rows=10_000), row(0.16, rows=10_000)]) is True
-    assert comparison.learned([row(0.1, rows=10_000), row(0.9, rows=10_000)]) is False  # the seeds disagree
+    assert summary.learned([row(0.5), row(0.52)]) is True
+    assert summary.learned([row(0.15), row(0.16)]) is False  # within three binomial standard errors of 100 rows
+    assert summary.learned([row(0.15, rows=10_000), row(0.16, rows=10_000)]) is True
+    assert summary.learned([row(0.1, rows=10_000), row(0.9, rows=10_000)]) is False  # the seeds disagree
     matthews = {"metric": "matthews_correlation", "chance": 0.0, "rows": 1043}
-    assert comparison.learned([row(0.062, **matthews), row(0.064, **matthews)]) is False  # 1/√1042 is 0.031
-    assert comparison.learned([row(0.12, **matthews), row(0.13, **matthews)]) is True
+    assert summary.learned([row(0.062, **matthews), row(0.064, **matthews)]) is False  # 1/√1042 is 0.031
+    assert summary.learned([row(0.12, **matthews), row(0.13, **matthews)]) is True
     f1 = {"metric": "f1", "chance": 0.81, "rows": 400}
-    assert comparison.learned([row(0.83, **f1)]) is False and comparison.learned([row(0.9, **f1)]) is True
+    assert summary.learned([row(0.83, **f1)]) is False and summary.learned([row(0.9, **f1)]) is True
     loss = {"metric": "loss", "higher_is_better": 0, "chance": 6.0}
-    assert comparison.learned([row(5.0, **loss), row(5.1, **loss)]) is True
-    assert comparison.learned([row(6.2, **loss), row(6.3, **loss)]) is False
-    assert comparison.learned([row(5.99, **loss)]) is None and comparison.learned([row(6.1, **loss)]) is False
-    assert comparison.learned([row(0.5, chance=None)]) is None
+    assert summary.learned([row(5.0, **loss), row(5.1, **loss)]) is True
+    assert summary.learned([row(6.2, **loss), row(6.3, **loss)]) is False
+    assert summary.learned([row(5.99, **loss)]) is None and summary.learned([row(6.1, **loss)]) is False
+    assert summary.learned([row(0.5, chance=None)]) is None
     for guess, expected in ((0.3, True), (0.45, False), (0.05, True)):  # the best of guesses must be beaten
-        assert comparison.learned([row(0.5), row(0.52)], guess) is expected
-    assert comparison.learned([row(5.0, **loss), row(5.1, **loss)], guess=4.8) is False
-    assert comparison.learned([row(0.5, chance=None), row(0.52, chance=None)], guess=0.2) is True
-    result = comparison.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
-    assert comparison.verdict(result, 0.01, 7, False) == "not learned"
-    assert comparison.verdict(result, 0.01, 7, True).startswith(comparison.NON_INFERIOR)
-    assert comparison.verdict(result, 0.01, 7, None) == "undecided"
+        assert summary.learned([row(0.5), row(0.52)], guess) is expected
+    assert summary.learned([row(5.0, **loss), row(5.1, **loss)], guess=4.8) is False
+    assert summary.learned([row(0.5, chance=None), row(0.52, chance=None)], guess=0.2) is True
+    result = statistics.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
+    assert statistics.verdict(result, 0.01, 7, False) == "not learned"
+    assert statistics.verdict(result, 0.01, 7, True).startswith(statistics.NON_INFERIOR)
+    assert statistics.verdict(result, 0.01, 7, None) == "undecided"
 
 
 @pytest.mark.parametrize("told_by", ["first token only", "length only", "bag of tokens"])

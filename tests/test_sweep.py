@@ -18,7 +18,7 @@ import pytest
 import torch
 import yaml
 from filelock import lock_descriptor
-from modeling_leaner.training.experiments import comparison, runs, sweep
+from modeling_leaner.training.experiments import runs, statistics, sweep
 from modeling_leaner.training.experiments.grid import load_grid
 from scipy import stats
 
@@ -717,7 +717,7 @@ def test_paired_statistics_are_scipys(higher_is_better):
     random = np.random.default_rng(0)
     base = random.normal(0.8, 0.02, 8)
     values = base + random.normal(-0.004, 0.006, 8)
-    result = comparison.paired_statistics(values.tolist(), base.tolist(), 0.01, higher_is_better)
+    result = statistics.paired_statistics(values.tolist(), base.tolist(), 0.01, higher_is_better)
     paired = stats.ttest_rel(values, base)
     assert result["pairs"] == 8 and result["difference"] == pytest.approx((values - base).mean())
     assert result["p"] == pytest.approx(paired.pvalue, rel=1e-9)
@@ -729,7 +729,7 @@ def test_paired_statistics_are_scipys(higher_is_better):
 
 def test_paired_statistics_by_hand():
     """Differences 1, 2, 3: mean 2, standard error 1/√3, t = 2√3 with two degrees of freedom."""
-    result = comparison.paired_statistics([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    result = statistics.paired_statistics([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     assert result["difference"] == 2.0 and result["p_non_inferiority"] is None
     assert result["interval"] == pytest.approx([2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)], rel=1e-6)
     assert result["p"] == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14), rel=1e-9)  # F(t) = (1 + t/√(2 + t²))/2
@@ -742,15 +742,15 @@ def test_differences_without_spread(shift, p, p_non_inferiority):
     base = [0.7, 0.1, 90.0, 3.3]  # their differences differ by rounding
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = comparison.paired_statistics([value + shift for value in base], base, 0.01)
+        result = statistics.paired_statistics([value + shift for value in base], base, 0.01)
     assert (result["p"], result["p_non_inferiority"]) == (p, p_non_inferiority)
     assert result["interval"] == pytest.approx([shift, shift], abs=1e-12)
 
 
 def test_few_pairs():
     nothing = {"interval": None, "p": None, "p_non_inferiority": None}
-    assert comparison.paired_statistics([], [], 0.1) == {"pairs": 0, "difference": None, **nothing}
-    assert comparison.paired_statistics([2.0], [1.0], 0.1) == {"pairs": 1, "difference": 1.0, **nothing}
+    assert statistics.paired_statistics([], [], 0.1) == {"pairs": 0, "difference": None, **nothing}
+    assert statistics.paired_statistics([2.0], [1.0], 0.1) == {"pairs": 1, "difference": 1.0, **nothing}
 
 
 @pytest.mark.parametrize(
@@ -765,7 +765,7 @@ def test_few_pairs():
     ],
 )
 def test_verdict(pairs, seeds, p, margin, expected):
-    assert comparison.verdict({"pairs": pairs, "p_non_inferiority": p}, margin, seeds, True) == expected
+    assert statistics.verdict({"pairs": pairs, "p_non_inferiority": p}, margin, seeds, True) == expected
 
 
 def test_summary_of_a_pair(bench, capsys):

@@ -7,10 +7,10 @@ from pathlib import Path
 from ..records import Cell, CellScore, Evidence, FineTuned, Latency, LatencyFile, Reference, RunResults, TuningSettings
 from ..running.environment import machine_name
 from . import latency
-from .comparison import summarise
 from .grid import Grid, load_grid
 from .guesses import best_guess, guess_values, read_guesses, read_row_errors
 from .runs import Row, Run, read_rows, reported, tune
+from .summary import summarise
 
 
 PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 from ..settings.repeated import CommandParser
-from .comparison import cells_of, paired_statistics
 from .grid import Grid, GridError, load_grid
 from .runs import read_rows, tune
+from .statistics import paired_statistics
+from .summary import cells_of
 
 
 def differences(grid: Grid) -> dict[tuple[str, str], dict[int, float]]:

@@ -27,7 +27,6 @@ from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..settings.repeated import CommandParser
-from .comparison import show, summarise
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
 from .runs import (
     Row,
@@ -48,6 +47,8 @@ from .runs import (
     typed_row,
     write_rows,
 )
+from .summary import summarise
+from .summary_tables import show
 
 
 POLL_SECONDS = 0.1

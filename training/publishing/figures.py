@@ -9,8 +9,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..experiments.comparison import row_error
 from ..experiments.evidence import KINDS, baseline_of, dataset_name, kind
+from ..experiments.statistics import row_error
 from ..records import Cell, Evidence, PublishedResults
 from .wording import best_of, direction, gain, has_strays, interval_of, stray_seeds
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from ..experiments.comparison import NON_INFERIOR, NOT_LEARNED
+from ..experiments.statistics import NON_INFERIOR, NOT_LEARNED
 from ..records import Cell, Evidence, FineTuned, RunResults
 from .metadata import named_metrics
 from .wording import best_of, direction, gain, has_strays, interval_of, median_score, number, score, score_error

@@ -4,10 +4,10 @@ import shlex
 import statistics
 from typing import Any
 
-from ..experiments.comparison import MAX_P, MIN_PAIRS, NOT_LEARNED, row_error
 from ..experiments.continuations import LEAST
 from ..experiments.evidence import baseline_of, dataset_name
 from ..experiments.guesses import AS_MANY_ROWS, best_guess
+from ..experiments.statistics import MAX_P, MIN_PAIRS, NOT_LEARNED, row_error
 from ..records import (
     Cell,
     CellScore,
