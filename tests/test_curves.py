@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from modeling_leaner.training.experiments import curves, runs, shift, step_time, summary, summary_tables
+from modeling_leaner.training.experiments import curves, shift, step_time, summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.rows import reported, typed_row, write_rows
 from scipy import stats
 from training_data import write_shape
 
@@ -70,11 +71,11 @@ def made_up(grid, shapes=("deep.json", "lean.json")):
     for shape in shapes:
         for seed in grid.seeds:
             for branch in grid.branches:
-                run = runs.reported(grid, shape, seed, 1e-3, branch)
+                run = reported(grid, shape, seed, 1e-3, branch)
                 cost = branch * (100 if shape == "deep.json" else 60)
                 cells = {"status": "finished", "metric": "loss", "value": loss(shape, branch, seed), "tokens": branch}
                 cells |= {"higher_is_better": 0, "training_flops": cost, "steps": branch // STEP, "seconds": 1e9}
-                found[run] = runs.typed_row({**run._asdict(), **cells})
+                found[run] = typed_row({**run._asdict(), **cells})
     return found
 
 
@@ -175,7 +176,7 @@ def test_the_shift_of_a_pair(tmp_path, grid, capsys):
             if run.seed in moved
         ]
         with (folder / "results.csv").open("w", newline="") as file:
-            runs.write_rows(rows, file)
+            write_rows(rows, file)
     shift.main(["one.yaml", "other.yaml"])
     printed = capsys.readouterr()
     (found,) = json.loads(printed.out.splitlines()[-1])

@@ -7,8 +7,11 @@ import pytest
 import torch
 import yaml
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import runs, summary, summary_tables
+from modeling_leaner.training.experiments import summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.rows import Row, Run, typed_row
+from modeling_leaner.training.experiments.soundness import check_tuning
+from modeling_leaner.training.experiments.tuning import tune
 from scipy import stats
 from training_data import labelled, write_shape
 
@@ -36,20 +39,20 @@ def grid_of(folder: Path, **changes):
     return load_grid(folder / "my.yaml")
 
 
-def row(run: runs.Run, value: float | None, **cells):
+def row(run: Run, value: float | None, **cells):
     known = {"status": "failed"} if value is None else {"status": "finished", "metric": "accuracy", "value": value}
-    return runs.typed_row({**run._asdict(), **known, "higher_is_better": 1, "chance": 0.15, "rows": 400, **cells})
+    return typed_row({**run._asdict(), **known, "higher_is_better": 1, "chance": 0.15, "rows": 400, **cells})
 
 
-def tuned(values: dict[tuple[str, float], list[float | None]], **cells) -> dict[runs.Run, runs.Row]:
+def tuned(values: dict[tuple[str, float], list[float | None]], **cells) -> dict[Run, Row]:
     """Rows of the tuning seeds 0 and 9."""
-    found = [(runs.Run("tune", shape, seed, rate), value) for (shape, rate), pair in values.items()
+    found = [(Run("tune", shape, seed, rate), value) for (shape, rate), pair in values.items()
              for seed, value in zip((0, 9), pair)]  # fmt: skip
     return {run: row(run, value, **cells) for run, value in found}
 
 
-def reported(values: dict[str, list[float | None]], rate: float = 1e-3) -> dict[runs.Run, runs.Row]:
-    found = [(runs.Run("report", shape, seed, rate), value) for shape, each in values.items()
+def reported(values: dict[str, list[float | None]], rate: float = 1e-3) -> dict[Run, Row]:
+    found = [(Run("report", shape, seed, rate), value) for shape, each in values.items()
              for seed, value in zip((1, 2, 3, 4), each)]  # fmt: skip
     return {run: row(run, value) for run, value in found}
 
@@ -63,7 +66,7 @@ def test_the_best_rate_is_that_of_the_mean_over_the_tuning_seeds(tmp_path, capsy
     rows = tuned({(BASE, 5e-4): [0.50, 0.20], (BASE, 1e-3): [0.40, 0.38],
                   (SHALLOW, 5e-4): [0.30, 0.31], (SHALLOW, 1e-3): [0.40, 0.42],
                   (LEAN, 5e-4): [0.40, 0.41], (LEAN, 1e-3): [0.40, 0.42]})  # fmt: skip
-    choices = runs.tune(grid, rows).choices
+    choices = tune(grid, rows).choices
     assert choices[BASE] == (1e-3, pytest.approx(0.04), pytest.approx(0.30)) and choices[BASE].tie
     assert choices[SHALLOW] == (1e-3, pytest.approx(0.105), pytest.approx(0.02)) and not choices[SHALLOW].tie
     assert choices[LEAN] == (1e-3, pytest.approx(0.005), pytest.approx(0.02)) and choices[LEAN].tie
@@ -80,15 +83,15 @@ def test_what_the_choice_needs(tmp_path):
     """Every seed of a rate; of equal means the lower loss, then the lower rate; one seed has no spread."""
     grid = grid_of(tmp_path, shapes=[BASE])
     rows = tuned({(BASE, 5e-4): [0.3, 0.3], (BASE, 1e-3): [0.9, None]})
-    assert runs.tune(grid, rows).choices[BASE] == (5e-4, None, None) and not runs.tune(grid, rows).choices[BASE].tie
-    assert [run.seed for run in runs.tune(grid, {}).due] == [0, 9, 0, 9]
+    assert tune(grid, rows).choices[BASE] == (5e-4, None, None) and not tune(grid, rows).choices[BASE].tie
+    assert [run.seed for run in tune(grid, {}).due] == [0, 9, 0, 9]
     equal = tuned({(BASE, 5e-4): [0.3, 0.3], (BASE, 1e-3): [0.3, 0.3]})
-    assert runs.tune(grid, equal).best[BASE] == 5e-4
+    assert tune(grid, equal).best[BASE] == 5e-4
     for run in equal:
         equal[run]["eval_loss"] = 1 / run.learning_rate
-    assert runs.tune(grid, equal).best[BASE] == 1e-3
+    assert tune(grid, equal).best[BASE] == 1e-3
     alone = grid_of(tmp_path, shapes=[BASE], tuning={**SOUND["tuning"], "seeds": [9]}, unsound_tuning="one seed")
-    assert runs.tune(alone, equal).choices[BASE] == (1e-3, 0.0, None)
+    assert tune(alone, equal).choices[BASE] == (1e-3, 0.0, None)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +130,10 @@ def test_what_the_choice_needs(tmp_path):
 def test_an_unsound_tuning_is_refused(tmp_path, changes, message):
     grid = grid_of(tmp_path, **changes)
     if message is None:
-        runs.check_tuning(grid)
+        check_tuning(grid)
         return
     with pytest.raises(GridError) as error:
-        runs.check_tuning(grid)
+        check_tuning(grid)
     assert str(error.value) == f"{message}; or say in unsound_tuning why the rates may not be the best"
 
 
@@ -214,7 +217,7 @@ def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
     assert summary.failure_rate(grid, [], 0) is None
     (tmp_path / "guesses.json").write_text("{}")
     with pytest.raises(ValueError, match="guesses.json: expected a list of name and value"):
-        summary.failure_rate(grid, [row(runs.Run("report", BASE, 1, 1e-3), 0.4)], 0)
+        summary.failure_rate(grid, [row(Run("report", BASE, 1, 1e-3), 0.4)], 0)
     lower = [{"value": value, "chance": 6.5, "higher_is_better": 0} for value in (6.4, 6.6)]
     (tmp_path / "guesses.json").unlink()
     assert summary.failure_rate(grid, lower, 0) == 0.5

@@ -21,6 +21,7 @@ from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments import baselines, evidence, latency, runs, statistics, summary
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
+from modeling_leaner.training.experiments.rows import Run, read_rows, result_row, typed_row, write_rows
 from modeling_leaner.training.publishing import cards, figures, findings, index, publish, tables, verify, wording
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.records import (
@@ -72,13 +73,13 @@ def workshop(tmp_path_factory):
     rows = {}
     for shape in shapes:
         for seed in grid["seeds"]:
-            run = runs.Run("report", shape, seed, 1e-3)
+            run = Run("report", shape, seed, 1e-3)
             loaded = load_grid(Path("grid.yaml"))
             words = runs.command(loaded, run)[len(runs.TRAIN_COMMAND) :]
             train.main([*words, "--disable_tqdm", "true"])
-            rows[run] = {**runs.result_row(loaded, run), "jobs": 1}
+            rows[run] = {**result_row(loaded, run), "jobs": 1}
     with Path("model_cards/grids/tiny/results.csv").open("w", newline="") as file:
-        runs.write_rows(rows.values(), file)
+        write_rows(rows.values(), file)
     Path("model_cards/grids/tiny/grid.yaml").write_text(yaml.safe_dump(grid))
     latency.main(["grid.yaml", "--rounds", "2"])
     publish.main(["grid.yaml"])
@@ -820,7 +821,7 @@ def test_holm():
 
 def row(value, chance=0.1, **changes):
     found = {"value": value, "chance": chance, "metric": "accuracy", "higher_is_better": 1, "rows": 100}
-    return runs.typed_row({**found, "status": "finished", **changes})
+    return typed_row({**found, "status": "finished", **changes})
 
 
 def test_what_counts_as_learned():
@@ -889,11 +890,11 @@ def test_a_grid_that_starts_from_another(workshop, tmp_path):
     Path("later.yaml").write_text(yaml.safe_dump(later))
     loaded = load_grid(Path("later.yaml"))
     for phase, seed, expected in (("report", 2, "seed2"), ("tune", 0, "seed1")):
-        start = runs.start_of(loaded, runs.Run(phase, grid["shapes"][0], seed, 1e-3))
+        start = runs.start_of(loaded, Run(phase, grid["shapes"][0], seed, 1e-3))
         assert start.endswith(f"deep-bert-{expected}-lr0.001") and Path(start, "model.safetensors").is_file()
     for shape, seed in ((grid["shapes"][0], 5), ("bert/nano", 1)):
         with pytest.raises(GridError, match=f"start_from: expected a finished run of {shape} with seed {seed}"):
-            runs.start_of(loaded, runs.Run("report", shape, seed, 1e-3))
+            runs.start_of(loaded, Run("report", shape, seed, 1e-3))
 
 
 def test_what_a_published_run_started_from_is_compared(workshop, monkeypatch):
@@ -912,7 +913,7 @@ def test_what_a_published_run_started_from_is_compared(workshop, monkeypatch):
         return publish.started_from(started, shape, run)
 
     assert publish.started_from(SimpleNamespace(start_from=None), shape, run) == shape
-    first, second = (runs.Run("report", shape, seed, 1e-3).folder(load_grid(Path("grid.yaml"))) for seed in (1, 2))
+    first, second = (Run("report", shape, seed, 1e-3).folder(load_grid(Path("grid.yaml"))) for seed in (1, 2))
     assert begun_from(first) == begun_from(folder) == str(folder)
     with pytest.raises(ValueError, match="start_from: .*leanbert-deep does not hold .*seed2"):
         begun_from(second)
@@ -931,9 +932,9 @@ def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
     for seed in (1, 2):
         Path("later.yaml").write_text(yaml.safe_dump({**later, "start_seed": seed}))
         starts[seed] = load_grid(Path("later.yaml"))
-    of = [runs.Run("tune", shape, 0, 1e-3), runs.Run("report", shape, 5, 1e-3)]
+    of = [Run("tune", shape, 0, 1e-3), Run("report", shape, 5, 1e-3)]
     kept = Path("model_cards/grids/tiny/runs")
-    assert {runs.start_of(starts[2], run) for run in of} == {str(kept / runs.Run("report", shape, 2, 1e-3).name)}
+    assert {runs.start_of(starts[2], run) for run in of} == {str(kept / Run("report", shape, 2, 1e-3).name)}
     kept.rename(tmp_path / "runs")
     try:
         assert {runs.start_of(starts[1], run) for run in of} == {f"model_cards/{grid['publish'][shape]}"}
@@ -943,9 +944,9 @@ def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
         own = dataclasses.replace(starts[1], start_seed=None)
         with pytest.raises(GridError, match="start_from: .*deep-bert-seed2-.*; also the weights .*shallow-bert-seed2"):
             runs.check_starts(own, {})
-        rows = runs.read_rows(Path("model_cards/grids/tiny/results.csv"))
+        rows = read_rows(Path("model_cards/grids/tiny/results.csv"))
         runs.check_starts(own, rows)  # nothing left to train
-        del rows[runs.Run("report", grid["shapes"][1], 2, 1e-3)]
+        del rows[Run("report", grid["shapes"][1], 2, 1e-3)]
         with pytest.raises(GridError, match="shallow-bert-seed2.* trains them .*rows.$"):
             runs.check_starts(own, rows)
     finally:

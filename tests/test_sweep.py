@@ -20,6 +20,8 @@ import yaml
 from filelock import lock_descriptor
 from modeling_leaner.training.experiments import runs, statistics, sweep
 from modeling_leaner.training.experiments.grid import load_grid
+from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
+from modeling_leaner.training.experiments.tuning import tune
 from scipy import stats
 
 
@@ -201,9 +203,9 @@ def test_the_grid_grows_at_its_edges_for_all_shapes(bench):
 
 def test_the_grid_does_not_grow_before_all_its_rates_have_run(bench):
     bench.run()
-    rows = runs.read_rows(bench.output / "results.csv")
+    rows = read_rows(bench.output / "results.csv")
     first = {run: row for run, row in rows.items() if run.phase == "tune" and run.learning_rate == 3e-4}
-    tuning = runs.tune(load_grid(Path("grid.yaml")), first)
+    tuning = tune(load_grid(Path("grid.yaml")), first)
     assert tuning.learning_rates == [3e-4, 1e-3, 3e-3] and len(tuning.due) == 4
 
 
@@ -240,7 +242,7 @@ def test_one_learning_rate_needs_no_tuning(bench):
 
 def test_columns(bench):
     bench.run(learning_rates=[1e-3], tuning=None)
-    assert list(bench.rows()[0]) == runs.COLUMNS
+    assert list(bench.rows()[0]) == COLUMNS
     row = bench.rows()[0]
     assert row["shape"] == LEAN and row["status"] == "finished" and row["git_commit"] == "1e10"
     assert (row["steps"], row["seconds"], row["peak_memory_bytes"], row["jobs"]) == ("3", "2.5", "7", "1")
@@ -405,7 +407,7 @@ def test_a_killed_sweep_goes_on(bench):
     process.kill()
     process.join()
     bench.grid |= {"learning_rates": [1e-3]}
-    assert len(runs.read_rows(bench.output / "results.csv")) == 2
+    assert len(read_rows(bench.output / "results.csv")) == 2
     assert "is in use by another sweep" in refuses(bench, tuning=None)
     until((bench.output / "runs" / last / "results.json").exists)
     with (bench.output / ".lock").open("a") as lock:
@@ -612,7 +614,7 @@ def test_another_grid_is_refused(bench, changes):
     bench.output.mkdir()
     Path("grid.yaml").write_text(yaml.safe_dump(bench.grid))
     with pytest.MonkeyPatch.context() as patch:  # one run is enough
-        patch.setattr(sweep.Sweep, "run", lambda self: self._run_all([runs.Run("tune", BASE, 0, 1e-3)]))
+        patch.setattr(sweep.Sweep, "run", lambda self: self._run_all([Run("tune", BASE, 0, 1e-3)]))
         patch.setattr(sweep, "show", lambda summary: None)
         with pytest.raises(SystemExit):
             sweep.main(["grid.yaml"])
@@ -683,7 +685,7 @@ def test_another_output_dir_trains_all_anew(bench):
         ("report,vit/tiny,1,", "report,vit/tiny,,", "line 4: seed: expected a value"),
         ("1,0.001,finished,accuracy,0.892", "1,0.001,finished,accuracy,nan", "line 4: value: expected a value"),
         ("report,vit/tiny,1,", "report,more,vit/tiny,1,", "line 4: invalid literal"),
-        ("report,vit/tiny,1,", "report,vit/tiny\nreport,vit/tiny,1,", f"line 4: expected {len(runs.COLUMNS)} cells"),
+        ("report,vit/tiny,1,", "report,vit/tiny\nreport,vit/tiny,1,", f"line 4: expected {len(COLUMNS)} cells"),
         (",0.892,0.1,1,", ",0.892,0.1,,", "line 4: higher_is_better: expected a value"),
         (",0.892,0.1,1,", ",0.892,0.1,2,", "line 4: higher_is_better: expected 0 or 1, got 2"),
         ("report,vit/tiny,2,", "report,vit/tiny,1,", "a second row of report-vit-tiny-seed1-lr0.001"),

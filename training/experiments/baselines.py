@@ -37,7 +37,8 @@ from ..tasks.tasks import ImageClassification, LanguageModelling, MaskedLM, Sequ
 from .grid import Grid, GridError, load_grid
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
-from .runs import TRAIN_COMMAND, Run, command
+from .rows import Run
+from .runs import TRAIN_COMMAND, command
 
 
 PIXELS = 16  # a side of the images that the logistic regression reads

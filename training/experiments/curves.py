@@ -15,7 +15,7 @@ from operator import itemgetter
 from ..records import StepTimes, checked
 from .branches import step_of
 from .grid import Grid, GridError
-from .runs import Row, Run, reported
+from .rows import Row, Run, reported
 
 
 STEP_SECONDS = "step_seconds.json"

@@ -9,8 +9,9 @@ from ..running.environment import machine_name
 from . import latency
 from .grid import Grid, load_grid
 from .guesses import best_guess, guess_values, read_guesses, read_row_errors
-from .runs import Row, Run, read_rows, reported, tune
+from .rows import Row, Run, read_rows, reported
 from .summary import summarise
+from .tuning import tune
 
 
 PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .curves import WAYS, read_pair
 from .grid import Grid
 from .guesses import best_guess, guess_values
-from .runs import Row, Run, Tuning, reported, tune
+from .rows import Row, Run, reported
 from .statistics import (
     deviation,
     gain,
@@ -22,6 +22,7 @@ from .statistics import (
     row_error,
     verdict,
 )
+from .tuning import Tuning, tune
 
 
 def _row_error_of(rows: Sequence[Row]) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..experiments.evidence import KINDS, baseline_of, finished, kind
 from ..experiments.grid import Grid
-from ..experiments.runs import Row, Run
+from ..experiments.rows import Row, Run
 from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
 from ..records import Cell, Evidence
 from .wording import best_of, excludes_zero, gain, has_strays, label, median_score, row_errors_of, score, stray_seeds

@@ -11,7 +11,8 @@ from modeling_leaner.support.files import write_bytes
 
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
-from ..experiments.runs import read_rows, settings
+from ..experiments.rows import read_rows
+from ..experiments.runs import settings
 from ..records import Evidence, PublishedResults, checked
 from . import tables, wording
 from .figures import THEMES, Comparison, comparisons, forest

@@ -25,7 +25,8 @@ from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
 from ..experiments.guesses import GUESSES
-from ..experiments.runs import read_rows, reported, tune
+from ..experiments.rows import read_rows, reported
+from ..experiments.tuning import tune
 from ..records import Evidence, PublishedResults, RunResults, checked
 from ..running.evaluation import load
 from ..settings.repeated import CommandParser

@@ -34,7 +34,8 @@ from modeling_leaner.support.quiet import quiet_libraries
 from ..experiments.baselines import guesses
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
-from ..experiments.runs import read_rows, reported, settings
+from ..experiments.rows import read_rows, reported
+from ..experiments.runs import settings
 from ..records import Evidence, Guess, PublishedResults, RunResults, Subset, checked
 from ..running import reevaluate
 from ..running.evaluation import Evaluation, load
