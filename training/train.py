@@ -5,7 +5,6 @@ In a clone also `python -m training.train` and `torchrun -m training.train`; ins
 """
 
 import errno
-import math
 import shlex
 import shutil
 import sys
@@ -13,140 +12,28 @@ import tempfile
 from pathlib import Path
 
 import datasets
-import numpy as np
 import transformers
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
 
-from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.conversion import convert
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.quiet import quiet_libraries
 
 from .data.sources import Rows
 from .publishing.cards import write_run_card
-from .running.environment import environment, peak_memory_bytes
 from .running.figure import plot
 from .running.loading import build_model
-from .running.preparation import prepare, split_name
+from .running.preparation import prepare
+from .running.results import last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
-from .running.trainer import LeanTrainer, scores, whole_checkpoints
+from .running.trainer import LeanTrainer, whole_checkpoints
 from .settings.arguments import RecipeArguments, parse
 from .settings.help import train_help
 from .tasks.tasks import Task
 
 
 NEEDED = ("task", "shape")
-CONDITION_ROWS = 8  # on which the conditioning is measured
-ANSWERS = ("labels", "start_positions", "end_positions")
-
-
-def results_of_run(
-    trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[str, float], rows: Rows | None
-) -> dict:
-    """results.json: the numbers of a finished run, and what is needed to get them again."""
-    task = trainer.task
-    state = trainer.state
-    architecture = type(trainer.model).__name__
-    seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_loss" in entry]
-    memory, kind = peak_memory_bytes()  # before a second model is built for the conditioning
-    rows_evaluated = 0
-    chance = None
-    conditioning = None
-    if rows is not None:
-        rows_evaluated = trainer.rows_evaluated
-        if not arguments.streaming:
-            chance = chance_of(trainer, rows)
-            conditioning = condition(trainer, arguments)
-    return {
-        "task": task.name,
-        "dataset": arguments.dataset or "local files",
-        "dataset_config": arguments.dataset_config,
-        "split": split_name(arguments),
-        "rows": rows_evaluated,
-        "data_sha256": task.data_sha256,
-        "shape": arguments.shape,
-        "architecture": architecture,
-        "seed": arguments.seed,
-        "learning_rate": arguments.settings.get("learning_rate", RecipeArguments.learning_rate),
-        "main_metric": task.metric,
-        "higher_is_better": task.higher_is_better,
-        "metrics": scores(metrics),
-        "chance": chance,
-        "parameters": parameters_of(trainer),
-        "training_data": task.training_data,
-        "classes_never_seen": task.never_seen(trainer.train_dataset),
-        "condition": conditioning,
-        "recipe": arguments.settings,
-        "train": {
-            "steps": state.global_step,
-            "epochs": state.epoch,
-            "learning_rate": arguments.learning_rate,
-            "seconds": max(seconds, default=0.0),
-            "loss": last_entry(trainer, "loss").get("loss"),
-            "peak_memory_bytes": memory,
-            "peak_memory_kind": kind,
-            "processes": arguments.world_size,
-            **trainer.throughput(),
-        },
-        "environment": environment(),
-    }
-
-
-def parameters_of(trainer: LeanTrainer) -> int:
-    """Parameters of the model; those of a bare one are counted, as it may have a pooling layer or not."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if trainer.task.head == "":
-        return model.num_parameters()
-    return model.config.count_parameters(type(model).__name__).total
-
-
-def last_entry(trainer: LeanTrainer, key: str) -> dict[str, float]:
-    """The latest entry of the log that has the key; empty where none has it."""
-    return next((entry for entry in reversed(trainer.state.log_history) if key in entry), {})
-
-
-def chance_of(trainer: LeanTrainer, rows: Rows) -> dict[str, object] | None:
-    """Name and value of a guess that reads no input; None where the task has none."""
-    guess = trainer.task.chance(trainer.train_dataset, rows)
-    if guess is None:
-        return None
-    name, value = guess
-    return {"name": name, "value": value}
-
-
-def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, object] | None:
-    """κ of each layer's concatenated head outputs on the first held-out rows, before and after the training.
-
-    None where it cannot be measured: of sharded weights, or where memory does not suffice for a second model.
-    """
-    if trainer.is_fsdp_enabled:
-        return None
-    task = trainer.task
-    rows = trainer.eval_dataset
-    places = range(min(CONDITION_ROWS, len(rows)))
-    batch = task.collate([rows[place] for place in places])
-    generators = [np.random.default_rng((0, 0, place)) for place in places]
-    transformed = task.transform(batch, generators, training=False)
-    inputs = {name: value.to(arguments.device) for name, value in transformed.items() if name not in ANSWERS}
-    try:
-        start = build_model(arguments, task.config, task).to(arguments.device)
-        if arguments.implementation == "transformers":
-            start = convert(start)
-        # Without the autocast that accelerate puts around forward: κ beyond 100 would be of bfloat16's rounding.
-        end = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
-        models = {"start": start, "end": end}
-        measured = {name: head_condition_numbers(model, **inputs) for name, model in models.items()}
-    except RuntimeError:  # a finished run is not lost for a diagnosis
-        return None
-    return {name: [finite_or_none(value) for value in values] for name, values in measured.items()}
-
-
-def finite_or_none(value: float) -> float | None:
-    """The value, or None in place of NaN and infinity, which JSON does not have."""
-    if math.isfinite(value):
-        return value
-    return None
 
 
 def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
