@@ -21,7 +21,8 @@ from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import baselines, row_errors
 from modeling_leaner.training.publishing import cards, figures, findings, index, metadata, rendering, wording
 from modeling_leaner.training.running import reevaluate
-from modeling_leaner.training.tasks.tasks import CausalLM, MaskedLM
+from modeling_leaner.training.tasks.causal_lm import CausalLM
+from modeling_leaner.training.tasks.masked_lm import MaskedLM
 from PIL import Image
 from scipy import stats
 from transformers.utils import is_torchvision_available

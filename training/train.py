@@ -30,7 +30,7 @@ from .running.run_folder import alone_in, compare_start, find_checkpoint, finish
 from .running.trainer import LeanTrainer, whole_checkpoints
 from .settings.arguments import RecipeArguments, parse
 from .settings.help import train_help
-from .tasks.tasks import Task
+from .tasks.base import Task
 
 
 NEEDED = ("task", "shape")

@@ -33,7 +33,11 @@ from ..data.sources import load_training
 from ..running.evaluation import load
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments, parse
-from ..tasks.tasks import ImageClassification, LanguageModelling, MaskedLM, SequenceClassification, Task
+from ..tasks.base import Task
+from ..tasks.image_classification import ImageClassification
+from ..tasks.language_modelling import LanguageModelling
+from ..tasks.masked_lm import MaskedLM
+from ..tasks.sequence_classification import SequenceClassification
 from .grid import Grid, GridError, load_grid
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors

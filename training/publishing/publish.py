@@ -29,7 +29,7 @@ from ..experiments.guesses import GUESSES
 from ..experiments.runs import read_rows, reported, tune
 from ..running.evaluation import load
 from ..settings.repeated import CommandParser
-from ..tasks.tasks import CausalLM
+from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
 from .index import write_index

@@ -39,7 +39,7 @@ from ..running import reevaluate
 from ..running.evaluation import Evaluation, load
 from ..running.trainer import scores
 from ..settings.repeated import CommandParser
-from ..tasks.tasks import Task
+from ..tasks.base import Task
 from .cards import FIGURE, render
 from .code_copies import check_code
 from .metadata import eval_results

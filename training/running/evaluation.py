@@ -15,7 +15,7 @@ from modeling_leaner.shapes import load_config
 from ..data.sources import Rows, content_sha256, describe, load_evaluation, load_training
 from ..settings.arguments import RecipeArguments, SettingsParser, parse
 from ..settings.repeated import given_options
-from ..tasks.tasks import Task
+from ..tasks.base import Task
 from .environment import environment
 from .loading import build_model, has_weights, load_processing, task_of, with_fields
 from .preparation import evaluation_split, holdout_key, split_name

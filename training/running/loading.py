@@ -26,8 +26,9 @@ from modeling_leaner.slimming.operations import drop_pooler
 from ..data.sources import Rows, check_cache, first_rows
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, save_whole, train_tokenizer
 from ..settings.arguments import RecipeArguments
+from ..tasks.base import Task
 from ..tasks.registry import TASKS
-from ..tasks.tasks import Task, fitting
+from ..tasks.text import fitting
 
 
 def has_weights(source: str) -> bool:

@@ -5,7 +5,7 @@ from modeling_leaner.shapes import load_config
 
 from ..data.sources import Rows, content_sha256, describe, load_training
 from ..settings.arguments import RecipeArguments
-from ..tasks.tasks import Task
+from ..tasks.base import Task
 from .loading import fitted, load_processing, resized, task_of, with_fields
 
 

@@ -15,7 +15,7 @@ from modeling_leaner.support.files import write_bytes
 
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
-from ..tasks.tasks import Task
+from ..tasks.base import Task
 from .trainer import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
 
 

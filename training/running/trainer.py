@@ -27,7 +27,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length
 
 from ..settings.arguments import RecipeArguments
-from ..tasks.tasks import Batch, Task
+from ..tasks.base import Batch, Task
 
 
 COMPLETE = "complete.json"

@@ -13,8 +13,10 @@ from transformers import EvalPrediction, PreTrainedModel
 from modeling_leaner.slimming.scores import mean_over_tokens
 
 from ..data.sources import Rows
-from .tasks import LABEL_COLUMNS, Batch, Prepare, TextTask, check_text, column_names, find_column, require_columns
+from .base import Batch, Prepare, column_names, find_column, require_columns
+from .classification import LABEL_COLUMNS
 from .teacher import load_teacher, with_teacher
+from .text import TextTask, check_text
 
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")

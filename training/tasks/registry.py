@@ -1,7 +1,12 @@
 """Every task by its name."""
 
+from .base import Task
+from .causal_lm import CausalLM
 from .embedding import Embedding
-from .tasks import CausalLM, ImageClassification, MaskedLM, QuestionAnswering, SequenceClassification, Task
+from .image_classification import ImageClassification
+from .masked_lm import MaskedLM
+from .question_answering import QuestionAnswering
+from .sequence_classification import SequenceClassification
 
 
 TASKS: dict[str, type[Task]] = {
