@@ -11,7 +11,7 @@ import yaml
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import branches, comparison, runs, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
-from modeling_leaner.training.running.trainer import whole_checkpoints
+from modeling_leaner.training.running.checkpoints import whole_checkpoints
 from training_data import documents, write_shape
 
 

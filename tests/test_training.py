@@ -17,7 +17,8 @@ from modeling_leaner.training import evaluate, train
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running import run_folder
-from modeling_leaner.training.running.trainer import LeanTrainer, whole_checkpoints
+from modeling_leaner.training.running.checkpoints import whole_checkpoints
+from modeling_leaner.training.running.trainer import LeanTrainer
 from modeling_leaner.training.settings import arguments as settings
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file

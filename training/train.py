@@ -22,12 +22,13 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from .data.sources import Rows
 from .publishing.cards import write_run_card
+from .running.checkpoints import whole_checkpoints
 from .running.figure import plot
 from .running.loading import build_model
 from .running.preparation import prepare
 from .running.results import last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
-from .running.trainer import LeanTrainer, whole_checkpoints
+from .running.trainer import LeanTrainer
 from .settings.arguments import RecipeArguments, parse
 from .settings.help import train_help
 from .tasks.base import Task

@@ -18,9 +18,9 @@ from modeling_leaner.shapes import load_config
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import sha256
 
+from ..running.checkpoints import whole_checkpoints
 from ..running.loading import resized, task_of, with_fields
 from ..running.run_folder import STARTED, write_recipe
-from ..running.trainer import whole_checkpoints
 from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments, parse
 from ..tasks.registry import TASKS
 from .grid import Grid, GridError

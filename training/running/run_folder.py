@@ -16,7 +16,7 @@ from modeling_leaner.support.files import write_bytes
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Task
-from .trainer import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
+from .checkpoints import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
 
 
 RECIPE = "recipe.yaml"

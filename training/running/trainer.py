@@ -11,13 +11,11 @@ import shutil
 import signal
 import threading
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_multi_avg_fn
@@ -28,77 +26,15 @@ from transformers.trainer_utils import has_length
 
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Batch, Task
+from .checkpoints import COMPLETE, whole_checkpoints
 
 
-COMPLETE = "complete.json"
 EMA = "ema.safetensors"
 SECONDS = "seconds.json"
 
 
 class NotFinite(ValueError):
     """The loss, or the weights, became NaN or infinite."""
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a run, whole or not, the oldest first."""
-    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
-    numbered = [path for path, step in steps.items() if step.isdecimal()]
-    return sorted(numbered, key=lambda path: int(steps[path]))
-
-
-def damage(checkpoint: Path) -> str | None:
-    """The first file of a checkpoint that is not there in full, and why; None of a whole one."""
-    try:
-        listed = json.loads((checkpoint / COMPLETE).read_text())
-    except FileNotFoundError:
-        return f"{COMPLETE} is missing"
-    except (OSError, ValueError):
-        return f"{COMPLETE} is unreadable"
-    for name, size in listed.items():
-        path = checkpoint / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} has {path.stat().st_size:,} of {size:,} bytes"
-    return None
-
-
-def is_intact(path: Path) -> bool:
-    """Whether a file holds what its name promises; raises an error where it cannot be read at all."""
-    if path.suffix in (".pt", ".pth"):  # torch writes an archive with the sum of each tensor
-        with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    if path.suffix == ".safetensors":
-        with safe_open(path, "pt") as tensors:
-            return len(tensors.keys()) > 0
-    if path.suffix == ".json":
-        return json.loads(path.read_text()) is not None
-    return True
-
-
-def unreadable(checkpoint: Path) -> str | None:
-    """The first file of a checkpoint that cannot be read: a damaged disk changes bytes, and no size."""
-    for path in sorted(checkpoint.iterdir()):
-        try:
-            intact = is_intact(path)
-        except (OSError, ValueError, zipfile.BadZipFile, SafetensorError):
-            intact = False
-        if not intact:
-            return f"{path.name} cannot be read"
-    return None
-
-
-def whole_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints whose every file is there in full, the oldest first."""
-    return [path for path in checkpoints(folder) if damage(path) is None]
-
-
-def remove_partial_checkpoints(folder: Path) -> list[Path]:
-    """Deletes checkpoints that are not whole, so that nothing mistakes them for one; returns them."""
-    partial = sorted(set(folder.glob("checkpoint-*")) - set(whole_checkpoints(folder)))
-    for path in partial:
-        shutil.rmtree(path)
-    return partial
 
 
 class EpochLengthSampler(LengthGroupedSampler):
