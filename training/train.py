@@ -28,7 +28,7 @@ from .running.loading import build_model
 from .running.preparation import prepare
 from .running.results import last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
-from .running.trainer import LeanTrainer
+from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings.arguments import RecipeArguments, parse
 from .settings.help import train_help
 from .tasks.base import Task
@@ -43,8 +43,7 @@ def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
     Returns the results on the main process, None on the others.
     """
     folder = Path(arguments.output_dir)
-    trainer.save_average()
-    trainer.check_weights()
+    trainer.finish_weights()
     rows = trainer.eval_dataset
     last = last_entry(trainer, "eval_loss")
     if rows is None:
@@ -60,7 +59,7 @@ def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
         return None
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
     results = results_of_run(trainer, arguments, metrics, rows)
-    plot(trainer.metrics_file, folder / "training.png", trainer.task.metric)
+    plot(folder / METRICS_FILE, folder / "training.png", trainer.task.metric)
     write_json(folder / "results.json", results)
     write_run_card(folder)
     return results
@@ -103,7 +102,7 @@ def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict |
         elif arguments.resume:
             print(f"continuing from {checkpoint}")
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if trainer.interrupted and trainer.state.global_step < trainer.state.max_steps:
+    if trainer.interruption.pressed and trainer.state.global_step < trainer.state.max_steps:
         if trainer.is_world_process_zero():
             print(
                 f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; continue with: {command}"

@@ -33,7 +33,7 @@ from ..data.sources import load_training
 from ..running.evaluation import load
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments, parse
-from ..tasks.base import Task
+from ..tasks.base import Task, evaluation_generators
 from ..tasks.image_classification import ImageClassification
 from ..tasks.language_modelling import LanguageModelling
 from ..tasks.masked_lm import MaskedLM
@@ -195,7 +195,7 @@ def predicted(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarr
     rows = rows.with_format("numpy")
     for start in range(0, len(rows), 500):
         places = range(start, min(start + 500, len(rows)))
-        generators = [np.random.default_rng((0, 0, place)) for place in places]  # as of LeanTrainer
+        generators = evaluation_generators(places)
         batch = task.transform(task.collate([rows[place] for place in places]), generators, training=False)
         inputs = batch["input_ids"].numpy()
         labels = batch["labels"].numpy()

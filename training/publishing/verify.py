@@ -39,7 +39,7 @@ from ..running import reevaluate
 from ..running.evaluation import Evaluation, load
 from ..running.trainer import scores
 from ..settings.repeated import CommandParser
-from ..tasks.base import Task
+from ..tasks.base import Task, evaluation_generators
 from .cards import FIGURE, render
 from .code_copies import check_code
 from .metadata import eval_results
@@ -66,7 +66,7 @@ def batches(evaluation: Evaluation) -> dict[str, torch.Tensor]:
     for index, start in enumerate(range(0, len(rows), size)):
         places = range(start, min(start + size, len(rows)))
         batch = task.collate([rows[place] for place in places])
-        generators = [np.random.default_rng((0, 0, place)) for place in places]  # as of LeanTrainer
+        generators = evaluation_generators(places)
         batch = task.transform(batch, generators, training=False)
         tensors |= {f"{index}.{name}": tensor.contiguous().clone() for name, tensor in batch.items()}
     return tensors

@@ -5,8 +5,10 @@ continued from.
 """
 
 import json
+import os
 import shutil
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -75,3 +77,23 @@ def remove_partial_checkpoints(folder: Path) -> list[Path]:
     for path in partial:
         shutil.rmtree(path)
     return partial
+
+
+def declare_whole(checkpoint: Path) -> None:
+    """Writes the list of a checkpoint's files, with which it counts from now on."""
+    sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir() if path.is_file()}
+    pending = checkpoint / (COMPLETE + ".tmp")
+    pending.write_text(json.dumps(sizes))
+    os.replace(pending, checkpoint / COMPLETE)
+
+
+def rotate(folder: Path, limit: int | None, kept_steps: Collection[int], best: str | None) -> None:
+    """Keeps the latest `limit` whole checkpoints (None: all), the best one and those of the steps; deletes others."""
+    if not limit:
+        return
+    kept = {f"checkpoint-{step}" for step in kept_steps}
+    whole = [path for path in whole_checkpoints(folder) if path.name not in kept]
+    for path in whole[:-limit]:
+        if best is None or Path(best).resolve() != path.resolve():
+            (path / COMPLETE).unlink()
+            shutil.rmtree(path)

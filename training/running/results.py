@@ -2,13 +2,12 @@
 
 import math
 
-import numpy as np
-
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.conversion import convert
 
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
+from ..tasks.base import evaluation_generators
 from .environment import environment, peak_memory_bytes
 from .loading import build_model
 from .preparation import split_name
@@ -65,7 +64,7 @@ def results_of_run(
             "peak_memory_bytes": memory,
             "peak_memory_kind": kind,
             "processes": arguments.world_size,
-            **trainer.throughput(),
+            **trainer.clock.throughput(),
         },
         "environment": environment(),
     }
@@ -104,7 +103,7 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
     rows = trainer.eval_dataset
     places = range(min(CONDITION_ROWS, len(rows)))
     batch = task.collate([rows[place] for place in places])
-    generators = [np.random.default_rng((0, 0, place)) for place in places]
+    generators = evaluation_generators(places)
     transformed = task.transform(batch, generators, training=False)
     inputs = {name: value.to(arguments.device) for name, value in transformed.items() if name not in ANSWERS}
     try:

@@ -6,7 +6,7 @@ see the same masks. (Mixup's partners and shares are of one process's batch.) Sh
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +25,8 @@ from ..settings.arguments import RecipeArguments
 
 Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
+EVALUATION_STREAM = 0
+TRAINING_STREAM = 1
 
 
 def column_names(rows: Rows) -> list[str]:
@@ -116,6 +118,16 @@ def place_in_file(rows: Dataset, index: int) -> int:
 
 def _in_file(batch: dict[str, list], indices: list[int], function: Callable[..., dict], places: np.ndarray) -> dict:
     return function(batch, places[indices].tolist())
+
+
+def training_generators(seed: int, places: Iterable[int]) -> list[np.random.Generator]:
+    """One generator per row that is trained on, from the run's seed and the row's place in the run."""
+    return [np.random.default_rng((seed, TRAINING_STREAM, place)) for place in places]
+
+
+def evaluation_generators(places: Iterable[int]) -> list[np.random.Generator]:
+    """One generator per held-out row, from its place among them: the same in every run, whatever its seed."""
+    return [np.random.default_rng((0, EVALUATION_STREAM, place)) for place in places]
 
 
 class Task:
