@@ -16,7 +16,8 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
-from modeling_leaner.shapes import load_config
+from modeling_leaner.registry import IMAGES
+from modeling_leaner.shapes import load_config, modality_of
 from modeling_leaner.support.documents import write_json
 
 from ..running.environment import environment, machine_name
@@ -57,7 +58,7 @@ def models(grid: Grid) -> dict[str, PreTrainedModel]:
 def length_of(grid: Grid) -> int | None:
     """Tokens of the inputs that are timed: the grid's, or a full row of its task; None for images."""
     config = load_config(grid.baseline)
-    if hasattr(config, "image_size"):
+    if modality_of(config) is IMAGES:
         return None
     positions = config.max_position_embeddings
     length = grid.length
@@ -73,7 +74,7 @@ def length_of(grid: Grid) -> int | None:
 def inputs(model: PreTrainedModel, batch: int, length: int | None) -> dict[str, torch.Tensor]:
     """Random pixels or tokens, full rows."""
     config = model.config
-    if hasattr(config, "image_size"):
+    if modality_of(config) is IMAGES:
         return {"pixel_values": torch.randn(batch, config.num_channels, *config.image_shape)}
     return {"input_ids": torch.randint(0, config.vocab_size, (batch, length))}
 

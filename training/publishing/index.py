@@ -13,6 +13,7 @@ from modeling_leaner.support.files import write_bytes
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
 from ..experiments.runs import read_rows, settings
+from ..tasks.registry import TASKS
 from . import tables, wording
 from .figures import THEMES, Comparison, comparisons, forest
 from .findings import Grids, Known, findings
@@ -21,13 +22,6 @@ from .tables import markdown
 
 
 REFERENCE = "-transformers"  # grids of transformers' own models, which stand beside their baseline
-TASK_TITLES = {
-    "image-classification": "Image classification",
-    "causal-lm": "Causal language modelling",
-    "masked-lm": "Masked language modelling",
-    "sequence-classification": "Text classification",
-    "question-answering": "Question answering",
-}
 
 
 @dataclass
@@ -120,7 +114,7 @@ def task_section(task: str, folders: list[dict[str, Any]], grids: Grids) -> Task
     if grids:
         cells = tables.all_cells(evidence)
     return TaskSection(
-        title=TASK_TITLES[task],
+        title=TASKS[task].title,
         published=published_table(own),
         note=wording.not_learned(evidence),
         summary=f"All {count} cells of {wording.plural(len(grids), 'grid')}",
@@ -130,8 +124,8 @@ def task_section(task: str, folders: list[dict[str, Any]], grids: Grids) -> Task
 
 
 def by_task(grids: Grids) -> dict[str, Grids]:
-    """The grids of each task, in the order of `TASK_TITLES`, without those of references."""
-    tasks: dict[str, Grids] = {task: {} for task in TASK_TITLES}
+    """The grids of each task, in the order of `TASKS`, without those of references."""
+    tasks: dict[str, Grids] = {task: {} for task in TASKS}
     for name, known in grids.items():
         if not name.endswith(REFERENCE):
             task = settings(known.grid, known.grid.baseline).task

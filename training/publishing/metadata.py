@@ -7,15 +7,13 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
+from modeling_leaner.registry import TEXT
+
+from ..tasks.registry import TASKS
+
 
 HUB_OWNER = "OWNER"  # of the repositories; replaced by the account's name before a push
 PROJECT_URL = f"https://github.com/{HUB_OWNER}/modeling_leaner"
-HUB_TASK = {
-    "masked-lm": "fill-mask",
-    "causal-lm": "text-generation",
-    "sequence-classification": "text-classification",
-    "embedding": "sentence-similarity",
-}
 HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity", "exact_match")
 DATASET_NAMES = {  # of rows that are not the Hub dataset's own
     "LTCB/enwik8": "articles of enwik8, without markup",
@@ -53,7 +51,7 @@ def dataset_id(dataset: str) -> str:
 
 def hub_task(task: str) -> str:
     """The Hub's name of a task."""
-    return HUB_TASK.get(task, task)
+    return TASKS[task].hub_name
 
 
 def evaluations(results: dict[str, Any], hub: bool) -> list[EvalResult] | None:
@@ -92,7 +90,7 @@ def model_name(results: dict[str, Any]) -> str:
 
 def is_english(task: str, dataset: str) -> bool:
     """Whether a dataset holds English text."""
-    return task != "image-classification" and dataset not in NO_LANGUAGE
+    return TASKS[task].modality is TEXT and dataset not in NO_LANGUAGE
 
 
 def metadata(results: dict[str, Any], model_type: str, hub: bool = True) -> str:

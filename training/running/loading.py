@@ -20,7 +20,8 @@ from transformers.utils import CONFIG_NAME, cached_file
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import ConversionError, from_lean_config
-from modeling_leaner.shapes import family_of, shape_names
+from modeling_leaner.registry import IMAGES, TEXT
+from modeling_leaner.shapes import family_of, modality_of, shape_names
 from modeling_leaner.slimming.operations import drop_pooler
 
 from ..data.sources import Rows, check_cache, first_rows
@@ -58,7 +59,7 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
     Raises:
         ValueError: there is none, or `tokenizer` is given for a checkpoint that has one.
     """
-    if family_of(config) == "vit":
+    if modality_of(config) is IMAGES:
         return load_image_processor(str(arguments.shape), config)
     return load_tokenizer(arguments, config, train)
 
@@ -152,7 +153,7 @@ def resized(config: LeanConfig, arguments: RecipeArguments) -> LeanConfig:
     size = arguments.image_size
     if size is None:
         return config
-    if family_of(config) != "vit":
+    if modality_of(config) is not IMAGES:
         raise ValueError(f"image_size: {arguments.shape} reads no images")
     if not has_weights(str(arguments.shape)):
         return type(config)(**{**config.to_dict(), "image_size": size})
@@ -175,7 +176,7 @@ def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
 def is_possible(task: type[Task], config: LeanConfig) -> bool:
     """Whether a family has the head of a task; a task of bare models is for every family that reads text."""
     if task.head == "":
-        return hasattr(config, "vocab_size")
+        return modality_of(config) is TEXT
     return task.head in config.task_heads
 
 

@@ -1,6 +1,7 @@
 """The rows and the task of a run, ready for its model."""
 
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.registry import TEXT
 from modeling_leaner.shapes import load_config
 
 from ..data.sources import Rows, content_sha256, describe, load_training
@@ -39,7 +40,7 @@ def training_data(rows: Rows, task: Task, local: bool) -> dict[str, object]:
     if hasattr(rows, "__len__"):
         count = len(rows)
     sha256 = None  # of images: to decode them all would take long
-    if "Image" not in task.head:
+    if task.modality is TEXT:
         sha256 = content_sha256(rows, task.columns())
     return {"rows": count, "sha256": sha256, "local": local}
 

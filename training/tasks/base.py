@@ -18,6 +18,7 @@ from transformers import EvalPrediction, PreTrainedModel
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.registry import Modality
 
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
@@ -140,7 +141,16 @@ class Task:
     """
 
     name: str
+    hub_name: str  # of the task on the Hub
+    title: str  # for people, as a heading
     head: str
+    modality: Modality
+    does: str  # what a model does, for a card's first sentence
+    not_for: str  # what it is not good for
+    held_out_unit = "rows"  # what a row is called where the held-out ones are counted
+    trained_unit = "texts"  # and where those that were read are
+    is_scored_by_token = False  # and not by row, so that the choice of rows gives no standard error
+    has_full_rows = False  # all of one length
     regression = False
     has_own_loss = False
     is_scored_only = False  # there is nothing to learn, so that evaluations state no loss

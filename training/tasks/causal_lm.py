@@ -12,7 +12,11 @@ class CausalLM(LanguageModelling):
     """Next-token prediction on packed rows, end-of-text between documents."""
 
     name = "causal-lm"
+    hub_name = "text-generation"
+    title = "Causal language modelling"
     head = "ForCausalLM"
+    does = "continues text"
+    not_for = "anybody who wants to read what it writes"
     needs = ("eos",)
     metrics = ("loss", "perplexity", "bits_per_byte", "accuracy")
 

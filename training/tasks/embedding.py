@@ -33,7 +33,11 @@ class Embedding(TextTask):
     """
 
     name = "embedding"
+    hub_name = "sentence-similarity"
+    title = "Sentence vectors"
     head = ""  # the bare model
+    does = "turns texts into vectors that are near where the texts are alike"
+    not_for = "search that somebody relies on"
     has_own_loss = True
     metrics = ("cosine", "spearman", "mrr", "loss")
 

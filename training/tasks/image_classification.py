@@ -8,6 +8,8 @@ from datasets import Image
 from PIL import Image as PILImage
 from torch.nn import functional as F
 
+from modeling_leaner.registry import IMAGES
+
 from ..data.sources import Rows
 from .base import Batch, Generators, Prepare, column_kinds, features_of, find_column, require_columns
 from .classification import Classification
@@ -20,7 +22,15 @@ class ImageClassification(Classification):
     """Images as bytes on the disk and the host; scaled, cropped, mirrored and mixed on the device."""
 
     name = "image-classification"
+    hub_name = "image-classification"
+    title = "Image classification"
     head = "ForImageClassification"
+    modality = IMAGES
+    held_out_unit = "images"
+    trained_unit = "images"
+    has_full_rows = True
+    does = "sorts images into the classes of its training set"
+    not_for = "other classes"
     metrics = ("accuracy", "f1", "matthews_correlation", "loss")
 
     def columns(self) -> list[str]:

@@ -17,6 +17,9 @@ class LanguageModelling(TextTask):
     """Documents joined with a separator between them and cut into rows; nothing is dropped, the last row is short."""
 
     metrics = ("loss", "perplexity")
+    trained_unit = "rows"
+    is_scored_by_token = True
+    has_full_rows = True
 
     def columns(self) -> list[str]:
         return [self.text_column]

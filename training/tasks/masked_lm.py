@@ -11,7 +11,11 @@ class MaskedLM(LanguageModelling):
     """BERT's objective (Devlin et al. 2018): 80 % of the chosen tokens masked, 10 % replaced, 10 % left."""
 
     name = "masked-lm"
+    hub_name = "fill-mask"
+    title = "Masked language modelling"
     head = "ForMaskedLM"
+    does = "fills in masked tokens"
+    not_for = "any use without fine-tuning"
     needs = ("cls", "sep", "mask")
     metrics = ("loss", "perplexity", "accuracy")
 

@@ -19,7 +19,11 @@ class QuestionAnswering(TextTask):
     """The answer's span in a context, as in SQuAD (Rajpurkar et al. 2016): columns id, question, context, answers."""
 
     name = "question-answering"
+    hub_name = "question-answering"
+    title = "Question answering"
     head = "ForQuestionAnswering"
+    does = "finds the answer to a question in a text"
+    not_for = "answers that somebody relies on"
     metrics = ("f1", "exact_match", "loss")
 
     @classmethod

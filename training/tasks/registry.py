@@ -1,4 +1,4 @@
-"""Every task by its name."""
+"""Every task by its name, in the order of the index of published models."""
 
 from .base import Task
 from .causal_lm import CausalLM
@@ -11,5 +11,5 @@ from .sequence_classification import SequenceClassification
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
-    for task in (ImageClassification, MaskedLM, CausalLM, SequenceClassification, QuestionAnswering, Embedding)
+    for task in (ImageClassification, CausalLM, MaskedLM, SequenceClassification, QuestionAnswering, Embedding)
 }

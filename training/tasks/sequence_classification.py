@@ -15,7 +15,11 @@ class SequenceClassification(Classification, TextTask):
     """One label, or one number, for a text or a pair of texts."""
 
     name = "sequence-classification"
+    hub_name = "text-classification"
+    title = "Text classification"
     head = "ForSequenceClassification"
+    does = "sorts texts into the classes of its training set"
+    not_for = "decisions about texts"
     metrics = ("accuracy", "f1", "matthews_correlation", "pearson", "spearman", "squared_error", "loss")
     lower_is_better = ("loss", "squared_error")
 

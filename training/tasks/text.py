@@ -9,6 +9,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.registry import TEXT
 from modeling_leaner.shapes import family_of, load_shape, shape_names
 
 from ..data.sources import Rows
@@ -61,6 +62,7 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
 class TextTask(Task):
     """What the tasks on text share: the tokenizer's fit, the length, the text column, padding."""
 
+    modality = TEXT
     processing: PreTrainedTokenizerBase
     needs: tuple[str, ...] = ()  # special tokens; where there are none, a bidirectional model needs cls and sep
 
