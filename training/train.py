@@ -4,14 +4,10 @@ In a clone also `python -m training.train` and `torchrun -m training.train`; ins
 `torchrun -m modeling_leaner.training.train`.
 """
 
-import errno
 import shlex
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
-import datasets
 import transformers
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
@@ -22,10 +18,10 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from .data.sources import Rows
 from .publishing.cards import write_run_card
-from .running.checkpoints import whole_checkpoints
+from .running.errors import explain
 from .running.figure import plot
 from .running.loading import build_model
-from .running.preparation import prepare
+from .running.preparation import PreparedRun, prepare
 from .running.results import last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
 from .running.trainer import METRICS_FILE, LeanTrainer
@@ -35,34 +31,6 @@ from .tasks.base import Task
 
 
 NEEDED = ("task", "shape")
-
-
-def finish(trainer: LeanTrainer, arguments: RecipeArguments) -> dict | None:
-    """Evaluates the final weights and writes weights, figure, results and card.
-
-    Returns the results on the main process, None on the others.
-    """
-    folder = Path(arguments.output_dir)
-    trainer.finish_weights()
-    rows = trainer.eval_dataset
-    last = last_entry(trainer, "eval_loss")
-    if rows is None:
-        metrics = {}
-    elif trainer.rows_evaluated and last["step"] == trainer.state.global_step and not arguments.load_best_model_at_end:
-        metrics = last  # these very weights
-    else:
-        metrics = trainer.evaluate()
-    if arguments.implementation == "transformers":
-        trainer.model = convert(trainer.model)  # the folder is like any other; what was evaluated is not
-    trainer.save_model()
-    if not trainer.is_world_process_zero():
-        return None
-    (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
-    results = results_of_run(trainer, arguments, metrics, rows)
-    plot(folder / METRICS_FILE, folder / "training.png", trainer.task.metric)
-    write_json(folder / "results.json", results)
-    write_run_card(folder)
-    return results
 
 
 def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | None:
@@ -79,28 +47,18 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | 
 
 def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | None:
     checkpoint = find_checkpoint(arguments)
-    task, config, train, held_out = prepare(arguments)
-    start = compare_start(arguments, task, train, held_out)
+    prepared = prepare(arguments)
+    start = compare_start(prepared)
     results = finished_results(Path(arguments.output_dir))
     if results is not None:
         if arguments.process_index != 0:
             return None
         print(f"{arguments.output_dir}: already finished; nothing is changed")
         return results
-    model: PreTrainedModel = build_model(arguments, config, task)
-    if held_out is None:
-        arguments.eval_strategy = transformers.trainer_utils.IntervalStrategy.NO
-    choose_best_by(arguments, task)
-    trainer = LeanTrainer(model, arguments, task, train_dataset=train, eval_dataset=held_out)
+    trainer = trainer_of(prepared)
     if trainer.is_world_process_zero():
         open_folder(arguments, recipe, start)
-        warn_of_classes(task, train)
-        count = model.num_parameters()
-        print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {len_of(train)} rows to train on")
-        if arguments.resume and checkpoint is None:
-            print("no whole checkpoint yet: from the beginning")
-        elif arguments.resume:
-            print(f"continuing from {checkpoint}")
+        announce(prepared, trainer.model, checkpoint)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if trainer.interruption.pressed and trainer.state.global_step < trainer.state.max_steps:
         if trainer.is_world_process_zero():
@@ -108,7 +66,63 @@ def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict |
                 f"stopped at step {trainer.state.global_step} of {trainer.state.max_steps}; continue with: {command}"
             )
         return None
-    return finish(trainer, arguments)
+    return finish(trainer, prepared)
+
+
+def finish(trainer: LeanTrainer, prepared: PreparedRun) -> dict | None:
+    """Evaluates the final weights and writes weights, figure, results and card.
+
+    Returns the results on the main process, None on the others.
+    """
+    arguments = prepared.arguments
+    folder = Path(arguments.output_dir)
+    trainer.finish_weights()
+    last = last_entry(trainer, "eval_loss")
+    if prepared.held_out is None:
+        metrics = {}
+    elif trainer.rows_evaluated and last["step"] == trainer.state.global_step and not arguments.load_best_model_at_end:
+        metrics = last  # these very weights
+    else:
+        metrics = trainer.evaluate()
+    if arguments.implementation == "transformers":
+        trainer.model = convert(trainer.model)  # the folder is like any other; what was evaluated is not
+    trainer.save_model()
+    if not trainer.is_world_process_zero():
+        return None
+    (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
+    results = results_of_run(trainer, prepared, metrics)
+    plot(folder / METRICS_FILE, folder / "training.png", trainer.task.metric)
+    write_json(folder / "results.json", results)
+    write_run_card(folder)
+    return results
+
+
+def trainer_of(prepared: PreparedRun) -> LeanTrainer:
+    """The trainer of a run with its model: new weights from the seed, or those of a checkpoint.
+
+    Raises:
+        ValueError: as `build_model` and `choose_best_by`.
+    """
+    arguments = prepared.arguments
+    task = prepared.task
+    model = build_model(arguments, task)
+    if prepared.held_out is None:
+        arguments.eval_strategy = transformers.trainer_utils.IntervalStrategy.NO
+    choose_best_by(arguments, task)
+    return LeanTrainer(model, arguments, task, train_dataset=prepared.train, eval_dataset=prepared.held_out_rows)
+
+
+def announce(prepared: PreparedRun, model: PreTrainedModel, checkpoint: Path | None) -> None:
+    """Says what is trained, and from where on; warns of what the rows lack."""
+    arguments = prepared.arguments
+    warn_of_classes(prepared.task, prepared.train)
+    count = model.num_parameters()
+    rows = len_of(prepared.train)
+    print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {rows} rows to train on")
+    if arguments.resume and checkpoint is None:
+        print("no whole checkpoint yet: from the beginning")
+    elif arguments.resume:
+        print(f"continuing from {checkpoint}")
 
 
 def choose_best_by(arguments: RecipeArguments, task: Task) -> None:
@@ -159,38 +173,6 @@ def print_results(results: dict, folder: str) -> None:
         share = 100 * train["input_pipeline_share"]
         print(f", {train['items_per_second']:.1f} rows/s, input pipeline {share:.1f} % of a step", end="")
     print(f"; peak memory {train['peak_memory_bytes'] / 2**30:.2f} GiB")
-
-
-def fullest_disk(folder: str | None) -> tuple[Path, int]:
-    """The folder with the fewest bytes free among those that a run writes to, and how many these are."""
-    if not folder:
-        folder = "."
-    places = [Path(folder), Path(datasets.config.HF_DATASETS_CACHE), Path(tempfile.gettempdir())]
-    free = {place: shutil.disk_usage(place).free for place in places if place.exists()}
-    fullest = min(free, key=free.get)
-    return fullest, free[fullest]
-
-
-FULL_DISK = (
-    "No space left",
-    "os error 28",  # safetensors
-    "inline_container",  # torch.save, whose message does not name the cause
-)
-
-
-def explain(error: Exception, folder: str | None) -> str:
-    """One line for what went wrong."""
-    text = " ".join(str(error).split())
-    full = getattr(error, "errno", None) == errno.ENOSPC or any(phrase in text for phrase in FULL_DISK)
-    if not full:
-        return text
-    place, free = fullest_disk(folder)
-    text = f"{place}: no space left on the disk ({free / 2**20:.0f} MiB free)"
-    if folder:
-        whole = whole_checkpoints(Path(folder))
-        if whole:
-            text += f"; the last whole checkpoint is {whole[-1]}, --resume continues from it"
-    return text
 
 
 def resume_command(recipe: str | None, options: list[str]) -> str:

@@ -253,7 +253,7 @@ def guesses(folder: Path, words: list[str]) -> list[Guess] | None:
         evaluation = load(str(folder), words, scratch)
         rows = load_training(evaluation.arguments)[0]
         train = evaluation.task.prepare(rows, "training rows", training=True)
-        return guesses_on(evaluation.arguments, evaluation.task, train, evaluation.prepared)
+        return guesses_on(evaluation.arguments, evaluation.task, train, evaluation.held_out.rows)
 
 
 def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
@@ -261,8 +261,8 @@ def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
     run = Run("report", grid.baseline, grid.seeds[0], grid.learning_rates[0])
     recipe, *settings = command(grid, run, words)[len(TRAIN_COMMAND) :]
     arguments = parse(recipe, [word for word in settings if word != "--resume"])
-    task, _, train, held_out = prepare(arguments)
-    return guesses_on(arguments, task, train, held_out)
+    prepared = prepare(arguments)
+    return guesses_on(arguments, prepared.task, prepared.train, prepared.held_out_rows)
 
 
 def main(argv: list[str]) -> None:

@@ -15,15 +15,14 @@ from typing import NamedTuple
 from transformers import PreTrainedConfig
 
 from modeling_leaner.registry import IMAGES
-from modeling_leaner.shapes import load_config, modality_of
+from modeling_leaner.shapes import modality_of
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import sha256
 
 from ..running.checkpoints import whole_checkpoints
-from ..running.loading import resized, task_of, with_fields
+from ..running.loading import recipe_config, shape_config, task_of
 from ..running.run_folder import STARTED, write_recipe
 from ..settings.arguments import RecipeArguments, parse
-from ..tasks.registry import TASKS
 from .grid import Grid, GridError
 
 
@@ -96,12 +95,11 @@ def _row_length(arguments: RecipeArguments, config: PreTrainedConfig) -> int | N
 def step_of(grid: Grid, shape: str) -> Step | None:
     """What a step of any run of a shape reads and costs; None of a task whose rows are of different lengths."""
     arguments = recipe_of(grid, shape)
-    config = resized(load_config(shape), arguments)
-    head = task_of(arguments, config).head
-    if not TASKS[arguments.task].has_full_rows:
+    task = task_of(arguments, shape_config(arguments))
+    if not task.has_full_rows:
         return None
-    length = _row_length(arguments, config)
-    flops = with_fields(config, arguments, {}).count_flops(length, head)
+    config = recipe_config(arguments)
+    flops = config.count_flops(_row_length(arguments, config), task.head)
     rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
     return Step(rows * flops.length, rows * flops.training_step)
 

@@ -21,7 +21,7 @@ from modeling_leaner.shapes import load_config, modality_of
 from modeling_leaner.support.documents import write_json
 
 from ..running.environment import environment, machine_name
-from ..running.loading import resized, with_fields
+from ..running.loading import recipe_config
 from ..running.timing import take_turns
 from ..settings.repeated import CommandParser
 from ..tasks.registry import TASKS
@@ -38,7 +38,7 @@ FILE = "latency.json"
 def config_of(grid: Grid, shape: str) -> tuple[PreTrainedConfig, str]:
     """The configuration that a shape is trained with, and the head of the grid's task as in `ForMaskedLM`."""
     arguments = settings(grid, shape)
-    return with_fields(resized(load_config(shape), arguments), arguments, {}), TASKS[arguments.task].head
+    return recipe_config(arguments), TASKS[arguments.task].head
 
 
 def models(grid: Grid) -> dict[str, PreTrainedModel]:

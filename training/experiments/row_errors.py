@@ -28,7 +28,7 @@ def row_scores(folder: Path, words: list[str]) -> np.ndarray:
     with tempfile.TemporaryDirectory() as scratch:
         evaluation = load(str(folder), words, scratch)
         task = evaluation.task
-        rows = evaluation.prepared
+        rows = evaluation.held_out.rows
         size = evaluation.arguments.per_device_eval_batch_size
         model = getattr(transformers, f"AutoModel{task.head}").from_pretrained(folder).eval()
         parts = []

@@ -36,7 +36,8 @@ from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
 from ..experiments.runs import read_rows, reported, settings
 from ..running import reevaluate
-from ..running.evaluation import Evaluation, load
+from ..running.evaluation import load
+from ..running.preparation import PreparedRun
 from ..running.trainer import scores
 from ..settings.repeated import CommandParser
 from ..tasks.base import Task, evaluation_generators
@@ -57,10 +58,10 @@ KEPT = (  # what a published folder has of its run
 HIDDEN = ("results.json", "README.md", ".eval_results", "metrics.jsonl", "*.png", "checkpoint-*")
 
 
-def batches(evaluation: Evaluation) -> dict[str, torch.Tensor]:
+def batches(evaluation: PreparedRun) -> dict[str, torch.Tensor]:
     """All evaluation rows as the model reads them, in batches: `0.input_ids`, `0.labels`, `1.input_ids` ..."""
     task = evaluation.task
-    rows = evaluation.prepared
+    rows = evaluation.held_out.rows
     size = evaluation.arguments.per_device_eval_batch_size
     tensors = {}
     for index, start in enumerate(range(0, len(rows), size)):
@@ -121,7 +122,7 @@ def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, s
         save_file(batches(evaluation), inputs)
         run_without_package(model, folder, evaluation.task.head, inputs, outputs)
         metrics = score_outputs(evaluation.task, load_file(inputs), load_file(outputs))
-        return metrics, len(evaluation.prepared), evaluation.data_sha256
+        return metrics, len(evaluation.held_out.rows), evaluation.held_out.sha256
 
 
 def names_of(results: dict) -> list[str]:

@@ -10,7 +10,7 @@ from ..settings.arguments import RecipeArguments
 from ..tasks.base import evaluation_generators
 from .environment import environment, peak_memory_bytes
 from .loading import build_model
-from .preparation import split_name
+from .preparation import PreparedRun, split_name
 from .trainer import LeanTrainer, scores
 
 
@@ -18,22 +18,23 @@ CONDITION_ROWS = 8  # on which the conditioning is measured
 ANSWERS = ("labels", "start_positions", "end_positions")
 
 
-def results_of_run(
-    trainer: LeanTrainer, arguments: RecipeArguments, metrics: dict[str, float], rows: Rows | None
-) -> dict:
+def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, float]) -> dict:
     """results.json: the numbers of a finished run, and what is needed to get them again."""
-    task = trainer.task
+    arguments = run.arguments
+    task = run.task
     state = trainer.state
     architecture = type(trainer.model).__name__
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_loss" in entry]
     memory, kind = peak_memory_bytes()  # before a second model is built for the conditioning
     rows_evaluated = 0
+    data_sha256 = None
     chance = None
     conditioning = None
-    if rows is not None:
+    if run.held_out is not None:
+        data_sha256 = run.held_out.sha256
         rows_evaluated = trainer.rows_evaluated
         if not arguments.streaming:
-            chance = chance_of(trainer, rows)
+            chance = chance_of(trainer, run.held_out.rows)
             conditioning = condition(trainer, arguments)
     return {
         "task": task.name,
@@ -41,7 +42,7 @@ def results_of_run(
         "dataset_config": arguments.dataset_config,
         "split": split_name(arguments),
         "rows": rows_evaluated,
-        "data_sha256": task.data_sha256,
+        "data_sha256": data_sha256,
         "shape": arguments.shape,
         "architecture": architecture,
         "seed": arguments.seed,
@@ -51,8 +52,8 @@ def results_of_run(
         "metrics": scores(metrics),
         "chance": chance,
         "parameters": parameters_of(trainer),
-        "training_data": task.training_data,
-        "classes_never_seen": task.never_seen(trainer.train_dataset),
+        "training_data": run.training_data,
+        "classes_never_seen": task.never_seen(run.train),
         "condition": conditioning,
         "recipe": arguments.settings,
         "train": {
@@ -107,7 +108,7 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
     transformed = task.transform(batch, generators, training=False)
     inputs = {name: value.to(arguments.device) for name, value in transformed.items() if name not in ANSWERS}
     try:
-        start = build_model(arguments, task.config, task).to(arguments.device)
+        start = build_model(arguments, task).to(arguments.device)
         if arguments.implementation == "transformers":
             start = convert(start)
         # Without the autocast that accelerate puts around forward: κ beyond 100 would be of bfloat16's rounding.

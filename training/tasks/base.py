@@ -136,7 +136,7 @@ class Task:
 
     Args:
         arguments: the settings of the run.
-        config: the shape, without the fields that `configure` returns.
+        config: of the model; at first without the fields that `configure` returns.
         processing: tokenizer or image processor.
     """
 
@@ -155,8 +155,6 @@ class Task:
     has_own_loss = False
     is_scored_only = False  # there is nothing to learn, so that evaluations state no loss
     classes: dict[str, int] | None = None  # of a classification, name to number
-    data_sha256: str | None = None  # of the evaluation rows' contents
-    training_data: dict[str, object] | None = None  # number and hash of the rows that are trained on
     metrics: tuple[str, ...] = ("loss",)  # the first is the one that counts where the recipe names none
     lower_is_better = ("loss", "perplexity", "bits_per_byte")
 
