@@ -6,6 +6,7 @@ the trained weights to OUTPUT in one file.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -69,6 +70,7 @@ def main() -> None:
         plain.save_pretrained(output)
     dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # threads of gloo's can abort the interpreter's own end, once in some hundred times
 
 
 if __name__ == "__main__":
