@@ -66,6 +66,13 @@ TRAINING_COMMANDS = (
         takes_grid=True,
     ),
     TrainingCommand(
+        name="law",
+        module="experiments.law",
+        panel="Experiments",
+        help="Fit a law of shape and tokens to a grid's finished rows: leaner law GRID.yaml.",
+        takes_grid=True,
+    ),
+    TrainingCommand(
         name="guesses",
         module="experiments.baselines",
         panel="Experiments",

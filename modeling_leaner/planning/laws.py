@@ -18,7 +18,8 @@ from ..configuration_leaner import LeanConfig
 LAW = "law.json"
 LAWS = Path("model_cards/grids")  # of the working folder, as for the commands that publish
 TOKENS = "tokens"
-TERMS = ("layers", "heads", "width", "mlp", "head_dim", "parameters")  # in this order the later follow from the earlier
+# Where one follows from others, the later from the earlier:
+TERMS = ("layers", "heads", "width", "mlp", "head_dim", "parameters")
 TERM_NAMES = {"mlp": "MLP width", "head_dim": "head size", "parameters": "parameters without embeddings"}
 
 

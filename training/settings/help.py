@@ -26,6 +26,9 @@ Measures inference time and throughput of a grid's shapes, in turns, on this mac
     "step-time": """usage: leaner step-time GRID.yaml [options]
 Measures how long a training step of each shape of a grid takes, in turns, on this machine; for equal seconds.
   --rounds N             how often every shape has its turn""",
+    "law": """usage: leaner law GRID.yaml
+Fits quality against tokens and the sizes of a shape on the finished rows of a grid with branches, and writes
+law.json and law.png beside them; says so where shapes that were left out are not predicted.""",
     "guesses": """usage: leaner guesses GRID.yaml [options]
 Scores simple guesses on a grid's task, to be beaten.
   --data_files PATH ...  a local copy of the recipe's dataset""",
