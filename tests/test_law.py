@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -239,7 +240,7 @@ def grid(tmp_path, monkeypatch):
     for name in SHAPES:
         layers, heads, width, mlp = SHAPES[name]
         changes = {"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": width}
-        changes |= {"intermediate_size": mlp, "head_dim": width // heads}
+        changes |= {"intermediate_size": mlp, "head_dim": width // heads, "num_key_value_heads": heads}
         Path(write_shape("gpt", tmp_path, **changes)).rename(f"{name}.json")
     overrides = {"max_length": 32, "max_steps": 640, "warmup_steps": 2, "lr_scheduler_type": "warmup_stable_decay"}
     values = {"recipe": "enwik8-text-causal", "shapes": [f"{name}.json" for name in SHAPES], "baseline": "deep.json"}
@@ -306,10 +307,10 @@ def test_a_law_is_a_source_of_the_plan_where_it_reaches(grid, capsys):
     assert "law" not in advice.advise(load_config("bert/mini"), 32, load_config("bert/mini"))
 
     text = tables.plan_text([candidate("lean")], StepSetting(8, 32), candidate("deep", None), verdicts=True)
-    assert "made-up, fitted here" in text and "7 shapes, 4 budgets, 5 seeds" in " ".join(text.split())
+    assert re.search("^law +loss after 12M .*7 shapes, +the law of made-up", text, flags=re.MULTILINE)
     assert f"loss {verdict.margin[1:]} above the start's after 12M tokens" in " ".join(text.split())
     document = tables.plan_document([candidate("lean")], StepSetting(8, 32), candidate("deep", None))
-    assert document["sources"]["law"]["reference"].startswith("made-up, fitted here")
+    assert document["sources"]["law"]["reference"].startswith("the law of made-up, fitted here")
 
     Path("model_cards/grids/made-up/law.json").unlink()
     advice.laws_of.cache_clear()

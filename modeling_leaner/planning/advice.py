@@ -539,8 +539,8 @@ def law_source(name: str, law: Law) -> Source:
     return Source(
         name=name,
         optimises=f"{law.quality} after {human(law.longest)} tokens",
-        valid=f"its range and data; {law.quality} − start's",
-        reference=f"{law.grid}, fitted here: {law.evidence}",
+        valid=f"its sizes and data: {law.evidence}; − start's",
+        reference=f"the law of {law.grid}, fitted here",
         reason=f"{law.quality} {{off}} {{side}} the start's after {human(law.longest)} tokens",
         judge=lambda case: judge_law(law, case),
     )
