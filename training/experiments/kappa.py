@@ -37,12 +37,17 @@ class Trial(NamedTuple):
 
     def kappa(self, end: str) -> float | None:
         """κ at one of ENDS."""
-        return self.start if end == "start" else self.end
+        if end == "start":
+            return self.start
+        return self.end
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The reported runs of one shape in one grid. `fresh`: their weights started at random."""
+    """The reported runs of one shape in one grid.
+
+    `fresh`: their weights started at random. `ended`: of every run that the grid reports there is a row.
+    """
 
     grid: str
     task: str
@@ -51,6 +56,7 @@ class Cell:
     fresh: bool
     trials: list[Trial]
     failed: int
+    ended: bool
 
     def known(self, end: str) -> list[Trial]:
         """The runs whose κ is known."""
@@ -61,6 +67,8 @@ def read_cells(name: str, grid: Grid, rows: dict[Run, Row]) -> list[Cell]:
     """The cells of a grid, of one with branches at the longest: the only place that reads rows."""
     task = settings(grid, grid.baseline).task
     reported = cells_of(grid, rows, tune(grid, rows).best)
+    planned = sum(len(grid.seeds_for(shape)) for shape in grid.shapes)
+    ended = len(reported.rows()) + sum(map(len, reported.failed.values())) == planned
     cells = []
     for shape, finished in reported.finished.items():
         trials = []
@@ -70,7 +78,18 @@ def read_cells(name: str, grid: Grid, rows: dict[Run, Row]) -> list[Cell]:
                 gain = -gain
             trials.append(Trial(seed, row["kappa_start"], row["kappa_end"], gain))
         config = load_config(shape)
-        cells.append(Cell(name, task, shape, config, grid.start_from is None, trials, len(reported.failed[shape])))
+        cells.append(
+            Cell(
+                grid=name,
+                task=task,
+                shape=shape,
+                config=config,
+                fresh=grid.start_from is None,
+                trials=trials,
+                failed=len(reported.failed[shape]),
+                ended=ended,
+            )
+        )
     return cells
 
 
@@ -134,9 +153,8 @@ def within_cells(cells: Sequence[Cell], end: str) -> Correlation:
 
 def mean_of(trials: Sequence[Trial], end: str) -> tuple[float, float]:
     """The geometric mean of κ and the mean quality."""
-    return statistics.geometric_mean(trial.kappa(end) for trial in trials), statistics.fmean(
-        trial.gain for trial in trials
-    )
+    kappa = statistics.geometric_mean(trial.kappa(end) for trial in trials)
+    return kappa, statistics.fmean(trial.gain for trial in trials)
 
 
 def between_cells(cells: Sequence[Cell], end: str) -> Correlation:
@@ -214,8 +232,12 @@ def doubling(cells: Sequence[Cell]) -> Doubling:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What some cells say of κ: correlations by their end, and what is unknown of how many runs."""
+    """What some cells say of κ: correlations by their end, and what is unknown of how many runs.
 
+    `waiting` are the grids that have not ended: nothing is concluded of them, and nothing counted.
+    """
+
+    waiting: list[str]
     runs: int
     failed: int
     unknown: dict[str, int]
@@ -226,8 +248,11 @@ class Conclusion:
 
 def conclude(cells: Sequence[Cell]) -> Conclusion:
     """The correlations of some cells, at the start and at the end."""
+    waiting = sorted({cell.grid for cell in cells if not cell.ended})
+    cells = [cell for cell in cells if cell.ended]
     trials = [trial for cell in cells for trial in cell.trials]
     return Conclusion(
+        waiting=waiting,
         runs=len(trials),
         failed=sum(cell.failed for cell in cells),
         unknown={end: sum(trial.kappa(end) is None for trial in trials) for end in ENDS},

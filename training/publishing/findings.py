@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..experiments.comparison import MAX_P, MIN_PAIRS, holm, paired_statistics
-from ..experiments.evidence import KINDS, baseline_of, finished, kind
+from ..experiments.evidence import KINDS, PEERS, baseline_of, finished, kind
 from ..experiments.grid import Grid
+from ..experiments.kappa import Cell, by_task, conclude, read_cells
 from ..experiments.runs import Row, Run
 from .wording import (
     Evidence,
@@ -15,6 +16,7 @@ from .wording import (
     excludes_zero,
     gain,
     has_strays,
+    kappa_paragraph,
     label,
     median_score,
     row_errors_of,
@@ -339,6 +341,7 @@ def findings(grids: Grids) -> list[str]:
         f"**Verdicts.** {verdicts(evidence)}",
         later_seeds(grids),
         conditioning_and_loss(grids),
+        kappa_and_quality(grids),
         failures(grids),
         pretraining(grids),
         row_sampling(grids),
@@ -354,3 +357,18 @@ def conditioning_and_loss(grids: Grids) -> str | None:
     if kappa is None or loss is None:
         return None
     return f"{kappa}. {loss}"
+
+
+def kappa_cells(grids: Grids) -> list[Cell]:
+    """The cells of all grids but those of transformers' own models."""
+    own = {name: known for name, known in grids.items() if not name.endswith(PEERS)}
+    return [cell for name, known in own.items() for cell in read_cells(name, known.grid, known.rows)]
+
+
+def kappa_and_quality(grids: Grids) -> str | None:
+    """Whether κ went along with quality; None where nothing can be ranked."""
+    cells = kappa_cells(grids)
+    conclusion = conclude(cells)
+    if conclusion.within["end"].value is None and conclusion.between["end"].value is None:
+        return None
+    return kappa_paragraph(conclusion, by_task(cells))
