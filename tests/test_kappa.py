@@ -31,8 +31,21 @@ def test_one_cell_is_spearman():
     assert (found.groups, found.ranked, found.interval) == (1, 6, None)
 
 
+def test_start_and_end_are_told_apart():
+    """κ at the start rises with quality, at the end it falls."""
+    runs_of = [[Trial(seed, 5.0 + seed, 9.0 - seed, seed + level) for seed in range(3)] for level in (0, 2, 4)]
+    ends = [(1 + level, 9 - level) for level in range(3)]
+    cells = [
+        cell([each._replace(start=each.start * start, end=each.end * end) for each in own])
+        for own, (start, end) in zip(runs_of, ends)
+    ]
+    found = kappa.conclude(cells)
+    for correlations in (found.within, found.between):
+        assert correlations["start"].value == pytest.approx(1) and correlations["end"].value == pytest.approx(-1)
+
+
 def test_only_ranks_within_cells_count():
-    """Cells whose levels differ, as sizes do, and whose runs do not go along: 0, where all runs at once would say −1."""
+    """Cells that differ in level, as sizes do, and whose runs do not go along: 0, where all runs at once say −1."""
     chance = random.Random(0)
     cells = []
     for level in range(40):

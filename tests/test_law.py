@@ -4,8 +4,10 @@ import json
 import math
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from modeling_leaner.training.experiments import law as fitting
@@ -160,6 +162,54 @@ def test_differences_that_sizes_do_not_explain_are_no_law():
         return by_tokens(shape, tokens) + offset[shape]
 
     assert not fitting.fit_law(Nowhere(), made_up(odd))["found"]
+
+
+def test_a_shape_that_is_left_out_does_not_count():
+    """Whatever its runs are, what is predicted of it is the same."""
+    data = made_up(by_layers, [name for name in SHAPES if name not in ("quarter", "half")], seeds=2)
+    points = [each if each.shape != "deep" else replace(each, quality=each.quality + 1) for each in data.points]
+    pairs = []
+    for own in (data.points, points):
+        fitter = fitting.Fitter(replace(data, points=own))
+        fitter.noise = 0.01
+        pairs.append(next(held for held in fitting.leave_one_out(fitter) if held.shape == "deep"))
+    assert pairs[0].form == pairs[1].form
+    assert pairs[0].law.tolist() == pairs[1].law.tolist()
+    assert pairs[0].tokens_only.tolist() == pairs[1].tokens_only.tolist()
+
+
+def test_the_criterion():
+    """A term, and an interval of the difference that lies below 0; a mean below 0 is not enough."""
+    form = fitting.Form(("layers",))
+    assert fitting.is_found(form, {"difference": -0.01, "interval": (-0.03, -0.001)})
+    assert not fitting.is_found(form, {"difference": -0.01, "interval": (-0.03, 0.001)})
+    assert not fitting.is_found(form, {"difference": 0.01, "interval": (0.001, 0.03)})
+    assert not fitting.is_found(fitting.Form(), {"difference": -0.01, "interval": (-0.03, -0.001)})
+
+
+def test_errors_by_hand():
+    """Mean errors over shapes of what was predicted of them; no spread where all shapes and seeds agree."""
+    data = made_up(lambda shape, tokens: 4.0, ["deep", "many"], seeds=2, noise=0)
+    held = [fitting.Held(shape, list(BUDGETS), np.full(4, 4.1), np.full(4, 3.7), fitting.Form()) for shape in data.shapes]
+    errors = fitting.errors_of(held, data)
+    assert (errors["law"], errors["tokens_only"]) == (pytest.approx(0.1), pytest.approx(0.3))
+    assert errors["interval"] == pytest.approx((-0.2, -0.2))
+    held[1] = replace(held[1], law=np.full(4, 3.5))
+    low, high = fitting.errors_of(held, data)["interval"]
+    assert (low, high) == pytest.approx((-0.2, 0.2))  # the draws of one of the two shapes twice
+
+
+def test_the_plan_says_nothing_where_the_interval_includes_0(found):
+    law = replace(laws.law_of(found), family="gpt")
+    configs = {name: load_config(f"gpt/{name}") for name in ("mini", "shallow-mini")}
+    case = advice.Case(configs["shallow-mini"], 32, configs["mini"])
+    verdict = advice.judge_law(law, case)
+    assert verdict.agrees is False and verdict.margin.startswith("+")
+    turned = law.replicates.copy()
+    turned[:, 3] *= -1  # more layers raise the floor
+    unsure = replace(law, replicates=np.concatenate([law.replicates, turned]))
+    assert advice.judge_law(unsure, case) == advice.Verdict(None, verdict.margin)
+    assert advice.judge_law(law, advice.Case(configs["mini"], 32, configs["shallow-mini"])).agrees is True
 
 
 def test_one_failed_run_moves_little(found):

@@ -842,15 +842,15 @@ def kappa_paragraph(all_runs: Conclusion, tasks: dict[str, Conclusion]) -> str:
     doubled = all_runs.doubling
     unknown = ", ".join(f"{count} at the {end}" for end, count in all_runs.unknown.items())
     text = (
-        "**Does κ matter?** Spearman's rank correlation of κ with quality (below 0: lower κ was better; 95 % "
-        f"bootstrap intervals, {len(tasks)} tasks pooled, nothing corrected). Among the runs of one cell, which differ by the "
+        "**Does κ matter?** Spearman's rank correlation of κ with quality (below 0: lower κ was better; 95 % bootstrap"
+        f" intervals, {len(tasks)} tasks pooled, nothing corrected). Among the runs of one cell, which differ by the "
         f"seed: κ at the start {within['start']}, at the end {within['end']}. Among the cells of one grid, by their "
         f"means, the interval over seeds and not over shapes: at the start {between['start']}, at the end "
         f"{between['end']}. Within cells at the end, by task: {'; '.join(by_task)}. Twice the heads lowered κ in "
         f"{doubled.lower_start} of {doubled.pairs} pairs at the start and in {doubled.lower_end} at the end; of the "
-        f"latter, {doubled.better} were better with more heads. κ is unknown or infinite in so many of {all_runs.runs} "
-        f"runs: {unknown}; {all_runs.failed} runs failed and have neither. Cells of a grid differ in size and depth, "
-        "too, and a correlation is no cause."
+        f"latter, {doubled.better} were better with more heads. κ is unknown or infinite in so many of "
+        f"{all_runs.runs} runs: {unknown}; {all_runs.failed} runs failed and have neither. Cells of a grid differ in "
+        "size and depth, too, and a correlation is no cause."
     )
     if all_runs.waiting:
         names = ", ".join(all_runs.waiting)
