@@ -190,7 +190,8 @@ def test_the_criterion():
 def test_errors_by_hand():
     """Mean errors over shapes of what was predicted of them; no spread where all shapes and seeds agree."""
     data = made_up(lambda shape, tokens: 4.0, ["deep", "many"], seeds=2, noise=0)
-    held = [fitting.Held(shape, list(BUDGETS), np.full(4, 4.1), np.full(4, 3.7), fitting.Form()) for shape in data.shapes]
+    law, curve = np.full(4, 4.1), np.full(4, 3.7)
+    held = [fitting.Held(shape, list(BUDGETS), law, curve, fitting.Form()) for shape in data.shapes]
     errors = fitting.errors_of(held, data)
     assert (errors["law"], errors["tokens_only"]) == (pytest.approx(0.1), pytest.approx(0.3))
     assert errors["interval"] == pytest.approx((-0.2, -0.2))

@@ -109,7 +109,7 @@ Pairs = list[tuple[float, float]]
 
 
 def centred_ranks(pairs: Pairs) -> np.ndarray | None:
-    """The ranks of κ and of quality less their means, each from −½ to ½, (n, 2); None where one of them is constant."""
+    """Ranks of κ and of quality less their means, each from −½ to ½, (n, 2); None where one of them is constant."""
     from scipy.stats import rankdata  # takes seconds to import
 
     ranks = rankdata(np.array(pairs), axis=0)
