@@ -179,7 +179,7 @@ class TestStart:
         for panel, *names in (
             ("Shapes", "shapes", "plan", "convert", "slim"),
             ("Runs", "train", "evaluate", "tokenizer"),
-            ("Experiments", "sweep", "latency", "step-time", "guesses"),
+            ("Experiments", "sweep", "latency", "step-time", "law", "guesses"),
             ("Publishing", "card", "publish", "verify-cards"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]

@@ -571,8 +571,10 @@ def check_enough(data: Data, terms: Sequence[str], where: str) -> None:
 
 def fit_law(grid: Grid, data: Data) -> dict[str, Any]:
     """The document of `law.json`. Raises GridError where there are too few finished cells."""
+    where = str(grid.path("results.csv"))
+    check_enough(data, (), where)
     terms, others = independent(data.sizes, data.shapes)
-    check_enough(data, terms, str(grid.path("results.csv")))
+    check_enough(data, terms, where)
     fitter = Fitter(data)
     errors = errors_of(leave_one_out(fitter), data)
     form = Search(fitter, data.points).best()
