@@ -231,12 +231,19 @@ def test_what_the_index_says_is_in_the_rows(grids):
 
 def test_a_run_that_fails_is_told_from_a_bad_one():
     cell = {"values": {str(seed): 0.5 + 0.01 * seed for seed in range(7)}}
-    assert wording.stray_seeds(cell, {"higher_is_better": True}) == []
+    base = {"shape": "base", "chance": 0.2}
+    evidence = {"higher_is_better": True, "baseline": "base", "cells": [base]}
+    assert wording.stray_seeds(cell, evidence) == []
     cell["values"]["3"] = 0.1
-    assert wording.stray_seeds(cell, {"higher_is_better": True}) == ["3"]
-    assert wording.stray_seeds(cell, {"higher_is_better": False}) == []
+    assert wording.stray_seeds(cell, evidence) == ["3"]
+    assert wording.stray_seeds(cell, {**evidence, "higher_is_better": False}) == []
+    base["chance"] = 0.05
+    assert wording.stray_seeds(cell, evidence) == []  # far below the others, and better than the guess
+    base["chance"] = None
+    assert wording.stray_seeds(cell, evidence) == ["3"]  # no guess is known
+    base["chance"] = 0.2
     del cell["values"]["0"], cell["values"]["1"], cell["values"]["2"]
-    assert wording.stray_seeds(cell, {"higher_is_better": True}) == []  # of four nothing can be said
+    assert wording.stray_seeds(cell, evidence) == []  # of four nothing can be said
 
 
 @dataclass
