@@ -205,7 +205,12 @@ def conditioning(grids: Grids) -> str | None:
 
 
 def pairs_by_heads(known: Known) -> Iterator[tuple[Row, Row]]:
-    """The finished runs of each seed with fewer and with more heads, where both have κ before and after training."""
+    """The finished runs of each seed with fewer and with twice the heads, where both have κ before and after training.
+
+    None of a grid that is under way, before a run of its baseline.
+    """
+    if baseline_of(known.evidence)["n"] == 0:
+        return
     cells = {kind(cell, known.evidence): cell for cell in known.evidence["cells"]}
     for few, many in (("baseline", "more heads"), ("fewer layers", "both")):
         if few not in cells or many not in cells:
