@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -227,6 +227,20 @@ def test_what_the_index_says_is_in_the_rows(grids):
     listops = values_of("listops-short")[0]
     for shape, failed in (("mini", 1), ("many-heads-mini", 0), ("shallow-mini", 0), ("lean-mini", 0)):
         assert f"{np.median([*listops[shape].values()]):.4f}, {failed} of 7 failed" in said
+
+
+def test_seeds_that_were_all_planned_at_once_are_not_later_ones(grids):
+    """Only a grid that began with the first seeds has some that were added after these had been seen."""
+    known = grids["enwik8-text-causal"]
+    assert "on enwik8-text-causal p" in findings.later_seeds({"enwik8-text-causal": known})
+    values = [{**cell, "values": renumbered(cell["values"])} for cell in known.evidence["cells"]]
+    evidence = {**known.evidence, "cells": values, "seeds": [seed + 10 for seed in known.evidence["seeds"]]}
+    assert findings.later_seeds({"enwik8-text-causal": replace(known, evidence=evidence)}) is None
+
+
+def renumbered(values: dict[str, float]) -> dict[str, float]:
+    """The values of seeds 10 higher."""
+    return {str(int(seed) + 10): value for seed, value in values.items()}
 
 
 def test_a_run_that_fails_is_told_from_a_bad_one():

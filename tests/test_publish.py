@@ -494,9 +494,10 @@ def test_the_kinds_of_cells():
     base = {"shape": "base", "layers": 8, "heads": 3, "width": 96, "mlp": 384}
     cells = [base, {**base, "heads": 6}, {**base, "layers": 4}, {**base, "layers": 4, "heads": 6}]
     cells += [{**base, "width": 64, "heads": 6}, {**base, "heads": 1}, {**base, "layers": 12}]
+    cells += [{**base, "heads": 12}, {**base, "layers": 4, "heads": 12}]  # not twice as many
     found = {"baseline": "base", "cells": [{**base, "shape": "base"}]}
     said = [evidence.kind(cell, found) for cell in cells]
-    assert said == ["baseline", "more heads", "fewer layers", "both", None, None, None]
+    assert said == ["baseline", "more heads", "fewer layers", "both", None, None, None, None, None]
 
 
 def test_times_of_another_length_are_not_shown(workshop, tmp_path):

@@ -662,14 +662,14 @@ def hardware(results: Results) -> str:
     """Hardware, hours and software, of this run and of all runs of the grid."""
     evidence = results["evidence"]
     train = results["train"]
-    hardware = machine_name(results["environment"])
+    processor = machine_name(results["environment"])
     software = ", ".join(f"{name} {' and '.join(versions)}" for name, versions in evidence["software"].items())
     commits = ", ".join(f"`{commit[:12]}`" for commit in evidence["commits"]) or "unknown"
     repeated = ""
     if evidence["failures"]:
         repeated = f", {evidence['failures']} further attempts failed and were repeated"
     return (
-        f"This run: {train['seconds']:,.0f} s for {train['steps']:,} steps, {hardware}.\n\n"
+        f"This run: {train['seconds']:,.0f} s for {train['steps']:,} steps, {processor}.\n\n"
         f"The grid: {evidence['runs']} runs, {evidence['failed']} of them failed{repeated}, "
         f"{duration(evidence['hours'])} together without failed ones, on {'; '.join(evidence['processor'])}; all of "
         f"them are in `model_cards/grids/{evidence['grid']}/results.csv`. Their software: {software}; commits of this "
