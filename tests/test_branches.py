@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import branches, comparison, runs, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
@@ -197,7 +198,7 @@ def bench(workshop, tmp_path, monkeypatch):
         monkeypatch.setenv("STUB", json.dumps(wanted or {}))
         write_grid(**changes)
         Path("calls").unlink(missing_ok=True)
-        sweep.main(["grid.yaml", *words])
+        leaner("sweep", "grid.yaml", *words)
         return calls()
 
     return run

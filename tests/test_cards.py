@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +15,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from command import leaner
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import baselines, row_errors
-from modeling_leaner.training.publishing import cards, figures, findings, index, metadata, rendering, wording
+from modeling_leaner.training.publishing import figures, findings, index, metadata, rendering, wording
 from modeling_leaner.training.running import reevaluate
 from modeling_leaner.training.tasks.tasks import CausalLM, MaskedLM
 from PIL import Image
@@ -228,14 +229,35 @@ def test_what_the_index_says_is_in_the_rows(grids):
         assert f"{np.median([*listops[shape].values()]):.4f}, {failed} of 7 failed" in said
 
 
+def test_seeds_that_were_all_planned_at_once_are_not_later_ones(grids):
+    """Only a grid that began with the first seeds has some that were added after these had been seen."""
+    known = grids["enwik8-text-causal"]
+    assert "on enwik8-text-causal p" in findings.later_seeds({"enwik8-text-causal": known})
+    values = [{**cell, "values": renumbered(cell["values"])} for cell in known.evidence["cells"]]
+    evidence = {**known.evidence, "cells": values, "seeds": [seed + 10 for seed in known.evidence["seeds"]]}
+    assert findings.later_seeds({"enwik8-text-causal": replace(known, evidence=evidence)}) is None
+
+
+def renumbered(values: dict[str, float]) -> dict[str, float]:
+    """The values of seeds 10 higher."""
+    return {str(int(seed) + 10): value for seed, value in values.items()}
+
+
 def test_a_run_that_fails_is_told_from_a_bad_one():
     cell = {"values": {str(seed): 0.5 + 0.01 * seed for seed in range(7)}}
-    assert wording.stray_seeds(cell, {"higher_is_better": True}) == []
+    base = {"shape": "base", "chance": 0.2}
+    evidence = {"higher_is_better": True, "baseline": "base", "cells": [base]}
+    assert wording.stray_seeds(cell, evidence) == []
     cell["values"]["3"] = 0.1
-    assert wording.stray_seeds(cell, {"higher_is_better": True}) == ["3"]
-    assert wording.stray_seeds(cell, {"higher_is_better": False}) == []
+    assert wording.stray_seeds(cell, evidence) == ["3"]
+    assert wording.stray_seeds(cell, {**evidence, "higher_is_better": False}) == []
+    base["chance"] = 0.05
+    assert wording.stray_seeds(cell, evidence) == []  # far below the others, and better than the guess
+    base["chance"] = None
+    assert wording.stray_seeds(cell, evidence) == ["3"]  # no guess is known
+    base["chance"] = 0.2
     del cell["values"]["0"], cell["values"]["1"], cell["values"]["2"]
-    assert wording.stray_seeds(cell, {"higher_is_better": True}) == []  # of four nothing can be said
+    assert wording.stray_seeds(cell, evidence) == []  # of four nothing can be said
 
 
 @dataclass
@@ -264,7 +286,7 @@ def test_a_folder_without_a_run_is_named(files, message, tmp_path):
         for name in files:
             (folder / name).write_text("{}")
     with pytest.raises(SystemExit, match=message):
-        cards.main([str(folder)])
+        leaner("card", folder)
 
 
 def packed(rows):

@@ -1,5 +1,6 @@
 """The `leaner` command, as its users run it."""
 
+import inspect
 import json
 import os
 import pickle
@@ -16,13 +17,12 @@ import pytest
 import transformers
 from huggingface_hub.utils import are_progress_bars_disabled
 from modeling_leaner.training.running import evaluation
-from modeling_leaner.training.settings import help as command_help
+from modeling_leaner.training.settings import arguments
 from typer.testing import CliRunner
 
 import modeling_leaner
 from modeling_leaner import __version__, hub
 from modeling_leaner.cli.app import app
-from modeling_leaner.cli.training import TRAINING_COMMANDS, underscored
 from modeling_leaner.shapes import load_shape, shape_names
 from modeling_leaner.support import suggest
 from modeling_leaner.support.quiet import quiet_libraries
@@ -101,8 +101,9 @@ class TestStart:
             ("--version", 0, f"leaner {__version__}"),
             ("plan --help", 0, "--params"),
             ("convert --help", 0, "--ignore"),
-            ("sweep --help", 0, "usage: leaner sweep GRID.yaml"),
-            ("evaluate --help", 0, "usage: leaner evaluate MODEL"),
+            ("sweep --help", 0, "Usage: leaner sweep [OPTIONS] {GRID.yaml}"),
+            ("evaluate -h", 0, "Usage: leaner evaluate [OPTIONS] {model}"),
+            ("evaluate runs/x --max_eval_rows 3 --help", 0, "Usage: leaner evaluate [OPTIONS] {model}"),
             ("plna", 2, "leaner: No such command 'plna'. Did you mean 'plan'?"),
             ("plan --parms 3M", 2, "leaner plan: No such option: --parms (Possible options:"),
             ("plan --layers two", 2, "leaner plan: Invalid value for '--layers': Input should be a valid integer"),
@@ -114,8 +115,17 @@ class TestStart:
             ("train sst2 --shape bert/nanoo", 1, "leaner train: unknown shape 'bert/nanoo'; did you mean bert/nano?"),
             ("train sst2 --shape=bert/nanoo", 1, "did you mean bert/nano?"),
             ("sweep grid.yaml --jobs 2", 1, "leaner sweep: grid.yaml: no such grid file; did you mean grids.yaml?"),
-            ("sweep grids.yaml --summry", 1, "leaner sweep: --summry: no such option; did you mean --summary?"),
-            ("tokenizer --kindd bytes", 1, "leaner tokenizer: --kindd: no such option; did you mean --kind?"),
+            ("publish grid.yaml", 1, "leaner publish: grid.yaml: no such grid file; did you mean grids.yaml?"),
+            ("sweep", 2, "leaner sweep: Missing argument 'GRID.yaml'."),
+            ("evaluate --task causal-lm", 2, "leaner evaluate: Missing argument 'model'."),
+            ("sweep grids.yaml --summry", 2, "leaner sweep: No such option: --summry (Possible options: --summary)"),
+            ("sweep grids.yaml --sum", 2, "leaner sweep: No such option: --sum (Possible options: --summary)"),
+            ("tokenizer --kindd bytes", 2, "leaner tokenizer: No such option: --kindd (Possible options: --kind)"),
+            ("tokenizer --kind word", 2, "Invalid value for '--kind': Value error, 'word' is not one of 'byte-bpe', "),
+            ("sweep grids.yaml --jobs 0", 2, "Invalid value for '--jobs': Input should be greater than or equal to 1"),
+            ("sweep grids.yaml --data_files --summary", 2, "Option '--data-files' requires an argument."),
+            ("train sst2 --shape bert/nano sst2", 2, "leaner train: Got unexpected extra argument(s) (sst2)"),
+            ("train sst2 --seed 1 --resume --seed=2", 2, "--seed: given twice on the command line, with 1 and 2"),
         ],
     )
     def test_light(self, watched, tmp_path, words, status, answer):
@@ -152,23 +162,16 @@ class TestStart:
         assert max(least["help"], least["typo"]) < 0.6 * least["baseline"], times
         assert max(least.values()) < least["baseline"] + 1, times
 
-    @pytest.mark.parametrize("command", command_help.HELP)
-    def test_help_has_the_options_that_are_read(self, command, monkeypatch):
-        """The texts of `training/settings/help.py` against the parsers of the commands themselves."""
-        if command in command_help.WITH_KEYS:
-            return
-        (module_name,) = (known.module for known in TRAINING_COMMANDS if known.name == command)
-        module = __import__(f"modeling_leaner.training.{module_name}", fromlist=["main"])
-        monkeypatch.setenv("COLUMNS", "400")
-        with pytest.raises(SystemExit), monkeypatch.context() as patch:
-            printed = []
-            patch.setattr(sys.stdout, "write", lambda text: printed.append(text))
-            module.main(["--help"])
-        read = re.findall(r"^  (?:-h, )?(--\w+)", "".join(printed), flags=re.MULTILINE)
-        assert sorted({*read} - {"--help"}) == sorted(command_help.options_of(command))
-
-    def test_every_command_has_help(self):
-        assert {*command_help.HELP, "train"} == {command.name for command in TRAINING_COMMANDS}
+    def test_help_of_train_lists_the_keys_by_group(self, leaner):
+        """Those of this package, each once, with its default."""
+        _, *panels = re.split("─ ([^─]+) ─", leaner("train", "--help").output.partition("Recipes: ")[2])
+        titles, texts = panels[::2], panels[1::2]
+        assert titles == list(arguments.GROUPS.values())
+        assert titles == re.findall(r"^    # (.+)$", inspect.getsource(arguments.RecipeArguments), flags=re.MULTILINE)
+        keys = [key for text in texts for key in re.findall(r"^│ +--(\w+)", text, flags=re.MULTILINE)]
+        assert keys == list(arguments.RecipeArguments.__annotations__)
+        data = " ".join(texts[titles.index("Data")].replace("│", " ").split())
+        assert "train[:90%] are allowed [default: train]" in data
 
     def test_no_command(self, leaner):
         result = leaner()
@@ -179,7 +182,7 @@ class TestStart:
         for panel, *names in (
             ("Shapes", "shapes", "plan", "convert", "slim"),
             ("Runs", "train", "evaluate", "tokenizer"),
-            ("Experiments", "sweep", "latency", "step-time", "guesses"),
+            ("Experiments", "sweep", "latency", "step-time", "guesses", "shift"),
             ("Publishing", "card", "publish", "verify-cards"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
@@ -209,22 +212,29 @@ class TestSpelling:
     def test_of_commands_over_grids(self, leaner, monkeypatch, tmp_path, option):
         from modeling_leaner.training.experiments import sweep
 
-        arguments = []
-        monkeypatch.setattr(sweep, "main", arguments.extend)
-        (tmp_path / "my-grid.yaml").write_text("")
-        result = leaner("sweep", tmp_path / "my-grid.yaml", option, "a-b")
+        given = []
+        monkeypatch.setattr(sweep, "sweep", lambda *values: not given.extend(values))
+        grid = tmp_path / "my-grid.yaml"
+        grid.write_text("")
+        result = leaner("sweep", grid, option, "a-b", "--data-files", "my-rows.csv", "train=b.csv")
         assert result.exit_code == 0, result.output
-        assert arguments == [str(tmp_path / "my-grid.yaml"), "--output_dir", "a-b"]
+        assert given == [grid, 1, ["my-rows.csv", "train=b.csv"], Path("a-b"), False]
 
-    def test_values_stay_as_they_are(self):
-        given = ["--data-files=train=my-rows.csv", "my-rows.csv", "-3", "--", "--a-b-c"]
-        assert [underscored(argument) for argument in given] == [
-            "--data_files=train=my-rows.csv",
-            "my-rows.csv",
-            "-3",
-            "--",
-            "--a_b_c",
-        ]
+    def test_of_what_is_handed_on_to_training(self, leaner, monkeypatch):
+        """All options, as keys, in their order; values stay as they are."""
+        from modeling_leaner.training import evaluate, train
+
+        given = []
+        monkeypatch.setattr(train, "train", lambda *values: given.append(values))
+        monkeypatch.setattr(evaluate, "evaluate", lambda *values: given.append(values))
+        keys = "--max-steps=-1 --shape vit/nano --data train=my-rows.csv my-rows.csv --bf16 --output-dir=a-b --resume"
+        for command in (("train", "digits"), ("train",), ("evaluate", "some-run")):
+            words = keys.split() if command[0] == "train" else keys.split()[:-1]
+            result = leaner(*command, *words)
+            assert result.exit_code == 0, result.output
+        words = ["--max_steps=-1", "--shape", "vit/nano", "--data_files", "train=my-rows.csv", "my-rows.csv", "--bf16"]
+        words.append("--output_dir=a-b")
+        assert given == [("digits", [*words, "--resume"]), (None, [*words, "--resume"]), ("some-run", words)]
 
     def test_of_command_names(self, leaner):
         assert leaner("verify_cards", "--help").output == leaner("verify-cards", "--help").output

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from command import leaner
 from modeling_leaner.training.publishing import code_copies, verify
 from modeling_leaner.training.running.environment import git
 
@@ -132,7 +133,7 @@ def test_tampered_code_is_named_and_never_runs(folder, name, monkeypatch, capsys
         monkeypatch.setattr(verify, step, loaded)
     monkeypatch.setattr(verify.subprocess, "run", loaded)
     with pytest.raises(SystemExit, match="1 of 1 failed"):
-        verify.main([str(folder)])
+        leaner("verify-cards", folder)
     assert "FAILED" in capsys.readouterr().err
     assert not list(folder.parent.rglob("EVIL")) and not Path("EVIL").exists()
 
@@ -155,7 +156,7 @@ def test_a_folder_of_the_hubs_cache_is_made_of_links(folder):
 
 def test_a_folder_that_is_not_there(tmp_path, capsys):
     with pytest.raises(SystemExit, match="1 of 1 failed"):
-        verify.main([str(tmp_path / "nowhere")])
+        leaner("verify-cards", tmp_path / "nowhere")
     assert "nowhere: no such folder" in capsys.readouterr().err
 
 

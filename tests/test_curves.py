@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from modeling_leaner.training.experiments import comparison, curves, runs, shift, step_time
+from command import leaner
+from modeling_leaner.training.experiments import comparison, curves, runs, step_time
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from scipy import stats
 from training_data import write_shape
@@ -136,14 +137,17 @@ def test_times_of_another_form_or_another_step(grid, text, message):
 
 def test_step_times_are_measured(grid, capsys):
     """Of the grid's own step; more layers take longer; what is written is what is read."""
-    step_time.main(["my.yaml", "--rounds", "3"])
+    leaner("step-time", "my.yaml", "--rounds", 3)
     held = json.loads(Path(curves.STEP_SECONDS).read_text())
     found = curves.step_seconds(grid)
     assert found == {shape: each["seconds"] for shape, each in held["shapes"].items()} and set(found) == set(SECONDS)
     assert all(low <= each["seconds"] <= high for each in held["shapes"].values() for low, high in [each["quartiles"]])
     assert held["rounds"] == 3 and held["environment"]["torch"] and "deep.json: " in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="leaner step-time: --rounds: expected a number from 1, got 0"):
-        step_time.main(["my.yaml", "--rounds", "0"])
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="^2$"):
+        leaner("step-time", "my.yaml", "--rounds", 0)
+    refused = "leaner step-time: Invalid value for '--rounds': Input should be greater than or equal to 1\n"
+    assert capsys.readouterr().err == refused
 
 
 def test_a_step_is_the_grids_own(grid, tmp_path):
@@ -176,14 +180,14 @@ def test_the_shift_of_a_pair(tmp_path, grid, capsys):
         ]
         with (folder / "results.csv").open("w", newline="") as file:
             runs.write_rows(rows, file)
-    shift.main(["one.yaml", "other.yaml"])
+    leaner("shift", "one.yaml", "other.yaml")
     printed = capsys.readouterr()
     (found,) = json.loads(printed.out.splitlines()[-1])
     assert (found["shape"], found["minus"], found["seeds"]) == ("lean.json", "deep.json", [2, 3])
     assert found["shift"] == pytest.approx((0.3 - 0.2) / 2) and "lean.json − deep.json: +0.0500" in printed.err
     (tmp_path / "other" / "results.csv").unlink()
-    with pytest.raises(SystemExit, match="^shift: lean.json − deep.json: expected seeds that both grids have"):
-        shift.main(["one.yaml", "other.yaml"])
+    with pytest.raises(SystemExit, match="^leaner shift: lean.json − deep.json: expected seeds that both grids have"):
+        leaner("shift", "one.yaml", "other.yaml")
     (tmp_path / "other.yaml").write_text(yaml.safe_dump({**values, "contrasts": None}))
-    with pytest.raises(SystemExit, match="^shift: contrasts: expected one that both grids have"):
-        shift.main(["one.yaml", "other.yaml"])
+    with pytest.raises(SystemExit, match="^leaner shift: contrasts: expected one that both grids have"):
+        leaner("shift", "one.yaml", "other.yaml")

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from modeling_leaner.training import evaluate, train
+from modeling_leaner.training import train
+from modeling_leaner.training.running import evaluation
 from modeling_leaner.training.tasks import embedding, teacher
 from scipy import stats
 from training_data import SIZES, documents, labelled, merged, read_lines, save_encoder
@@ -136,7 +137,7 @@ def evaluate_pairs(folder, *words):
     columns = ["--text_column", "sentence1", "--text_pair_column", "sentence2"]
     files = ["--data_files", f"validation={folder / 'pairs.parquet'}"]
     settings = ["--task", "embedding", "--max_length", "24", "--hardware", "cpu", *columns, *files]
-    return evaluate.evaluate(str(folder / "teacher"), [*settings, *words])
+    return evaluation.evaluate(str(folder / "teacher"), [*settings, *words])
 
 
 def test_pairs_with_a_number(folders):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import comparison, runs
 from modeling_leaner.training.experiments.grid import GridError, load_grid
@@ -136,11 +137,10 @@ def test_an_unsound_tuning_is_refused(tmp_path, changes, message):
 
 @pytest.mark.parametrize("words", [[], ["--summary"]])
 def test_the_sweep_refuses_it(tmp_path, words):
-    from modeling_leaner.training.experiments import sweep
 
     grid_of(tmp_path, learning_rates=[1e-3, 4e-3])
     with pytest.raises(SystemExit, match="learning_rates: expected a factor of 2 or less"):
-        sweep.main([str(tmp_path / "my.yaml"), *words])
+        leaner("sweep", tmp_path / "my.yaml", *words)
     assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
 
 

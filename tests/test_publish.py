@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from command import leaner
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from matplotlib.axes import Axes
@@ -71,9 +72,9 @@ def workshop(tmp_path_factory):
     with Path("model_cards/grids/tiny/results.csv").open("w", newline="") as file:
         runs.write_rows(rows.values(), file)
     Path("model_cards/grids/tiny/grid.yaml").write_text(yaml.safe_dump(grid))
-    latency.main(["grid.yaml", "--rounds", "2"])
-    publish.main(["grid.yaml"])
-    cards.main([])
+    leaner("latency", "grid.yaml", "--rounds", 2)
+    leaner("publish", "grid.yaml")
+    leaner("card")
     yield place
     patch.undo()
 
@@ -160,25 +161,25 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
 def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(publish, "GRIDS", tmp_path)
     with pytest.raises(SystemExit, match=f"model_cards/leanbert-deep: no grid in {tmp_path} has it under publish"):
-        publish.main([])
+        leaner("publish")
     shutil.copyfile("grid.yaml", tmp_path / "tiny.yaml")
     target = workshop / "model_cards/leanbert-deep"
     before = (target / "results.json").read_text()
     results = json.loads(before)
     change(target, evidence={**results["evidence"], "margin": 0.5})
     assert (target / "results.json").read_text() != before
-    publish.main([])
+    leaner("publish")
     assert (target / "results.json").read_text() == before
     assert "leanbert-deep\nmodel_cards/leanbert-shallow\n" in capsys.readouterr().out
     (target / "results.json").rename(tmp_path / "results.json")
     try:
-        for main in (publish.main, cards.main):
+        for command in ("publish", "card"):
             with pytest.raises(SystemExit, match="leanbert-deep/results.json"):
-                main([])
+                leaner(command)
     finally:
         (tmp_path / "results.json").rename(target / "results.json")
-    with pytest.raises(SystemExit):
-        publish.main(["--replace"])
+    with pytest.raises(SystemExit, match="^2$"):
+        leaner("publish", "--replace")
     assert "--replace: expected with the grid file whose runs are meant" in capsys.readouterr().err
 
 
@@ -493,9 +494,10 @@ def test_the_kinds_of_cells():
     base = {"shape": "base", "layers": 8, "heads": 3, "width": 96, "mlp": 384}
     cells = [base, {**base, "heads": 6}, {**base, "layers": 4}, {**base, "layers": 4, "heads": 6}]
     cells += [{**base, "width": 64, "heads": 6}, {**base, "heads": 1}, {**base, "layers": 12}]
+    cells += [{**base, "heads": 12}, {**base, "layers": 4, "heads": 12}]  # not twice as many
     found = {"baseline": "base", "cells": [{**base, "shape": "base"}]}
     said = [evidence.kind(cell, found) for cell in cells]
-    assert said == ["baseline", "more heads", "fewer layers", "both", None, None, None]
+    assert said == ["baseline", "more heads", "fewer layers", "both", None, None, None, None, None]
 
 
 def test_times_of_another_length_are_not_shown(workshop, tmp_path):
@@ -742,11 +744,11 @@ def test_what_cannot_be_drawn_makes_no_card(folder, place, value, message):
 def test_a_recipe_that_is_no_yaml(folder, capsys):
     (folder / "recipe.yaml").write_text("task: [")
     with pytest.raises(SystemExit, match="1 of 1 failed"):
-        verify.main([str(folder)])
+        leaner("verify-cards", folder)
     assert "recipe.yaml: no YAML file" in capsys.readouterr().err
     (folder / "results.json").write_text("[]")
     with pytest.raises(SystemExit, match="1 of 1 failed"):  # named, and not that its dataset is unknown
-        verify.main([str(folder), "--data_files", "sst2=x"])
+        leaner("verify-cards", folder, "--data_files", "sst2=x")
     assert "results.json" in capsys.readouterr().err
 
 
@@ -769,21 +771,22 @@ def test_weights_of_another_shape(folder, workshop):
 def test_commands_end_with_one_line(folder, workshop, capsys):
     (folder / "results.json").unlink()
     with pytest.raises(SystemExit, match=r"leaner card: \S+results.json"):
-        cards.main([str(folder)])
+        leaner("card", folder)
     with pytest.raises(SystemExit, match="1 of 1 failed"):
-        verify.main([str(folder)])
+        leaner("verify-cards", folder)
     assert "FAILED" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="--data_files: expected NAME=FOLDER"):
-        verify.main(["--data_files", "folder"])
+        leaner("verify-cards", "--data_files", "folder")
     with pytest.raises(
         SystemExit, match="--data_files: listopps is no dataset of these folders, expected one of list"
     ):
-        verify.main(["--data_files", "listopps=folder"])
-    with pytest.raises(SystemExit, match="leaner latency: --rounds: expected a number from 1, got 0"):
-        latency.main(["grid.yaml", "--rounds", "0"])
+        leaner("verify-cards", "--data_files", "listopps=folder")
+    with pytest.raises(SystemExit, match="^2$"):
+        leaner("latency", "grid.yaml", "--rounds", 0)
+    assert "leaner latency: Invalid value for '--rounds': Input should be greater" in capsys.readouterr().err
     Path("bare.yaml").write_text(yaml.safe_dump({**yaml.safe_load(Path("grid.yaml").read_text()), "publish": None}))
     with pytest.raises(SystemExit, match="publish: missing"):
-        publish.main(["bare.yaml"])
+        leaner("publish", "bare.yaml")
 
 
 def test_holm():

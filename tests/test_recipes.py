@@ -6,7 +6,8 @@ import re
 
 import pytest
 import yaml
-from modeling_leaner.training import evaluate, train
+from command import leaner
+from modeling_leaner.training import train
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.settings import arguments
@@ -82,7 +83,7 @@ def test_recipe(recipe, tmp_path, capsys):
     assert f"eval_{results['main_metric']}" in results["metrics"]
     assert sum("eval_loss" in line for line in read_lines(folder)) == 2
     capsys.readouterr()
-    evaluate.main([str(folder)])
+    leaner("evaluate", folder)
     again = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert again["rows"] == results["rows"]
     assert again["metrics"] == pytest.approx(results["metrics"], abs=1e-6)

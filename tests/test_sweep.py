@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from command import leaner
 from filelock import lock_descriptor
 from modeling_leaner.training.experiments import comparison, runs, sweep
-from modeling_leaner.training.experiments.grid import load_grid
+from modeling_leaner.training.experiments.grid import GridError, load_grid
 from scipy import stats
 
 
@@ -101,7 +102,7 @@ class Bench:
         """Runs the grid with some keys replaced; None takes a key out."""
         self.grid = {key: value for key, value in {**self.grid, **changes}.items() if value is not None}
         Path("grid.yaml").write_text(yaml.safe_dump(self.grid))
-        sweep.main(["grid.yaml", *words])
+        leaner("sweep", "grid.yaml", *words)
 
     def calls(self) -> list[dict]:
         """What the script was called with since the last time this was asked."""
@@ -566,19 +567,21 @@ def test_refused_grids(bench, changes, message):
         ("[1, 2]", "expected keys and values, got [1, 2]"),
         ("", "expected keys and values, got None"),
         ("a: [", "no YAML file: while parsing a flow node expected the node content"),
-        (None, "no YAML file: [Errno 2] No such file or directory: 'grid.yaml'"),
+        (None, "no such grid file"),
     ],
 )
 def test_refused_files(bench, text, message):
     if text is not None:
         Path("grid.yaml").write_text(text)
     with pytest.raises(SystemExit, match="^leaner sweep: grid.yaml: ") as exit:
-        sweep.main(["grid.yaml"])
+        leaner("sweep", "grid.yaml")
     assert message in exit.value.code and "\n" not in exit.value.code
 
 
-def test_refused_options(bench):
-    assert refuses(bench, "--jobs", "0") == "leaner sweep: --jobs: expected a number from 1, got 0"
+def test_refused_options(bench, capsys):
+    with pytest.raises(SystemExit, match="^2$"):
+        bench.run("--jobs", "0")
+    assert capsys.readouterr().err.startswith("leaner sweep: Invalid value for '--jobs': Input should be greater")
     assert refuses(bench, "--summary") == f"leaner sweep: {Path('out/results.csv')}: no run has ended yet"
 
 
@@ -615,7 +618,7 @@ def test_another_grid_is_refused(bench, changes):
         patch.setattr(sweep.Sweep, "run", lambda self: self._run_all([runs.Run("tune", BASE, 0, 1e-3)]))
         patch.setattr(sweep, "show", lambda summary: None)
         with pytest.raises(SystemExit):
-            sweep.main(["grid.yaml"])
+            leaner("sweep", "grid.yaml")
     bench.calls()
     before = (bench.output / "grid.yaml").read_text()
     for words in ([], ["--summary"]):
@@ -797,12 +800,25 @@ def test_a_summary_under_way(bench, capsys):
     assert bench.summary()[LEAN]["difference"] is not None
     Path("grid.yaml").write_text(yaml.safe_dump({**bench.grid, "learning_rates": [1e-3, 1e-2],
                                                  "tuning": {"seed": 0, "holdout": 1}}))  # fmt: skip
-    sweep.main(["grid.yaml", "--summary"])
+    leaner("sweep", "grid.yaml", "--summary")
     assert bench.summary()[LEAN]["notes"] == ["the tuning is not finished"] and bench.summary()[LEAN]["n"] == 0
     assert "None" not in capsys.readouterr().out.splitlines()[0]
 
 
-def test_the_module_is_a_command():
-    words = [sys.executable, "-m", "modeling_leaner.training.experiments.sweep", "none.yaml"]
-    process = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert process.returncode == 1 and process.stderr.startswith("leaner sweep: none.yaml: no YAML file")
+def test_a_missing_file_has_no_grid():
+    with pytest.raises(GridError, match="none.yaml: no YAML file: .Errno 2. No such file or directory: 'none.yaml'"):
+        load_grid(Path("none.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "line"),
+    [
+        ("modeling_leaner", ["sweep", "none.yaml"], "leaner sweep: none.yaml: no such grid file\n"),
+        ("modeling_leaner.training.train", ["none", "--shape", "vit/nano"], "leaner train: none: no such recipe file"),
+        ("modeling_leaner.training.train", ["--shape", "vit/nano"], "leaner train: task: missing; give it in the"),
+    ],
+)
+def test_modules_are_commands(module, words, line):
+    """The second is what sweeps, torchrun and accelerate start."""
+    process = subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True, check=False)
+    assert process.returncode == 1 and process.stderr.startswith(line) and process.stderr.count("\n") == 1

@@ -7,14 +7,25 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import get_args, get_type_hints
 
 import pytest
+from command import leaner
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modeling_leaner.training.data import builtin as data
-from modeling_leaner.training.data.tokenizer import MAX_ALPHABET, TOKENIZER_KINDS, main, train_tokenizer
+from modeling_leaner.training.data.tokenizer import (
+    MAX_ALPHABET,
+    SPECIAL_TOKENS,
+    TOKENIZER_KINDS,
+    TextSource,
+    train_tokenizer,
+    write_tokenizer,
+)
 from transformers import AutoTokenizer
+
+from modeling_leaner.cli import training
 
 
 TEXTS = [
@@ -209,10 +220,10 @@ def sources(monkeypatch):
 
 @pytest.mark.parametrize("kind", TOKENIZER_KINDS)
 @pytest.mark.parametrize("streaming", [False, True])
-def test_main(kind, streaming, sources, tmp_path, capsys):
+def test_command(kind, streaming, sources, tmp_path, capsys):
     output = tmp_path / "deep" / "out"
     arguments = ["--kind", kind, "--vocab_size", "600", "--max_length", "77", "--data_files", "a.txt", "b.txt"]
-    main([*arguments, "--output_dir", str(output), *(["--streaming"] if streaming else [])])
+    leaner("tokenizer", *arguments, "--output_dir", output, *(["--streaming"] if streaming else []))
     assert sources == [(None, "train", None, ["a.txt", "b.txt"], streaming)]
     tokenizer = AutoTokenizer.from_pretrained(output)
     assert tokenizer.model_max_length == 77 and tokenizer.cls_token == "[CLS]"
@@ -225,37 +236,53 @@ def test_main(kind, streaming, sources, tmp_path, capsys):
     assert [path.name for path in output.parent.iterdir()] == ["out"]
 
 
-def test_main_reads_the_rows_asked_for(sources, tmp_path, capsys):
+def test_command_reads_the_rows_asked_for(sources, tmp_path, capsys):
     common = ["--kind", "words", "--family", "gpt", "--max_rows", "1"]
     data_options = ["--dataset", "some/text", "--dataset_config", "small", "--split", "validation"]
-    main([*common, *data_options, "--output_dir", str(tmp_path / "out")])
+    leaner("tokenizer", *common, *data_options, "--output_dir", tmp_path / "out")
     assert sources == [("some/text", "validation", "small", None, False)]
     assert set(AutoTokenizer.from_pretrained(tmp_path / "out").get_vocab()) == {"<|endoftext|>", *TEXTS[0].split()}
     assert "on the first 1 texts" in capsys.readouterr().out
-    main([*common, "--text_column", "title", "--output_dir", str(tmp_path / "titles")])
+    leaner("tokenizer", *common, "--text_column", "title", "--output_dir", tmp_path / "titles")
     assert len(AutoTokenizer.from_pretrained(tmp_path / "titles")) == 2
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "message"),
     [
-        (["--kind", "word"], ValueError, "unknown kind 'word', .* did you mean words"),
-        (["--kind", "words", "--family", "vit"], ValueError, "unknown family 'vit'"),
-        (["--kind", "words", "--text_column", "body"], ValueError, "no column 'body', the data has text, title"),
-        (["--kind", "words", "--text_column", "body", "--streaming"], ValueError, "the data has text, title"),
-        (["--kind", "words", "--vocab_size", "9"], ValueError, "vocab_size=9 is too small"),
+        (["--text_column", "body"], "no column 'body', the data has text, title"),
+        (["--text_column", "body", "--streaming"], "no column 'body', the data has text, title"),
+        (["--vocab_size", "9"], "vocab_size=9 is too small"),
     ],
 )
-def test_main_refuses(arguments, error, message, sources, tmp_path):
-    with pytest.raises(error, match=message):
-        main([*arguments, "--dataset", "x", "--output_dir", str(tmp_path / "out")])
+def test_command_refuses(arguments, message, sources, tmp_path):
+    with pytest.raises(SystemExit, match=f"^leaner tokenizer: {message}"):
+        leaner("tokenizer", "--kind", "words", *arguments, "--dataset", "x", "--output_dir", tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_main_leaves_nothing_half_written(sources, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"kind": "word"}, "unknown kind 'word', .* did you mean words"),
+        ({"kind": "words", "family": "vit"}, "unknown family 'vit'"),
+    ],
+)
+def test_unknown_choices(choice, message, sources, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        write_tokenizer(tmp_path / "out", TextSource("x"), **choice)
+    assert not sources and not list(tmp_path.iterdir())  # refused before any data was read
+
+
+def test_choices_of_the_command():
+    hints = get_type_hints(training.tokenizer)
+    assert get_args(hints["kind"]) == TOKENIZER_KINDS and get_args(hints["family"]) == tuple(SPECIAL_TOKENS)
+
+
+def test_command_leaves_nothing_half_written(sources, tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
-    with pytest.raises(FileExistsError, match="there exists already"):
-        main(["--kind", "words", "--dataset", "x", "--output_dir", str(tmp_path / "there")])
+    with pytest.raises(SystemExit, match="there exists already"):
+        leaner("tokenizer", "--kind", "words", "--dataset", "x", "--output_dir", tmp_path / "there")
     assert not sources  # refused before any data was read
 
     def broken(self, folder, **_):
@@ -264,6 +291,6 @@ def test_main_leaves_nothing_half_written(sources, tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr("transformers.TokenizersBackend.save_pretrained", broken)
-    with pytest.raises(OSError, match="disk full"):
-        main(["--kind", "words", "--dataset", "x", "--output_dir", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match="disk full"):
+        leaner("tokenizer", "--kind", "words", "--dataset", "x", "--output_dir", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]

@@ -12,11 +12,12 @@ import pytest
 import torch
 import transformers
 import yaml
+from command import leaner
 from datasets import ClassLabel, Dataset, Features, Sequence, Value
-from modeling_leaner.training import evaluate, train
+from modeling_leaner.training import train
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.running import run_folder
+from modeling_leaner.training.running import evaluation, run_folder
 from modeling_leaner.training.running.trainer import LeanTrainer, whole_checkpoints
 from modeling_leaner.training.settings import arguments as settings
 from safetensors import SafetensorError
@@ -375,15 +376,14 @@ def test_unfit_weights_are_refused(run, tmp_path, capsys, spoil, message):
     tensors = load_file(folder / "model.safetensors")
     halves = {name: tensor.bfloat16() for name, tensor in tensors.items()}
     save_file(halves, folder / "model.safetensors", metadata={"format": "pt"})
-    assert evaluate.evaluate(str(folder), ["--hardware", "cpu"])["rows"] == 24
+    assert evaluation.evaluate(str(folder), ["--hardware", "cpu"])["rows"] == 24
     name = "model.layers.1.mlp.up.weight" if "model.layers.1.mlp.up.weight" in tensors else sorted(tensors)[3]
     save_file({**tensors, name: spoil(tensors[name])}, folder / "model.safetensors", metadata={"format": "pt"})
     refused(run(*CLASSIFY, rows, shape=str(folder)), name, message)
     with pytest.raises(SystemExit) as end:
-        evaluate.main([str(folder)])
-    assert end.value.code == 1
-    said = capsys.readouterr().err
-    assert name in said and message in said and "Traceback" not in said
+        leaner("evaluate", folder)
+    assert end.value.code in capsys.readouterr().err.splitlines()  # status 1
+    assert name in end.value.code and message in end.value.code
 
 
 def test_outputs_that_are_not_finite(run, tmp_path, capsys):
@@ -391,7 +391,7 @@ def test_outputs_that_are_not_finite(run, tmp_path, capsys):
     tensors = {name: tensor * 1e30 for name, tensor in load_file(folder / "model.safetensors").items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(SystemExit):
-        evaluate.main([str(folder)])
+        leaner("evaluate", folder)
     assert "outputs are not finite" in capsys.readouterr().err
 
 
@@ -435,11 +435,11 @@ def test_evaluation_of_labels_of_another_kind(run, tmp_path, capsys):
     _, _, folder = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2))
     labelled(24, 0, ("sentence",), 0).to_parquet(tmp_path / "numbers.parquet")
     with pytest.raises(SystemExit):
-        evaluate.main([str(folder), "--data", f"validation={tmp_path / 'numbers.parquet'}"])
+        leaner("evaluate", folder, "--data", f"validation={tmp_path / 'numbers.parquet'}")
     assert "label: not what" in capsys.readouterr().err
     for option in ("--shape", "--output_dir"):
         with pytest.raises(SystemExit):
-            evaluate.main([str(folder), option, "x"])
+            leaner("evaluate", folder, option, "x")
         assert f"{option[2:]}: not for evaluate" in capsys.readouterr().err
 
 
@@ -478,7 +478,7 @@ def test_other_data_are_evaluated_whole(run, tmp_path, capsys):
     labelled(37, 3, ("sentence",), 2).to_csv(tmp_path / "other.csv")
     for data in (f"validation={tmp_path / 'other.csv'}", str(tmp_path / "other.csv")):
         capsys.readouterr()
-        evaluate.main([str(folder), "--data", data])
+        leaner("evaluate", folder, "--data", data)
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == 37
 
 
@@ -577,7 +577,7 @@ def test_a_head_that_was_never_trained_is_not_evaluated(run, capsys):
     labelled(12, 0, ("sentence",), 2).to_parquet(folder / "rows.parquet")
     with pytest.raises(SystemExit):
         data = ["--data", f"validation={folder / 'rows.parquet'}", "--text_column", "sentence"]
-        evaluate.main([str(folder), "--task", "sequence-classification", *data])
+        leaner("evaluate", folder, "--task", "sequence-classification", *data)
     assert "no trained classifier" in capsys.readouterr().err
 
 
@@ -591,7 +591,7 @@ def test_labels_go_by_name(run, tmp_path, capsys):
         other = Dataset.from_dict({"sentence": rows["sentence"][:], "label": texts})
         other.cast_column("label", ClassLabel(names=names)).to_parquet(tmp_path / "other.parquet")
         capsys.readouterr()
-        evaluate.main([str(folder), "--data", f"validation={tmp_path / 'other.parquet'}"])
+        leaner("evaluate", folder, "--data", f"validation={tmp_path / 'other.parquet'}")
         accuracies.append(json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]["eval_accuracy"])
     assert accuracies[0] == accuracies[1] != 0.5
 
@@ -688,8 +688,8 @@ def test_every_training_argument_can_be_set():
 def test_evaluate_refuses(tmp_path, capsys):
     for model, message in ((tmp_path, "no model.safetensors"), ("nobody/nothing", "nobody/nothing")):
         with pytest.raises(SystemExit) as end:
-            evaluate.main([str(model), "--task", "causal-lm", "--dataset", "python-docs"])
-        assert end.value.code == 1 and message in capsys.readouterr().err
+            leaner("evaluate", model, "--task", "causal-lm", "--dataset", "python-docs")
+        assert capsys.readouterr().err == f"{end.value.code}\n" and message in end.value.code
 
 
 @pytest.mark.parametrize("family", ["vit", "bert", "gpt"])
@@ -713,7 +713,7 @@ def test_transformers_own_model_by_the_same_recipe(run, family, monkeypatch):
     results = json.loads((folder / "results.json").read_text())
     assert results["architecture"].startswith("Lean") and len(results["condition"]["end"]) == 2
     assert results["recipe"]["implementation"] == "transformers"
-    again = evaluate.evaluate(str(folder), ["--hardware", "cpu"])["metrics"]
+    again = evaluation.evaluate(str(folder), ["--hardware", "cpu"])["metrics"]
     assert again == pytest.approx(results["metrics"], rel=1e-4, abs=1e-5)
 
 

@@ -32,7 +32,6 @@ from .running.preparation import prepare, split_name
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
 from .running.trainer import LeanTrainer, scores, whole_checkpoints
 from .settings.arguments import RecipeArguments, parse
-from .settings.help import train_help
 from .tasks.tasks import Task
 
 
@@ -315,15 +314,17 @@ def resume_command(recipe: str | None, options: list[str]) -> str:
     return shlex.join([*words, "--resume"])
 
 
-def main(argv: list[str] | None = None) -> None:
-    """The command; leaves the process with status 1 after one line on stderr where something is wrong."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    if not words or words[0] in ("-h", "--help"):
-        print(train_help())
-        return
-    recipe = None
-    if not words[0].startswith("--"):
-        recipe = words.pop(0)
+def train(recipe: str | None, words: list[str]) -> None:
+    """Trains a shape by a recipe, or continues a run, and prints how it ended.
+
+    Args:
+        recipe: its name or file; None where `words` say all.
+        words: the settings that win over the recipe's, such as `["--shape", "vit/nano", "--seed", "2"]`.
+
+    Raises:
+        ValueError: one line that says what is wrong.
+        SystemExit: with status 130, where the run was interrupted.
+    """
     folder = None
     try:
         arguments = parse(recipe, words, needed=NEEDED)
@@ -333,13 +334,24 @@ def main(argv: list[str] | None = None) -> None:
         print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
         raise SystemExit(130) from None
     except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-        print(f"leaner train: {explain(error, folder)}", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise ValueError(explain(error, folder)) from error
     if results is None and arguments.process_index == 0:
         raise SystemExit(130)
     if results is not None:
         print_results(results, arguments.output_dir)
 
 
+def main(words: list[str]) -> None:
+    """`python -m modeling_leaner.training.train RECIPE --key value ...`: one process of `leaner train`."""
+    recipe = None
+    if words and not words[0].startswith("--"):
+        recipe, *words = words
+    try:
+        train(recipe, words)
+    except ValueError as error:
+        print(f"leaner train: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

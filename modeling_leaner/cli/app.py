@@ -15,9 +15,10 @@ from rich.console import Console
 
 from .. import __version__
 from ..registry import check_family, check_shape
-from .errors import Command, CommandGroup
+from .command import Command, dashed
+from .errors import CommandGroup
 from .lazy import library
-from .training import add_training_commands
+from .training import commands
 
 
 SHAPES = "Shapes"  # panel of the help
@@ -26,16 +27,11 @@ HELP = """The LeanViT, LeanBERT and LeanGPT model family.
 Options may be written --two-words or --two_words."""
 
 
-def dashed(name: str) -> str:
-    """An option as it is declared here: `--head_dim` is `--head-dim`."""
-    return name.replace("_", "-")
-
-
 app = typer.Typer(
     cls=CommandGroup,
     add_completion=False,
     help=HELP,
-    context_settings={"token_normalize_func": dashed},
+    context_settings={"token_normalize_func": dashed, "help_option_names": ["--help", "-h"]},
 )
 
 
@@ -176,7 +172,7 @@ def slim(
     command.run(command.Options(**options))
 
 
-add_training_commands(app)
+app.add_typer(commands)
 
 
 if __name__ == "__main__":

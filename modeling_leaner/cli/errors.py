@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 
@@ -41,15 +41,3 @@ class CommandGroup(TyperGroup):
         except (ValueError, OSError) as error:
             print_error(context.invoked_subcommand, str(error))
             raise typer.Exit(1) from error
-
-
-class Command(TyperCommand):
-    """A command that refuses an option that is given twice, of which typer would silently take the last."""
-
-    def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
-        _, _, given = self.make_parser(context).parse_args(args=list(args))
-        for option in given:
-            once = isinstance(option, TyperOption) and not option.multiple
-            if once and given.count(option) > 1:
-                context.fail(f"{option.opts[0]}: given twice on the command line")
-        return super().parse_args(context, args)

@@ -5,7 +5,6 @@ values, as in Long Range Arena's text task), `words` (whole words between spaces
 The same texts give the same tokenizer, byte for byte, on any number of threads.
 """
 
-import argparse
 import itertools
 import os
 import sys
@@ -20,8 +19,6 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import TokenizersBackend
 
 from modeling_leaner.support.suggest import did_you_mean
-
-from ..settings.repeated import CommandParser
 
 
 TOKENIZER_KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
@@ -245,27 +242,35 @@ class TextColumn:
         return itertools.islice((text for batch in batches for text in batch[self.column]), self.limit)
 
 
-def read_texts(options: argparse.Namespace) -> TextColumn:
-    """The texts that the data options name.
+@dataclass(frozen=True)
+class TextSource:
+    """Where the texts of `leaner tokenizer` come from, as its options say."""
 
-    Raises:
-        ValueError: the data has no such column; the message lists those that exist.
-    """
-    from .sources import load_split
+    dataset: str | None = None
+    dataset_config: str | None = None
+    data_files: list[str] | None = None
+    split: str = "train"
+    text_column: str = "text"
+    max_rows: int | None = None
+    streaming: bool = False
 
-    rows = load_split(
-        options.dataset,
-        options.split,
-        dataset_config=options.dataset_config,
-        data_files=options.data_files,
-        streaming=options.streaming,
-    )
-    names = rows.column_names
-    if not names:  # as of a stream that does not know its columns
-        names = list(next(iter(rows), {}))
-    if options.text_column not in names:
-        raise ValueError(f"no column {options.text_column!r}, the data has {', '.join(names) or 'no columns'}")
-    return TextColumn(rows, options.text_column, options.max_rows)
+    def read(self) -> TextColumn:
+        """The texts. Raises ValueError where the data has no such column, and lists those that exist."""
+        from .sources import load_split
+
+        rows = load_split(
+            self.dataset,
+            self.split,
+            dataset_config=self.dataset_config,
+            data_files=self.data_files,
+            streaming=self.streaming,
+        )
+        names = rows.column_names
+        if not names:  # as of a stream that does not know its columns
+            names = list(next(iter(rows), {}))
+        if self.text_column not in names:
+            raise ValueError(f"no column {self.text_column!r}, the data has {', '.join(names) or 'no columns'}")
+        return TextColumn(rows, self.text_column, self.max_rows)
 
 
 def save_whole(tokenizer: TokenizersBackend, output: Path) -> None:
@@ -284,39 +289,30 @@ def tokens_per_byte(tokenizer: TokenizersBackend, texts: Iterable[str]) -> float
     return sum(map(len, encodings)) / sum(len(text.encode()) for text in texts)
 
 
-def main(argv: list[str]) -> None:
-    """`leaner tokenizer`: trains a tokenizer on a column of a data set and saves it.
+def write_tokenizer(
+    output_dir: Path,
+    source: TextSource,
+    kind: str,
+    vocab_size: int = 8192,
+    max_length: int = 512,
+    family: str = "bert",
+) -> None:
+    """Trains a tokenizer on the texts of a source, saves it, and prints what it is.
 
     Raises:
-        ValueError: what `train_tokenizer` or `read_texts` refuses.
+        ValueError: what `train_tokenizer` or `TextSource` refuses.
         FileExistsError: the output folder exists.
     """
-    parser = CommandParser("leaner tokenizer", description="Train a tokenizer on a column of text.")
-    parser.add_argument("--kind", required=True, help=" | ".join(TOKENIZER_KINDS))
-    parser.add_argument("--family", default="bert", help=f"{' | '.join(SPECIAL_TOKENS)}: the special tokens")
-    parser.add_argument("--vocab_size", type=int, default=8192, help="tokens at most, special tokens included")
-    parser.add_argument("--max_length", type=int, default=512, help="tokens of the longest input")
-    parser.add_argument("--output_dir", type=Path, required=True, help="folder to write; it must not exist")
-    parser.add_argument("--dataset", help="name of built-in data, or a Hub id")
-    parser.add_argument("--dataset_config", help="configuration of a Hub data set")
-    parser.add_argument(
-        "--data_files", nargs="+", help="local data: a folder, or files, also split=FILE (parquet, json, csv, text)"
-    )
-    parser.add_argument("--split", default="train")
-    parser.add_argument("--text_column", default="text")
-    parser.add_argument("--max_rows", type=int, help="read only the first rows")
-    parser.add_argument("--streaming", action="store_true", help="read as a stream, without preparing a copy on disk")
-    options = parser.parse_args(argv)
-    check_choice("kind", options.kind, TOKENIZER_KINDS)  # before anything is downloaded
-    check_choice("family", options.family, tuple(SPECIAL_TOKENS))
-    if options.output_dir.exists():
-        raise FileExistsError(f"{options.output_dir} exists already")
-    texts = read_texts(options)
-    tokenizer = train_tokenizer(texts, options.kind, options.vocab_size, options.max_length, options.family)
+    check_choice("kind", kind, TOKENIZER_KINDS)  # before anything is downloaded
+    check_choice("family", family, tuple(SPECIAL_TOKENS))
+    if output_dir.exists():
+        raise FileExistsError(f"{output_dir} exists already")
+    texts = source.read()
+    tokenizer = train_tokenizer(texts, kind, vocab_size, max_length, family)
     sample = list(itertools.islice(texts, 1000))
-    save_whole(tokenizer, options.output_dir)
+    save_whole(tokenizer, output_dir)
     rate = tokens_per_byte(tokenizer, sample)
     print(
-        f"{options.output_dir}: {options.kind}, {len(tokenizer):,} tokens, "
+        f"{output_dir}: {kind}, {len(tokenizer):,} tokens, "
         f"{rate:.3f} tokens per byte on the first {len(sample):,} texts"
     )

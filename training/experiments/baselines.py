@@ -11,10 +11,9 @@ fitted on the grid's training rows and scored on its held-out rows by the task's
   sees it. A second bigram is fitted on as many rows as the run was trained on.
 """
 
-import argparse
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from ..running.evaluation import load
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments, parse
 from ..tasks.tasks import ImageClassification, LanguageModelling, MaskedLM, SequenceClassification, Task
+from .branches import data_words
 from .grid import Grid, GridError, load_grid
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
@@ -261,27 +261,24 @@ def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
     return guesses_on(arguments, task, train, held_out)
 
 
-def main(argv: list[str]) -> None:
-    """The command; status 1 after one line where the rows cannot be had."""
-    parser = argparse.ArgumentParser(prog="leaner guesses", description=__doc__.split("\n")[0])
-    parser.add_argument("grid", type=Path, help="the grid file, YAML")
-    parser.add_argument("--data_files", nargs="+", default=[], help="a local copy of the recipe's dataset")
-    options = parser.parse_args(argv)
+def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:
+    """Scores the guesses on the task of a grid's file, writes them beside the grid's rows and prints them.
+
+    Where the grid's weights are published, `row_errors` are measured and written, too.
+
+    Raises:
+        ValueError, OSError: the grid is refused, its rows cannot be had, or no guess is known for its task.
+    """
     logging.set_verbosity_error()
-    try:
-        grid = load_grid(options.grid)
-        words = []
-        if options.data_files:
-            words = ["--data_files", *options.data_files]
-        guesses = guesses_of_grid(grid, words)
-        if guesses is None:
-            raise GridError(f"{options.grid}: no simple guess is known for its task and metric")
-        write_json(grid.path(GUESSES), guesses)
-        errors = row_errors(grid, words, Path("model_cards"))
-        if errors:
-            write_json(grid.path(ROW_ERRORS), errors)
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"leaner guesses: {' '.join(str(error).split())}") from error
-    for guess in guesses:
+    grid = load_grid(file)
+    words = data_words(data_files)
+    scored = guesses_of_grid(grid, words)
+    if scored is None:
+        raise GridError(f"{file}: no simple guess is known for its task and metric")
+    write_json(grid.path(GUESSES), scored)
+    errors = row_errors(grid, words, Path("model_cards"))
+    if errors:
+        write_json(grid.path(ROW_ERRORS), errors)
+    for guess in scored:
         print(f"{guess['name']}: {guess['value']:.4f}")
     print(grid.path(GUESSES))

@@ -72,6 +72,13 @@ def words_of(settings: dict[str, object]) -> list[str]:
     return words
 
 
+def data_words(data_files: Sequence[str]) -> list[str]:
+    """The files or folders of a local copy of the data as words of a command line; none where there is no copy."""
+    if not data_files:
+        return []
+    return ["--data_files", *data_files]
+
+
 def recipe_of(grid: Grid, shape: str) -> RecipeArguments:
     """The recipe with the grid's own overrides, for any phase. Raises GridError where they are refused."""
     try:

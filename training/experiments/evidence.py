@@ -58,11 +58,11 @@ def baseline_of(evidence: dict[str, Any]) -> dict[str, Any]:
 
 
 def kind(cell: dict[str, Any], evidence: dict[str, Any]) -> str | None:
-    """How a cell differs from the baseline, one of KINDS; None for any other difference."""
+    """How a cell differs from the baseline, one of KINDS, where more heads are twice as many; None for any other."""
     base = baseline_of(evidence)
     if cell["width"] != base["width"] or cell["mlp"] != base["mlp"]:
         return None
-    if cell["heads"] < base["heads"] or cell["layers"] > base["layers"]:
+    if cell["heads"] not in (base["heads"], 2 * base["heads"]) or cell["layers"] > base["layers"]:
         return None
     more_heads = cell["heads"] > base["heads"]
     fewer_layers = cell["layers"] < base["layers"]

@@ -22,7 +22,6 @@ from modeling_leaner.support.documents import write_json
 from ..running.environment import environment, machine_name
 from ..running.loading import resized, with_fields
 from ..running.timing import take_turns
-from ..settings.repeated import CommandParser
 from ..tasks.registry import TASKS
 from .grid import Grid, GridError, load_grid
 from .runs import settings
@@ -98,27 +97,22 @@ def measure(
     }
 
 
-def main(argv: list[str]) -> None:
-    """The command; status 1 after one line where the grid is refused."""
-    parser = CommandParser(prog="leaner latency", description=__doc__.split("\n")[0])
-    parser.add_argument("grid", type=Path, help="the grid file, YAML")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    options = parser.parse_args(argv)
-    try:
-        if options.rounds < 1:
-            raise ValueError(f"--rounds: expected a number from 1, got {options.rounds}")
-        grid = load_grid(options.grid)
-        if grid.overrides is not None and grid.overrides.get("implementation") == "transformers":
-            raise GridError(f"{options.grid}: implementation: this family's models are timed, transformers' are not")
-        built = models(grid)
-        length = length_of(grid)
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"leaner latency: {' '.join(str(error).split())}") from error
+def measure_grid(file: Path, rounds: int = ROUNDS) -> None:
+    """Measures the shapes of a grid's file, writes latency.json beside the grid's rows and prints the medians.
+
+    Raises:
+        ValueError, OSError: the grid is refused.
+    """
+    grid = load_grid(file)
+    if grid.overrides is not None and grid.overrides.get("implementation") == "transformers":
+        raise GridError(f"{file}: implementation: this family's models are timed, transformers' are not")
+    built = models(grid)
+    length = length_of(grid)
     shapes: dict[str, dict] = {shape: {} for shape in built}
     for batch in BATCHES:
-        for shape, timing in measure(built, batch, length, options.rounds).items():
+        for shape, timing in measure(built, batch, length, rounds).items():
             shapes[shape][str(batch)] = timing
-    document = {"length": length, "rounds": options.rounds, "shapes": shapes, "environment": environment()}
+    document = {"length": length, "rounds": rounds, "shapes": shapes, "environment": environment()}
     grid.path("").mkdir(parents=True, exist_ok=True)
     write_json(grid.path(FILE), document)
     for shape, timings in shapes.items():

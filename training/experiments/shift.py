@@ -1,4 +1,4 @@
-"""`python -m modeling_leaner.training.experiments.shift ONE.yaml OTHER.yaml`: by how much a pair's difference shifts.
+"""`leaner shift ONE.yaml OTHER.yaml`: by how much a pair's difference shifts.
 
 For two grids that differ in one setting, such as the precision: each contrast's difference in the first grid minus
 that in the second, seed by seed. The last line is one JSON document.
@@ -8,7 +8,6 @@ import json
 import sys
 from pathlib import Path
 
-from ..settings.repeated import CommandParser
 from .comparison import cells_of, paired_statistics
 from .grid import Grid, GridError, load_grid
 from .runs import read_rows, tune
@@ -58,19 +57,9 @@ def shifts(one: Grid, other: Grid) -> list[dict[str, object]]:
     return shifted
 
 
-def main(argv: list[str]) -> None:
-    """The command; status 1 after one line where there is nothing to compare."""
-    parser = CommandParser(prog="shift", description=__doc__.split("\n")[0])
-    parser.add_argument("grids", nargs=2, type=Path, help="two grid files, YAML")
-    try:
-        one, other = map(load_grid, parser.parse_args(argv).grids)
-        shifted = shifts(one, other)
-    except GridError as error:
-        raise SystemExit(f"shift: {error}") from error
+def compare(one: Path, other: Path) -> None:
+    """Prints the shifts between the grids of two files. Raises GridError as `load_grid` and `shifts` do."""
+    shifted = shifts(load_grid(one), load_grid(other))
     for row in shifted:
         print(f"{row['shape']} − {row['minus']}: {row['shift']:+.4f} over seeds {row['seeds']}", file=sys.stderr)
     print(json.dumps(shifted))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -17,7 +17,6 @@ from modeling_leaner.support.documents import write_json
 
 from ..running.environment import environment
 from ..running.timing import take_turns
-from ..settings.repeated import CommandParser
 from . import latency
 from .branches import recipe_of, step_of
 from .curves import STEP_SECONDS
@@ -76,26 +75,17 @@ def measure(grid: Grid, rounds: int = ROUNDS) -> dict[str, dict[str, object]]:
     }
 
 
-def main(argv: list[str]) -> None:
-    """The command; status 1 after one line where the grid is refused."""
-    parser = CommandParser(prog="leaner step-time", description=__doc__.split("\n")[0])
-    parser.add_argument("grid", type=Path, help="the grid file, YAML")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    options = parser.parse_args(argv)
-    try:
-        if options.rounds < 1:
-            raise GridError(f"--rounds: expected a number from 1, got {options.rounds}")
-        grid = load_grid(options.grid)
-        shapes = measure(grid, options.rounds)
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"leaner step-time: {' '.join(str(error).split())}") from error
+def measure_grid(file: Path, rounds: int = ROUNDS) -> None:
+    """`measure` of a grid's file; writes step_seconds.json beside the grid's rows and prints the medians.
+
+    Raises:
+        ValueError, OSError: the grid is refused.
+    """
+    grid = load_grid(file)
+    shapes = measure(grid, rounds)
     grid.path("").mkdir(parents=True, exist_ok=True)
-    document = {"rounds": options.rounds, "shapes": shapes, "environment": environment()}
+    document = {"rounds": rounds, "shapes": shapes, "environment": environment()}
     write_json(grid.path(STEP_SECONDS), document)
     for shape, timing in shapes.items():
         print(f"{shape}: {timing['seconds'] * 1e3:.1f} ms a step", file=sys.stderr)
     print(grid.path(STEP_SECONDS))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

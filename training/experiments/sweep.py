@@ -26,7 +26,7 @@ from filelock import lock_descriptor
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
-from ..settings.repeated import CommandParser
+from .branches import data_words
 from .comparison import show, summarise
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
 from .runs import (
@@ -243,51 +243,42 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row
     return sweep.rows
 
 
-def main(argv: list[str]) -> None:
-    """The command `leaner sweep`; see the module's docstring.
+def sweep(
+    file: Path,
+    jobs: int = 1,
+    data_files: Sequence[str] = (),
+    output_dir: Path | None = None,
+    summary: bool = False,
+) -> bool:
+    """Runs the grid of a file, then compares its shapes: writes summary.json and prints it.
+
+    Args:
+        jobs: runs at the same time.
+        data_files: a local copy of the recipe's dataset.
+        output_dir: in place of the grid's.
+        summary: only compare the runs that are there.
+
+    Returns:
+        Whether all runs to be reported have finished; True with `summary`.
 
     Raises:
-        SystemExit: 1 and one line where the grid is refused, 1 where a reported run failed, 130 when interrupted.
+        ValueError: the grid is refused, or what lies beside its rows is.
+        KeyboardInterrupt: interrupted, once the processes under way have ended.
     """
-    parser = CommandParser(prog="leaner sweep", description="Shapes × seeds × learning rates, one recipe.")
-    parser.add_argument("grid", type=Path, help="the grid file, YAML")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; they share the machine's cores")
-    parser.add_argument("--data_files", nargs="+", help="a local copy of the recipe's dataset, as of leaner train")
-    parser.add_argument("--output_dir", help="in place of the grid's; a new folder trains all anew")
-    parser.add_argument(
-        "--summary", action="store_true", help="only summarise the runs that are there; grid.yaml and summary.json"
-    )
-    options = parser.parse_args(argv)
-    try:
-        if options.jobs < 1:
-            raise GridError(f"--jobs: expected a number from 1, got {options.jobs}")
-        grid = load_grid(options.grid)
-        if options.output_dir:
-            grid = replace(grid, output_dir=options.output_dir)
-        check_grid(grid)
-        if options.summary:
-            rows = read_rows(grid.path("results.csv"))
-            check_unchanged(grid, rows.values())
-            if not rows:
-                raise GridError(f"{grid.path('results.csv')}: no run has ended yet")
-            write_grid(grid)  # what no run depends on, such as data and publish, may have changed
-        else:
-            local = []
-            if options.data_files:
-                local = ["--data_files", *options.data_files]
-            rows = run_sweep(grid, options.jobs, local)
-        summary = summarise(grid, rows)
-    except ValueError as error:  # of the grid, or of what lies beside its rows
-        raise SystemExit(f"leaner sweep: {error}") from error
-    except KeyboardInterrupt:
-        print("leaner sweep: interrupted; the same command continues where the runs stopped", file=sys.stderr)
-        raise SystemExit(130) from None
-    write_json(grid.path("summary.json"), summary)
-    show(summary)
+    grid = load_grid(file)
+    if output_dir is not None:
+        grid = replace(grid, output_dir=str(output_dir))
+    check_grid(grid)
+    if summary:
+        rows = read_rows(grid.path("results.csv"))
+        check_unchanged(grid, rows.values())
+        if not rows:
+            raise GridError(f"{grid.path('results.csv')}: no run has ended yet")
+        write_grid(grid)  # what no run depends on, such as data and publish, may have changed
+    else:
+        rows = run_sweep(grid, jobs, data_words(data_files))
+    comparison = summarise(grid, rows)
+    write_json(grid.path("summary.json"), comparison)
+    show(comparison)
     finished = {run for run, row in rows.items() if row["status"] == "finished"}
-    if not options.summary and not finished.issuperset(planned(grid, tune(grid, rows).best)):
-        raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return summary or finished.issuperset(planned(grid, tune(grid, rows).best))

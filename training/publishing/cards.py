@@ -4,9 +4,8 @@ A published folder's results.json holds `evidence`, the cells of its grid; its c
 what was not tested, the data and their terms. The text is that of `templates/`, the sentences those of wording.py.
 """
 
-import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -257,23 +256,20 @@ def write_card(folder: Path) -> None:
     write_bytes(folder / "README.md", text.encode())
 
 
-def main(argv: list[str]) -> None:
-    """The command; status 1 and one line for a folder that does not hold together."""
+def write_cards(folders: Sequence[Path]) -> None:
+    """`write_card` of each folder, or where none is given of all published ones, and their index; prints the files.
+
+    Raises:
+        ValueError, OSError: a folder does not hold together.
+    """
     from .index import write_index
 
-    about = "Write README.md from config.json and results.json; without a folder, all published ones and the index."
-    parser = argparse.ArgumentParser(prog="leaner card", description=about)
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="a run folder or a published one")
-    given = parser.parse_args(argv).folders
     cards = Path("model_cards")
-    try:
-        folders = given
-        if not given:
-            folders = sorted(path.parent for path in cards.glob("*/results.json"))
-        for folder in folders:
-            write_card(folder)
-            print(folder / "README.md")
-        if not given:
-            print(write_index(cards))
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"leaner card: {' '.join(str(error).split())}") from error
+    written = folders
+    if not folders:
+        written = sorted(path.parent for path in cards.glob("*/results.json"))
+    for folder in written:
+        write_card(folder)
+        print(folder / "README.md")
+    if not folders:
+        print(write_index(cards))

@@ -124,6 +124,8 @@ def later_seeds(grids: Grids) -> str | None:
         seeds = [str(seed) for seed in evidence["seeds"] if seed not in FIRST_SEEDS]
         if len(evidence["seeds"]) < MIN_PAIRS or evidence["margin"] is None:
             continue
+        if not any(seed in FIRST_SEEDS for seed in evidence["seeds"]):  # all of its seeds were planned at once
+            continue
         base = baseline_of(evidence)["values"]
         for cell in evidence["cells"]:
             if cell["shape"] == evidence["baseline"] or not all(seed in cell["values"] for seed in seeds):
@@ -203,7 +205,12 @@ def conditioning(grids: Grids) -> str | None:
 
 
 def pairs_by_heads(known: Known) -> Iterator[tuple[Row, Row]]:
-    """The finished runs of each seed with fewer and with more heads, where both have κ before and after training."""
+    """The finished runs of each seed with fewer and with twice the heads, where both have κ before and after training.
+
+    None of a grid that is under way, before a run of its baseline.
+    """
+    if baseline_of(known.evidence)["n"] == 0:
+        return
     cells = {kind(cell, known.evidence): cell for cell in known.evidence["cells"]}
     for few, many in (("baseline", "more heads"), ("fewer layers", "both")):
         if few not in cells or many not in cells:

@@ -10,7 +10,7 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,13 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from ..data.sources import load_evaluation, load_training
 from ..experiments.baselines import guesses
+from ..experiments.branches import data_words
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
 from ..experiments.guesses import GUESSES
 from ..experiments.runs import read_rows, reported, tune
 from ..running.evaluation import load
-from ..settings.repeated import CommandParser
 from ..tasks.tasks import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
@@ -271,24 +271,15 @@ def publish_grid(file: Path, words: list[str], replace: bool) -> None:
             print(publish(grid, shape, words))
 
 
-def main(argv: list[str]) -> None:
-    """The command; status 1 and one line where something is missing or does not hold."""
-    parser = CommandParser(prog="leaner publish", description=__doc__.split("\n")[0])
-    parser.add_argument("grid", nargs="?", type=Path, help="YAML, with publish; left out, renew the folders there are")
-    parser.add_argument("--data_files", nargs="+", default=[], help="a local copy of the recipe's dataset")
-    parser.add_argument("--replace", action="store_true", help="take folders that are there anew, weights too")
-    options = parser.parse_args(argv)
-    if options.grid is None and (options.data_files or options.replace):
-        parser.error("--data_files and --replace: expected with the grid file whose runs are meant")
+def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool = False) -> None:
+    """`publish_grid` of a grid's file, or `renew_all` where it is None; then the index. Prints what was written.
+
+    Raises:
+        ValueError, OSError: something is missing or does not hold.
+    """
     quiet_libraries()
-    words = []
-    if options.data_files:
-        words = ["--data_files", *options.data_files]
-    try:
-        if options.grid is None:
-            renew_all()
-        else:
-            publish_grid(options.grid, words, options.replace)
-        print(write_index(CARDS))
-    except (ValueError, OSError) as error:
-        raise SystemExit(f"leaner publish: {' '.join(str(error).split())}") from error
+    if file is None:
+        renew_all()
+    else:
+        publish_grid(file, data_words(data_files), replace)
+    print(write_index(CARDS))

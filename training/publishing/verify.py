@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,6 @@ from ..experiments.runs import read_rows, reported, settings
 from ..running import reevaluate
 from ..running.evaluation import Evaluation, load
 from ..running.trainer import scores
-from ..settings.repeated import CommandParser
 from ..tasks.tasks import Task
 from .cards import FIGURE, render
 from .code_copies import check_code
@@ -363,47 +363,48 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     return verified
 
 
-def local_copies(entries: list[str]) -> dict[str, list[str]]:
-    """The folders of `--data_files` by dataset. SystemExit for what is not NAME=FOLDER, and for a name given twice."""
+def local_copies(entries: Sequence[str]) -> dict[str, list[str]]:
+    """The folders of `--data_files` by dataset. ValueError for what is not NAME=FOLDER, and for a name given twice."""
     copies = {}
     for entry in entries:
         name, _, where = entry.partition("=")
         if where:
             copies[name] = [where]
     if len(copies) < len(entries):
-        raise SystemExit("leaner verify-cards: --data_files: expected NAME=FOLDER, each once, as cifar10=data/cifar10")
+        raise ValueError("--data_files: expected NAME=FOLDER, each once, as cifar10=data/cifar10")
     return copies
 
 
-def check_names(given: dict[str, list[str]], folders: list[Path]) -> None:
-    """SystemExit for a name that is no dataset of the folders, unless one cannot be read, which is reported later."""
+def check_names(given: dict[str, list[str]], folders: Sequence[Path]) -> None:
+    """ValueError for a name that is no dataset of the folders, unless one cannot be read, which is reported later."""
     names = [names_in(folder / "results.json") for folder in folders]
     known = set().union(*names)
     unknown = sorted(given.keys() - known)
     if unknown and all(names):
         message = f"{unknown[0]} is no dataset of these folders, expected one of {', '.join(sorted(known))}"
-        raise SystemExit(f"leaner verify-cards: --data_files: {message}")
+        raise ValueError(f"--data_files: {message}")
 
 
-def main(argv: list[str]) -> None:
-    """The command; status 1 where a folder does not hold what its card says, after all have been tried."""
-    parser = CommandParser(prog="leaner verify-cards", description=__doc__.split("\n")[0])
-    parser.add_argument("folders", nargs="*", type=Path, help="left out, all under model_cards/")
-    parser.add_argument("--data_files", nargs="+", default=[], metavar="NAME=FOLDER", help="local copies of datasets")
-    parser.add_argument("--short", action="store_true", help="the first rows only")
-    options = parser.parse_args(argv)
+def verify_all(folders: Sequence[Path], data_files: Sequence[str] = (), short: bool = False) -> None:
+    """`verify` of each folder, or where none is given of all published ones; prints a line for each.
+
+    Args:
+        data_files: local copies of datasets, each as NAME=FOLDER.
+
+    Raises:
+        ValueError: a folder does not hold what its card says, after all have been tried; or `data_files` are refused.
+    """
     quiet_libraries()
-    given = local_copies(options.data_files)
-    folders = options.folders
+    given = local_copies(data_files)
     if not folders:
         folders = sorted(path.parent for path in CARDS.glob("*/config.json"))
     if not folders:
-        raise SystemExit(f"leaner verify-cards: no published folder in {CARDS}/")
+        raise ValueError(f"no published folder in {CARDS}/")
     check_names(given, folders)
     failed = 0
     for folder in folders:
         try:
-            print(f"{folder}: {verify(folder, given, options.short)}", flush=True)
+            print(f"{folder}: {verify(folder, given, short)}", flush=True)
         except (ValueError, OSError, RuntimeError, LookupError, TypeError, AttributeError) as error:
             failed += 1
             message = str(error)
@@ -411,8 +412,8 @@ def main(argv: list[str]) -> None:
                 message = f"{folder}: {message}"
             print(f"FAILED {' '.join(message.split())}", file=sys.stderr, flush=True)
     if failed:
-        raise SystemExit(f"leaner verify-cards: {failed} of {len(folders)} failed")
+        raise ValueError(f"{failed} of {len(folders)} failed")
     compared = "cards"
-    if options.short:
+    if short:
         compared = "subsets"
     print(f"{len(folders)} folders hold what their {compared} say")

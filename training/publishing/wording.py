@@ -154,7 +154,8 @@ def best_of(evidence: Evidence) -> tuple[str, float] | None:
 
 
 def stray_seeds(cell: dict[str, Any], evidence: Evidence) -> list[str]:
-    """Seeds whose run failed without an error: worse than the cell's median by ten median absolute deviations.
+    """Seeds whose run failed without an error: worse than the cell's median by ten median absolute deviations, and
+    no better than the best simple guess.
 
     Empty for fewer than five seeds, which are too few to tell.
     """
@@ -163,7 +164,11 @@ def stray_seeds(cell: dict[str, Any], evidence: Evidence) -> list[str]:
         return []
     median = statistics.median(values.values())
     deviation = statistics.median(abs(value - median) for value in values.values())
-    return [seed for seed, value in values.items() if gain(value - median, evidence) < -10 * deviation]
+    far_below = [seed for seed, value in values.items() if gain(value - median, evidence) < -10 * deviation]
+    best = best_of(evidence)
+    if best is None:
+        return far_below
+    return [seed for seed in far_below if gain(values[seed] - best[1], evidence) <= 0]
 
 
 def has_strays(evidence: Evidence) -> bool:
@@ -657,14 +662,14 @@ def hardware(results: Results) -> str:
     """Hardware, hours and software, of this run and of all runs of the grid."""
     evidence = results["evidence"]
     train = results["train"]
-    hardware = machine_name(results["environment"])
+    processor = machine_name(results["environment"])
     software = ", ".join(f"{name} {' and '.join(versions)}" for name, versions in evidence["software"].items())
     commits = ", ".join(f"`{commit[:12]}`" for commit in evidence["commits"]) or "unknown"
     repeated = ""
     if evidence["failures"]:
         repeated = f", {evidence['failures']} further attempts failed and were repeated"
     return (
-        f"This run: {train['seconds']:,.0f} s for {train['steps']:,} steps, {hardware}.\n\n"
+        f"This run: {train['seconds']:,.0f} s for {train['steps']:,} steps, {processor}.\n\n"
         f"The grid: {evidence['runs']} runs, {evidence['failed']} of them failed{repeated}, "
         f"{duration(evidence['hours'])} together without failed ones, on {'; '.join(evidence['processor'])}; all of "
         f"them are in `model_cards/grids/{evidence['grid']}/results.csv`. Their software: {software}; commits of this "

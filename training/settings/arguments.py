@@ -141,6 +141,33 @@ class RecipeArguments(TrainingArguments):
         super().__post_init__()
 
 
+GROUPS = {  # of RecipeArguments, by the first key of each
+    "shape": "The run",
+    "dataset": "Data",
+    "tokenizer": "Text",
+    "image_size": "Images",
+    "implementation": "The model",
+    "checkpoint_steps": "Checkpoints",
+    "attn_implementation": "The machine",
+    "dropout": "Optimisation",
+    "learning_rate": "Other defaults than transformers'",
+}
+
+
+def settings_by_group() -> dict[str, list[tuple[str, str]]]:
+    """The settings of this package: of each group in GROUPS the keys, each with its help and its default."""
+    settings = {setting.name: setting for setting in fields(RecipeArguments)}
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for key in RecipeArguments.__annotations__:
+        if key in GROUPS:
+            group = groups[GROUPS[key]] = []
+        help = settings[key].metadata["help"].replace("%%", "%")
+        if isinstance(settings[key].default, bool | int | float | str):
+            help += f" [default: {settings[key].default}]"
+        group.append((key, help))
+    return groups
+
+
 BOUNDS = {
     "learning_rate": (0, float("inf")),
     "holdout": (0, float("inf")),

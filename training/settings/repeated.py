@@ -1,8 +1,7 @@
 """Refuses what is given twice, a key of a YAML file or an option of a command line: else the last silently wins."""
 
 import argparse
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import yaml
 
@@ -44,19 +43,38 @@ def load_yaml(text: str) -> object:
     return yaml.load(text, Loader=UniqueKeyLoader)
 
 
-def given_options(parser: argparse.ArgumentParser, command_line: Sequence[str]) -> dict[str, list[str]]:
+def by_option(words: Iterable[str]) -> list[list[str]]:
+    """The words before the first option, then each option with the words up to the next; `--` ends the options."""
+    groups: list[list[str]] = [[]]
+    ended = False
+    for word in words:
+        if word.startswith("--") and not ended:
+            groups.append([])
+        ended = ended or word == "--"
+        groups[-1].append(word)
+    return groups
+
+
+def given_twice(name: str, first: Sequence[str], second: Sequence[str]) -> str:
+    """The error about an option of a command line that is given twice, with the values of both, if it has any."""
+    message = f"{name}: given twice on the command line"
+    both = " and ".join(" ".join(values) for values in (first, second) if values)
+    if both:
+        message += f", with {both}"
+    return message
+
+
+def given_options(parser: argparse.ArgumentParser, command_line: Iterable[str]) -> dict[str, list[str]]:
     """The options of a command line by their key, however they are spelt, each with its values as text.
 
     Raises:
         RepeatedKey: an option is given twice, such as `--seed 1 --seed=2`.
     """
     given: dict[str, list[str]] = {}
-    for index, argument in enumerate(command_line):
-        if argument == "--":
+    for option, *values in by_option(command_line)[1:]:
+        name, equals, value = option.partition("=")
+        if name == "--":
             break
-        if not argument.startswith("--"):
-            continue
-        name, equals, value = argument.partition("=")
         action = parser._option_string_actions.get(name)
         if action is None:
             key = name.removeprefix("--").replace("-", "_")
@@ -64,44 +82,7 @@ def given_options(parser: argparse.ArgumentParser, command_line: Sequence[str]) 
             key = action.dest
         if equals:
             values = [value]
-        else:
-            values = _values(action, command_line[index + 1 :])
         if key in given:
-            message = f"{key}: given twice on the command line"
-            both = " and ".join(" ".join(texts) for texts in (given[key], values) if texts)
-            if both:
-                message += f", with {both}"
-            raise RepeatedKey(message)
+            raise RepeatedKey(given_twice(key, given[key], values))
         given[key] = values
     return given
-
-
-def _values(action: argparse.Action | None, rest: Sequence[str]) -> list[str]:
-    """The values of an option among the arguments that follow it."""
-    values = []
-    for argument in rest:
-        if argument.startswith("--"):
-            break
-        values.append(argument)
-    if action is None or action.nargs in ("+", "*"):
-        return values
-    if action.nargs == 0:
-        return []
-    return values[:1]
-
-
-class CommandParser(argparse.ArgumentParser):
-    """ArgumentParser that refuses an option that is given twice, and an abbreviated one."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, allow_abbrev=False, **kwargs)
-
-    def parse_args(self, args: Sequence[str] | None = None, namespace: object = None) -> argparse.Namespace:
-        if args is None:
-            args = sys.argv[1:]
-        command_line = list(args)
-        try:
-            given_options(self, command_line)
-        except RepeatedKey as error:
-            self.error(str(error))
-        return super().parse_args(command_line, namespace)
