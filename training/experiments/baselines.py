@@ -1,6 +1,6 @@
 """`leaner guesses GRID.yaml`: what simple guesses that read the input score on a grid's task, without a transformer.
 
-A model has learned where it beats the best of them (`comparison.learned`). Where a grid's weights are published, the
+A model has learned where it beats the best of them (`summary.learned`). Where a grid's weights are published, the
 command also measures how much the choice of held-out rows moves their difference (`row_errors.py`). Each guess is
 fitted on the grid's training rows and scored on its held-out rows by the task's own metric:
 
@@ -37,7 +37,8 @@ from .branches import data_words
 from .grid import Grid, GridError, load_grid
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
-from .runs import TRAIN_COMMAND, Run, command
+from .rows import Run
+from .runs import TRAIN_COMMAND, command
 
 
 PIXELS = 16  # a side of the images that the logistic regression reads

@@ -19,7 +19,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 from modeling_leaner.shapes import load_config
 from modeling_leaner.support.documents import write_json
 
-from ..running.environment import environment, machine_name
+from ..records import LatencyFile, checked
+from ..running.environment import environment
 from ..running.loading import resized, with_fields
 from ..running.timing import take_turns
 from ..tasks.registry import TASKS
@@ -29,7 +30,6 @@ from .runs import settings
 
 BATCHES = (1, 32)
 ROUNDS = 15
-TIMES = ("seconds", "items_per_second")
 FILE = "latency.json"
 
 
@@ -121,7 +121,7 @@ def measure_grid(file: Path, rounds: int = ROUNDS) -> None:
     print(grid.path(FILE))
 
 
-def read(grid: Grid) -> dict | None:
+def read(grid: Grid) -> LatencyFile | None:
     """What latency.json of the grid holds; None where it was not measured, or with inputs of another length.
 
     Raises:
@@ -132,11 +132,9 @@ def read(grid: Grid) -> dict | None:
     if not path.is_file():
         return None
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        batches = [batch for shape in document["shapes"].values() for batch in shape.values()]
-        times = [float(batch[name]) for batch in batches for name in TIMES]
-        if not times or not machine_name(document["environment"]) or document["length"] != length:
-            return None
-        return document
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: {type(error).__name__} {error}; leaner latency writes it") from error
+        held = checked(LatencyFile, json.loads(path.read_bytes()), path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner latency writes it") from error
+    if not held.shapes or held.length != length:
+        return None
+    return held

@@ -4,15 +4,15 @@ import io
 import itertools
 import statistics
 from dataclasses import dataclass
-from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..experiments.comparison import row_error
 from ..experiments.evidence import KINDS, baseline_of, dataset_name, kind
-from .wording import Evidence, best_of, direction, gain, has_strays, interval_of, stray_seeds
+from ..experiments.statistics import row_error
+from ..records import Cell, Evidence, PublishedResults
+from .wording import best_of, direction, gain, has_strays, interval_of, stray_seeds
 
 
 COLOURS = dict(zip(KINDS, ("tab:blue", "tab:cyan", "tab:orange", "tab:red")))
@@ -31,7 +31,7 @@ def colours_of(evidence: Evidence) -> list[str]:
     """One colour per cell; a kind has the same in every figure."""
     further = itertools.cycle(FURTHER)
     colours = []
-    for cell in evidence["cells"]:
+    for cell in evidence.cells:
         colour = COLOURS.get(kind(cell, evidence))
         if colour is None:
             colour = next(further)
@@ -51,14 +51,14 @@ def draw_seeds(axis: Axes, place: int, values: list[float], colour: str) -> None
 
 def draw_row_error(axis: Axes, evidence: Evidence, rows: int) -> str | None:
     """Draws the standard error by the choice of rows below the cells; returns its label, None where unknown."""
-    means = [cell["mean"] for cell in evidence["cells"] if cell["mean"] is not None]
+    means = [cell.mean for cell in evidence.cells if cell.mean is not None]
     if not means:
         return None
     middle = statistics.fmean(means)
-    error = row_error(evidence["metric"], middle, rows)
+    error = row_error(evidence.metric, middle, rows)
     if error is None:
         return None
-    place = len(evidence["cells"])
+    place = len(evidence.cells)
     axis.errorbar([middle], [place], xerr=[error], color="grey", capsize=4, linewidth=1.5)
     return f"± 1 standard error\nby choice of {rows:,} rows"
 
@@ -76,34 +76,34 @@ def draw_bars(axis: Axes, evidence: Evidence, values: list[float | None], title:
         axis.spines[side].set_visible(False)
 
 
-def parameters_in_millions(cell: dict[str, Any]) -> float:
+def parameters_in_millions(cell: Cell) -> float:
     """The length of a cell's bar; zero where its parameters are unknown."""
-    if cell["parameters"] is None:
+    if cell.parameters is None:
         return 0.0
-    return cell["parameters"] / 1e6
+    return cell.parameters / 1e6
 
 
-def milliseconds(cell: dict[str, Any]) -> float | None:
+def milliseconds(cell: Cell) -> float | None:
     """The time of inference of one input; None where it was not measured."""
-    if not cell["latency"]:
+    if cell.latency is None:
         return None
-    return cell["latency"]["1"]["seconds"] * 1e3
+    return cell.latency.one.seconds * 1e3
 
 
-def evidence_figure(results: dict[str, Any]) -> bytes:
+def evidence_figure(results: PublishedResults) -> bytes:
     """PNG of a grid's cells, a line each: every seed's metric, parameters, and milliseconds where they are known."""
-    evidence = results["evidence"]
-    cells = evidence["cells"]
-    timed = any(cell["latency"] for cell in cells)
+    evidence = results.evidence
+    cells = evidence.cells
+    timed = any(cell.latency for cell in cells)
     figure = Figure((10, 1.6 + 0.6 * len(cells)), layout="constrained")
     widths = [3, 1]
     if timed:
         widths = [3, 1, 1]
     axis, *bars = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
-    labels = [f"{cell['layers']} layers ×\n{cell['heads']} heads of {cell['head_dim']}" for cell in cells]
+    labels = [f"{cell.layers} layers ×\n{cell.heads} heads of {cell.head_dim}" for cell in cells]
     for place, (cell, colour) in enumerate(zip(cells, colours_of(evidence))):
-        draw_seeds(axis, place, list(cell["values"].values()), colour)
-    row_error_label = draw_row_error(axis, evidence, results["rows"])
+        draw_seeds(axis, place, list(cell.values.values()), colour)
+    row_error_label = draw_row_error(axis, evidence, results.rows)
     if row_error_label is not None:
         labels.append(row_error_label)
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
@@ -114,7 +114,7 @@ def evidence_figure(results: dict[str, Any]) -> bytes:
     draw_bars(bars[0], evidence, [parameters_in_millions(cell) for cell in cells], "parameters, millions", ".2f")
     if timed:
         draw_bars(bars[1], evidence, [milliseconds(cell) for cell in cells], "one input, ms", ".1f")
-    seeds = len(evidence["seeds"])
+    seeds = len(evidence.seeds)
     dots = "one seed a shape"
     if seeds > 1:
         dots = f"{seeds} seeds a shape, each a dot, the bar their mean"
@@ -124,7 +124,7 @@ def evidence_figure(results: dict[str, Any]) -> bytes:
 
 def note_guess(axis: Axes, evidence: Evidence) -> None:
     """Labels the axis with metric, direction and best guess; a guess within the picture is also a dotted line."""
-    text = f"{evidence['metric']}, {direction(evidence)}"
+    text = f"{evidence.metric}, {direction(evidence)}"
     best = best_of(evidence)
     if best is not None:
         guess, value = best
@@ -170,27 +170,27 @@ def comparisons(grids: dict[str, Evidence]) -> list[Comparison]:
         evidence = grids.get(grid)
         if evidence is None:
             continue
-        for cell in evidence["cells"]:
+        for cell in evidence.cells:
             name = KIND_NAMES.get(kind(cell, evidence))
-            if name is not None and cell["difference"] is not None:
+            if name is not None and cell.difference is not None:
                 lines.append(compared(title, name, cell, evidence))
     return lines
 
 
-def compared(title: str, name: str, cell: dict[str, Any], evidence: Evidence) -> Comparison:
+def compared(title: str, name: str, cell: Cell, evidence: Evidence) -> Comparison:
     """One cell against the baseline; the median of the seeds where a run failed."""
     base = baseline_of(evidence)
-    seeds = [seed for seed in cell["values"] if seed in base["values"]]
-    differences = [gain(cell["values"][seed] - base["values"][seed], evidence) for seed in seeds]
+    seeds = [seed for seed in cell.values if seed in base.values]
+    differences = [gain(cell.values[seed] - base.values[seed], evidence) for seed in seeds]
     failed = {*stray_seeds(cell, evidence), *stray_seeds(base, evidence)}
     if has_strays(evidence):
         difference = statistics.median(differences)
         interval = None
-        baseline = statistics.median(base["values"].values())
+        baseline = statistics.median(base.values.values())
     else:
-        difference = gain(cell["difference"], evidence)
+        difference = gain(cell.difference, evidence)
         interval = interval_of(cell, evidence)
-        baseline = base["mean"]
+        baseline = base.mean
     guess = None
     best = best_of(evidence)
     if best is not None:
@@ -198,14 +198,14 @@ def compared(title: str, name: str, cell: dict[str, Any], evidence: Evidence) ->
     return Comparison(
         group=title,
         name=name,
-        metric=evidence["metric"],
+        metric=evidence.metric,
         difference=difference,
         interval=interval,
         differences=differences,
-        margin=evidence["margin"],
+        margin=evidence.margin,
         baseline=baseline,
         guess=guess,
-        learned=base["learned"],
+        learned=base.learned,
         failed=len(failed),
     )
 

@@ -5,22 +5,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..experiments.comparison import MAX_P, MIN_PAIRS, holm, paired_statistics
 from ..experiments.evidence import KINDS, baseline_of, finished, kind
 from ..experiments.grid import Grid
-from ..experiments.runs import Row, Run
-from .wording import (
-    Evidence,
-    best_of,
-    excludes_zero,
-    gain,
-    has_strays,
-    label,
-    median_score,
-    row_errors_of,
-    score,
-    stray_seeds,
-)
+from ..experiments.rows import Row, Run
+from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
+from ..records import Cell, Evidence
+from .wording import best_of, excludes_zero, gain, has_strays, label, median_score, row_errors_of, score, stray_seeds
 
 
 FIRST_SEEDS = (1, 2, 3)  # of the grids with seven: the others were added after these had been seen
@@ -53,10 +43,10 @@ def effect(values: list[float], baseline: list[float], higher_is_better: bool) -
     return paired_statistics([sign * value for value in values], [sign * value for value in baseline])
 
 
-def is_tested(cell: dict[str, Any], evidence: Evidence) -> bool:
+def is_tested(cell: Cell, evidence: Evidence) -> bool:
     """Whether a cell has a p value, from all seeds of its grid and from enough of them."""
-    seeds = len(evidence["seeds"])
-    return cell["p_non_inferiority"] is not None and seeds >= MIN_PAIRS and cell["pairs"] == seeds
+    seeds = len(evidence.seeds)
+    return cell.p_non_inferiority is not None and seeds >= MIN_PAIRS and cell.pairs == seeds
 
 
 def verdicts(grids: dict[str, Evidence]) -> str:
@@ -68,15 +58,15 @@ def verdicts(grids: dict[str, Evidence]) -> str:
     raw = {}
     barred = []
     for grid, evidence in grids.items():
-        for cell in evidence["cells"]:
+        for cell in evidence.cells:
             if not is_tested(cell, evidence):
                 continue
-            name = f"{cell['shape']} on {grid}"
-            raw[name] = cell["p_non_inferiority"]
-            if not baseline_of(evidence)["learned"]:
+            name = f"{cell.shape} on {grid}"
+            raw[name] = cell.p_non_inferiority
+            if not baseline_of(evidence).learned:
                 barred.append(name)
     if len(barred) == len(raw):
-        most = max((cell["n"] for evidence in grids.values() for cell in evidence["cells"]), default=0)
+        most = max((cell.n for evidence in grids.values() for cell in evidence.cells), default=0)
         text = (
             f"“No loss of quality” needs {MIN_PAIRS} seeds (the most here is {most}), a margin fixed before the first "
             "run, and a baseline that has learned: one clearly better than the best simple guess that reads the "
@@ -93,7 +83,7 @@ def verdicts(grids: dict[str, Evidence]) -> str:
         lines.append(f"- {name}: p = {raw[name]:.3g}, corrected {corrected:.3g}: {verdict}.")
     text = f"Non-inferiority, one-sided paired t, corrected by Holm over {len(raw)} comparisons:\n\n"
     text += "\n".join(lines) + "\n\nWhere seeds were added after others had been seen, [LOG.md](LOG.md) says so."
-    if sum(len(evidence["cells"]) - 1 for evidence in grids.values()) > len(lines):
+    if sum(len(evidence.cells) - 1 for evidence in grids.values()) > len(lines):
         text += (
             f" Nothing is decided of the other cells: fewer than {MIN_PAIRS} seeds, a missing or failed one, no margin"
             ", or a baseline not known to have learned."
@@ -121,22 +111,22 @@ def later_seeds(grids: Grids) -> str | None:
     raw = {}
     for name, known in grids.items():
         evidence = known.evidence
-        seeds = [str(seed) for seed in evidence["seeds"] if seed not in FIRST_SEEDS]
-        if len(evidence["seeds"]) < MIN_PAIRS or evidence["margin"] is None:
+        seeds = [str(seed) for seed in evidence.seeds if seed not in FIRST_SEEDS]
+        if len(evidence.seeds) < MIN_PAIRS or evidence.margin is None:
             continue
-        if not any(seed in FIRST_SEEDS for seed in evidence["seeds"]):  # all of its seeds were planned at once
+        if not any(seed in FIRST_SEEDS for seed in evidence.seeds):  # all of its seeds were planned at once
             continue
-        base = baseline_of(evidence)["values"]
-        for cell in evidence["cells"]:
-            if cell["shape"] == evidence["baseline"] or not all(seed in cell["values"] for seed in seeds):
+        base = baseline_of(evidence).values
+        for cell in evidence.cells:
+            if cell.shape == evidence.baseline or not all(seed in cell.values for seed in seeds):
                 continue
             result = paired_statistics(
-                [cell["values"][seed] for seed in seeds],
+                [cell.values[seed] for seed in seeds],
                 [base[seed] for seed in seeds],
-                evidence["margin"],
-                evidence["higher_is_better"],
+                evidence.margin,
+                evidence.higher_is_better,
             )
-            raw[f"{cell['layers']} × {cell['heads']} on {name}"] = result["p_non_inferiority"]
+            raw[f"{cell.layers} × {cell.heads} on {name}"] = result["p_non_inferiority"]
     if not raw:
         return None
     adjusted = holm(raw)
@@ -157,23 +147,23 @@ def pretraining(grids: Grids) -> str | None:
     if not {"sst2", "sst2-from-scratch"} <= grids.keys():
         return None
     pretrained = grids["sst2"].evidence
-    from_scratch = {cell["shape"]: cell for cell in grids["sst2-from-scratch"].evidence["cells"]}
+    from_scratch = {cell.shape: cell for cell in grids["sst2-from-scratch"].evidence.cells}
     lines = []
-    for cell in pretrained["cells"]:
-        scratch = from_scratch.get(cell["shape"])
-        if scratch is None or cell["n"] < 2:
+    for cell in pretrained.cells:
+        scratch = from_scratch.get(cell.shape)
+        if scratch is None or cell.n < 2:
             continue
-        seeds = [seed for seed in cell["values"] if seed in scratch["values"]]
+        seeds = [seed for seed in cell.values if seed in scratch.values]
         result = effect(
-            [cell["values"][seed] for seed in seeds],
-            [scratch["values"][seed] for seed in seeds],
-            pretrained["higher_is_better"],
+            [cell.values[seed] for seed in seeds],
+            [scratch.values[seed] for seed in seeds],
+            pretrained.higher_is_better,
         )
         limits = interval(result["interval"])
         if not excludes_zero(result["interval"]):
             limits += ", includes 0"
         lines.append(
-            f"{cell['layers']} × {cell['heads']} {cell['mean']:.3f} against {scratch['mean']:.3f}, "
+            f"{cell.layers} × {cell.heads} {cell.mean:.3f} against {scratch.mean:.3f}, "
             f"{result['difference']:+.3f} ({limits})"
         )
     text = (
@@ -191,7 +181,7 @@ def conditioning(grids: Grids) -> str | None:
     """κ of runs that differ in the number of heads alone, of the grids whose weights start at random."""
     pairs = []
     for known in grids.values():
-        if not known.evidence["start_from"]:
+        if not known.evidence.start_from:
             pairs.extend(pairs_by_heads(known))
     if not pairs:
         return None
@@ -209,9 +199,9 @@ def pairs_by_heads(known: Known) -> Iterator[tuple[Row, Row]]:
 
     None of a grid that is under way, before a run of its baseline.
     """
-    if baseline_of(known.evidence)["n"] == 0:
+    if baseline_of(known.evidence).n == 0:
         return
-    cells = {kind(cell, known.evidence): cell for cell in known.evidence["cells"]}
+    cells = {kind(cell, known.evidence): cell for cell in known.evidence.cells}
     for few, many in (("baseline", "more heads"), ("fewer layers", "both")):
         if few not in cells or many not in cells:
             continue
@@ -223,9 +213,9 @@ def pairs_by_heads(known: Known) -> Iterator[tuple[Row, Row]]:
                 yield pair
 
 
-def by_seed(known: Known, cell: dict[str, Any]) -> dict[int, Row]:
+def by_seed(known: Known, cell: Cell) -> dict[int, Row]:
     """The finished runs that a cell is the mean of: seed → row."""
-    return {row["seed"]: row for row in finished(known.grid, cell, known.rows)}
+    return {row["seed"]: row for row in finished(known.grid, cell.shape, cell.learning_rate, known.rows)}
 
 
 def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str]) -> dict[str, Any] | None:
@@ -233,15 +223,15 @@ def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str])
 
     None without all four.
     """
-    cells = {kind(cell, evidence): cell for cell in evidence["cells"]}
+    cells = {kind(cell, evidence): cell for cell in evidence.cells}
     if not cells.keys() >= {*few, *many}:
         return None
-    values = {name: cells[name]["values"] for name in (*few, *many)}
+    values = {name: cells[name].values for name in (*few, *many)}
     seeds = [seed for seed in values[few[0]] if all(seed in cell_values for cell_values in values.values())]
     return effect(
         [statistics.fmean(values[name][seed] for name in many) for seed in seeds],
         [statistics.fmean(values[name][seed] for name in few) for seed in seeds],
-        evidence["higher_is_better"],
+        evidence.higher_is_better,
     )
 
 
@@ -259,7 +249,7 @@ def heads_on_loss(grids: Grids) -> str | None:
     known = grids.get("enwik8-text-causal")
     if known is None:
         return None
-    margin = known.evidence["margin"]
+    margin = known.evidence.margin
     heads = main_effect(known.evidence, ("baseline", "fewer layers"), ("more heads", "both"))
     layers = main_effect(known.evidence, ("baseline", "more heads"), ("fewer layers", "both"))
     if heads is None or heads["interval"] is None or margin is None:
@@ -267,7 +257,7 @@ def heads_on_loss(grids: Grids) -> str | None:
     verdict = "not shown to be equivalent"
     if max(map(abs, heads["interval"])) < margin:
         verdict = "equivalent"
-    means = {kind(cell, known.evidence): cell["mean"] for cell in known.evidence["cells"]}
+    means = {kind(cell, known.evidence): cell.mean for cell in known.evidence.cells}
     scores = ", ".join(f"{means[name]:.3f}" for name in KINDS)
     changed = f"{heads['difference']:+.3f} nats (95 % interval {interval(heads['interval'])}; plus is better)"
     return (
@@ -284,19 +274,17 @@ def failures(grids: Grids) -> str | None:
     if known is None or not has_strays(known.evidence):
         return None
     evidence = known.evidence
-    cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence["cells"])
+    cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence.cells)
     base = baseline_of(evidence)
     strays = stray_seeds(base, evidence)
-    kept = [seed for seed in base["values"] if seed not in strays]
+    kept = [seed for seed in base.values if seed not in strays]
     others = []
-    for cell in evidence["cells"]:
+    for cell in evidence.cells:
         if cell is not base:
             result = effect(
-                [cell["values"][seed] for seed in kept],
-                [base["values"][seed] for seed in kept],
-                evidence["higher_is_better"],
+                [cell.values[seed] for seed in kept], [base.values[seed] for seed in kept], evidence.higher_is_better
             )
-            name = f"{cell['layers']} × {cell['heads']}"
+            name = f"{cell.layers} × {cell.heads}"
             others.append(f"{name} {result['difference']:+.3f} ({interval(result['interval'])})")
     best = best_of(evidence)
     return (
@@ -325,11 +313,11 @@ def length_of_training(grids: Grids) -> str | None:
         if known is None:
             continue
         base = baseline_of(known.evidence)
-        for cell in known.evidence["cells"]:
-            if cell is not base and cell["difference"] is not None:
-                ahead = gain(cell["difference"], known.evidence)
+        for cell in known.evidence.cells:
+            if cell is not base and cell.difference is not None:
+                ahead = gain(cell.difference, known.evidence)
                 values = f"{score(cell, '.3f')} against {score(base, '.3f')}"
-                lines.append(f"{name}, {known.evidence['metric']} {values}, {ahead:+.3f} (plus is better)")
+                lines.append(f"{name}, {known.evidence.metric} {values}, {ahead:+.3f} (plus is better)")
     if not lines:
         return None
     return (

@@ -6,13 +6,14 @@ Written from the folders and the rows of the grids, not by hand, with the forest
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from modeling_leaner.support.files import write_bytes
 
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
-from ..experiments.runs import read_rows, settings
+from ..experiments.rows import read_rows
+from ..experiments.runs import settings
+from ..records import Evidence, PublishedResults, checked
 from . import tables, wording
 from .figures import THEMES, Comparison, comparisons, forest
 from .findings import Grids, Known, findings
@@ -52,11 +53,11 @@ class IndexContext:
     glossary: str
 
 
-def read_published(cards: Path) -> list[dict[str, Any]]:
+def read_published(cards: Path) -> list[PublishedResults]:
     """results.json of each published folder."""
     files = sorted(config.with_name("results.json") for config in cards.glob("*/config.json"))
-    documents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    return [results for results in documents if "evidence" in results]
+    documents = {file: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    return [checked(PublishedResults, results, file) for file, results in documents.items() if "evidence" in results]
 
 
 def read_grids(cards: Path) -> Grids:
@@ -69,18 +70,18 @@ def read_grids(cards: Path) -> Grids:
     return grids
 
 
-def held_out_score(results: dict[str, Any]) -> str:
+def held_out_score(results: PublishedResults) -> str:
     """The main metric of a published folder with its standard error by the choice of rows, and its direction."""
-    metric = results["main_metric"].removeprefix("eval_")
-    value = results["metrics"][f"eval_{metric}"]
+    metric = results.metric
+    value = results.metrics[f"eval_{metric}"]
     uncertainty = ""
     error = wording.score_error(metric, value, results)
     if error is not None:
         uncertainty = f" ± {error:.3f}"
-    return f"{metric} {value:.3f}{uncertainty} ({wording.direction(results['evidence'])})"
+    return f"{metric} {value:.3f}{uncertainty} ({wording.direction(results.evidence)})"
 
 
-def best_guess(evidence: dict[str, Any]) -> str:
+def best_guess(evidence: Evidence) -> str:
     """Value and name of a grid's best simple guess, a dash without any."""
     best = wording.best_of(evidence)
     if best is None:
@@ -89,19 +90,19 @@ def best_guess(evidence: dict[str, Any]) -> str:
     return f"{value:.3f} ({name})"
 
 
-def published_table(folders: list[dict[str, Any]]) -> str:
+def published_table(folders: list[PublishedResults]) -> str:
     """The published folders of a task, one line each; empty without any."""
     if not folders:
         return ""
     lines = []
     for results in folders:
-        name = results["name"]
-        evidence = results["evidence"]
-        own = next(cell for cell in evidence["cells"] if cell["shape"] == results["cell"])
+        name = results.name
+        evidence = results.evidence
+        own = next(cell for cell in evidence.cells if cell.shape == results.cell)
         line = (
             f"[{name}]({name})",
-            f"{own['layers']} × {own['heads']} × {own['head_dim']}",
-            f"{results['parameters']:,}",
+            f"{own.layers} × {own.heads} × {own.head_dim}",
+            f"{results.parameters:,}",
             held_out_score(results),
             best_guess(evidence),
             wording.short_data(results),
@@ -111,11 +112,11 @@ def published_table(folders: list[dict[str, Any]]) -> str:
     return markdown(header, lines)
 
 
-def task_section(task: str, folders: list[dict[str, Any]], grids: Grids) -> TaskSection:
+def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> TaskSection:
     """The folders and cells of one task."""
-    own = [results for results in folders if results["task"] == task]
+    own = [results for results in folders if results.task == task]
     evidence = {name: known.evidence for name, known in grids.items()}
-    count = sum(len(known.evidence["cells"]) for known in grids.values())
+    count = sum(len(known.evidence.cells) for known in grids.values())
     cells = ""
     if grids:
         cells = tables.all_cells(evidence)
