@@ -14,8 +14,10 @@ from modeling_leaner.training.experiments import branches, runs, summary, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_rows, reported, result_row
 from modeling_leaner.training.experiments.soundness import check_grid
-from modeling_leaner.training.running.trainer import whole_checkpoints
+from modeling_leaner.training.running.checkpoints import whole_checkpoints
 from training_data import documents, write_shape
+
+from modeling_leaner.shapes import load_config
 
 
 STEP = 8 * 32  # tokens of a step
@@ -138,10 +140,10 @@ def test_a_row_of_a_branch(workshop):
 def test_flops_of_a_step(workshop):
     """Those of the configuration, for whole rows; none of a task whose rows differ in length."""
     grid = workshop()
-    config = branches.load_config("gpt.json")
+    config = load_config("gpt.json")
     assert branches.step_of(grid, "gpt.json") == (STEP, 8 * config.count_flops(32).training_step)
     pictures = workshop(recipe="digits", shapes=["vit/nano"], baseline="vit/nano", overrides=None, branches=None)
-    length = branches.load_config("vit/nano").count_flops().length
+    length = load_config("vit/nano").count_flops().length
     assert branches.step_of(pictures, "vit/nano").tokens % length == 0
     texts = workshop(recipe="sst2", shapes=["bert/nano"], baseline="bert/nano", overrides=None, branches=None)
     assert branches.step_of(texts, "bert/nano") is None

@@ -22,7 +22,9 @@ from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import baselines, row_errors
 from modeling_leaner.training.publishing import figures, findings, folders, index, metadata, rendering, wording
 from modeling_leaner.training.running import reevaluate
-from modeling_leaner.training.tasks.tasks import CausalLM, MaskedLM
+from modeling_leaner.training.tasks.causal_lm import CausalLM
+from modeling_leaner.training.tasks.masked_lm import MaskedLM
+from modeling_leaner.training.tasks.registry import TASKS
 from PIL import Image
 from scipy import stats
 from transformers.utils import is_torchvision_available
@@ -90,7 +92,7 @@ def test_a_card_says_first_what_a_visitor_needs(folder):
         assert text in card.text
     assert card.text.count("σ_max/σ_min") == 1 and not re.search(r"\b0\.\d+ epochs", card.text)
     assert {"modeling_leaner", "custom_code"} <= set(card.data.tags) and card.data.model_name == folder.name
-    assert card.data.pipeline_tag == metadata.HUB_TASK.get(results.task, results.task)
+    assert card.data.pipeline_tag == TASKS[results.task].hub_name
     assert card.data.datasets == ([results.dataset] if "/" in results.dataset else None)
     assert card.data.language == ("en" if "/" in results.dataset and "cifar" not in folder.name else None)
     started = results.shape.startswith("model_cards/")
@@ -109,7 +111,7 @@ def test_the_index_is_short_and_grouped():
     sections = re.split(r"^## ", text, flags=re.MULTILINE)
     for name, results in RESULTS.items():
         (section,) = (part for part in sections if f"| [{name}]({name}) |" in part)
-        assert section.startswith(index.TASK_TITLES[results.task])
+        assert section.startswith(TASKS[results.task].title)
     assert text.count("32,957 of 36,181 training stories were sampled from a model") == 2
     for path in ("forest-light.svg", "forest-dark.svg"):
         assert path in text and (CARDS / path).read_text().startswith("<?xml")
@@ -233,8 +235,9 @@ def test_seeds_that_were_all_planned_at_once_are_not_later_ones(grids):
     """Only a grid that began with the first seeds has some that were added after these had been seen."""
     known = grids["enwik8-text-causal"]
     assert "on enwik8-text-causal p" in findings.later_seeds({"enwik8-text-causal": known})
-    values = [{**cell, "values": renumbered(cell["values"])} for cell in known.evidence["cells"]]
-    evidence = {**known.evidence, "cells": values, "seeds": [seed + 10 for seed in known.evidence["seeds"]]}
+    cells = [cell.model_copy(update={"values": renumbered(cell.values)}) for cell in known.evidence.cells]
+    seeds = [seed + 10 for seed in known.evidence.seeds]
+    evidence = known.evidence.model_copy(update={"cells": cells, "seeds": seeds})
     assert findings.later_seeds({"enwik8-text-causal": replace(known, evidence=evidence)}) is None
 
 

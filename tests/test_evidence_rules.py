@@ -13,6 +13,7 @@ from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.rows import Row, Run, typed_row
 from modeling_leaner.training.experiments.soundness import check_tuning
 from modeling_leaner.training.experiments.tuning import tune
+from modeling_leaner.training.running import results
 from scipy import stats
 from training_data import labelled, write_shape
 
@@ -234,7 +235,7 @@ def test_conditioning_is_not_of_the_rounding_of_bfloat16(tmp_path, monkeypatch):
         seen.append((inputs, head_condition_numbers(model, **inputs)))
         return seen[-1][1]
 
-    monkeypatch.setattr(train, "head_condition_numbers", kept)
+    monkeypatch.setattr(results, "head_condition_numbers", kept)
     labelled(64, 0, ("sentence",), 2).to_parquet(tmp_path / "train.parquet")
     words = f"""--task sequence-classification --tokenizer wordpiece --shape {write_shape("bert", tmp_path)}
     --data_files train={tmp_path / "train.parquet"} --holdout 16 --max_steps 3 --per_device_train_batch_size 8

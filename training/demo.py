@@ -20,6 +20,7 @@ from modeling_leaner.shapes import load_config
 
 from . import train
 from .publishing.snippets import snippet
+from .running.errors import explain
 
 
 OUTPUT = Path("runs/demo")
@@ -106,7 +107,7 @@ def main() -> None:
         print("make demo: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
     except (OSError, ValueError, RuntimeError) as error:
-        print(f"make demo: {train.explain(error, str(OUTPUT))}", file=sys.stderr)
+        print(f"make demo: {explain(error, str(OUTPUT))}", file=sys.stderr)
         raise SystemExit(1) from None
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import exp, log
 
 from ..configuration_leaner import LeanConfig
+from ..registry import IMAGES
+from ..shapes import family_of, modality_of
 
 
 VERDICT_WORDS = {True: "yes", False: "no", None: "–"}
@@ -43,7 +45,7 @@ class Case:
 
     @property
     def family(self) -> str:
-        return self.config.model_type.removeprefix("lean_")
+        return family_of(self.config)
 
     @property
     def width(self) -> int:
@@ -173,7 +175,7 @@ def judge_fit(case: Case) -> Verdict:
 
 def input_rank(config: LeanConfig) -> int:
     """The highest rank of the input: entries of the vocabulary, or values of a patch (channels × height × width)."""
-    if config.model_type == "lean_vit":
+    if modality_of(config) is IMAGES:
         return config.num_channels * config.patch_shape[0] * config.patch_shape[1]
     return config.vocab_size
 
@@ -184,7 +186,7 @@ def judge_rank(case: Case) -> Verdict:
     The source speaks of vocabularies; a patch's values as its rank are this project's reading.
     """
     ratio = case.width / input_rank(case.config)
-    return Verdict(ratio <= 1, f"{ratio:.2f}", case.family == "vit")
+    return Verdict(ratio <= 1, f"{ratio:.2f}", modality_of(case.config) is IMAGES)
 
 
 def judge_low_rank(case: Case) -> Verdict:
@@ -316,6 +318,7 @@ def judge_petty(case: Case) -> Verdict:
     return Verdict(None, f"{case.layers / case.start.num_hidden_layers:.2f}", not inside)
 
 
+SOVIT_FAMILY = "vit"
 SOVIT_EXPONENTS = {"layers": 0.45, "width": 0.22, "mlp": 0.6}
 SOVIT_ANCHOR = {"layers": 27, "width": 1152, "mlp": 4304}
 SOVIT_RANGE = (129e6, 411e6)  # parameters of the blocks of the two published shapes, "150M" and "400M"
@@ -352,7 +355,7 @@ def judge_sovit(case: Case) -> Verdict:
 
     The margin is the depth over the curve's.
     """
-    if case.family != "vit":
+    if case.family != SOVIT_FAMILY:
         return Verdict(None, "")
     size = block_parameters(case.config)
     best = sovit_shape(size)

@@ -9,7 +9,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from ..configuration_leaner import LeanConfig
-from ..shapes import family_of
+from ..registry import IMAGES
+from ..shapes import family_of, modality_of
 from .advice import FIT_OFF, MOBILE_OFF, SOURCES, Source, Verdict, kernels_for
 from .memory import StepSetting
 from .solver import Candidate
@@ -72,7 +73,7 @@ def plain_table() -> Table:
 
 def data_settings(config: LeanConfig, length: int) -> dict[str, str]:
     """What the shapes read, by the flag that changes it."""
-    if family_of(config) == "vit":
+    if modality_of(config) is IMAGES:
         height, width = config.image_shape
         rows, columns = config.patch_shape
         return {"image_size": f"images of {height}×{width} pixels", "patch_size": f"patches of {rows}×{columns}"}
@@ -121,7 +122,7 @@ def heading_lines(shown: Sequence[Candidate], candidates: int, setting: StepSett
 
 def cost_columns(candidates: Sequence[Candidate]) -> dict[str, list[str]]:
     """The cells of the costs by column; columns that are empty for these shapes are left out."""
-    unit = "image" if family_of(candidates[0].config) == "vit" else "token"
+    unit = modality_of(candidates[0].config).unit
     has_start = any(shape.parameters_over_start is not None for shape in candidates)
     has_cache = any(shape.kv_bytes_per_token is not None for shape in candidates)
     columns: dict[str, list[str]] = {

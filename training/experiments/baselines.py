@@ -32,7 +32,11 @@ from ..data.sources import load_training
 from ..running.evaluation import load
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments, parse
-from ..tasks.tasks import ImageClassification, LanguageModelling, MaskedLM, SequenceClassification, Task
+from ..tasks.base import Task, evaluation_generators
+from ..tasks.image_classification import ImageClassification
+from ..tasks.language_modelling import LanguageModelling
+from ..tasks.masked_lm import MaskedLM
+from ..tasks.sequence_classification import SequenceClassification
 from .branches import data_words
 from .grid import Grid, GridError, load_grid
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
@@ -192,7 +196,7 @@ def predicted(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarr
     rows = rows.with_format("numpy")
     for start in range(0, len(rows), 500):
         places = range(start, min(start + 500, len(rows)))
-        generators = [np.random.default_rng((0, 0, place)) for place in places]  # as of LeanTrainer
+        generators = evaluation_generators(places)
         batch = task.transform(task.collate([rows[place] for place in places]), generators, training=False)
         inputs = batch["input_ids"].numpy()
         labels = batch["labels"].numpy()
@@ -250,7 +254,7 @@ def guesses(folder: Path, words: list[str]) -> list[Guess] | None:
         evaluation = load(str(folder), words, scratch)
         rows = load_training(evaluation.arguments)[0]
         train = evaluation.task.prepare(rows, "training rows", training=True)
-        return guesses_on(evaluation.arguments, evaluation.task, train, evaluation.prepared)
+        return guesses_on(evaluation.arguments, evaluation.task, train, evaluation.held_out.rows)
 
 
 def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
@@ -258,8 +262,8 @@ def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
     run = Run("report", grid.baseline, grid.seeds[0], grid.learning_rates[0])
     recipe, *settings = command(grid, run, words)[len(TRAIN_COMMAND) :]
     arguments = parse(recipe, [word for word in settings if word != "--resume"])
-    task, _, train, held_out = prepare(arguments)
-    return guesses_on(arguments, task, train, held_out)
+    prepared = prepare(arguments)
+    return guesses_on(arguments, prepared.task, prepared.train, prepared.held_out_rows)
 
 
 def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:

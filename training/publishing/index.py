@@ -14,6 +14,7 @@ from ..experiments.grid import load_grid
 from ..experiments.rows import read_rows
 from ..experiments.runs import settings
 from ..records import Evidence, PublishedResults, checked
+from ..tasks.registry import TASKS
 from . import tables, wording
 from .figures import THEMES, Comparison, comparisons, forest
 from .findings import Grids, Known, findings
@@ -22,13 +23,6 @@ from .tables import markdown
 
 
 REFERENCE = "-transformers"  # grids of transformers' own models, which stand beside their baseline
-TASK_TITLES = {
-    "image-classification": "Image classification",
-    "causal-lm": "Causal language modelling",
-    "masked-lm": "Masked language modelling",
-    "sequence-classification": "Text classification",
-    "question-answering": "Question answering",
-}
 
 
 @dataclass
@@ -121,7 +115,7 @@ def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> Ta
     if grids:
         cells = tables.all_cells(evidence)
     return TaskSection(
-        title=TASK_TITLES[task],
+        title=TASKS[task].title,
         published=published_table(own),
         note=wording.not_learned(evidence),
         summary=f"All {count} cells of {wording.plural(len(grids), 'grid')}",
@@ -131,8 +125,8 @@ def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> Ta
 
 
 def by_task(grids: Grids) -> dict[str, Grids]:
-    """The grids of each task, in the order of `TASK_TITLES`, without those of references."""
-    tasks: dict[str, Grids] = {task: {} for task in TASK_TITLES}
+    """The grids of each task, in the order of `TASKS`, without those of references."""
+    tasks: dict[str, Grids] = {task: {} for task in TASKS}
     for name, known in grids.items():
         if not name.endswith(REFERENCE):
             task = settings(known.grid, known.grid.baseline).task

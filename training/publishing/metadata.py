@@ -6,17 +6,14 @@ from pathlib import Path
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
+from modeling_leaner.registry import TEXT
+
 from ..records import PublishedResults, RunResults
+from ..tasks.registry import TASKS
 
 
 HUB_OWNER = "OWNER"  # of the repositories; replaced by the account's name before a push
 PROJECT_URL = f"https://github.com/{HUB_OWNER}/modeling_leaner"
-HUB_TASK = {
-    "masked-lm": "fill-mask",
-    "causal-lm": "text-generation",
-    "sequence-classification": "text-classification",
-    "embedding": "sentence-similarity",
-}
 HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity", "exact_match")
 DATASET_NAMES = {  # of rows that are not the Hub dataset's own
     "LTCB/enwik8": "articles of enwik8, without markup",
@@ -54,7 +51,7 @@ def dataset_id(dataset: str) -> str:
 
 def hub_task(task: str) -> str:
     """The Hub's name of a task."""
-    return HUB_TASK.get(task, task)
+    return TASKS[task].hub_name
 
 
 def evaluations(results: RunResults, hub: bool) -> list[EvalResult] | None:
@@ -93,7 +90,7 @@ def model_name(results: RunResults) -> str:
 
 def is_english(task: str, dataset: str) -> bool:
     """Whether a dataset holds English text."""
-    return task != "image-classification" and dataset not in NO_LANGUAGE
+    return TASKS[task].modality is TEXT and dataset not in NO_LANGUAGE
 
 
 def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:

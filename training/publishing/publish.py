@@ -30,7 +30,7 @@ from ..experiments.rows import read_rows, reported
 from ..experiments.tuning import tune
 from ..records import Evidence, PublishedResults, RunResults, checked
 from ..running.evaluation import load
-from ..tasks.tasks import CausalLM
+from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
 from .index import write_index

@@ -39,9 +39,10 @@ from ..experiments.rows import read_rows, reported
 from ..experiments.runs import settings
 from ..records import Evidence, Guess, PublishedResults, RunResults, Subset, checked
 from ..running import reevaluate
-from ..running.evaluation import Evaluation, load
+from ..running.evaluation import load
+from ..running.preparation import PreparedRun
 from ..running.trainer import scores
-from ..tasks.tasks import Task
+from ..tasks.base import Task, evaluation_generators
 from .cards import FIGURE, render
 from .code_copies import check_code
 from .metadata import eval_results
@@ -59,16 +60,16 @@ KEPT = (  # what a published folder has of its run
 HIDDEN = ("results.json", "README.md", ".eval_results", "metrics.jsonl", "*.png", "checkpoint-*")
 
 
-def batches(evaluation: Evaluation) -> dict[str, torch.Tensor]:
+def batches(evaluation: PreparedRun) -> dict[str, torch.Tensor]:
     """All evaluation rows as the model reads them, in batches: `0.input_ids`, `0.labels`, `1.input_ids` ..."""
     task = evaluation.task
-    rows = evaluation.prepared
+    rows = evaluation.held_out.rows
     size = evaluation.arguments.per_device_eval_batch_size
     tensors = {}
     for index, start in enumerate(range(0, len(rows), size)):
         places = range(start, min(start + size, len(rows)))
         batch = task.collate([rows[place] for place in places])
-        generators = [np.random.default_rng((0, 0, place)) for place in places]  # as of LeanTrainer
+        generators = evaluation_generators(places)
         batch = task.transform(batch, generators, training=False)
         tensors |= {f"{index}.{name}": tensor.contiguous().clone() for name, tensor in batch.items()}
     return tensors
@@ -123,7 +124,7 @@ def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, s
         save_file(batches(evaluation), inputs)
         run_without_package(model, folder, evaluation.task.head, inputs, outputs)
         metrics = score_outputs(evaluation.task, load_file(inputs), load_file(outputs))
-        return metrics, len(evaluation.prepared), evaluation.data_sha256
+        return metrics, len(evaluation.held_out.rows), evaluation.held_out.sha256
 
 
 def names_of(dataset: str, dataset_config: str | None) -> list[str]:

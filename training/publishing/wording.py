@@ -4,6 +4,8 @@ import shlex
 import statistics
 from typing import Any
 
+from modeling_leaner.registry import FAMILIES
+
 from ..experiments.continuations import LEAST
 from ..experiments.evidence import baseline_of, dataset_name
 from ..experiments.guesses import AS_MANY_ROWS, best_guess
@@ -22,10 +24,10 @@ from ..records import (
     TuningSettings,
 )
 from ..running.environment import PACKAGES, machine_name
+from ..tasks.registry import TASKS
 from .metadata import PROJECT_URL, named_metrics, repository
 
 
-FAMILIES = {"lean_vit": "LeanViT", "lean_bert": "LeanBERT", "lean_gpt": "LeanGPT"}
 PAPERS = {
     "Leaner Transformers: More Heads, Less Depth": "https://arxiv.org/abs/2505.20802",
     "the objection that halving the MLP saves as much": "https://arxiv.org/abs/2512.01059",
@@ -42,7 +44,7 @@ BIBTEX = """@software{modeling_leaner,
   journal = {arXiv preprint arXiv:2505.20802},
   year = {2025}
 }"""
-PURPOSES = {  # dataset or task → what a model does, and what it is not good for
+PURPOSES = {  # dataset, or dataset and task → what a model does, and what it is not good for
     "cifar10": (
         "sorts photographs of 32 × 32 pixels into the ten classes of CIFAR-10",
         "other classes or larger photographs",
@@ -61,14 +63,7 @@ PURPOSES = {  # dataset or task → what a model does, and what it is not good f
         "computes nested expressions of MIN, MAX, MED and the sum modulo 10",
         "computing, at which it often fails",
     ),
-    "image-classification": ("sorts images into the classes of its training set", "other classes"),
-    "causal-lm": ("continues text", "anybody who wants to read what it writes"),
-    "masked-lm": ("fills in masked tokens", "any use without fine-tuning"),
-    "sequence-classification": ("sorts texts into the classes of its training set", "decisions about texts"),
-    "question-answering": ("finds the answer to a question in a text", "answers that somebody relies on"),
 }
-UNITS = {"image-classification": "images", "causal-lm": "rows", "masked-lm": "rows"}
-LANGUAGE_MODELS = ("causal-lm", "masked-lm")
 BESIDE_TIMES = "Times of inference are to be compared within one table alone."
 OTHER_RECIPE = "Another recipe: compare its numbers with each other, not with those above."
 
@@ -194,25 +189,26 @@ def median_score(cell: Cell, evidence: Evidence) -> str:
 
 def score_error(metric: str, value: float, results: RunResults) -> float | None:
     """`row_error` of a score; None for language models, which are scored by tokens, not by rows."""
-    if results.task in LANGUAGE_MODELS:
+    if TASKS[results.task].is_scored_by_token:
         return None
     return row_error(metric, value, results.rows)
 
 
 def purpose_of(dataset: str, task: str) -> tuple[str, str]:
-    """The entry of `PURPOSES` that fits best: the dataset's, the one of dataset and task, or the task's."""
+    """The entry of `PURPOSES` that fits best, the dataset's or the one of dataset and task; else the task's own."""
     for key in (dataset, f"{dataset} {task}"):
         if key in PURPOSES:
             return PURPOSES[key]
-    return PURPOSES[task]
+    return TASKS[task].does, TASKS[task].not_for
 
 
 def purpose(model_type: str, results: PublishedResults) -> str:
     """The first sentence: what the model does and what it is not good for."""
+    family = FAMILIES[model_type.removeprefix("lean_")]
     does, not_for = purpose_of(dataset_name(results), results.task)
     size = millions(results.parameters)
     return (
-        f"{FAMILIES[model_type]} with {size} parameters that {does}: a miniature for research on the shapes of "
+        f"{family.title} with {size} parameters that {does}: a miniature for research on the shapes of "
         f"transformers, not for {not_for}."
     )
 
@@ -226,7 +222,7 @@ def standing(results: PublishedResults) -> str:
     text = f"Held-out {metric.replace('_', ' ')} ({direction(evidence)}): **{value:.3f}**"
     if error is not None:
         text += f" ± {error:.3f} (standard error by the choice of rows)"
-    unit = UNITS.get(results.task, "rows")
+    unit = TASKS[results.task].held_out_unit
     text += f" on {results.rows:,} {unit}."
     best = best_of(evidence)
     if best is None:
@@ -260,11 +256,11 @@ def seen(results: RunResults, settings: dict[str, Any]) -> str:
     train = results.train
     batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"]
     rows = train.steps * batch * train.processes
-    if results.task in LANGUAGE_MODELS and settings["max_length"]:
+    if TASKS[results.task].is_scored_by_token and settings["max_length"]:
         tokens = rows * settings["max_length"]
         ratio = tokens / results.parameters
         return f"{millions(tokens)} tokens, {ratio:.1f} a parameter ({plural(train.steps, 'step')})"
-    unit = UNITS.get(results.task, "texts")
+    unit = TASKS[results.task].trained_unit
     text = f"{millions(rows)} {unit}"
     epochs = train.epochs
     if epochs and epochs >= 0.995:
@@ -522,7 +518,7 @@ def how_trained(evidence: Evidence) -> str:
 
 def rows_of(results: RunResults) -> str:
     """What the training data is counted in: language models pack documents into rows of one length."""
-    if results.task in LANGUAGE_MODELS:
+    if TASKS[results.task].is_scored_by_token:
         return "documents"
     return "rows"
 
@@ -579,7 +575,7 @@ def limits(evidence: Evidence, results: PublishedResults) -> list[str]:
         chosen(evidence, rows_of(results)),
         "Speed on accelerators, long inputs, and robustness to other data.",
     ]
-    if results.task in LANGUAGE_MODELS and not results.continuations:
+    if TASKS[results.task].is_scored_by_token and not results.continuations:
         untested.append("What the model has learned by heart from its training text.")
     return untested
 
