@@ -5,12 +5,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..experiments.evidence import KINDS, baseline_of, finished, kind
+from ..experiments.evidence import KINDS, PEERS, baseline_of, finished, kind
 from ..experiments.grid import Grid
+from ..experiments.kappa import KappaCell, by_task, conclude, read_cells
 from ..experiments.rows import Row, Run
 from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
 from ..records import Cell, Evidence
-from .wording import best_of, excludes_zero, gain, has_strays, label, median_score, row_errors_of, score, stray_seeds
+from .wording import (
+    best_of,
+    excludes_zero,
+    gain,
+    has_strays,
+    kappa_paragraph,
+    label,
+    median_score,
+    row_errors_of,
+    score,
+    stray_seeds,
+)
 
 
 FIRST_SEEDS = (1, 2, 3)  # of the grids with seven: the others were added after these had been seen
@@ -334,6 +346,7 @@ def findings(grids: Grids) -> list[str]:
         f"**Verdicts.** {verdicts(evidence)}",
         later_seeds(grids),
         conditioning_and_loss(grids),
+        kappa_and_quality(grids),
         failures(grids),
         pretraining(grids),
         row_sampling(grids),
@@ -349,3 +362,18 @@ def conditioning_and_loss(grids: Grids) -> str | None:
     if kappa is None or loss is None:
         return None
     return f"{kappa}. {loss}"
+
+
+def kappa_cells(grids: Grids) -> list[KappaCell]:
+    """The cells of all grids but those of transformers' own models."""
+    own = {name: known for name, known in grids.items() if not name.endswith(PEERS)}
+    return [cell for name, known in own.items() for cell in read_cells(name, known.grid, known.rows)]
+
+
+def kappa_and_quality(grids: Grids) -> str | None:
+    """Whether κ went along with quality; None where nothing can be ranked."""
+    cells = kappa_cells(grids)
+    conclusion = conclude(cells)
+    if conclusion.within["end"].value is None and conclusion.between["end"].value is None:
+        return None
+    return kappa_paragraph(conclusion, by_task(cells))

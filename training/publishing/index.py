@@ -17,7 +17,8 @@ from ..records import Evidence, PublishedResults, checked
 from ..tasks.registry import TASKS
 from . import tables, wording
 from .figures import THEMES, Comparison, comparisons, forest
-from .findings import Grids, Known, findings
+from .findings import Grids, Known, findings, kappa_and_quality, kappa_cells
+from .kappa_figure import kappa_figure
 from .rendering import fill
 from .tables import markdown
 
@@ -42,6 +43,7 @@ class IndexContext:
     """What `templates/index.md` names."""
 
     figure_text: str | None
+    kappa_text: str | None
     findings: list[str]
     tasks: list[TaskSection]
     glossary: str
@@ -147,11 +149,15 @@ def render(cards: Path) -> str:
     figure_text = None
     if forest_lines(grids):
         figure_text = wording.FOREST_TEXT
+    kappa_text = None
+    if kappa_and_quality(grids) is not None:
+        kappa_text = wording.KAPPA_TEXT
     paragraphs = ["Nothing yet."]
     if grids:
         paragraphs = findings(grids)
     context = IndexContext(
         figure_text=figure_text,
+        kappa_text=kappa_text,
         findings=paragraphs,
         tasks=[section for section in sections if section.published or section.cells],
         glossary=wording.INDEX_GLOSSARY,
@@ -168,11 +174,21 @@ def write_forest(cards: Path) -> None:
         write_bytes(cards / f"forest-{theme}.svg", forest(lines, theme))
 
 
+def write_kappa(cards: Path) -> None:
+    """κ against quality, kappa-light.svg and kappa-dark.svg, where anything can be ranked."""
+    grids = read_grids(cards)
+    if kappa_and_quality(grids) is None:
+        return
+    for theme in THEMES:
+        write_bytes(cards / f"kappa-{theme}.svg", kappa_figure(kappa_cells(grids), theme))
+
+
 def write_index(cards: Path) -> Path:
     """Writes README.md of the folder of cards and its figures; returns the path of README.md."""
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     text = render(cards)
     write_forest(cards)
+    write_kappa(cards)
     write_bytes(cards / "README.md", text.encode())
     return cards / "README.md"

@@ -9,6 +9,7 @@ from modeling_leaner.registry import FAMILIES
 from ..experiments.continuations import LEAST
 from ..experiments.evidence import baseline_of, dataset_name
 from ..experiments.guesses import AS_MANY_ROWS, best_guess
+from ..experiments.kappa import Conclusion, Correlation
 from ..experiments.statistics import MAX_P, MIN_PAIRS, NOT_LEARNED, row_error
 from ..records import (
     Cell,
@@ -824,4 +825,46 @@ def grid_about(name: str, evidence: Evidence) -> str:
     notes = [f"{label(cell)}: {note}" for cell in evidence.cells for note in cell.notes]
     if notes:
         text += f" Notes: {'; '.join(notes)}."
+    return text
+
+
+KAPPA_TEXT = "Quality of runs against the condition number of their head outputs, within and between cells"
+
+
+def correlation_text(correlation: Correlation, groups: str, ranked: str) -> str:
+    """`−0.06 (−0.24 to +0.14; 158 runs of 40 cells)`; that nothing could be ranked."""
+    if correlation.value is None:
+        return f"not known, too few {ranked}"
+    count = f"{correlation.ranked} {ranked} of {plural(correlation.groups, groups)}"
+    if correlation.interval is None:
+        return f"{correlation.value:+.2f} ({count}, too few for an interval)"
+    low, high = correlation.interval
+    return f"{correlation.value:+.2f} ({low:+.2f} to {high:+.2f}; {count})"
+
+
+def kappa_paragraph(all_runs: Conclusion, tasks: dict[str, Conclusion]) -> str:
+    """What correlation κ has with quality, how much is unknown, and what it does not say."""
+    within = {end: correlation_text(each, "cell", "runs") for end, each in all_runs.within.items()}
+    between = {end: correlation_text(each, "grid", "cells") for end, each in all_runs.between.items()}
+    by_task = []
+    for task, conclusion in tasks.items():
+        each = conclusion.within["end"]
+        if each.value is not None:
+            by_task.append(f"{task} {correlation_text(each, 'cell', 'runs')}")
+    doubled = all_runs.doubling
+    unknown = ", ".join(f"{count} at the {end}" for end, count in all_runs.unknown.items())
+    text = (
+        "**Does κ matter?** Spearman's rank correlation of κ with quality (below 0: lower κ was better; 95 % bootstrap"
+        f" intervals, {len(tasks)} tasks pooled, nothing corrected). Among the runs of one cell, which differ by the "
+        f"seed: κ at the start {within['start']}, at the end {within['end']}. Among the cells of one grid, by their "
+        f"means, the interval over seeds and not over shapes: at the start {between['start']}, at the end "
+        f"{between['end']}. Within cells at the end, by task: {'; '.join(by_task)}. Twice the heads lowered κ in "
+        f"{doubled.lower_start} of {doubled.pairs} pairs at the start and in {doubled.lower_end} at the end; of the "
+        f"latter, {doubled.better} were better with more heads. κ is unknown or infinite in so many of "
+        f"{all_runs.runs} runs: {unknown}; {all_runs.failed} runs failed and have neither. Cells of a grid differ in "
+        "size and depth, too, and a correlation is no cause."
+    )
+    if all_runs.waiting:
+        names = ", ".join(all_runs.waiting)
+        text += f" Nothing is read from {plural(len(all_runs.waiting), 'grid')} that has runs to come: {names}."
     return text
