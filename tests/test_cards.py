@@ -137,7 +137,11 @@ def paired(values, baseline):
 def test_the_forest_plot_shows_the_rows(grids, monkeypatch):
     """Its numbers are those of an independent computation from results.csv; and they are in the picture."""
     lines = figures.comparisons({name: known.evidence for name, known in grids.items()})
-    shapes = {"twice the heads": "many-heads-mini", "half the layers": "shallow-mini", "both": "lean-mini"}
+    shapes = {
+        "twice the heads: 8 × 6": "many-heads-mini",
+        "half the layers: 4 × 3": "shallow-mini",
+        "both: 4 × 6": "lean-mini",
+    }
     titles = {title: grid for grid, title in figures.TITLES.items()}
     assert len(lines) == 15 and {line.group for line in lines} == set(titles)
     for line in lines:

@@ -20,7 +20,6 @@ from .wording import (
     label,
     median_score,
     row_errors_of,
-    score,
     stray_seeds,
 )
 
@@ -175,12 +174,13 @@ def pretraining(grids: Grids) -> str | None:
         if not excludes_zero(result["interval"]):
             limits += ", includes 0"
         lines.append(
-            f"{cell.layers} × {cell.heads} {cell.mean:.3f} against {scratch.mean:.3f}, "
+            f"- {cell.layers} × {cell.heads}: {cell.mean:.3f} against {scratch.mean:.3f}, "
             f"{result['difference']:+.3f} ({limits})"
         )
     text = (
-        "**What masked pretraining was worth on SST-2** (accuracy, same tokenizer, 3 seeds, 95 % intervals): "
-        f"{'; '.join(lines)}. From scratch, 300 steps of tuning found no rate for 8 × 6."
+        "**What masked pretraining was worth on SST-2** (accuracy, same tokenizer, 3 seeds, 95 % intervals):\n\n"
+        + "\n".join(lines)
+        + "\n\nFrom scratch, 300 steps of tuning found no rate for 8 × 6."
     )
     best = best_of(pretrained)
     if best is None:
@@ -297,7 +297,7 @@ def failures(grids: Grids) -> str | None:
                 [cell.values[seed] for seed in kept], [base.values[seed] for seed in kept], evidence.higher_is_better
             )
             name = f"{cell.layers} × {cell.heads}"
-            others.append(f"{name} {result['difference']:+.3f} ({interval(result['interval'])})")
+            others.append(f"{name}: {result['difference']:+.3f} ({interval(result['interval'])})")
     best = best_of(evidence)
     return (
         f"**ListOps: medians, because one run failed** (accuracy, higher is better; best simple guess {best[1]:.3f}). "
@@ -307,13 +307,17 @@ def failures(grids: Grids) -> str | None:
 
 def row_sampling(grids: Grids) -> str | None:
     """Of published pairs, the choice of held-out rows beside that of the seed."""
-    lines = [f"{text} ({name})" for name, known in grids.items() for text in row_errors_of(known.evidence)]
+    lines = []
+    for name, known in grids.items():
+        texts = row_errors_of(known.evidence)
+        if texts:
+            lines.append(f"- {name}: {'; '.join(texts)}")
     if not lines:
         return None
     return (
         "**Rows and seeds.** Intervals over seeds are conditional on the held-out rows. Of the published pairs, one "
         "run each, the difference from 8 × 3 (plus is better), its standard error by the choice of rows, and the sd "
-        f"of such differences over the seeds: {'; '.join(lines)}."
+        "of such differences over the seeds:\n\n" + "\n".join(lines)
     )
 
 
@@ -328,8 +332,8 @@ def length_of_training(grids: Grids) -> str | None:
         for cell in known.evidence.cells:
             if cell is not base and cell.difference is not None:
                 ahead = gain(cell.difference, known.evidence)
-                values = f"{score(cell, '.3f')} against {score(base, '.3f')}"
-                lines.append(f"{name}, {known.evidence.metric} {values}, {ahead:+.3f} (plus is better)")
+                values = f"{cell.mean:.3f} against {base.mean:.3f}"
+                lines.append(f"{name}, {known.evidence.metric} {values}: {ahead:+.3f} (plus is better)")
     if not lines:
         return None
     return (

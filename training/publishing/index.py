@@ -67,14 +67,14 @@ def read_grids(cards: Path) -> Grids:
 
 
 def held_out_score(results: PublishedResults) -> str:
-    """The main metric of a published folder with its standard error by the choice of rows, and its direction."""
+    """The main metric of a published folder with its standard error by the choice of rows."""
     metric = results.metric
     value = results.metrics[f"eval_{metric}"]
     uncertainty = ""
     error = wording.score_error(metric, value, results)
     if error is not None:
         uncertainty = f" ± {error:.3f}"
-    return f"{metric} {value:.3f}{uncertainty} ({wording.direction(results.evidence)})"
+    return f"{metric} {value:.3f}{uncertainty}"
 
 
 def best_guess(evidence: Evidence) -> str:
@@ -86,25 +86,33 @@ def best_guess(evidence: Evidence) -> str:
     return f"{value:.3f} ({name})"
 
 
+def place_in_table(results: PublishedResults) -> tuple[str, int, str]:
+    """What folders are sorted by: their grid, then as the grid orders its cells."""
+    evidence = results.evidence
+    shapes = [cell.shape for cell in evidence.cells]
+    return evidence.grid, shapes.index(results.cell), results.name
+
+
 def published_table(folders: list[PublishedResults]) -> str:
-    """The published folders of a task, one line each; empty without any."""
+    """The published folders of a task, one line each, those of one grid together; empty without any."""
     if not folders:
         return ""
     lines = []
-    for results in folders:
+    for results in sorted(folders, key=place_in_table):
         name = results.name
         evidence = results.evidence
         own = next(cell for cell in evidence.cells if cell.shape == results.cell)
         line = (
             f"[{name}]({name})",
-            f"{own.layers} × {own.heads} × {own.head_dim}",
+            tables.unbroken(f"{own.layers} × {own.heads} × {own.head_dim}"),
             f"{results.parameters:,}",
             held_out_score(results),
             best_guess(evidence),
             wording.short_data(results),
         )
         lines.append(line)
-    header = ("folder", "layers × heads × head size", "parameters", "held-out score", "best simple guess", "data")
+    way = " or ".join(dict.fromkeys(wording.direction(results.evidence) for results in folders))
+    header = ("folder", "layers × heads × size", "parameters", f"held-out score, {way}", "best simple guess", "data")
     return markdown(header, lines)
 
 
@@ -120,7 +128,7 @@ def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> Ta
         title=TASKS[task].title,
         published=published_table(own),
         note=wording.not_learned(evidence),
-        summary=f"All {count} cells of {wording.plural(len(grids), 'grid')}",
+        summary=f"All numbers: {wording.plural(len(grids), 'grid')}, {count} shapes",
         cells=cells,
         about="\n".join(f"- {wording.grid_about(name, known.evidence)}" for name, known in grids.items()),
     )

@@ -8,6 +8,9 @@ from .metadata import named_metrics
 from .wording import best_of, direction, gain, has_strays, interval_of, median_score, number, score, score_error
 
 
+NO_BREAK = "&nbsp;"
+
+
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     rows = [header, ["---"] * len(header), *lines]
@@ -25,11 +28,13 @@ def scores(results: RunResults) -> str:
     """The metrics of these very weights, with the standard error by the choice of rows where one is known."""
     lines = []
     for name, value in named_metrics(results).items():
-        uncertainty = "–"
+        uncertainty = ""
         error = score_error(name, value, results)
         if error is not None:
             uncertainty = f"± {error:.3f}"
         lines.append((name, f"{value:.4g}", uncertainty))
+    if not any(uncertainty for _, _, uncertainty in lines):
+        return markdown(("metric", "value"), [line[:2] for line in lines])
     return markdown(("metric", "value", "standard error by the choice of rows"), lines)
 
 
@@ -255,8 +260,13 @@ def all_cells(grids: dict[str, Evidence]) -> str:
         if best is not None:
             guess, value = best
             empty = [""] * (len(header) - 3)
-            lines.append(("", f"best guess: {guess}", f"{value:.4f}", *empty))
+            lines.append((f"best simple guess: {guess}", "", f"{value:.4f}", *empty))
     return markdown(header, lines)
+
+
+def unbroken(text: str) -> str:
+    """The text with spaces at which no line ends."""
+    return text.replace(" ", NO_BREAK)
 
 
 def cell_line(cell: Cell, evidence: Evidence) -> tuple[str, ...]:
@@ -265,12 +275,12 @@ def cell_line(cell: Cell, evidence: Evidence) -> tuple[str, ...]:
     if has_strays(evidence):
         compared = f"median {median_score(cell, evidence)}"
     return (
-        f"{cell.layers} × {cell.heads} × {cell.head_dim}",
-        score(cell, ".4f"),
+        unbroken(f"{cell.layers} × {cell.heads} × {cell.head_dim}"),
+        score(cell, ".4f").replace(" ± ", unbroken(" ± ")),
         compared,
         verdict(cell, evidence),
         number(cell.parameters, ",d"),
-        f"{number(cell.kappa_start, '.3g')} → {number(cell.kappa_end, '.3g')}",
+        f"{number(cell.kappa_start, '.3g')}{NO_BREAK}→ {number(cell.kappa_end, '.3g')}",
         number(cell.learning_rate, "g"),
         number(cell.seconds, ",.0f"),
         milliseconds(cell),

@@ -276,10 +276,12 @@ def facts(results: PublishedResults, settings: dict[str, Any], own: Cell) -> dic
     role = f"{share} of the baseline's parameters"
     if own.shape == evidence.baseline:
         role = "the baseline"
-    seeds = ", ".join(map(str, evidence.seeds))
+    among = "the only one"
+    if len(evidence.seeds) > 1:
+        among = f"one of {len(evidence.seeds)}"
     lines = {
         "Shape": f"{label(own)}, width {own.width}, MLP {own.mlp}; {results.parameters:,} parameters, {role}",
-        "Training": f"{seen(results, settings)} of {dataset_name(results)}; seed {results.seed} of {seeds}",
+        "Training": f"{seen(results, settings)} of {dataset_name(results)}; seed {results.seed}, {among}",
     }
     if results.shape.startswith("model_cards/"):
         lines["Started from"] = hub_link(results.shape.removeprefix("model_cards/"))
@@ -392,9 +394,12 @@ def not_learned(grids: dict[str, Evidence]) -> str | None:
             lines.append(not_learned_line(grid, evidence))
     if not lines:
         return None
+    listed = f" {lines[0]}."
+    if len(lines) > 1:
+        listed = "\n\n" + "\n".join(f"- {line}" for line in lines)
     return (
         "**Not learned:** here the baseline is not clearly better than the best simple guess that reads the input, so "
-        f"differences say how fast the shapes begin to learn, and nothing of kept quality: {'; '.join(lines)}."
+        f"differences say how fast the shapes begin to learn, and nothing of kept quality:{listed}"
     )
 
 
@@ -408,7 +413,7 @@ def row_errors_of(evidence: Evidence) -> list[str]:
         shared = cell.values.keys() & base.values.keys()
         differences = [cell.values[seed] - base.values[seed] for seed in sorted(shared)]
         ahead = gain(published.difference, evidence)
-        text = f"{cell.layers} × {cell.heads} {ahead:+.3f}, {published.error:.3f} by rows"
+        text = f"{cell.layers} × {cell.heads}: {ahead:+.3f}, {published.error:.3f} by rows"
         if len(differences) > 1:
             text += f", {statistics.stdev(differences):.3f} over seeds"
         lines.append(text)
@@ -717,8 +722,9 @@ def beside_about(other: Evidence, evidence: Evidence) -> str:
 
 
 COMPARISON_INTRO = (
-    "Every cell was trained by the same file, with the same data in the same order for each seed. This model is in "
-    "bold; a difference with a plus is better than the baseline, the first line."
+    "Each line of the table is a *cell*: one shape, trained with several seeds. All cells were trained by the same "
+    "file, with the same data in the same order for each seed. This model is in bold; a difference with a plus is "
+    "better than the baseline, the first line."
 )
 
 
@@ -784,13 +790,15 @@ def run_hardware(machine: Environment) -> str:
 
 FOREST_TEXT = "Differences of each shape from its baseline with their intervals, in accuracy and in loss"
 INDEX_GLOSSARY = (
-    "A difference is paired over the seeds and signed so that plus is better for every metric; its 95 % interval is "
-    "conditional on the same held-out rows, and not corrected for the number of comparisons. Not learned: not clearly "
-    "(by three standard errors) better than the best simple guess that reads the input, each in the grid's "
-    "`guesses.json`, which `leaner guesses` fits. No verdict: the baseline has not learned. κ is σ_max/σ_min of the "
-    "concatenated head outputs before and after training: the median over 8 held-out rows and over the layers, the "
-    "mean over the seeds, – where it was infinite. Times of inference were measured in turns: compare them within one "
-    "grid. FLOPs, memory and cache are on the cards."
+    "- *Grid:* one comparison, shapes × seeds trained by one recipe. *Cell:* one of its shapes, over all its seeds.\n"
+    "- *Difference:* paired over the seeds and signed so that plus is better for every metric. Its 95 % interval is "
+    "conditional on the same held-out rows, and not corrected for the number of comparisons.\n"
+    "- *Not learned:* not clearly (by three standard errors) better than the best simple guess that reads the input, "
+    "each in the grid's `guesses.json`, which `leaner guesses` fits. *No verdict:* the baseline has not learned.\n"
+    "- *κ:* σ_max/σ_min of the concatenated head outputs before and after training: the median over 8 held-out rows "
+    "and over the layers, the mean over the seeds, – where it was infinite.\n"
+    "- *Times of inference* were measured in turns: compare them within one grid. FLOPs, memory and cache are on the "
+    "cards."
 )
 
 
@@ -800,7 +808,7 @@ def short_data(results: PublishedResults) -> str:
     if name == "TinyStories":
         return "TinyStories; 32,957 of 36,181 training stories were sampled from a model"
     if is_local(results):
-        return f"{name}, a local copy that the card describes"
+        return f"{name} (local copy)"
     return name
 
 
