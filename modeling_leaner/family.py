@@ -24,6 +24,7 @@ from .modeling_lean_gpt import (
     LeanGPTModel,
 )
 from .modeling_lean_vit import LeanViTBackbone, LeanViTForImageClassification, LeanViTModel
+from .registry import FAMILIES, TEXT, Modality
 
 
 def _register(config_class: type, models: object) -> None:
@@ -39,17 +40,24 @@ def _register(config_class: type, models: object) -> None:
             model_class.register_for_auto_class(auto_name)
 
 
-_register(LeanViTConfig, modeling_lean_vit)
-_register(LeanBERTConfig, modeling_lean_bert)
-_register(LeanGPTConfig, modeling_lean_gpt)
+def _register_processor(config_class: type, modality: Modality) -> None:
+    """Registers tokenizer or image processor; these are transformers', no classes of our own."""
+    if modality is TEXT:
+        transformers.AutoTokenizer.register(config_class, transformers.TokenizersBackend, exist_ok=True)
+        return
+    processors = {"pil": transformers.ViTImageProcessorPil}
+    if is_torchvision_available():
+        processors["torchvision"] = transformers.ViTImageProcessor
+    AutoImageProcessor.register(config_class, image_processor_classes=processors, exist_ok=True)
 
-# No classes of our own here: tokenizer and image processor are transformers'.
-for _text_config in (LeanBERTConfig, LeanGPTConfig):
-    transformers.AutoTokenizer.register(_text_config, transformers.TokenizersBackend, exist_ok=True)
-_image_processors = {"pil": transformers.ViTImageProcessorPil}
-if is_torchvision_available():
-    _image_processors["torchvision"] = transformers.ViTImageProcessor
-AutoImageProcessor.register(LeanViTConfig, image_processor_classes=_image_processors, exist_ok=True)
+
+for _name, _config_class, _models in (
+    ("vit", LeanViTConfig, modeling_lean_vit),
+    ("bert", LeanBERTConfig, modeling_lean_bert),
+    ("gpt", LeanGPTConfig, modeling_lean_gpt),
+):
+    _register(_config_class, _models)
+    _register_processor(_config_class, FAMILIES[_name].modality)
 
 __all__ = [
     "LeanBERTConfig",

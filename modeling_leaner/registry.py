@@ -1,12 +1,78 @@
-"""The names of the shapes, from the names of the files in `configuration/`. Imports neither torch nor transformers."""
+"""The families, and the names of the shapes in `configuration/`. Imports neither torch nor transformers."""
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from .support.suggest import did_you_mean, nearest
 
 
-FAMILIES = ("vit", "bert", "gpt")
+@dataclass(frozen=True)
+class Modality:
+    """What a family reads: the `unit` by which its costs are stated, and the settings by which its data differ."""
+
+    unit: str
+    inputs: tuple[str, ...]
+
+
+IMAGES = Modality(unit="image", inputs=("image_size", "patch_size"))
+TEXT = Modality(unit="token", inputs=("length", "vocab_size"))
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The special tokens of a tokenizer that is trained for a family of text.
+
+    `tokens` in the order of their numbers, from 0 on; `roles` as arguments of the tokenizer; `unknown` stands for a
+    word outside the vocabulary. `single` and `pair` say what is put around a text or two, "" for nothing.
+    """
+
+    tokens: tuple[str, ...]
+    roles: dict[str, str]
+    unknown: str
+    single: str = ""
+    pair: str = ""
+
+
+END_OF_TEXT = SpecialTokens(
+    tokens=("<|endoftext|>",),
+    roles=dict.fromkeys(("bos_token", "eos_token", "pad_token"), "<|endoftext|>"),
+    unknown="<|endoftext|>",
+)
+CLS_AND_SEP = SpecialTokens(
+    tokens=("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    roles={
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    },
+    unknown="[UNK]",
+    single="[CLS] $A [SEP]",
+    pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is said of a family outside its configuration and its models.
+
+    `title` is its name for people; `first_recipe` one whose data every installation has. A family of text has
+    `special_tokens`.
+    """
+
+    title: str
+    modality: Modality
+    first_recipe: str
+    special_tokens: SpecialTokens | None = None
+
+
+FAMILIES = {
+    "vit": Family("LeanViT", IMAGES, first_recipe="digits"),
+    "bert": Family("LeanBERT", TEXT, first_recipe="listops-short", special_tokens=CLS_AND_SEP),
+    "gpt": Family("LeanGPT", TEXT, first_recipe="python-docs", special_tokens=END_OF_TEXT),
+}
 VARIANTS = (  # of a baseline, by the beginning of the name
     "lean-",  # fewer layers and more heads
     "fixed-head-",  # more heads than fit the width

@@ -9,7 +9,7 @@ from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 from .hub import require_source
-from .registry import VARIANTS, baseline_of, check_shape, shape_names, shape_path, shapes_folder
+from .registry import FAMILIES, VARIANTS, Modality, baseline_of, check_shape, shape_names, shape_path, shapes_folder
 
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "VARIANTS",
     "baseline_of",
     "family_of",
+    "modality_of",
     "load_config",
     "load_shape",
     "shape_names",
@@ -37,8 +38,13 @@ def load_shape(name: str, **overrides) -> LeanConfig:
 
 
 def family_of(config: LeanConfig) -> str:
-    """`vit`, `bert` or `gpt`."""
+    """The key of `FAMILIES`."""
     return config.model_type.removeprefix("lean_")
+
+
+def modality_of(config: LeanConfig) -> Modality:
+    """What the configuration's family reads: `registry.IMAGES` or `registry.TEXT`."""
+    return FAMILIES[family_of(config)].modality
 
 
 def load_config(source: str) -> LeanConfig:

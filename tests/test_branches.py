@@ -10,10 +10,14 @@ import pytest
 import yaml
 from command import leaner
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import branches, comparison, runs, sweep
+from modeling_leaner.training.experiments import branches, runs, summary, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
-from modeling_leaner.training.running.trainer import whole_checkpoints
+from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_rows, reported, result_row
+from modeling_leaner.training.experiments.soundness import check_grid
+from modeling_leaner.training.running.checkpoints import whole_checkpoints
 from training_data import documents, write_shape
+
+from modeling_leaner.shapes import load_config
 
 
 STEP = 8 * 32  # tokens of a step
@@ -83,12 +87,12 @@ def weights(folder):
 def test_a_branch_ends_with_the_weights_of_a_whole_run(workshop):
     """Bit for bit, of either branch; also where a branch is killed on its way, or before its folder was whole."""
     grid = workshop()
-    trunk = runs.Run("trunk", "gpt.json", 1, 3e-3)
+    trunk = Run("trunk", "gpt.json", 1, 3e-3)
     folder = trained(grid, trunk)
     assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-8", "checkpoint-15", "checkpoint-16"]
     rates = {}
     for tokens, steps in ((FIRST, 10), (SECOND, 20)):
-        branch = runs.reported(grid, "gpt.json", 1, 3e-3, tokens)
+        branch = reported(grid, "gpt.json", 1, 3e-3, tokens)
         half = branch.folder(grid).with_name(f".{branch.name}.begun")
         (half / "checkpoint-8").mkdir(parents=True)  # what a killed sweep leaves
         begun = trained(grid, branch)
@@ -106,7 +110,7 @@ def test_a_branch_ends_with_the_weights_of_a_whole_run(workshop):
     stable = rates[SECOND][3:16]
     assert set(stable) == {3e-3} and rates[FIRST][:9] == rates[SECOND][:9] and rates[FIRST][9] < 3e-3
 
-    branch = runs.reported(grid, "gpt.json", 1, 3e-3, SECOND)
+    branch = reported(grid, "gpt.json", 1, 3e-3, SECOND)
     kept = weights(branch.folder(grid))
     for name in ("results.json", "model.safetensors"):
         (branch.folder(grid) / name).unlink()
@@ -120,10 +124,10 @@ def test_a_branch_ends_with_the_weights_of_a_whole_run(workshop):
 def test_a_row_of_a_branch(workshop):
     """Tokens, FLOPs and what it began with; seconds are the trunk's until there and its own."""
     grid = workshop()
-    trunk = runs.Run("trunk", "gpt.json", 1, 3e-3)
-    branch = runs.reported(grid, "gpt.json", 1, 3e-3, FIRST)
+    trunk = Run("trunk", "gpt.json", 1, 3e-3)
+    branch = reported(grid, "gpt.json", 1, 3e-3, FIRST)
     trained(grid, trunk), trained(grid, branch)
-    rows = {run: runs.result_row(grid, run) for run in (trunk, branch)}
+    rows = {run: result_row(grid, run) for run in (trunk, branch)}
     row, flops = rows[branch], branches.step_of(grid, "gpt.json").flops
     assert (row["branch"], row["steps"], row["tokens"], row["training_flops"]) == (FIRST, 10, FIRST, 10 * flops)
     assert row["tokens_per_parameter"] == FIRST / row["parameters"]
@@ -136,10 +140,10 @@ def test_a_row_of_a_branch(workshop):
 def test_flops_of_a_step(workshop):
     """Those of the configuration, for whole rows; none of a task whose rows differ in length."""
     grid = workshop()
-    config = branches.load_config("gpt.json")
+    config = load_config("gpt.json")
     assert branches.step_of(grid, "gpt.json") == (STEP, 8 * config.count_flops(32).training_step)
     pictures = workshop(recipe="digits", shapes=["vit/nano"], baseline="vit/nano", overrides=None, branches=None)
-    length = branches.load_config("vit/nano").count_flops().length
+    length = load_config("vit/nano").count_flops().length
     assert branches.step_of(pictures, "vit/nano").tokens % length == 0
     texts = workshop(recipe="sst2", shapes=["bert/nano"], baseline="bert/nano", overrides=None, branches=None)
     assert branches.step_of(texts, "bert/nano") is None
@@ -148,7 +152,7 @@ def test_flops_of_a_step(workshop):
 def test_checkpoints_that_are_asked_for_stay(workshop):
     """Beside the newest ones that save_total_limit allows; saved although save_steps leaves them out."""
     grid = workshop(branches=None, overrides={**OVERRIDES, "lr_scheduler_type": "cosine", "checkpoint_steps": [2, 7]})
-    folder = trained(grid, runs.Run("report", "gpt.json", 1, 3e-3))
+    folder = trained(grid, Run("report", "gpt.json", 1, 3e-3))
     assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-2", "checkpoint-7", "checkpoint-16"]
 
 
@@ -256,11 +260,11 @@ def test_a_trunk_that_fails_has_the_branches_that_came_before(bench):
     with pytest.raises(SystemExit):
         bench(wanted={"fail": [trunk], "until": {trunk: 8}})
     assert calls() == [trunk, name("report", 1, FIRST), *all_names(2)]
-    grid, found = load_grid(Path("grid.yaml")), runs.read_rows(Path("out/results.csv"))
-    cells = [comparison.cells_of(grid, found, {"gpt.json": 3e-3}, tokens) for tokens in (FIRST, SECOND)]
+    grid, found = load_grid(Path("grid.yaml")), read_rows(Path("out/results.csv"))
+    cells = [summary.cells_of(grid, found, {"gpt.json": 3e-3}, tokens) for tokens in (FIRST, SECOND)]
     assert [list(cell.finished["gpt.json"]) for cell in cells] == [[1, 2], [2]]
     assert [cell.failed["gpt.json"] for cell in cells] == [[], [1]]
-    assert comparison.summarise(grid, found)["shapes"][0]["notes"] == ["failed seeds: 1"]
+    assert summary.summarise(grid, found)["shapes"][0]["notes"] == ["failed seeds: 1"]
     assert bench() == [trunk, name("report", 1, SECOND)]
 
 
@@ -312,9 +316,9 @@ def test_tuning_at_a_branch(workshop):
     grid = workshop(
         learning_rates=[1e-3, 2e-3], tuning={"seeds": [0, 9], "holdout": 2, "tokens": FIRST}, shapes=["gpt.json"]
     )
-    runs.check_grid(grid)
-    words = runs.command(grid, runs.Run("tune", "gpt.json", 9, 1e-3))
-    asked = runs.command(grid, runs.reported(grid, "gpt.json", 1, 1e-3, FIRST))
+    check_grid(grid)
+    words = runs.command(grid, Run("tune", "gpt.json", 9, 1e-3))
+    asked = runs.command(grid, reported(grid, "gpt.json", 1, 1e-3, FIRST))
     for key in ("--max_steps", "--lr_scheduler_kwargs", "--warmup_steps", "--lr_scheduler_type"):
         assert words[words.index(key) + 1] == asked[asked.index(key) + 1]
     assert json.loads(asked[asked.index("--lr_scheduler_kwargs") + 1]) == {"num_decay_steps": 2}
@@ -325,13 +329,13 @@ def test_rows_of_earlier_releases(workshop):
     """Without the newer columns: they are unknown."""
     grid = workshop(branches=None, overrides=None)
     cells = {"phase": "report", "shape": "gpt.json", "seed": 1, "learning_rate": 3e-3, "status": "failed"}
-    old = [name for name in runs.COLUMNS if name not in runs.ADDED]
+    old = [name for name in COLUMNS if name not in ADDED]
     Path("old.csv").write_text(",".join(old) + "\n" + ",".join(str(cells.get(name, "")) for name in old) + "\n")
-    ((run, row),) = runs.read_rows(Path("old.csv")).items()
-    assert run == runs.reported(grid, "gpt.json", 1, 3e-3) and all(row[name] is None for name in runs.ADDED)
-    Path("old.csv").write_text(",".join(runs.COLUMNS[:-1]) + "\n")
+    ((run, row),) = read_rows(Path("old.csv")).items()
+    assert run == reported(grid, "gpt.json", 1, 3e-3) and all(row[name] is None for name in ADDED)
+    Path("old.csv").write_text(",".join(COLUMNS[:-1]) + "\n")
     with pytest.raises(GridError, match="expected the columns phase, "):
-        runs.read_rows(Path("old.csv"))
+        read_rows(Path("old.csv"))
 
 
 # What is refused

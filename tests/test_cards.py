@@ -20,9 +20,11 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import baselines, row_errors
-from modeling_leaner.training.publishing import figures, findings, index, metadata, rendering, wording
+from modeling_leaner.training.publishing import figures, findings, folders, index, metadata, rendering, wording
 from modeling_leaner.training.running import reevaluate
-from modeling_leaner.training.tasks.tasks import CausalLM, MaskedLM
+from modeling_leaner.training.tasks.causal_lm import CausalLM
+from modeling_leaner.training.tasks.masked_lm import MaskedLM
+from modeling_leaner.training.tasks.registry import TASKS
 from PIL import Image
 from scipy import stats
 from transformers.utils import is_torchvision_available
@@ -33,8 +35,8 @@ CARDS = ROOT / "model_cards"
 FOLDERS = sorted(path.parent for path in CARDS.glob("*/config.json"))
 # transformers 5.17 has AutoImageProcessor only with torchvision:
 OLD = version("transformers") < "5.18" and not is_torchvision_available()
-RESULTS = {folder.name: json.loads((folder / "results.json").read_text()) for folder in FOLDERS}
-FIRST_OF_TASK = {results["task"]: name for name, results in RESULTS.items() if not OLD or "vit" not in name}
+RESULTS = {folder.name: folders.results_in(folder / "results.json") for folder in FOLDERS}
+FIRST_OF_TASK = {results.task: name for name, results in RESULTS.items() if not OLD or "vit" not in name}
 LOADABLE = [folder for folder in FOLDERS if not OLD or "vit" not in folder.name]
 QUICK = [CARDS / name for name in FIRST_OF_TASK.values()]
 
@@ -90,16 +92,16 @@ def test_a_card_says_first_what_a_visitor_needs(folder):
         assert text in card.text
     assert card.text.count("σ_max/σ_min") == 1 and not re.search(r"\b0\.\d+ epochs", card.text)
     assert {"modeling_leaner", "custom_code"} <= set(card.data.tags) and card.data.model_name == folder.name
-    assert card.data.pipeline_tag == metadata.HUB_TASK.get(results["task"], results["task"])
-    assert card.data.datasets == ([results["dataset"]] if "/" in results["dataset"] else None)
-    assert card.data.language == ("en" if "/" in results["dataset"] and "cifar" not in folder.name else None)
-    started = results["shape"].startswith("model_cards/")
-    expected = results["shape"].replace("model_cards", metadata.HUB_OWNER) if started else None
+    assert card.data.pipeline_tag == TASKS[results.task].hub_name
+    assert card.data.datasets == ([results.dataset] if "/" in results.dataset else None)
+    assert card.data.language == ("en" if "/" in results.dataset and "cifar" not in folder.name else None)
+    started = results.shape.startswith("model_cards/")
+    expected = results.shape.replace("model_cards", metadata.HUB_OWNER) if started else None
     assert card.data.base_model == expected
-    written = metadata.evaluations(results, results["evidence"]["hub"])
+    written = metadata.evaluations(results, results.evidence.hub)
     assert sorted(map(str, card.data.eval_results)) == sorted(map(str, written))
     for each in card.data.eval_results:
-        value = results["metrics"][f"eval_{each.metric_type}"]
+        value = results.metrics[f"eval_{each.metric_type}"]
         assert each.metric_value == pytest.approx(value, rel=5e-4) and len(str(each.metric_value)) <= 6
 
 
@@ -109,7 +111,7 @@ def test_the_index_is_short_and_grouped():
     sections = re.split(r"^## ", text, flags=re.MULTILINE)
     for name, results in RESULTS.items():
         (section,) = (part for part in sections if f"| [{name}]({name}) |" in part)
-        assert section.startswith(index.TASK_TITLES[results["task"]])
+        assert section.startswith(TASKS[results.task].title)
     assert text.count("32,957 of 36,181 training stories were sampled from a model") == 2
     for path in ("forest-light.svg", "forest-dark.svg"):
         assert path in text and (CARDS / path).read_text().startswith("<?xml")
@@ -135,7 +137,11 @@ def paired(values, baseline):
 def test_the_forest_plot_shows_the_rows(grids, monkeypatch):
     """Its numbers are those of an independent computation from results.csv; and they are in the picture."""
     lines = figures.comparisons({name: known.evidence for name, known in grids.items()})
-    shapes = {"twice the heads": "many-heads-mini", "half the layers": "shallow-mini", "both": "lean-mini"}
+    shapes = {
+        "twice the heads: 8 × 6": "many-heads-mini",
+        "half the layers: 4 × 3": "shallow-mini",
+        "both: 4 × 6": "lean-mini",
+    }
     titles = {title: grid for grid, title in figures.TITLES.items()}
     assert len(lines) == 15 and {line.group for line in lines} == set(titles)
     for line in lines:
@@ -233,8 +239,9 @@ def test_seeds_that_were_all_planned_at_once_are_not_later_ones(grids):
     """Only a grid that began with the first seeds has some that were added after these had been seen."""
     known = grids["enwik8-text-causal"]
     assert "on enwik8-text-causal p" in findings.later_seeds({"enwik8-text-causal": known})
-    values = [{**cell, "values": renumbered(cell["values"])} for cell in known.evidence["cells"]]
-    evidence = {**known.evidence, "cells": values, "seeds": [seed + 10 for seed in known.evidence["seeds"]]}
+    cells = [cell.model_copy(update={"values": renumbered(cell.values)}) for cell in known.evidence.cells]
+    seeds = [seed + 10 for seed in known.evidence.seeds]
+    evidence = known.evidence.model_copy(update={"cells": cells, "seeds": seeds})
     assert findings.later_seeds({"enwik8-text-causal": replace(known, evidence=evidence)}) is None
 
 
@@ -244,19 +251,21 @@ def renumbered(values: dict[str, float]) -> dict[str, float]:
 
 
 def test_a_run_that_fails_is_told_from_a_bad_one():
-    cell = {"values": {str(seed): 0.5 + 0.01 * seed for seed in range(7)}}
-    base = {"shape": "base", "chance": 0.2}
-    evidence = {"higher_is_better": True, "baseline": "base", "cells": [base]}
+    known = RESULTS["leanbert-mini-sst2"].evidence
+    base = known.cells[0].model_copy(update={"shape": known.baseline, "chance": 0.2})
+    evidence = known.model_copy(update={"higher_is_better": True, "cells": [base]})
+    lower = evidence.model_copy(update={"higher_is_better": False})
+    cell = base.model_copy(update={"values": {str(seed): 0.5 + 0.01 * seed for seed in range(7)}})
     assert wording.stray_seeds(cell, evidence) == []
-    cell["values"]["3"] = 0.1
+    cell.values["3"] = 0.1
     assert wording.stray_seeds(cell, evidence) == ["3"]
-    assert wording.stray_seeds(cell, {**evidence, "higher_is_better": False}) == []
-    base["chance"] = 0.05
+    assert wording.stray_seeds(cell, lower) == []
+    base.chance = 0.05
     assert wording.stray_seeds(cell, evidence) == []  # far below the others, and better than the guess
-    base["chance"] = None
+    base.chance = None
     assert wording.stray_seeds(cell, evidence) == ["3"]  # no guess is known
-    base["chance"] = 0.2
-    del cell["values"]["0"], cell["values"]["1"], cell["values"]["2"]
+    base.chance = 0.2
+    del cell.values["0"], cell.values["1"], cell.values["2"]
     assert wording.stray_seeds(cell, evidence) == []  # of four nothing can be said
 
 
@@ -367,13 +376,13 @@ def test_the_error_by_the_choice_of_rows():
 
 def test_cards_give_the_error_of_rows_beside_that_of_seeds():
     """On SST-2 the choice of rows moves a difference more than the seed does."""
-    evidence = RESULTS["leanbert-shallow-mini-sst2"]["evidence"]
-    (each,) = (each for each in evidence["row_errors"] if each["shape"] == "bert/shallow-mini")
-    values = {cell["shape"]: cell["values"] for cell in evidence["cells"]}
+    evidence = RESULTS["leanbert-shallow-mini-sst2"].evidence
+    (each,) = (each for each in evidence.row_errors if each.shape == "bert/shallow-mini")
+    values = {cell.shape: cell.values for cell in evidence.cells}
     own, base = values["bert/shallow-mini"], values["bert/mini"]
-    assert each["difference"] == pytest.approx(own["1"] - base["1"])  # the published seed's
+    assert each.difference == pytest.approx(own["1"] - base["1"])  # the published seed's
     spread = np.std([own[seed] - base[seed] for seed in base], ddof=1)
-    assert each["error"] > spread
+    assert each.error > spread
     text = (CARDS / "leanbert-shallow-mini-sst2" / "README.md").read_text()
-    assert f"{each['difference']:+.3f}, {each['error']:.3f} by rows, {spread:.3f} over seeds" in text
+    assert f"{each.difference:+.3f}, {each.error:.3f} by rows, {spread:.3f} over seeds" in text
     assert "conditional on the same held-out rows" in text

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import yaml
 from command import leaner
-from modeling_leaner.training.experiments import comparison, curves, runs, step_time
+from modeling_leaner.training.experiments import curves, step_time, summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.rows import reported, typed_row, write_rows
 from scipy import stats
 from training_data import write_shape
 
@@ -71,11 +72,11 @@ def made_up(grid, shapes=("deep.json", "lean.json")):
     for shape in shapes:
         for seed in grid.seeds:
             for branch in grid.branches:
-                run = runs.reported(grid, shape, seed, 1e-3, branch)
+                run = reported(grid, shape, seed, 1e-3, branch)
                 cost = branch * (100 if shape == "deep.json" else 60)
                 cells = {"status": "finished", "metric": "loss", "value": loss(shape, branch, seed), "tokens": branch}
                 cells |= {"higher_is_better": 0, "training_flops": cost, "steps": branch // STEP, "seconds": 1e9}
-                found[run] = runs.typed_row({**run._asdict(), **cells})
+                found[run] = typed_row({**run._asdict(), **cells})
     return found
 
 
@@ -88,7 +89,7 @@ def test_a_pair_at_equal_costs(grid):
     """The lean shape's branch beside the deep one at the same tokens, at 0.6 of them by FLOPs, at half by seconds."""
     measured()
     rows = made_up(grid)
-    found = comparison.summarise(grid, rows)["readings"]
+    found = summary.summarise(grid, rows)["readings"]
     assert [(each["equal"], each["branch"]) for each in found] == [
         (way, branch) for way in ("tokens", "FLOPs", "seconds") for branch in BUDGETS
     ]
@@ -109,21 +110,21 @@ def test_a_pair_at_equal_costs(grid):
 def test_what_is_missing_is_not_read(grid, capsys):
     """No times, no seconds; a seed without the other shape is left out; nothing at all is no error."""
     rows = {run: row for run, row in made_up(grid).items() if (run.shape, run.seed) != ("deep.json", 2)}
-    summary = comparison.summarise(grid, rows)
-    pairs = {(each["equal"], each["branch"]): each["pairs"] for each in summary["readings"]}
+    found = summary.summarise(grid, rows)
+    pairs = {(each["equal"], each["branch"]): each["pairs"] for each in found["readings"]}
     assert pairs["tokens", BUDGETS[0]] == 2 and pairs["seconds", BUDGETS[-1]] == 0
-    comparison.show(summary)
+    summary_tables.show(found)
     said = capsys.readouterr().out
     assert "lean.json − deep.json" in said and "equal FLOPs" in said and "equal seconds" in said and "–" in said
     assert all(len(line) <= 160 for line in said.splitlines()[:-1])
-    assert {each["pairs"] for each in comparison.summarise(grid, {})["readings"]} == {0}
+    assert {each["pairs"] for each in summary.summarise(grid, {})["readings"]} == {0}
 
 
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("[]", "step_seconds.json: TypeError"),
-        ('{"shapes": {"deep.json": {}}}', "step_seconds.json: KeyError 'seconds'; leaner step-time writes it"),
+        ("[]", "step_seconds.json: expected dict, got .*; leaner step-time writes it"),
+        ('{"shapes": {"deep.json": {}}}', "step_seconds.json: shapes.deep.json.seconds is None, expected float"),
         (None, "expected a step of deep.json of 512 tokens, got 256; leaner step-time measures it"),
     ],
 )
@@ -132,7 +133,7 @@ def test_times_of_another_form_or_another_step(grid, text, message):
     if text is not None:
         Path(curves.STEP_SECONDS).write_text(text)
     with pytest.raises(GridError, match=message):
-        comparison.summarise(grid, made_up(grid))
+        summary.summarise(grid, made_up(grid))
 
 
 def test_step_times_are_measured(grid, capsys):
@@ -179,7 +180,7 @@ def test_the_shift_of_a_pair(tmp_path, grid, capsys):
             if run.seed in moved
         ]
         with (folder / "results.csv").open("w", newline="") as file:
-            runs.write_rows(rows, file)
+            write_rows(rows, file)
     leaner("shift", "one.yaml", "other.yaml")
     printed = capsys.readouterr()
     (found,) = json.loads(printed.out.splitlines()[-1])

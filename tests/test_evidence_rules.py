@@ -8,8 +8,12 @@ import torch
 import yaml
 from command import leaner
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import comparison, runs
+from modeling_leaner.training.experiments import summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.rows import Row, Run, typed_row
+from modeling_leaner.training.experiments.soundness import check_tuning
+from modeling_leaner.training.experiments.tuning import tune
+from modeling_leaner.training.running import results
 from scipy import stats
 from training_data import labelled, write_shape
 
@@ -37,20 +41,20 @@ def grid_of(folder: Path, **changes):
     return load_grid(folder / "my.yaml")
 
 
-def row(run: runs.Run, value: float | None, **cells):
+def row(run: Run, value: float | None, **cells):
     known = {"status": "failed"} if value is None else {"status": "finished", "metric": "accuracy", "value": value}
-    return runs.typed_row({**run._asdict(), **known, "higher_is_better": 1, "chance": 0.15, "rows": 400, **cells})
+    return typed_row({**run._asdict(), **known, "higher_is_better": 1, "chance": 0.15, "rows": 400, **cells})
 
 
-def tuned(values: dict[tuple[str, float], list[float | None]], **cells) -> dict[runs.Run, runs.Row]:
+def tuned(values: dict[tuple[str, float], list[float | None]], **cells) -> dict[Run, Row]:
     """Rows of the tuning seeds 0 and 9."""
-    found = [(runs.Run("tune", shape, seed, rate), value) for (shape, rate), pair in values.items()
+    found = [(Run("tune", shape, seed, rate), value) for (shape, rate), pair in values.items()
              for seed, value in zip((0, 9), pair)]  # fmt: skip
     return {run: row(run, value, **cells) for run, value in found}
 
 
-def reported(values: dict[str, list[float | None]], rate: float = 1e-3) -> dict[runs.Run, runs.Row]:
-    found = [(runs.Run("report", shape, seed, rate), value) for shape, each in values.items()
+def reported(values: dict[str, list[float | None]], rate: float = 1e-3) -> dict[Run, Row]:
+    found = [(Run("report", shape, seed, rate), value) for shape, each in values.items()
              for seed, value in zip((1, 2, 3, 4), each)]  # fmt: skip
     return {run: row(run, value) for run, value in found}
 
@@ -64,15 +68,15 @@ def test_the_best_rate_is_that_of_the_mean_over_the_tuning_seeds(tmp_path, capsy
     rows = tuned({(BASE, 5e-4): [0.50, 0.20], (BASE, 1e-3): [0.40, 0.38],
                   (SHALLOW, 5e-4): [0.30, 0.31], (SHALLOW, 1e-3): [0.40, 0.42],
                   (LEAN, 5e-4): [0.40, 0.41], (LEAN, 1e-3): [0.40, 0.42]})  # fmt: skip
-    choices = runs.tune(grid, rows).choices
+    choices = tune(grid, rows).choices
     assert choices[BASE] == (1e-3, pytest.approx(0.04), pytest.approx(0.30)) and choices[BASE].tie
     assert choices[SHALLOW] == (1e-3, pytest.approx(0.105), pytest.approx(0.02)) and not choices[SHALLOW].tie
     assert choices[LEAN] == (1e-3, pytest.approx(0.005), pytest.approx(0.02)) and choices[LEAN].tie
-    cells = {cell["shape"]: cell for cell in comparison.summarise(grid, rows)["shapes"]}
+    cells = {cell["shape"]: cell for cell in summary.summarise(grid, rows)["shapes"]}
     assert (cells[LEAN]["tuning_lead"], cells[LEAN]["tuning_spread"]) == pytest.approx((0.005, 0.02))
     tie = "tie: the best learning rate leads by no more than the tuning seeds differ"
     assert tie in cells[LEAN]["notes"] and tie not in cells[SHALLOW]["notes"]
-    comparison.show(comparison.summarise(grid, rows))
+    summary_tables.show(summary.summarise(grid, rows))
     said = capsys.readouterr().out
     assert f"{LEAN}: learning rate 0.001 leads by 0.0050, the tuning seeds differ by 0.0200\n{LEAN}: " in said
 
@@ -81,15 +85,15 @@ def test_what_the_choice_needs(tmp_path):
     """Every seed of a rate; of equal means the lower loss, then the lower rate; one seed has no spread."""
     grid = grid_of(tmp_path, shapes=[BASE])
     rows = tuned({(BASE, 5e-4): [0.3, 0.3], (BASE, 1e-3): [0.9, None]})
-    assert runs.tune(grid, rows).choices[BASE] == (5e-4, None, None) and not runs.tune(grid, rows).choices[BASE].tie
-    assert [run.seed for run in runs.tune(grid, {}).due] == [0, 9, 0, 9]
+    assert tune(grid, rows).choices[BASE] == (5e-4, None, None) and not tune(grid, rows).choices[BASE].tie
+    assert [run.seed for run in tune(grid, {}).due] == [0, 9, 0, 9]
     equal = tuned({(BASE, 5e-4): [0.3, 0.3], (BASE, 1e-3): [0.3, 0.3]})
-    assert runs.tune(grid, equal).best[BASE] == 5e-4
+    assert tune(grid, equal).best[BASE] == 5e-4
     for run in equal:
         equal[run]["eval_loss"] = 1 / run.learning_rate
-    assert runs.tune(grid, equal).best[BASE] == 1e-3
+    assert tune(grid, equal).best[BASE] == 1e-3
     alone = grid_of(tmp_path, shapes=[BASE], tuning={**SOUND["tuning"], "seeds": [9]}, unsound_tuning="one seed")
-    assert runs.tune(alone, equal).choices[BASE] == (1e-3, 0.0, None)
+    assert tune(alone, equal).choices[BASE] == (1e-3, 0.0, None)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +132,10 @@ def test_what_the_choice_needs(tmp_path):
 def test_an_unsound_tuning_is_refused(tmp_path, changes, message):
     grid = grid_of(tmp_path, **changes)
     if message is None:
-        runs.check_tuning(grid)
+        check_tuning(grid)
         return
     with pytest.raises(GridError) as error:
-        runs.check_tuning(grid)
+        check_tuning(grid)
     assert str(error.value) == f"{message}; or say in unsound_tuning why the rates may not be the best"
 
 
@@ -165,7 +169,7 @@ def test_contrasts_by_scipy(tmp_path, capsys):
     pairs = [[LEAN, SHALLOW], [LEAN, BASE], [SHALLOW, BASE]]
     grid = grid_of(tmp_path, contrasts=pairs, tuning=None, learning_rates=[1e-3])
     values = {BASE: [0.40, 0.42, 0.43, 0.39], SHALLOW: [0.41, 0.44, 0.43, None], LEAN: [0.45, 0.46, 0.48, 0.47]}
-    found = comparison.summarise(grid, reported(values))
+    found = summary.summarise(grid, reported(values))
     first, second, third = found["contrasts"]
     assert [[each["shape"], each["minus"]] for each in found["contrasts"]] == pairs
     expected = stats.ttest_rel(values[LEAN][:3], values[SHALLOW][:3])
@@ -181,7 +185,7 @@ def test_contrasts_by_scipy(tmp_path, capsys):
     )
     means = [sum(values[shape][:3]) / 3 for shape in (LEAN, SHALLOW)]
     assert first["row_error"] == pytest.approx(sum(mean * (1 - mean) / 400 for mean in means) ** 0.5)
-    comparison.show(found)
+    summary_tables.show(found)
     said = capsys.readouterr().out
     assert f"{LEAN} − {SHALLOW}: +0.0367, 95 % interval" in said and "corrected" in said
     assert f"choice of rows at most {first['row_error']:.4f}" in said
@@ -190,10 +194,10 @@ def test_contrasts_by_scipy(tmp_path, capsys):
 
 def test_contrasts_of_few_runs(tmp_path):
     grid = grid_of(tmp_path, contrasts=[[LEAN, BASE], [SHALLOW, BASE]], tuning=None, learning_rates=[1e-3])
-    found = comparison.summarise(grid, reported({BASE: [0.4, 0.5], LEAN: [0.3]}))["contrasts"]
+    found = summary.summarise(grid, reported({BASE: [0.4, 0.5], LEAN: [0.3]}))["contrasts"]
     assert [(each["pairs"], each["p"], each["p_corrected"]) for each in found] == [(1, None, None), (0, None, None)]
     assert found[1]["difference"] is found[1]["row_error"] is None
-    assert all("–" in comparison.contrast_line(each) for each in found)
+    assert all("–" in summary_tables.contrast_line(each) for each in found)
 
 
 def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
@@ -202,7 +206,7 @@ def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
     rows = reported({BASE: [0.40, 0.10, 0.376, 0.377], SHALLOW: [0.4, None, 0.5, 0.6], LEAN: [0.45] * 4})
 
     def cells():
-        return {cell["shape"]: cell for cell in comparison.summarise(grid, rows)["shapes"]}
+        return {cell["shape"]: cell for cell in summary.summarise(grid, rows)["shapes"]}
 
     assert [cells()[shape]["failure_rate"] for shape in (BASE, SHALLOW, LEAN)] == [0.25, 0.25, 0.0]
     (tmp_path / "guesses.json").write_text('[{"name": "a", "value": 0.2}, {"name": "bag of tokens", "value": 0.377}]')
@@ -211,13 +215,13 @@ def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
     for each in rows.values():
         each["chance"] = None
     assert cells()[BASE]["failure_rate"] is None
-    assert comparison.failure_rate(grid, [], 0) is None
+    assert summary.failure_rate(grid, [], 0) is None
     (tmp_path / "guesses.json").write_text("{}")
     with pytest.raises(ValueError, match="guesses.json: expected a list of name and value"):
-        comparison.failure_rate(grid, [row(runs.Run("report", BASE, 1, 1e-3), 0.4)], 0)
+        summary.failure_rate(grid, [row(Run("report", BASE, 1, 1e-3), 0.4)], 0)
     lower = [{"value": value, "chance": 6.5, "higher_is_better": 0} for value in (6.4, 6.6)]
     (tmp_path / "guesses.json").unlink()
-    assert comparison.failure_rate(grid, lower, 0) == 0.5
+    assert summary.failure_rate(grid, lower, 0) == 0.5
 
 
 # κ
@@ -231,7 +235,7 @@ def test_conditioning_is_not_of_the_rounding_of_bfloat16(tmp_path, monkeypatch):
         seen.append((inputs, head_condition_numbers(model, **inputs)))
         return seen[-1][1]
 
-    monkeypatch.setattr(train, "head_condition_numbers", kept)
+    monkeypatch.setattr(results, "head_condition_numbers", kept)
     labelled(64, 0, ("sentence",), 2).to_parquet(tmp_path / "train.parquet")
     words = f"""--task sequence-classification --tokenizer wordpiece --shape {write_shape("bert", tmp_path)}
     --data_files train={tmp_path / "train.parquet"} --holdout 16 --max_steps 3 --per_device_train_batch_size 8

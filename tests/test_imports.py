@@ -34,7 +34,7 @@ def check(tree: Path) -> subprocess.CompletedProcess:
     ("file", "line"),
     [
         ("training/running/loading.py", "from ..publishing import cards\n"),
-        ("training/data/sources.py", "from modeling_leaner.training.tasks import tasks\n"),
+        ("training/data/sources.py", "from modeling_leaner.training.tasks import base\n"),
         ("layers_leaner.py", "from .planning import solver\n"),
     ],
 )

@@ -5,9 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training.experiments import comparison, sweep
+from modeling_leaner.training.experiments import summary, sweep
 from modeling_leaner.training.experiments.grid import check_unchanged
 from modeling_leaner.training.publishing import index, verify
+from modeling_leaner.training.publishing.folders import results_in
 from training_data import LOCAL_DATA
 
 
@@ -26,16 +27,16 @@ COPIES = {
 def test_a_folder_says_what_its_weights_give(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
     given = {name: [str(LOCAL_DATA / copy)] for name, copy in COPIES.items() if (LOCAL_DATA / copy).is_dir()}
-    results = json.loads((folder / "results.json").read_text())
-    generated = "/" not in results["dataset"]
+    results = results_in(folder / "results.json")
+    generated = "/" not in results.dataset
     if not generated and not verify.local_words(results, given):
-        pytest.skip(f"no local copy of {results['dataset']} beside this clone, and no Hub in the tests")
+        pytest.skip(f"no local copy of {results.dataset} beside this clone, and no Hub in the tests")
     assert verify.verify(folder.relative_to(ROOT), given, short=True)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_what_a_folder_says_of_other_runs_is_in_the_rows_of_the_grids(folder):
-    verify.check_evidence(folder, json.loads((folder / "results.json").read_text())["evidence"])
+    verify.check_evidence(folder, results_in(folder / "results.json").evidence)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -69,5 +70,5 @@ def test_the_rows_are_of_the_grid_in_git(path, monkeypatch):
     saved = sweep.load_grid(path.parent / "grid.yaml")
     changed = [key for key in vars(ours) if getattr(saved, key) != getattr(ours, key)]
     assert not changed, "leaner sweep --summary and leaner publish take the grid as it is now"
-    fresh = json.loads(json.dumps(comparison.summarise(ours, rows)))
+    fresh = json.loads(json.dumps(summary.summarise(ours, rows)))
     assert verify.difference(json.loads((path.parent / "summary.json").read_text()), fresh, "summary") is None

@@ -219,12 +219,13 @@ LINES = [
     {"step": 20, "eval_loss": 2.5, "eval_accuracy": 0.5},
     {"step": 20, "loss": 1.9},  # a continued run logs the step again
     {"step": 30, "loss": math.nan, "eval_loss": 2.25, "eval_accuracy": None},
-    {"step": 30, "train_runtime": 3.0},
+    {"step": 40, "eval_accuracy": 0.75},
+    {"step": 40, "train_runtime": 3.0},
 ]
 EXPECTED = {
     "training": ([10, 20, 30], [3.0, 1.9, math.nan]),
     "held-out": ([20, 30], [2.5, 2.25]),
-    "metric": ([20], [0.5]),
+    "metric": ([20, 40], [0.5, 0.75]),
 }
 
 
@@ -238,25 +239,30 @@ def test_the_figure_shows_every_point(lines, tmp_path, monkeypatch):
     plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", "accuracy")
     pixels = imread(tmp_path / "training.png")
     assert pixels.shape[1] > 1000 and pixels.std() > 0.05 and not list(tmp_path.glob(".*"))
-    left, right = figures[0].axes
-    drawn = {line.get_label(): line for line in left.lines} | {"metric": right.lines[0]}
+    left, *beside = figures[0].axes
+    drawn = {line.get_label(): line for line in left.lines}
+    if lines == LINES:
+        drawn["metric"] = beside[0].lines[0]
+        assert beside[0].get_ylabel() == "accuracy" and beside[0].get_ylim() == (0, 1)
+    else:
+        assert not beside  # a metric that was measured once at most has no panel
     assert all(line.get_marker() == "." for line in drawn.values())  # a single point has no line
     assert (lines == LINES) == (not any(": none" in name for name in drawn))
     for name, (steps, values) in EXPECTED.items():
         if lines == LINES:
             assert list(drawn[name].get_xdata()) == steps
             assert list(drawn[name].get_ydata()) == pytest.approx(values, nan_ok=True)
-    assert left.get_ylabel() == "loss, nats" and right.get_ylabel() == "accuracy" and "step" in left.get_xlabel()
+    assert left.get_ylabel() == "loss, nats" and "step" in left.get_xlabel()
     if lines == LINES[2:3]:
-        assert [len(line.get_xdata()) for line in (*left.lines, *right.lines)] == [0, 1, 1]
-    for axis in (left, right):
+        assert [len(line.get_xdata()) for line in left.lines] == [0, 1] and "held-out: 2.500" in drawn
+    for axis in (left, *beside):
         assert axis.get_legend().get_window_extent().y0 >= axis.get_window_extent().y1 - 1  # above the data
 
 
 @pytest.mark.parametrize(
     "metric, labels",
     [
-        ("loss", ["loss, nats", "loss, nats"]),
+        ("loss", ["loss, nats"]),
         ("eval_perplexity", ["loss, nats", "perplexity"]),
         ("pearson", ["loss, squared error", "pearson"]),
     ],
@@ -264,10 +270,13 @@ def test_the_figure_shows_every_point(lines, tmp_path, monkeypatch):
 def test_the_figure_names_units(metric, labels, tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: figures.append(self))
-    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "eval_loss": 1.0, "eval_perplexity": 2.7}))
-    plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", metric)
+    values = {"eval_loss": 1.0, "eval_perplexity": 2.7, "eval_pearson": 0.5}
+    lines = [json.dumps({"step": step, **values}) for step in (1, 2)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", metric, guess=("a bag", 0.25))
     assert [axis.get_ylabel() for axis in figures[0].axes] == labels
-    assert len(figures[0].axes[1].lines[0].get_xdata()) == (metric != "pearson")
+    *_, guess = figures[0].axes[-1].lines
+    assert guess.get_label() == "best guess: a bag, 0.250" and list(guess.get_ydata()) == [0.25, 0.25]
 
 
 @pytest.mark.parametrize("task", TASK_NAMES)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training.running.trainer import COMPLETE, remove_partial_checkpoints, whole_checkpoints
+from modeling_leaner.training.running.checkpoints import COMPLETE, remove_partial_checkpoints, whole_checkpoints
 from training_data import documents, merged, read_lines, write_shape
 
 

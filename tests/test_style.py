@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
+from modeling_leaner.registry import FAMILIES
+
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("modeling_leaner", "training")
@@ -140,6 +142,32 @@ def test_how_much_a_thousand_lines_ask_of_a_reader(package, count, most):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_is_knotted(package):
     assert [f"{source.name}:{knot}" for source in sources(package) for knot in knots(source.tree)] == []
+
+
+FAMILY_NAMES = {*FAMILIES, *(f"lean_{name}" for name in FAMILIES)}
+
+
+def asked_for_a_family(tree: ast.Module) -> list[int]:
+    """The lines of comparisons with the name of one family."""
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            values = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+            if FAMILY_NAMES & {value for value in values if isinstance(value, str)}:
+                lines.append(node.lineno)
+    return lines
+
+
+def test_no_line_asks_for_one_family():
+    """Facts about a family stand in registry.py; advice.py has sources that measured one family."""
+    files = [source for package in PACKAGES for source in sources(package) if not source.name.endswith("advice.py")]
+    assert [f"{source.name}:{line}" for source in files for line in asked_for_a_family(source.tree)] == []
+    for line in (
+        'if family == "vit": pass',
+        'x = config.model_type != "lean_gpt"',
+        'if family in ("bert", "gpt"): pass',
+    ):
+        assert asked_for_a_family(parsed("planted", line).tree) == [1], line
 
 
 PLANTED = {

@@ -19,8 +19,10 @@ import torch
 import yaml
 from command import leaner
 from filelock import lock_descriptor
-from modeling_leaner.training.experiments import comparison, runs, sweep
+from modeling_leaner.training.experiments import runs, statistics, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
+from modeling_leaner.training.experiments.tuning import tune
 from scipy import stats
 
 
@@ -202,9 +204,9 @@ def test_the_grid_grows_at_its_edges_for_all_shapes(bench):
 
 def test_the_grid_does_not_grow_before_all_its_rates_have_run(bench):
     bench.run()
-    rows = runs.read_rows(bench.output / "results.csv")
+    rows = read_rows(bench.output / "results.csv")
     first = {run: row for run, row in rows.items() if run.phase == "tune" and run.learning_rate == 3e-4}
-    tuning = runs.tune(load_grid(Path("grid.yaml")), first)
+    tuning = tune(load_grid(Path("grid.yaml")), first)
     assert tuning.learning_rates == [3e-4, 1e-3, 3e-3] and len(tuning.due) == 4
 
 
@@ -241,7 +243,7 @@ def test_one_learning_rate_needs_no_tuning(bench):
 
 def test_columns(bench):
     bench.run(learning_rates=[1e-3], tuning=None)
-    assert list(bench.rows()[0]) == runs.COLUMNS
+    assert list(bench.rows()[0]) == COLUMNS
     row = bench.rows()[0]
     assert row["shape"] == LEAN and row["status"] == "finished" and row["git_commit"] == "1e10"
     assert (row["steps"], row["seconds"], row["peak_memory_bytes"], row["jobs"]) == ("3", "2.5", "7", "1")
@@ -406,7 +408,7 @@ def test_a_killed_sweep_goes_on(bench):
     process.kill()
     process.join()
     bench.grid |= {"learning_rates": [1e-3]}
-    assert len(runs.read_rows(bench.output / "results.csv")) == 2
+    assert len(read_rows(bench.output / "results.csv")) == 2
     assert "is in use by another sweep" in refuses(bench, tuning=None)
     until((bench.output / "runs" / last / "results.json").exists)
     with (bench.output / ".lock").open("a") as lock:
@@ -615,7 +617,7 @@ def test_another_grid_is_refused(bench, changes):
     bench.output.mkdir()
     Path("grid.yaml").write_text(yaml.safe_dump(bench.grid))
     with pytest.MonkeyPatch.context() as patch:  # one run is enough
-        patch.setattr(sweep.Sweep, "run", lambda self: self._run_all([runs.Run("tune", BASE, 0, 1e-3)]))
+        patch.setattr(sweep.Sweep, "run", lambda self: self._run_all([Run("tune", BASE, 0, 1e-3)]))
         patch.setattr(sweep, "show", lambda summary: None)
         with pytest.raises(SystemExit):
             leaner("sweep", "grid.yaml")
@@ -686,7 +688,7 @@ def test_another_output_dir_trains_all_anew(bench):
         ("report,vit/tiny,1,", "report,vit/tiny,,", "line 4: seed: expected a value"),
         ("1,0.001,finished,accuracy,0.892", "1,0.001,finished,accuracy,nan", "line 4: value: expected a value"),
         ("report,vit/tiny,1,", "report,more,vit/tiny,1,", "line 4: invalid literal"),
-        ("report,vit/tiny,1,", "report,vit/tiny\nreport,vit/tiny,1,", f"line 4: expected {len(runs.COLUMNS)} cells"),
+        ("report,vit/tiny,1,", "report,vit/tiny\nreport,vit/tiny,1,", f"line 4: expected {len(COLUMNS)} cells"),
         (",0.892,0.1,1,", ",0.892,0.1,,", "line 4: higher_is_better: expected a value"),
         (",0.892,0.1,1,", ",0.892,0.1,2,", "line 4: higher_is_better: expected 0 or 1, got 2"),
         ("report,vit/tiny,2,", "report,vit/tiny,1,", "a second row of report-vit-tiny-seed1-lr0.001"),
@@ -720,7 +722,7 @@ def test_paired_statistics_are_scipys(higher_is_better):
     random = np.random.default_rng(0)
     base = random.normal(0.8, 0.02, 8)
     values = base + random.normal(-0.004, 0.006, 8)
-    result = comparison.paired_statistics(values.tolist(), base.tolist(), 0.01, higher_is_better)
+    result = statistics.paired_statistics(values.tolist(), base.tolist(), 0.01, higher_is_better)
     paired = stats.ttest_rel(values, base)
     assert result["pairs"] == 8 and result["difference"] == pytest.approx((values - base).mean())
     assert result["p"] == pytest.approx(paired.pvalue, rel=1e-9)
@@ -732,7 +734,7 @@ def test_paired_statistics_are_scipys(higher_is_better):
 
 def test_paired_statistics_by_hand():
     """Differences 1, 2, 3: mean 2, standard error 1/√3, t = 2√3 with two degrees of freedom."""
-    result = comparison.paired_statistics([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    result = statistics.paired_statistics([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     assert result["difference"] == 2.0 and result["p_non_inferiority"] is None
     assert result["interval"] == pytest.approx([2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)], rel=1e-6)
     assert result["p"] == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14), rel=1e-9)  # F(t) = (1 + t/√(2 + t²))/2
@@ -745,15 +747,15 @@ def test_differences_without_spread(shift, p, p_non_inferiority):
     base = [0.7, 0.1, 90.0, 3.3]  # their differences differ by rounding
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = comparison.paired_statistics([value + shift for value in base], base, 0.01)
+        result = statistics.paired_statistics([value + shift for value in base], base, 0.01)
     assert (result["p"], result["p_non_inferiority"]) == (p, p_non_inferiority)
     assert result["interval"] == pytest.approx([shift, shift], abs=1e-12)
 
 
 def test_few_pairs():
     nothing = {"interval": None, "p": None, "p_non_inferiority": None}
-    assert comparison.paired_statistics([], [], 0.1) == {"pairs": 0, "difference": None, **nothing}
-    assert comparison.paired_statistics([2.0], [1.0], 0.1) == {"pairs": 1, "difference": 1.0, **nothing}
+    assert statistics.paired_statistics([], [], 0.1) == {"pairs": 0, "difference": None, **nothing}
+    assert statistics.paired_statistics([2.0], [1.0], 0.1) == {"pairs": 1, "difference": 1.0, **nothing}
 
 
 @pytest.mark.parametrize(
@@ -768,7 +770,7 @@ def test_few_pairs():
     ],
 )
 def test_verdict(pairs, seeds, p, margin, expected):
-    assert comparison.verdict({"pairs": pairs, "p_non_inferiority": p}, margin, seeds, True) == expected
+    assert statistics.verdict({"pairs": pairs, "p_non_inferiority": p}, margin, seeds, True) == expected
 
 
 def test_summary_of_a_pair(bench, capsys):

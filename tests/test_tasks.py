@@ -9,8 +9,9 @@ from datasets import Dataset, load_dataset
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.settings.arguments import parse
-from modeling_leaner.training.tasks import tasks
+from modeling_leaner.training.tasks.image_classification import ImageClassification
 from modeling_leaner.training.tasks.registry import TASKS
+from modeling_leaner.training.tasks.text import text_columns
 from scipy import stats
 from sklearn import metrics as reference
 from training_data import documents, labelled, merged, pictures, write_shape
@@ -23,7 +24,7 @@ def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordp
     config = AutoConfig.from_pretrained(write_shape(family, tmp_path))
     defaults = ["--task", kind, "--max_length", "24", "--preprocessing_workers", "1"]
     arguments = parse(None, merged(defaults, words))
-    texts = [text for column in tasks.text_columns(rows) for text in rows[column]]
+    texts = [text for column in text_columns(rows) for text in rows[column]]
     task = TASKS[kind](arguments, config, train_tokenizer(texts, tokenizer, 300, 24, family))
     task.configure(rows)
     return task, task.prepare(rows, "made up", training=False).with_format("numpy")
@@ -178,7 +179,7 @@ def image_task(tmp_path, *words, rows=None):
     config = AutoConfig.from_pretrained(write_shape("vit", tmp_path))
     arguments = parse(None, ["--task", "image-classification", "--preprocessing_workers", "1", *words])
     processor = ViTImageProcessorPil(size={"height": 16, "width": 16})
-    task = tasks.ImageClassification(arguments, config, processor)
+    task = ImageClassification(arguments, config, processor)
     task.configure(rows)
     return task, rows
 

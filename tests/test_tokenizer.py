@@ -175,7 +175,7 @@ def test_training_is_deterministic(tmp_path):
     ("kind", "family", "texts", "vocab_size", "message"),
     [
         ("byte-bp", "bert", TEXTS, 600, "unknown kind 'byte-bp', expected one of byte-bpe, .*; did you mean byte-bpe"),
-        ("bytes", "vit", TEXTS, 600, "unknown family 'vit', expected one of gpt, bert"),
+        ("bytes", "vit", TEXTS, 600, "unknown family 'vit', expected one of bert, gpt"),
         ("byte-bpe", "bert", TEXTS, 260, "vocab_size=260 is too small: 256 bytes and 5 special tokens need 261"),
         ("bytes", "gpt", TEXTS, 256, "vocab_size=256 is too small: 256 bytes and 1 special tokens need 257"),
         ("words", "bert", ["b a", "c a"], 7, "vocab_size=7 is too small: 3 words and 5 special tokens need 8"),

@@ -18,8 +18,10 @@ from modeling_leaner.training import train
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running import evaluation, run_folder
-from modeling_leaner.training.running.trainer import LeanTrainer, whole_checkpoints
+from modeling_leaner.training.running.checkpoints import whole_checkpoints
+from modeling_leaner.training.running.trainer import LeanTrainer
 from modeling_leaner.training.settings import arguments as settings
+from modeling_leaner.training.tasks.base import training_generators
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -611,11 +613,8 @@ def test_early_stop_keeps_the_best(run):
 
 def test_masks_do_not_depend_on_the_shape_or_the_batch():
     """A row's masks follow from the seed and its place alone."""
-    from types import SimpleNamespace
-
-    trainer = SimpleNamespace(args=SimpleNamespace(seed=3))
-    whole = LeanTrainer._generators(trainer, 8, 4, stream=1)
-    halves = [*LeanTrainer._generators(trainer, 8, 2, stream=1), *LeanTrainer._generators(trainer, 10, 2, stream=1)]
+    whole = training_generators(3, range(8, 12))
+    halves = [*training_generators(3, range(8, 10)), *training_generators(3, range(10, 12))]
     assert [one.random() for one in whole] == [one.random() for one in halves]
 
 

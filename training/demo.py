@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -20,6 +19,8 @@ from modeling_leaner.shapes import load_config
 
 from . import train
 from .publishing.snippets import snippet
+from .records import RunResults, checked
+from .running.errors import explain
 
 
 OUTPUT = Path("runs/demo")
@@ -33,7 +34,7 @@ ONCE = "--eval_strategy no --save_strategy no"  # evaluated and saved at the end
 LOADED_AGAIN = "bert-lean-nano"
 
 
-def train_shape(family: str, shape: str) -> dict[str, Any]:
+def train_shape(family: str, shape: str) -> RunResults:
     """Runs `leaner train`, which ends the process with a line of its own where it fails; returns results.json."""
     folder = OUTPUT / f"{family}-{shape}"
     if folder.exists():
@@ -41,10 +42,16 @@ def train_shape(family: str, shape: str) -> dict[str, Any]:
     words = f"{RECIPES[family]} {ONCE} --shape {family}/{shape} --output_dir {folder}".split()
     print(f"\n$ {shlex.join(['leaner', 'train', *words])}", flush=True)
     train.main(words)
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return results_of(folder)
 
 
-def table(runs: list[dict[str, Any]]) -> Table:
+def results_of(folder: Path) -> RunResults:
+    """results.json of a run."""
+    file = folder / "results.json"
+    return checked(RunResults, json.loads(file.read_text(encoding="utf-8")), file)
+
+
+def table(runs: list[RunResults]) -> Table:
     """A line for each run, a section for each pair."""
     out = Table(
         title="Baselines and their lean twins",
@@ -56,15 +63,15 @@ def table(runs: list[dict[str, Any]]) -> Table:
     for name in ("held out", "guess", "training seconds"):
         out.add_column(name, justify="right")
     for results in runs:
-        metric = results["main_metric"]
+        metric = results.metric
         out.add_row(
-            results["shape"],
-            f"{results['parameters']:,}",
+            results.shape,
+            f"{results.parameters:,}",
             metric,
-            f"{results['metrics'][f'eval_{metric}']:.3f}",
-            f"{results['chance']['value']:.3f}",
-            f"{results['train']['seconds']:.1f}",
-            end_section=results["shape"].endswith(PAIR[-1]),
+            f"{results.metrics[f'eval_{metric}']:.3f}",
+            f"{results.chance.value:.3f}",
+            f"{results.train.seconds:.1f}",
+            end_section=results.shape.endswith(PAIR[-1]),
         )
     return out
 
@@ -75,8 +82,7 @@ def load_again(folder: Path) -> tuple[str, str]:
     Raises:
         RuntimeError: the process failed; gives the last line of its error.
     """
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    code = snippet(results, load_config(str(folder)), str(folder.resolve()))
+    code = snippet(results_of(folder), load_config(str(folder)), str(folder.resolve()))
     with tempfile.TemporaryDirectory() as elsewhere:
         process = subprocess.run(
             [sys.executable, "-c", code], cwd=elsewhere, capture_output=True, text=True, check=False
@@ -106,7 +112,7 @@ def main() -> None:
         print("make demo: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
     except (OSError, ValueError, RuntimeError) as error:
-        print(f"make demo: {train.explain(error, str(OUTPUT))}", file=sys.stderr)
+        print(f"make demo: {explain(error, str(OUTPUT))}", file=sys.stderr)
         raise SystemExit(1) from None
 
 

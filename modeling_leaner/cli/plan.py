@@ -31,7 +31,6 @@ CHOICES = {
     "attention": ("sdpa", "eager"),
     "device": ("cpu", "gpu"),
 }
-FIRST_RECIPES = {"vit": "digits", "bert": "listops-short", "gpt": "python-docs"}  # no download
 
 
 @dataclass(frozen=True)
@@ -244,7 +243,7 @@ def command_line(arguments: list[str]) -> str:
 
 def training_command(family: str, path: Path) -> str:
     """A command that trains a shape file, on data that every installation has."""
-    return command_line(["leaner", "train", FIRST_RECIPES[family], "--shape", str(path)])
+    return command_line(["leaner", "train", FAMILIES[family].first_recipe, "--shape", str(path)])
 
 
 def next_commands(options: Options, answer: Answer, family: str) -> list[str]:

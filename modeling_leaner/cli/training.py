@@ -170,6 +170,12 @@ def step_time(grid: GridFile, rounds: Rounds = 15) -> None:
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
+def law(grid: GridFile) -> None:
+    """Fit a law of shape and tokens to the finished rows of a grid with branches."""
+    library(".training.experiments.law").write_law(grid)
+
+
+@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def guesses(grid: GridFile, data_files: DataFiles = None) -> None:
     """Score simple guesses on a grid's task, to be beaten."""
     library(".training.experiments.baselines").write_guesses(grid, data_files or [])

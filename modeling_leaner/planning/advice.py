@@ -6,9 +6,15 @@ they optimise and where they are valid. d is the width, L the number of layers, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import exp, log
+from pathlib import Path
 
 from ..configuration_leaner import LeanConfig
+from ..registry import IMAGES
+from ..shapes import family_of, modality_of
+from .laws import LAWS, Law, OutOfRange, read_laws, sizes_of
+from .units import human
 
 
 VERDICT_WORDS = {True: "yes", False: "no", None: "–"}
@@ -43,7 +49,7 @@ class Case:
 
     @property
     def family(self) -> str:
-        return self.config.model_type.removeprefix("lean_")
+        return family_of(self.config)
 
     @property
     def width(self) -> int:
@@ -76,7 +82,7 @@ class Source:
     valid: str
     reference: str
     reason: str
-    judge: Callable[[Case], Verdict]
+    judge: Callable[[Case], Verdict | None]  # None: left out; no published source is
 
     @property
     def paper(self) -> str:
@@ -173,7 +179,7 @@ def judge_fit(case: Case) -> Verdict:
 
 def input_rank(config: LeanConfig) -> int:
     """The highest rank of the input: entries of the vocabulary, or values of a patch (channels × height × width)."""
-    if config.model_type == "lean_vit":
+    if modality_of(config) is IMAGES:
         return config.num_channels * config.patch_shape[0] * config.patch_shape[1]
     return config.vocab_size
 
@@ -184,7 +190,7 @@ def judge_rank(case: Case) -> Verdict:
     The source speaks of vocabularies; a patch's values as its rank are this project's reading.
     """
     ratio = case.width / input_rank(case.config)
-    return Verdict(ratio <= 1, f"{ratio:.2f}", case.family == "vit")
+    return Verdict(ratio <= 1, f"{ratio:.2f}", modality_of(case.config) is IMAGES)
 
 
 def judge_low_rank(case: Case) -> Verdict:
@@ -316,6 +322,7 @@ def judge_petty(case: Case) -> Verdict:
     return Verdict(None, f"{case.layers / case.start.num_hidden_layers:.2f}", not inside)
 
 
+SOVIT_FAMILY = "vit"
 SOVIT_EXPONENTS = {"layers": 0.45, "width": 0.22, "mlp": 0.6}
 SOVIT_ANCHOR = {"layers": 27, "width": 1152, "mlp": 4304}
 SOVIT_RANGE = (129e6, 411e6)  # parameters of the blocks of the two published shapes, "150M" and "400M"
@@ -352,7 +359,7 @@ def judge_sovit(case: Case) -> Verdict:
 
     The margin is the depth over the curve's.
     """
-    if case.family != "vit":
+    if case.family != SOVIT_FAMILY:
         return Verdict(None, "")
     size = block_parameters(case.config)
     best = sovit_shape(size)
@@ -507,9 +514,65 @@ SOURCES: dict[str, Source] = {
 }
 
 
+# Laws fitted here, beside the published sources: only of shapes like those that they were fitted on.
+
+
+def judge_law(law: Law, case: Case) -> Verdict | None:
+    """Yes where the law's quality is better than the start's after the most tokens of its fit, no where it is worse.
+
+    The margin is the difference, − is better. It says nothing where the interval over seeds includes 0. None where
+    there is no start, the family is another, or one of the two shapes is outside of what was measured.
+    """
+    if case.start is None or case.family != law.family:
+        return None
+    try:
+        difference, (low, high) = law.difference(sizes_of(case.config), sizes_of(case.start), law.longest)
+    except OutOfRange:
+        return None
+    agrees = None
+    if high < 0:
+        agrees = True
+    if low > 0:
+        agrees = False
+    return Verdict(agrees, f"{difference:+.4f}")
+
+
+def law_source(name: str, law: Law) -> Source:
+    """A law as a source, marked with its evidence."""
+    return Source(
+        name=name,
+        optimises=f"{law.quality} after {human(law.longest)} tokens",
+        valid=f"its sizes and data: {law.evidence}; − start's",
+        reference=f"the law of {law.grid}, fitted here",
+        reason=f"{law.quality} {{off}} {{side}} the start's after {human(law.longest)} tokens",
+        judge=lambda case: judge_law(law, case),
+    )
+
+
+@cache
+def laws_of(folder: Path) -> dict[str, Source]:
+    """The laws of a folder of grids by their names: law, law-2 and so on."""
+    named = {}
+    for place, law in enumerate(read_laws(folder), 1):
+        name = "law"
+        if place > 1:
+            name = f"law-{place}"
+        named[name] = law_source(name, law)
+    return named
+
+
+def all_sources() -> dict[str, Source]:
+    """The published sources, and after them the laws found in the grids of the working folder."""
+    return SOURCES | laws_of(LAWS.absolute())
+
+
 def advise(config: LeanConfig, length: int | None = None, start: LeanConfig | None = None) -> dict[str, Verdict]:
-    """What every source says of a shape at `length` tokens (None: the longest), in place of `start`."""
+    """What every source says of a shape at `length` tokens (None: the longest), in place of `start`.
+
+    A law that was fitted here is left out where it does not reach.
+    """
     if length is None:
         length = config.default_length
     case = Case(config, length, start)
-    return {name: source.judge(case) for name, source in SOURCES.items()}
+    verdicts = {name: source.judge(case) for name, source in all_sources().items()}
+    return {name: verdict for name, verdict in verdicts.items() if verdict is not None}

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 from ..configuration_leaner import LeanConfig
+from ..registry import FAMILIES, IMAGES
 from ..shapes import family_of, shapes_folder
 from .advice import has_fused_kernel
 
@@ -13,7 +14,6 @@ LIMITS = {"width": 2**17, "mlp": 2**20, "layers": 1000, "heads": 2**14}  # of a 
 # Of a dial that is given: beyond these the arithmetic overflows, or takes minutes.
 GIVEN_LIMITS = {**LIMITS, "head_dim": 256, "mlp_ratio": 1024}
 MOST_INPUT = 2**24  # tokens, pixels, entries of a vocabulary, items of a batch
-IMAGE_INPUTS = ("image_size", "patch_size")
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ def with_inputs(
     fields = fields_of(config)
     if length is not None:  # as many positions as before, unless the sequences are longer
         fields["max_position_embeddings"] = max(length, config.max_position_embeddings)
-    for name in ("vocab_size", *IMAGE_INPUTS):
+    for name in ("vocab_size", *IMAGES.inputs):
         if name in given:
             fields[name] = given[name]
     if vocab_size is not None:
@@ -245,7 +245,7 @@ def with_inputs(
 def check_input(family: str, name: str, value: int) -> None:
     """Raises ValueError, naming the flag, for an input that the family does not have, or a size of no input."""
     flag = flag_of(name)
-    if (name in IMAGE_INPUTS) != (family == "vit"):
+    if name not in FAMILIES[family].modality.inputs:
         raise ValueError(f"{flag} {value}: {family} has no such input")
     if value > MOST_INPUT:
         raise ValueError(f"{flag} {value}: expected at most {MOST_INPUT}")

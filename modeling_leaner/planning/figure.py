@@ -9,6 +9,7 @@ from io import BytesIO
 from pathlib import Path
 
 from ..configuration_leaner import LeanConfig
+from ..shapes import family_of
 from ..support.files import free_path, write_new
 from .advice import (
     DEEP_ENOUGH,
@@ -16,6 +17,7 @@ from .advice import (
     LEAN_ROWS,
     MOBILE_OFF,
     MOBILE_SHAPES,
+    SOVIT_FAMILY,
     SOVIT_OFF,
     advise,
     block_parameters,
@@ -117,7 +119,7 @@ def depth_bands(middle: LeanConfig, marked: Callable[[str], str]) -> list[Band]:
         Band(*DEEP_ENOUGH, "tab:orange", f"{marked('narrow')}: converged"),
         Band(mobile_low - MOBILE_OFF, mobile_high + MOBILE_OFF, "tab:brown", f"{marked('mobile')}: its depths"),
     ]
-    if middle.model_type == "lean_vit":
+    if family_of(middle) == SOVIT_FAMILY:
         depth = sovit_shape(block_parameters(middle))["layers"]
         label = f"{marked('sovit')}: depth ± 20 % at {size}"
         bands.append(Band(depth / SOVIT_OFF, depth * SOVIT_OFF, "tab:pink", label))

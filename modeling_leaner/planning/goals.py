@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..configuration_leaner import Flops, LeanConfig
-from ..shapes import family_of
+from ..registry import IMAGES
+from ..shapes import modality_of
 from .dials import Dials, describe
 from .memory import StepSetting, training_memory
 from .units import human, human_bytes, human_count
@@ -98,7 +99,7 @@ def off_target(load: float) -> str:
 
 def flops_unit(config: LeanConfig, flops: Flops) -> float:
     """Forward FLOPs of one token (text), or of one image."""
-    if family_of(config) == "vit":
+    if modality_of(config) is IMAGES:
         return flops.forward
     return flops.forward / flops.length
 

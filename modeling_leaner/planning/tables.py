@@ -9,8 +9,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from ..configuration_leaner import LeanConfig
-from ..shapes import family_of
-from .advice import FIT_OFF, MOBILE_OFF, SOURCES, Source, Verdict, kernels_for
+from ..registry import IMAGES
+from ..shapes import family_of, modality_of
+from .advice import FIT_OFF, MOBILE_OFF, Source, Verdict, all_sources, kernels_for
 from .memory import StepSetting
 from .solver import Candidate
 from .units import human, human_bytes, human_count
@@ -24,6 +25,7 @@ LEGEND = (
     f"the source names, − fewer. fit says yes within {FIT_OFF} layer, mobile within {MOBILE_OFF}, sovit within 20 %: "
     "these limits are the planner's own."
 )
+NOT_REACHED = Verdict(None, "")  # by a law that was fitted here
 COSTS = (
     "Parameters include the pretraining head. FLOPs are forward, of matrix products; attention is the share that "
     "grows with the length. Training memory is the most that the tensors of a step take at once."
@@ -72,7 +74,7 @@ def plain_table() -> Table:
 
 def data_settings(config: LeanConfig, length: int) -> dict[str, str]:
     """What the shapes read, by the flag that changes it."""
-    if family_of(config) == "vit":
+    if modality_of(config) is IMAGES:
         height, width = config.image_shape
         rows, columns = config.patch_shape
         return {"image_size": f"images of {height}×{width} pixels", "patch_size": f"patches of {rows}×{columns}"}
@@ -121,7 +123,7 @@ def heading_lines(shown: Sequence[Candidate], candidates: int, setting: StepSett
 
 def cost_columns(candidates: Sequence[Candidate]) -> dict[str, list[str]]:
     """The cells of the costs by column; columns that are empty for these shapes are left out."""
-    unit = "image" if family_of(candidates[0].config) == "vit" else "token"
+    unit = modality_of(candidates[0].config).unit
     has_start = any(shape.parameters_over_start is not None for shape in candidates)
     has_cache = any(shape.kv_bytes_per_token is not None for shape in candidates)
     columns: dict[str, list[str]] = {
@@ -185,6 +187,11 @@ def measured_table(
     return table
 
 
+def shown_sources(candidates: Sequence[Candidate]) -> dict[str, Source]:
+    """The sources that say anything of one of the shapes: all published ones, and the laws that reach there."""
+    return {name: source for name, source in all_sources().items() if any(name in each.advice for each in candidates)}
+
+
 def verdict_tables(candidates: Sequence[Candidate], labels: Sequence[str]) -> list[Table]:
     """One row of verdicts per source, a column per shape; several tables where the shapes are many."""
     tables = []
@@ -194,18 +201,19 @@ def verdict_tables(candidates: Sequence[Candidate], labels: Sequence[str]) -> li
         table.add_column("source", no_wrap=True)
         for label in labels[abreast]:
             table.add_column(label, justify="right", no_wrap=True)
-        for name in SOURCES:
-            table.add_row(name, *(str(candidate.advice[name]) for candidate in candidates[abreast]))
+        for name in shown_sources(candidates):
+            verdicts = [candidate.advice.get(name, NOT_REACHED) for candidate in candidates[abreast]]
+            table.add_row(name, *map(str, verdicts))
         tables.append(table)
     return tables
 
 
-def source_table() -> Table:
+def source_table(candidates: Sequence[Candidate]) -> Table:
     """What each source optimises, and where it is valid."""
     table = plain_table()
     for name in ("source", "optimises", "valid for; unit of how far", "from, arXiv"):
         table.add_column(name)
-    for source in SOURCES.values():
+    for source in shown_sources(candidates).values():
         table.add_row(source.name, source.optimises, source.valid, source.reference)
     return table
 
@@ -228,7 +236,8 @@ def side(verdicts: list[tuple[Source, Verdict]], agrees: bool, head_dim: int) ->
 def advice_sentence(candidate: Candidate) -> str:
     """Which sources favour the shape and which oppose it, by what number; those that measured others are counted."""
     head_dim = candidate.config.head_dim
-    verdicts = [(SOURCES[name], verdict) for name, verdict in candidate.advice.items() if name != "kernels"]
+    sources = all_sources()
+    verdicts = [(sources[name], verdict) for name, verdict in candidate.advice.items() if name != "kernels"]
     sides = [side(verdicts, agrees, head_dim) for agrees in (True, False)]
     sentence = ", ".join(filter(None, sides))
     if not sentence:
@@ -305,7 +314,7 @@ def plan_text(
     if verdicts:
         for table in verdict_tables(shown, labels):
             parts += ["", table]
-        parts += [LEGEND, "", source_table(), "", *kernel_lines(shown)]
+        parts += [LEGEND, "", source_table(shown), "", *kernel_lines(shown)]
     console = Console(file=StringIO(), width=WIDTH, highlight=False, markup=False)
     for part in parts:
         console.print(part)
@@ -330,7 +339,7 @@ def plan_document(
     if start is not None:
         start_row = rows.pop(0)
     keys = ("optimises", "valid", "reference")
-    described = {name: {key: getattr(source, key) for key in keys} for name, source in SOURCES.items()}
+    described = {name: {key: getattr(source, key) for key in keys} for name, source in shown_sources(shown).items()}
     return {
         "family": family_of(shown[0].config),
         "setting": {**asdict(setting), "length": shown[0].flops.length},

@@ -1,4 +1,4 @@
-"""JSON documents: written whole or not at all, without NaN, and checked by the names of their values."""
+"""JSON documents: written whole or not at all, without NaN."""
 
 import json
 import math
@@ -35,21 +35,6 @@ def flat(path: Path, value: object, name: str = "") -> dict[str, Any]:
             place = f"{name}.{key}"
         values |= flat(path, item, place)
     return values
-
-
-def check_fields(file: Path, values: dict[str, Any], fields: dict[type, str], prefix: str = "") -> None:
-    """Raises ValueError for the first of `fields` that is missing or of another type; `values` are `flat`."""
-    for kind, names in fields.items():
-        allowed = [kind]
-        if kind is float:
-            allowed.append(int)
-        for name in names.split():
-            place = prefix + name.rstrip("?")
-            value = values.get(place)
-            good = type(value) in allowed or (value is None and "?" in name)
-            require(good, file, place, value, kind.__name__)
-            if kind is int or name.rpartition(".")[2].startswith(("seconds", "epochs", "hours")):
-                require(value is None or value >= 0, file, place, value, "a number from 0")
 
 
 def write_json(path: Path, document: object) -> None:

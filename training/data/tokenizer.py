@@ -18,11 +18,12 @@ from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
+from modeling_leaner.registry import FAMILIES
 from modeling_leaner.support.suggest import did_you_mean
 
 
 TOKENIZER_KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
-SPECIAL_TOKENS = {"gpt": ["<|endoftext|>"], "bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]}
+SPECIAL_TOKENS = {name: family.special_tokens for name, family in FAMILIES.items() if family.special_tokens}
 MAX_ALPHABET = 1000  # characters that WordPiece keeps, the most frequent ones, as BERT's training in tokenizers does
 BATCH = 1000  # texts handed to the trainer at once
 
@@ -30,10 +31,9 @@ BATCH = 1000  # texts handed to the trainer at once
 def train_tokenizer(
     texts: Iterable[str], kind: str, vocab_size: int, max_length: int, family: str
 ) -> TokenizersBackend:
-    """A tokenizer of one of `TOKENIZER_KINDS` with the special tokens of a family, `gpt` or `bert`, which come first.
+    """A tokenizer of one of `TOKENIZER_KINDS` with the special tokens of a family (`registry.py`), which come first.
 
-    gpt: `<|endoftext|>` is beginning, end and padding (and the unknown word, where there can be one), and nothing is
-    inserted. bert: `[CLS] A [SEP]` and `[CLS] A [SEP] B [SEP]`. `max_length` in tokens. Little text gives a smaller
+    `max_length` in tokens. Little text gives a smaller
     vocabulary than `vocab_size`. `bytes` reads no text; `wordpiece` reads the texts twice, and keeps those of an
     iterator that can be read once in memory.
 
@@ -42,35 +42,29 @@ def train_tokenizer(
     """
     check_choice("kind", kind, TOKENIZER_KINDS)
     check_choice("family", family, tuple(SPECIAL_TOKENS))
-    special = SPECIAL_TOKENS[family]
+    tokens = SPECIAL_TOKENS[family]
+    special = list(tokens.tokens)
     if kind in ("byte-bpe", "bytes"):
         check_size(vocab_size, 256 + len(special), f"256 bytes and {len(special)} special tokens")
     if kind == "byte-bpe":
         tokenizer = _byte_bpe(texts, vocab_size, special)
     elif kind == "wordpiece":
-        tokenizer = _wordpiece(texts, vocab_size, special)
+        tokenizer = _wordpiece(texts, vocab_size, special, tokens.unknown)
     elif kind == "bytes":
         tokenizer = _bytes(special)
     else:
-        tokenizer = _words(texts, vocab_size, special)
+        tokenizer = _words(texts, vocab_size, special, tokens.unknown)
     after = []
     if kind == "byte-bpe":  # offsets leave out the space that begins a token
         after.append(processors.ByteLevel(add_prefix_space=False, trim_offsets=True))
-    if family == "bert":
-        after.append(
-            processors.TemplateProcessing(
-                single="[CLS] $A [SEP]",
-                pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-                special_tokens=[(token, special.index(token)) for token in ("[CLS]", "[SEP]")],
-            )
-        )
-        names = {f"{token[1:-1].lower()}_token": token for token in special}
+    inputs = ["input_ids", "attention_mask"]
+    if tokens.single:
+        inserted = [(token, special.index(token)) for token in special if token in tokens.single.split()]
+        after.append(processors.TemplateProcessing(single=tokens.single, pair=tokens.pair, special_tokens=inserted))
         inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    else:
-        inputs = ["input_ids", "attention_mask"]
-        names = dict.fromkeys(("bos_token", "eos_token", "pad_token"), special[0])
-        if kind in ("wordpiece", "words"):
-            names["unk_token"] = special[0]
+    roles = dict(tokens.roles)
+    if kind in ("wordpiece", "words"):
+        roles["unk_token"] = tokens.unknown
     if after:
         tokenizer.post_processor = processors.Sequence(after)
     return TokenizersBackend(
@@ -78,7 +72,7 @@ def train_tokenizer(
         model_max_length=max_length,
         model_input_names=inputs,
         clean_up_tokenization_spaces=False,
-        **names,
+        **roles,
     )
 
 
@@ -161,7 +155,7 @@ def _bytes(special: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def _words(texts: Iterable[str], vocab_size: int, special: list[str]) -> Tokenizer:
+def _words(texts: Iterable[str], vocab_size: int, special: list[str], unknown: str) -> Tokenizer:
     """Every word between spaces of the texts, in sorted order."""
     words = set()
     for text in _checked(texts):
@@ -169,17 +163,17 @@ def _words(texts: Iterable[str], vocab_size: int, special: list[str]) -> Tokeniz
     words = sorted(words - set(special))
     check_size(vocab_size, len(special) + len(words), f"{len(words)} words and {len(special)} special tokens")
     vocabulary = {word: index for index, word in enumerate([*special, *words])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=_unknown(special)))
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(special)
     return tokenizer
 
 
-def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str]) -> Tokenizer:
+def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str], unknown: str) -> Tokenizer:
     """Uncased WordPiece (Devlin et al. 2019); a word of a character outside the alphabet is unknown."""
     if iter(texts) is texts:
         texts = list(texts)
-    tokenizer = Tokenizer(models.WordPiece(unk_token=_unknown(special)))
+    tokenizer = Tokenizer(models.WordPiece(unk_token=unknown))
     tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=True, lowercase=True
     )
@@ -197,7 +191,7 @@ def _wordpiece(texts: Iterable[str], vocab_size: int, special: list[str]) -> Tok
         show_progress=sys.stderr.isatty(),
     )
     _train(tokenizer, trainer, texts)
-    trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=_unknown(special)))
+    trained = Tokenizer(models.WordPiece(tokenizer.get_vocab(), unk_token=unknown))
     trained.normalizer = tokenizer.normalizer
     trained.pre_tokenizer = tokenizer.pre_tokenizer
     trained.decoder = decoders.WordPiece(cleanup=False)
@@ -221,12 +215,6 @@ def _characters(texts: Iterable[str], tokenizer: Tokenizer) -> tuple[list[str], 
     visible = [character for character in counts if after_a[character] != [("a", (0, 1))]]  # no spaces
     first = sorted(sorted(visible, key=lambda character: (-counts[character], character))[:MAX_ALPHABET])
     return first, [f"##{character}" for character in first if len(after_a[character]) == 1]
-
-
-def _unknown(special: list[str]) -> str:
-    if "[UNK]" in special:
-        return "[UNK]"
-    return special[0]
 
 
 @dataclass(frozen=True)

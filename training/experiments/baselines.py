@@ -1,6 +1,6 @@
 """`leaner guesses GRID.yaml`: what simple guesses that read the input score on a grid's task, without a transformer.
 
-A model has learned where it beats the best of them (`comparison.learned`). Where a grid's weights are published, the
+A model has learned where it beats the best of them (`summary.learned`). Where a grid's weights are published, the
 command also measures how much the choice of held-out rows moves their difference (`row_errors.py`). Each guess is
 fitted on the grid's training rows and scored on its held-out rows by the task's own metric:
 
@@ -32,12 +32,17 @@ from ..data.sources import load_training
 from ..running.evaluation import load
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments, parse
-from ..tasks.tasks import ImageClassification, LanguageModelling, MaskedLM, SequenceClassification, Task
+from ..tasks.base import Task, evaluation_generators
+from ..tasks.image_classification import ImageClassification
+from ..tasks.language_modelling import LanguageModelling
+from ..tasks.masked_lm import MaskedLM
+from ..tasks.sequence_classification import SequenceClassification
 from .branches import data_words
 from .grid import Grid, GridError, load_grid
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
-from .runs import TRAIN_COMMAND, Run, command
+from .rows import Run
+from .runs import TRAIN_COMMAND, command
 
 
 PIXELS = 16  # a side of the images that the logistic regression reads
@@ -191,7 +196,7 @@ def predicted(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarr
     rows = rows.with_format("numpy")
     for start in range(0, len(rows), 500):
         places = range(start, min(start + 500, len(rows)))
-        generators = [np.random.default_rng((0, 0, place)) for place in places]  # as of LeanTrainer
+        generators = evaluation_generators(places)
         batch = task.transform(task.collate([rows[place] for place in places]), generators, training=False)
         inputs = batch["input_ids"].numpy()
         labels = batch["labels"].numpy()
@@ -249,7 +254,7 @@ def guesses(folder: Path, words: list[str]) -> list[Guess] | None:
         evaluation = load(str(folder), words, scratch)
         rows = load_training(evaluation.arguments)[0]
         train = evaluation.task.prepare(rows, "training rows", training=True)
-        return guesses_on(evaluation.arguments, evaluation.task, train, evaluation.prepared)
+        return guesses_on(evaluation.arguments, evaluation.task, train, evaluation.held_out.rows)
 
 
 def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
@@ -257,8 +262,8 @@ def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
     run = Run("report", grid.baseline, grid.seeds[0], grid.learning_rates[0])
     recipe, *settings = command(grid, run, words)[len(TRAIN_COMMAND) :]
     arguments = parse(recipe, [word for word in settings if word != "--resume"])
-    task, _, train, held_out = prepare(arguments)
-    return guesses_on(arguments, task, train, held_out)
+    prepared = prepare(arguments)
+    return guesses_on(arguments, prepared.task, prepared.train, prepared.held_out_rows)
 
 
 def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:

@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 from transformers import PreTrainedConfig
 
-from modeling_leaner.shapes import load_config
+from modeling_leaner.registry import IMAGES
+from modeling_leaner.shapes import modality_of
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import sha256
 
-from ..running.loading import resized, task_of, with_fields
+from ..running.checkpoints import whole_checkpoints
+from ..running.loading import recipe_config, shape_config, task_of
 from ..running.run_folder import STARTED, write_recipe
-from ..running.trainer import whole_checkpoints
-from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments, parse
-from ..tasks.registry import TASKS
+from ..settings.arguments import RecipeArguments, parse
 from .grid import Grid, GridError
 
 
@@ -90,9 +90,9 @@ def recipe_of(grid: Grid, shape: str) -> RecipeArguments:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
 
 
-def _row_length(arguments: RecipeArguments, config: PreTrainedConfig, head: str) -> int | None:
+def _row_length(arguments: RecipeArguments, config: PreTrainedConfig) -> int | None:
     """Tokens of a row of text; None of images, whose length the configuration knows."""
-    if "Image" in head:
+    if modality_of(config) is IMAGES:
         return None
     if arguments.max_length is not None:
         return arguments.max_length
@@ -102,12 +102,11 @@ def _row_length(arguments: RecipeArguments, config: PreTrainedConfig, head: str)
 def step_of(grid: Grid, shape: str) -> Step | None:
     """What a step of any run of a shape reads and costs; None of a task whose rows are of different lengths."""
     arguments = recipe_of(grid, shape)
-    config = resized(load_config(shape), arguments)
-    head = task_of(arguments, config).head
-    if arguments.task not in LANGUAGE_MODELLING and "Image" not in TASKS[arguments.task].head:
+    task = task_of(arguments, shape_config(arguments))
+    if not task.has_full_rows:
         return None
-    length = _row_length(arguments, config, head)
-    flops = with_fields(config, arguments, {}).count_flops(length, head)
+    config = recipe_config(arguments)
+    flops = config.count_flops(_row_length(arguments, config), task.head)
     rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
     return Step(rows * flops.length, rows * flops.training_step)
 

@@ -12,9 +12,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from operator import itemgetter
 
+from ..records import StepTimes, checked
 from .branches import step_of
 from .grid import Grid, GridError
-from .runs import Row, Run, reported
+from .rows import Row, Run, reported
 
 
 STEP_SECONDS = "step_seconds.json"
@@ -67,20 +68,21 @@ def step_seconds(grid: Grid) -> dict[str, float] | None:
     if not path.is_file():
         return None
     try:
-        measured = json.loads(path.read_bytes())["shapes"]
-        seconds = {shape: float(step["seconds"]) for shape, step in measured.items()}
-        tokens = {shape: step["tokens"] for shape, step in measured.items()}
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise GridError(f"{path}: {type(error).__name__} {error}; leaner step-time writes it") from error
+        measured = checked(StepTimes, json.loads(path.read_bytes()), path).shapes
+    except ValueError as error:
+        raise GridError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner step-time writes it") from error
     for shape in grid.shapes:
         step = step_of(grid, shape)
         expected = None
         if step is not None:
             expected = step.tokens
-        if expected is None or tokens.get(shape) != expected:
-            mismatch = f"expected a step of {shape} of {expected} tokens, got {tokens.get(shape)}"
+        tokens = None
+        if shape in measured:
+            tokens = measured[shape].tokens
+        if expected is None or tokens != expected:
+            mismatch = f"expected a step of {shape} of {expected} tokens, got {tokens}"
             raise GridError(f"{path}: {mismatch}; leaner step-time measures it")
-    return seconds
+    return {shape: step.seconds for shape, step in measured.items()}
 
 
 def cost_of(row: Row, way: str, seconds: dict[str, float] | None) -> float | None:

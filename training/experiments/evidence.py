@@ -3,69 +3,43 @@
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from modeling_leaner.support.documents import check_fields, require
-
+from ..records import Cell, CellScore, Evidence, FineTuned, Latency, LatencyFile, Reference, RunResults, TuningSettings
 from ..running.environment import machine_name
 from . import latency
-from .comparison import summarise
 from .grid import Grid, load_grid
 from .guesses import best_guess, guess_values, read_guesses, read_row_errors
-from .runs import Row, Run, read_rows, reported, tune
+from .rows import Row, Run, read_rows, reported
+from .summary import summarise
+from .tuning import tune
 
 
 PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference
 
-EVIDENCE = {  # the fields; what ends in ? may be missing or null
-    str: "grid recipe baseline metric data? data_files? start_from? latency_on?",
-    list: "seeds learning_rates cells fine_tuned processor commits guesses? row_errors?",
-    dict: "tuning? overrides? beside? reference? software",
-    bool: "hub higher_is_better",
-    int: "runs failed failures planned? start_seed?",
-    float: "margin? hours",
-}
-CELL = {
-    str: "shape verdict",
-    list: "notes jobs interval?",
-    dict: "values latency?",
-    int: "n layers heads head_dim width mlp length parameters? kv_bytes_per_token? pairs? peak_memory_bytes?",
-    float: "learning_rate? mean? sd? difference? p_non_inferiority? parameters_over_baseline? flops_forward seconds? "
-    "kappa_start? kappa_end? chance?",
-    bool: "learned?",
-}
-TIMED = {float: "seconds items_per_second"}  # of each batch size in a cell's latency
-FINE_TUNED = {
-    str: "grid metric",
-    bool: "higher_is_better published learned?",
-    list: "cells",
-    int: "start_seed?",
-    float: "guess?",
-}
 KINDS = ("baseline", "more heads", "fewer layers", "both")
 
 
-def dataset_name(results: dict[str, Any]) -> str:
+def dataset_name(results: RunResults) -> str:
     """The short name of a run's dataset."""
-    if results.get("dataset_config"):
-        return results["dataset_config"]
-    return results["dataset"].split("/")[-1]
+    if results.dataset_config:
+        return results.dataset_config
+    return results.dataset.split("/")[-1]
 
 
-def baseline_of(evidence: dict[str, Any]) -> dict[str, Any]:
+def baseline_of(evidence: Evidence) -> Cell:
     """The cell that the others are compared with."""
-    return next(cell for cell in evidence["cells"] if cell["shape"] == evidence["baseline"])
+    return next(cell for cell in evidence.cells if cell.shape == evidence.baseline)
 
 
-def kind(cell: dict[str, Any], evidence: dict[str, Any]) -> str | None:
+def kind(cell: Cell, evidence: Evidence) -> str | None:
     """How a cell differs from the baseline, one of KINDS, where more heads are twice as many; None for any other."""
     base = baseline_of(evidence)
-    if cell["width"] != base["width"] or cell["mlp"] != base["mlp"]:
+    if cell.width != base.width or cell.mlp != base.mlp:
         return None
-    if cell["heads"] not in (base["heads"], 2 * base["heads"]) or cell["layers"] > base["layers"]:
+    if cell.heads not in (base.heads, 2 * base.heads) or cell.layers > base.layers:
         return None
-    more_heads = cell["heads"] > base["heads"]
-    fewer_layers = cell["layers"] < base["layers"]
+    more_heads = cell.heads > base.heads
+    fewer_layers = cell.layers < base.layers
     if more_heads and fewer_layers:
         return "both"
     if more_heads:
@@ -75,10 +49,8 @@ def kind(cell: dict[str, Any], evidence: dict[str, Any]) -> str | None:
     return "baseline"
 
 
-def finished(grid: Grid, cell: dict[str, object], rows: dict[Run, Row]) -> list[Row]:
-    """The rows that a cell of `summarise` is the mean of, in the order of the grid's seeds."""
-    shape = cell["shape"]
-    rate = cell["learning_rate"]
+def finished(grid: Grid, shape: str, rate: float | None, rows: dict[Run, Row]) -> list[Row]:
+    """The rows that the cell of a shape is the mean of, in the order of the grid's seeds."""
     runs = [rows.get(reported(grid, shape, seed, rate), {}) for seed in grid.seeds_for(shape)]
     return [row for row in runs if row.get("status") == "finished"]
 
@@ -93,40 +65,44 @@ def distinct(rows: Iterable[Row], name: str) -> list[object]:
     return sorted({row[name] for row in rows} - {None})
 
 
-def _latency_of(timing: dict | None, shape: str) -> dict[str, object] | None:
+def _latency_of(timing: LatencyFile | None, shape: str) -> Latency | None:
     """What `latency.read` says of a shape; None where it was not measured."""
     if timing is None:
         return None
-    return timing["shapes"].get(shape)
+    return timing.shapes.get(shape)
 
 
-def cells(grid: Grid, rows: dict[Run, Row]) -> list[dict[str, object]]:
+def cells(grid: Grid, rows: dict[Run, Row]) -> list[Cell]:
     """Of each shape: sizes, counts, every seed's value, the paired comparison, conditioning, time and memory."""
     timing = latency.read(grid)
     length = latency.length_of(grid)
     described = []
     for cell in summarise(grid, rows)["shapes"]:
-        config, head = latency.config_of(grid, cell["shape"])
-        done = finished(grid, cell, rows)
+        shape = cell["shape"]
+        config, head = latency.config_of(grid, shape)
+        done = finished(grid, shape, cell["learning_rate"], rows)
         flops = config.count_flops(length, head)
         memory = [row["peak_memory_bytes"] for row in done if row["peak_memory_bytes"]]
-        cell["layers"] = config.num_hidden_layers
-        cell["width"] = config.hidden_size
-        cell["heads"] = config.heads_per_layer[0]
-        cell["head_dim"] = config.head_dim
-        cell["mlp"] = config.intermediate_size
-        cell["length"] = flops.length
-        cell["flops_forward"] = flops.forward
-        cell["kv_bytes_per_token"] = config.kv_bytes_per_token()
-        cell["values"] = values_of(done)
-        cell["peak_memory_bytes"] = max(memory, default=None)
-        cell["jobs"] = distinct(done, "jobs")
-        cell["latency"] = _latency_of(timing, cell["shape"])
-        described.append(cell)
+        full = Cell(
+            **cell,
+            layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            heads=config.heads_per_layer[0],
+            head_dim=config.head_dim,
+            mlp=config.intermediate_size,
+            length=flops.length,
+            flops_forward=flops.forward,
+            kv_bytes_per_token=config.kv_bytes_per_token(),
+            values=values_of(done),
+            peak_memory_bytes=max(memory, default=None),
+            jobs=distinct(done, "jobs"),
+            latency=_latency_of(timing, shape),
+        )
+        described.append(full)
     return described
 
 
-def reference(grid: Grid) -> dict[str, object] | None:
+def reference(grid: Grid) -> Reference | None:
     """Learning rate, n, mean and sd of transformers' own model of the baseline's shape, from the grid that trains it.
 
     That grid lies beside this one, in its folder's name and PEERS; None without it, or before its first finished run.
@@ -159,31 +135,32 @@ def reference(grid: Grid) -> dict[str, object] | None:
     (cell,) = summarise(peers, read_rows(folder / "results.csv"))["shapes"]
     if cell["n"] == 0:
         return None
-    return {name: cell[name] for name in ("learning_rate", "n", "mean", "sd")}
+    return Reference(**{name: cell[name] for name in ("learning_rate", "n", "mean", "sd")})
 
 
-def _fine_tuned_grid(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
-    """What `fine_tuned` says of one grid."""
+def _fine_tuned_grid(name: str, grid: Grid, rows: dict[Run, Row]) -> FineTuned:
+    """What `fine_tuned` says of one grid, whose folder has the name."""
     summary = summarise(grid, rows)
     shapes = summary["shapes"]
     chances = [shape["chance"] for shape in shapes]
     cells = []
     for shape in shapes:
-        cell = {name: shape[name] for name in ("shape", "learning_rate", "n", "mean", "sd", "chance")}
-        cell["values"] = values_of(finished(grid, shape, rows))
-        cells.append(cell)
-    return {
-        "metric": summary["metric"],
-        "higher_is_better": summary["higher_is_better"],
-        "published": bool(grid.publish),
-        "start_seed": grid.start_seed,
-        "guess": best_guess([*guess_values(grid), *chances], bool(summary["higher_is_better"])),
-        "learned": next(shape["learned"] for shape in shapes if shape["shape"] == grid.baseline),
-        "cells": cells,
-    }
+        cell = {key: shape[key] for key in ("shape", "learning_rate", "n", "mean", "sd", "chance")}
+        done = finished(grid, shape["shape"], shape["learning_rate"], rows)
+        cells.append(CellScore(**cell, values=values_of(done)))
+    return FineTuned(
+        grid=name,
+        metric=summary["metric"],
+        higher_is_better=summary["higher_is_better"],
+        published=bool(grid.publish),
+        start_seed=grid.start_seed,
+        guess=best_guess([*guess_values(grid), *chances], bool(summary["higher_is_better"])),
+        learned=next(shape["learned"] for shape in shapes if shape["shape"] == grid.baseline),
+        cells=cells,
+    )
 
 
-def fine_tuned(grid: Grid) -> list[dict[str, object]]:
+def fine_tuned(grid: Grid) -> list[FineTuned]:
     """Of each grid that started from this one's weights: its metric, every seed's value of each shape, whether its
     baseline learned, and whether weights of it are published."""
     grids = []
@@ -191,7 +168,7 @@ def fine_tuned(grid: Grid) -> list[dict[str, object]]:
         other = load_grid(path.parent / "grid.yaml")
         rows = read_rows(path)
         if rows and other.start_from is not None and Path(other.start_from) == Path(grid.output_dir):
-            grids.append({"grid": path.parent.name, **_fine_tuned_grid(other, rows)})
+            grids.append(_fine_tuned_grid(path.parent.name, other, rows))
     return grids
 
 
@@ -207,17 +184,17 @@ def _total(rows: Iterable[Row], name: str) -> float:
     return sum(row[name] for row in rows if row[name] is not None)
 
 
-def _beside(grid: Grid, around: tuple[str, ...]) -> dict[str, object] | None:
+def _beside(grid: Grid, around: tuple[str, ...]) -> Evidence | None:
     """The evidence of the grid in `beside`; None without one, and while no metric of it is known yet."""
     if grid.beside is None:
         return None
     evidence = gather(load_grid(Path(grid.beside) / "grid.yaml"), around)
-    if evidence["metric"] is None:
+    if evidence.metric is None:
         return None
     return evidence
 
 
-def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
+def gather(grid: Grid, around: tuple[str, ...] = ()) -> Evidence:
     """The evidence of a grid.
 
     Args:
@@ -236,63 +213,41 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> dict[str, object]:
     timing = latency.read(grid)
     latency_on = None
     if timing is not None:
-        latency_on = machine_name(timing["environment"])
+        latency_on = machine_name(timing.environment.processor, timing.environment.threads)
     summary = summarise(grid, rows)
-    return {
-        "grid": Path(grid.output_dir).name,
-        "recipe": grid.recipe,
-        "baseline": grid.baseline,
-        "seeds": grid.seeds,
-        "planned": sum(len(grid.seeds_for(shape)) for shape in grid.shapes),
-        "learning_rates": tune(grid, rows).learning_rates,
-        "tuning": asdict(grid)["tuning"],
-        "overrides": grid.overrides,
-        "start_from": _folder_name(grid.start_from),
-        "start_seed": grid.start_seed,
-        "beside": _beside(grid, around),
-        "fine_tuned": fine_tuned(grid),
-        "margin": grid.margin,
-        "data": grid.data,
-        "data_files": grid.data_files,
-        "hub": grid.hub,
-        "metric": summary["metric"],
-        "higher_is_better": summary["higher_is_better"],
-        "cells": cells(grid, rows),
-        "reference": reference(grid),
-        "guesses": read_guesses(grid),
-        "row_errors": read_row_errors(grid),
-        "runs": len(rows),
-        "failed": len(rows) - len(done),
-        "failures": _total(rows.values(), "failures"),
-        "hours": _total(done, "seconds") / 3600,
-        "processor": sorted({f"{machine_name(row)} a run" for row in done}),
-        "latency_on": latency_on,
-        "software": {name: distinct(done, name) for name in ("python", "torch", "transformers")},
-        "commits": distinct(done, "git_commit"),
-    }
-
-
-def check_evidence_fields(file: Path, values: dict[str, Any], prefix: str) -> None:
-    """Raises ValueError, naming file and field, where an evidence, or what is beside it, lacks something.
-
-    Args:
-        values: `flat` of the file's document; the names of the evidence's fields begin with `prefix`.
-    """
-    check_fields(file, values, EVIDENCE, prefix)
-    for name in ("seeds", "cells"):
-        require(values[prefix + name], file, prefix + name, values[prefix + name], "at least one")
-    shapes = []
-    for index in range(len(values[f"{prefix}cells"])):
-        cell = f"{prefix}cells.{index}"
-        check_fields(file, values, CELL, f"{cell}.")
-        shapes.append(values[f"{cell}.shape"])
-        timed = values.get(f"{cell}.latency")
-        if timed is not None:
-            for batch in timed:
-                check_fields(file, values, TIMED, f"{cell}.latency.{batch}.")
-    base = values[f"{prefix}baseline"]
-    require(base in shapes, file, f"{prefix}baseline", base, f"one of {shapes}")
-    for index in range(len(values[f"{prefix}fine_tuned"])):
-        check_fields(file, values, FINE_TUNED, f"{prefix}fine_tuned.{index}.")
-    if values.get(f"{prefix}beside") is not None:
-        check_evidence_fields(file, values, f"{prefix}beside.")
+    tuning = None
+    if grid.tuning is not None:
+        tuning = TuningSettings(**asdict(grid.tuning))
+    machines = sorted({f"{machine_name(row['processor'], row['threads'])} a run" for row in done})
+    return Evidence(
+        grid=Path(grid.output_dir).name,
+        recipe=grid.recipe,
+        baseline=grid.baseline,
+        seeds=grid.seeds,
+        planned=sum(len(grid.seeds_for(shape)) for shape in grid.shapes),
+        learning_rates=tune(grid, rows).learning_rates,
+        tuning=tuning,
+        overrides=grid.overrides,
+        start_from=_folder_name(grid.start_from),
+        start_seed=grid.start_seed,
+        beside=_beside(grid, around),
+        fine_tuned=fine_tuned(grid),
+        margin=grid.margin,
+        data=grid.data,
+        data_files=grid.data_files,
+        hub=grid.hub,
+        metric=summary["metric"],
+        higher_is_better=summary["higher_is_better"],
+        cells=cells(grid, rows),
+        reference=reference(grid),
+        guesses=read_guesses(grid),
+        row_errors=read_row_errors(grid),
+        runs=len(rows),
+        failed=len(rows) - len(done),
+        failures=_total(rows.values(), "failures"),
+        hours=_total(done, "seconds") / 3600,
+        processor=machines,
+        latency_on=latency_on,
+        software={name: distinct(done, name) for name in ("python", "torch", "transformers")},
+        commits=distinct(done, "git_commit"),
+    )

@@ -2,27 +2,41 @@
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar
 
+from ..records import Guess, RowError, checked
 from .grid import Grid
 
 
 GUESSES = "guesses.json"  # beside a grid's rows
+Kind = TypeVar("Kind")
 ROW_ERRORS = "row_errors.json"  # beside them, too: what `row_errors.py` measures
 AS_MANY_ROWS = "bigram, as many rows as trained on"
 
 
-def read_guesses(grid: Grid) -> list[dict[str, object]] | None:
-    """Name and value of each guess; None where none were made. Raises ValueError that names the file."""
+def read_guesses(grid: Grid) -> list[Guess] | None:
+    """The guesses of a grid; None where none were made. Raises ValueError that names the file."""
     path = grid.path(GUESSES)
     if not path.is_file():
         return None
     try:
-        guesses = json.loads(path.read_bytes())
-        if not isinstance(guesses, list) or not guesses:
-            raise ValueError(f"got {guesses!r:.100}")
-        return [{"name": str(guess["name"]), "value": float(guess["value"])} for guess in guesses]
-    except (ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"{path}: expected a list of name and value, {type(error).__name__} {error}") from error
+        return _checked(list[Guess], path)
+    except ValueError as error:
+        raise ValueError(f"{path}: expected a list of name and value, {_without(path, error)}") from error
+
+
+def _checked(kind: type[Kind], path: Path) -> Kind:
+    """The records of a file, at least one. Raises ValueError."""
+    records = checked(kind, json.loads(path.read_bytes()), path)
+    if not records:
+        raise ValueError("got none")
+    return records
+
+
+def _without(path: Path, error: ValueError) -> str:
+    """What is wrong, without the file's name."""
+    return str(error).removeprefix(f"{path}: ")
 
 
 def guess_values(grid: Grid) -> list[float]:
@@ -30,7 +44,7 @@ def guess_values(grid: Grid) -> list[float]:
     guesses = read_guesses(grid)
     if guesses is None:
         return []
-    return [guess["value"] for guess in guesses]
+    return [guess.value for guess in guesses]
 
 
 def best_guess(values: Iterable[float | None], higher_is_better: bool) -> float | None:
@@ -41,16 +55,12 @@ def best_guess(values: Iterable[float | None], higher_is_better: bool) -> float 
     return min(known, default=None)
 
 
-def read_row_errors(grid: Grid) -> list[dict[str, object]] | None:
-    """Shape, difference and error of each pair; None without the file. Raises ValueError that names the file."""
+def read_row_errors(grid: Grid) -> list[RowError] | None:
+    """The row errors of a grid; None without the file. Raises ValueError that names the file."""
     path = grid.path(ROW_ERRORS)
     if not path.is_file():
         return None
     try:
-        pairs = json.loads(path.read_bytes())
-        return [
-            {"shape": str(pair["shape"]), "difference": float(pair["difference"]), "error": float(pair["error"])}
-            for pair in pairs
-        ]
-    except (ValueError, LookupError, TypeError) as error:
-        raise ValueError(f"{path}: expected shape, difference, error: {type(error).__name__} {error}") from error
+        return _checked(list[RowError], path)
+    except ValueError as error:
+        raise ValueError(f"{path}: expected shape, difference, error: {_without(path, error)}") from error

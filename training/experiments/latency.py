@@ -16,11 +16,13 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
-from modeling_leaner.shapes import load_config
+from modeling_leaner.registry import IMAGES
+from modeling_leaner.shapes import load_config, modality_of
 from modeling_leaner.support.documents import write_json
 
-from ..running.environment import environment, machine_name
-from ..running.loading import resized, with_fields
+from ..records import LatencyFile, checked
+from ..running.environment import environment
+from ..running.loading import recipe_config
 from ..running.timing import take_turns
 from ..tasks.registry import TASKS
 from .grid import Grid, GridError, load_grid
@@ -29,14 +31,13 @@ from .runs import settings
 
 BATCHES = (1, 32)
 ROUNDS = 15
-TIMES = ("seconds", "items_per_second")
 FILE = "latency.json"
 
 
 def config_of(grid: Grid, shape: str) -> tuple[PreTrainedConfig, str]:
     """The configuration that a shape is trained with, and the head of the grid's task as in `ForMaskedLM`."""
     arguments = settings(grid, shape)
-    return with_fields(resized(load_config(shape), arguments), arguments, {}), TASKS[arguments.task].head
+    return recipe_config(arguments), TASKS[arguments.task].head
 
 
 def models(grid: Grid) -> dict[str, PreTrainedModel]:
@@ -56,7 +57,7 @@ def models(grid: Grid) -> dict[str, PreTrainedModel]:
 def length_of(grid: Grid) -> int | None:
     """Tokens of the inputs that are timed: the grid's, or a full row of its task; None for images."""
     config = load_config(grid.baseline)
-    if hasattr(config, "image_size"):
+    if modality_of(config) is IMAGES:
         return None
     positions = config.max_position_embeddings
     length = grid.length
@@ -72,7 +73,7 @@ def length_of(grid: Grid) -> int | None:
 def inputs(model: PreTrainedModel, batch: int, length: int | None) -> dict[str, torch.Tensor]:
     """Random pixels or tokens, full rows."""
     config = model.config
-    if hasattr(config, "image_size"):
+    if modality_of(config) is IMAGES:
         return {"pixel_values": torch.randn(batch, config.num_channels, *config.image_shape)}
     return {"input_ids": torch.randint(0, config.vocab_size, (batch, length))}
 
@@ -121,7 +122,7 @@ def measure_grid(file: Path, rounds: int = ROUNDS) -> None:
     print(grid.path(FILE))
 
 
-def read(grid: Grid) -> dict | None:
+def read(grid: Grid) -> LatencyFile | None:
     """What latency.json of the grid holds; None where it was not measured, or with inputs of another length.
 
     Raises:
@@ -132,11 +133,9 @@ def read(grid: Grid) -> dict | None:
     if not path.is_file():
         return None
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        batches = [batch for shape in document["shapes"].values() for batch in shape.values()]
-        times = [float(batch[name]) for batch in batches for name in TIMES]
-        if not times or not machine_name(document["environment"]) or document["length"] != length:
-            return None
-        return document
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: {type(error).__name__} {error}; leaner latency writes it") from error
+        held = checked(LatencyFile, json.loads(path.read_bytes()), path)
+    except ValueError as error:
+        raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner latency writes it") from error
+    if not held.shapes or held.length != length:
+        return None
+    return held

@@ -15,6 +15,7 @@ import transformers
 
 from ..running import reevaluate
 from ..running.evaluation import load
+from ..tasks.base import evaluation_generators
 from .grid import Grid
 
 
@@ -27,13 +28,13 @@ def row_scores(folder: Path, words: list[str]) -> np.ndarray:
     with tempfile.TemporaryDirectory() as scratch:
         evaluation = load(str(folder), words, scratch)
         task = evaluation.task
-        rows = evaluation.prepared
+        rows = evaluation.held_out.rows
         size = evaluation.arguments.per_device_eval_batch_size
         model = getattr(transformers, f"AutoModel{task.head}").from_pretrained(folder).eval()
         parts = []
         for start in range(0, len(rows), size):
             places = range(start, min(start + size, len(rows)))
-            generators = [np.random.default_rng((0, 0, place)) for place in places]  # as in LeanTrainer
+            generators = evaluation_generators(places)
             batch = task.transform(task.collate([rows[place] for place in places]), generators, training=False)
             labels = batch.pop("labels")
             scores = reevaluate.reduced(task.head, model(**batch).logits, labels)

@@ -8,9 +8,11 @@ import json
 import sys
 from pathlib import Path
 
-from .comparison import cells_of, paired_statistics
 from .grid import Grid, GridError, load_grid
-from .runs import read_rows, tune
+from .rows import read_rows
+from .statistics import paired_statistics
+from .summary import cells_of
+from .tuning import tune
 
 
 def differences(grid: Grid) -> dict[tuple[str, str], dict[int, float]]:

@@ -5,7 +5,7 @@ training split; where a best rate lies at an edge the grid grows there, for all 
 with every seed at its own best rate; with branches a trunk first, then its branches (`branches.py`). The keys of a
 grid file are described in `grid.py`.
 
-In output_dir: results.csv (one row per finished or failed run, see `runs.py`), summary.json, grid.yaml, and of each
+In output_dir: results.csv (one row per finished or failed run, see `rows.py`), summary.json, grid.yaml, and of each
 run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same command continues it.
 """
 
@@ -27,27 +27,13 @@ from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
 from .branches import data_words
-from .comparison import show, summarise
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
-from .runs import (
-    Row,
-    Run,
-    begin_branch,
-    check_grid,
-    check_starts,
-    check_trunk,
-    command,
-    due_runs,
-    phases,
-    place_of,
-    planned,
-    read_rows,
-    result_row,
-    settings,
-    tune,
-    typed_row,
-    write_rows,
-)
+from .rows import Row, Run, read_rows, result_row, typed_row, write_rows
+from .runs import begin_branch, check_starts, check_trunk, command, due_runs, phases, place_of, planned, settings
+from .soundness import check_grid
+from .summary import summarise
+from .summary_tables import show
+from .tuning import tune
 
 
 POLL_SECONDS = 0.1

@@ -4,17 +4,16 @@ A published folder's results.json holds `evidence`, the cells of its grid; its c
 what was not tested, the data and their terms. The text is that of `templates/`, the sentences those of wording.py.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modeling_leaner.support.documents import check_fields, flat, require
+from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256, write_bytes
 
-from ..experiments.evidence import check_evidence_fields
 from ..experiments.grid import is_folder_name
+from ..records import Cell, Evidence, PublishedResults, RunResults
 from ..running.figure import plot
 from . import figures, tables, wording
 from .folders import Run, check_weights, read_run
@@ -26,14 +25,6 @@ from .snippets import snippet
 FIGURE = "evidence.png"
 CURVES = "training.png"
 METRICS = "metrics.jsonl"
-PUBLISHED = {  # of results.json beside `folders.FIELDS`, of a published folder; what ends in ? may be missing or null
-    str: "name cell weights_sha256 data_sha256 training_data.sha256?",
-    list: "partners",
-    dict: "evidence continuations? training_data?",
-    int: "training_data.rows?",
-    float: "train.epochs",
-    bool: "training_data.local?",
-}
 
 
 @dataclass
@@ -104,8 +95,8 @@ def run_card(folder: Path, run: Run) -> str:
         where = folder.name  # a card names no path on somebody's disk
     context = RunCardContext(
         metadata=metadata(results, run.config.model_type),
-        name=f"{results['shape']} on {results['dataset']}",
-        architecture=results["architecture"],
+        name=f"{results.shape} on {results.dataset}",
+        architecture=results.architecture,
         shape=wording.run_shape(run.config, results),
         snippet=snippet(results, run.config, where),
         scores=tables.run_scores(results),
@@ -113,7 +104,7 @@ def run_card(folder: Path, run: Run) -> str:
         caution=wording.caution(run.settings),
         training=wording.run_training(results, run.settings),
         commands=wording.run_commands(run.command, where),
-        hardware=wording.run_hardware(results["environment"]),
+        hardware=wording.run_hardware(results.environment),
     )
     return fill_card("run_card.md", context)
 
@@ -123,13 +114,13 @@ def write_run_card(folder: Path) -> None:
     write_bytes(folder / "README.md", run_card(folder, read_run(folder)).encode())
 
 
-def beside(evidence: dict[str, Any]) -> list[Beside]:
+def beside(evidence: Evidence) -> list[Beside]:
     """What a card says of the grid beside its own, of the grid beside that one, and so on."""
-    other = evidence["beside"]
+    other = evidence.beside
     if other is None:
         return []
     nearest = Beside(
-        summary=f"the grid <code>{other['grid']}</code>",
+        summary=f"the grid <code>{other.grid}</code>",
         about=wording.beside_about(other, evidence),
         table=tables.comparison(other, own=""),
         claims=wording.claims(other),
@@ -141,11 +132,11 @@ def published_card(folder: Path, run: Run) -> str:
     """The text of a published folder's card. Raises ValueError as of `own_cell`."""
     results = run.results
     config = run.config
-    name = results["name"]
-    evidence = results["evidence"]
+    name = results.name
+    evidence = results.evidence
     own = own_cell(folder, config, results)
     context = ModelCardContext(
-        metadata=metadata(results, config.model_type, hub=evidence["hub"]),
+        metadata=metadata(results, config.model_type, hub=evidence.hub),
         name=name,
         purpose=wording.purpose(config.model_type, results),
         standing=wording.standing(results),
@@ -155,18 +146,18 @@ def published_card(folder: Path, run: Run) -> str:
         scores_note=wording.scores_note(results, own),
         guesses=tables.guesses(evidence),
         comparison_intro=wording.COMPARISON_INTRO,
-        comparison=tables.comparison(evidence, own["shape"]),
+        comparison=tables.comparison(evidence, own.shape),
         claims=wording.claims(evidence),
-        comparison_notes=wording.notes_on(evidence, results["rows"]),
+        comparison_notes=wording.notes_on(evidence, results.rows),
         figure_text=wording.figure_text(evidence),
-        details=tables.details(evidence, own["shape"]),
+        details=tables.details(evidence, own.shape),
         glossary=wording.glossary(evidence),
         beside=beside(evidence),
         fine_tuned=tables.fine_tuned(evidence),
         continuations=wording.continuations(results),
         limits=wording.limits(evidence, results),
         training=wording.training(config, results, run.settings),
-        metric=evidence["metric"],
+        metric=evidence.metric,
         data=wording.data(results),
         project=PROJECT_URL,
         commands=wording.commands(results, run.command),
@@ -176,80 +167,62 @@ def published_card(folder: Path, run: Run) -> str:
     return fill_card("model_card.md", context)
 
 
-def own_cell(folder: Path, config: Any, results: dict[str, Any]) -> dict[str, Any]:
+def own_cell(folder: Path, config: Any, results: PublishedResults) -> Cell:
     """The cell of this folder's shape. Raises ValueError where it is missing or its numbers are not the folder's."""
     file = folder / "results.json"
-    evidence = results["evidence"]
-    own = next((cell for cell in evidence["cells"] if cell["shape"] == results["cell"]), None)
+    evidence = results.evidence
+    own = next((cell for cell in evidence.cells if cell.shape == results.cell), None)
     if own is None:
-        raise ValueError(f"{file}: cell is {results['cell']!r}, expected a shape of evidence.cells")
-    main = results["metrics"].get(f"eval_{evidence['metric']}")
+        raise ValueError(f"{file}: cell is {results.cell!r}, expected a shape of evidence.cells")
+    main = results.metrics.get(f"eval_{evidence.metric}")
     fields = [
-        ("layers", own["layers"], config.num_hidden_layers),
-        ("heads", own["heads"], config.num_attention_heads),
-        ("head_dim", own["head_dim"], config.head_dim),
-        ("width", own["width"], config.hidden_size),
-        ("mlp", own["mlp"], config.intermediate_size),
-        ("parameters", own["parameters"], results["parameters"]),
-        ("values", own["values"].get(str(results["seed"])), main),
+        ("layers", own.layers, config.num_hidden_layers),
+        ("heads", own.heads, config.num_attention_heads),
+        ("head_dim", own.head_dim, config.head_dim),
+        ("width", own.width, config.hidden_size),
+        ("mlp", own.mlp, config.intermediate_size),
+        ("parameters", own.parameters, results.parameters),
+        ("values", own.values.get(str(results.seed)), main),
     ]
     for field, stated, expected in fields:
         if stated != expected:
             place = f"evidence.cells.{field}"
-            raise ValueError(f"{file}: {place} is {stated} for {own['shape']}, expected {expected} of this model")
+            raise ValueError(f"{file}: {place} is {stated} for {own.shape}, expected {expected} of this model")
     return own
 
 
-def check_published(folder: Path, results: dict[str, Any]) -> None:
+def check_published(folder: Path, results: PublishedResults) -> None:
     """Raises ValueError, naming file and field, where something that the card says is missing or of another type."""
     file = folder / "results.json"
-    values = flat(file, results)
-    check_fields(file, values, PUBLISHED)
-    with complete(file):
-        check_evidence_fields(file, values, "evidence.")
-    for name in (results["name"], *results["partners"]):
+    for name in (results.name, *results.partners):
         require(is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens")
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise ValueError(f"{weights}: missing")
     held = sha256(weights)
-    if held != results["weights_sha256"]:
+    if held != results.weights_sha256:
         raise ValueError(f"{weights}: weights_sha256 differs, {held} in place of {file}'s")
 
 
-@contextlib.contextmanager
-def complete(file: Path) -> Iterator[None]:
-    """Errors of a field too deep for the lists of fields become a ValueError that names the file."""
-    try:
-        yield
-    except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
-        if str(file) in str(error):
-            raise
-        raise ValueError(f"{file}: {type(error).__name__} {error}; leaner publish writes it") from error
-
-
-def render(folder: Path) -> tuple[str, dict[str, Any]]:
+def render(folder: Path) -> tuple[str, RunResults]:
     """The card's text and the results. Raises ValueError where config, results and weights do not fit each other."""
     run = read_run(folder)
     results = run.results
-    check_weights(folder, results["architecture"], run.config)
-    if "evidence" not in results and "weights_sha256" not in results:
+    check_weights(folder, results.architecture, run.config)
+    if not isinstance(results, PublishedResults):
         return run_card(folder, run), results
     check_published(folder, results)
-    with complete(folder / "results.json"):
-        return published_card(folder, run), results
+    return published_card(folder, run), results
 
 
 def write_card(folder: Path) -> None:
     """Writes README.md, and for a published folder its figures and `.eval_results/`, once everything is checked."""
     text, results = render(folder)
-    if "evidence" in results:
-        with complete(folder / "results.json"):
-            chart = figures.evidence_figure(results)
-        write_bytes(folder / FIGURE, chart)
+    if isinstance(results, PublishedResults):
+        write_bytes(folder / FIGURE, figures.evidence_figure(results))
         if (folder / METRICS).is_file():
-            guess = wording.best_of(results["evidence"])
-            plot(folder / METRICS, folder / CURVES, results["main_metric"], guess)
+            guess = wording.best_of(results.evidence)
+            plot(folder / METRICS, folder / CURVES, results.main_metric, guess)
         if entries := eval_results(results):
             (folder / ".eval_results").mkdir(exist_ok=True)
             write_bytes(folder / ".eval_results" / "results.yaml", entries.encode())

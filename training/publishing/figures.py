@@ -4,15 +4,15 @@ import io
 import itertools
 import statistics
 from dataclasses import dataclass
-from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..experiments.comparison import row_error
 from ..experiments.evidence import KINDS, baseline_of, dataset_name, kind
-from .wording import Evidence, best_of, direction, gain, has_strays, interval_of, stray_seeds
+from ..experiments.statistics import row_error
+from ..records import Cell, Evidence, PublishedResults
+from .wording import best_of, direction, gain, has_strays, interval_of, stray_seeds
 
 
 COLOURS = dict(zip(KINDS, ("tab:blue", "tab:cyan", "tab:orange", "tab:red")))
@@ -23,7 +23,7 @@ JITTER = 0.09  # of a line's height, between neighbouring seeds
 def png(figure: Figure) -> bytes:
     """The picture's file."""
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=110)
+    figure.savefig(content, format="png", dpi=130)
     return content.getvalue()
 
 
@@ -31,7 +31,7 @@ def colours_of(evidence: Evidence) -> list[str]:
     """One colour per cell; a kind has the same in every figure."""
     further = itertools.cycle(FURTHER)
     colours = []
-    for cell in evidence["cells"]:
+    for cell in evidence.cells:
         colour = COLOURS.get(kind(cell, evidence))
         if colour is None:
             colour = next(further)
@@ -39,28 +39,45 @@ def colours_of(evidence: Evidence) -> list[str]:
     return colours
 
 
-def draw_seeds(axis: Axes, place: int, values: list[float], colour: str) -> None:
-    """A dot per seed, none on another, and a bar at their mean."""
+def draw_seeds(axis: Axes, place: int, values: list[float], centre: float, colour: str) -> None:
+    """A dot per seed, none on another, and a bar at their `centre`; a single seed with its number."""
     middle = (len(values) - 1) / 2
     heights = [place + JITTER * (index - middle) for index in range(len(values))]
     axis.plot(values, heights, "o", color=colour, alpha=0.8, markersize=5)
     if len(values) > 1:
-        mean = statistics.fmean(values)
-        axis.plot([mean, mean], [place - 0.4, place + 0.4], color=colour, linewidth=2)
+        axis.plot([centre, centre], [place - 0.4, place + 0.4], color=colour, linewidth=2)
+    for value in values[:1]:
+        if len(values) == 1:
+            axis.annotate(f"{value:.3f}", (value, place), (0, 7), textcoords="offset points", ha="center", fontsize=9)
+
+
+def centre_of(cell: Cell, evidence: Evidence) -> float:
+    """The mean of a cell's seeds; the median where a run failed, as in the tables."""
+    if has_strays(evidence):
+        return statistics.median(cell.values.values())
+    return statistics.fmean(cell.values.values())
 
 
 def draw_row_error(axis: Axes, evidence: Evidence, rows: int) -> str | None:
-    """Draws the standard error by the choice of rows below the cells; returns its label, None where unknown."""
-    means = [cell["mean"] for cell in evidence["cells"] if cell["mean"] is not None]
+    """Draws the standard error by the choice of rows below the cells; returns its label, None where unknown.
+
+    It is that of one score, or, of a loss, the largest of the published differences.
+    """
+    means = [cell.mean for cell in evidence.cells if cell.mean is not None]
     if not means:
         return None
     middle = statistics.fmean(means)
-    error = row_error(evidence["metric"], middle, rows)
+    error = row_error(evidence.metric, middle, rows)
+    label = f"± 1 standard error\nby choice of {rows:,} rows"
+    paired = [published.error for published in evidence.row_errors or ()]
+    if error is None and paired:
+        error = max(paired)
+        label = f"± 1 standard error\nof a difference, by\nchoice of {rows:,} rows"
     if error is None:
         return None
-    place = len(evidence["cells"])
+    place = len(evidence.cells)
     axis.errorbar([middle], [place], xerr=[error], color="grey", capsize=4, linewidth=1.5)
-    return f"± 1 standard error\nby choice of {rows:,} rows"
+    return label
 
 
 def draw_bars(axis: Axes, evidence: Evidence, values: list[float | None], title: str, form: str) -> None:
@@ -68,63 +85,69 @@ def draw_bars(axis: Axes, evidence: Evidence, values: list[float | None], title:
     for place, (value, colour) in enumerate(zip(values, colours_of(evidence))):
         if value is not None:
             axis.barh(place, value, height=0.6, color=colour, alpha=0.6)
-            axis.text(value, place, f" {value:{form}}", va="center", fontsize=8)
-    axis.set_title(title, fontsize=9)
+            axis.text(value, place, f" {value:{form}}", va="center", fontsize=9)
+    axis.set_title(title, fontsize=9.5)
     axis.set_xlim(0, 1.35 * max((value for value in values if value is not None), default=1))
     axis.set_xticks([])
+    axis.tick_params(left=False)
     for side in ("top", "right", "bottom"):
         axis.spines[side].set_visible(False)
 
 
-def parameters_in_millions(cell: dict[str, Any]) -> float:
+def parameters_in_millions(cell: Cell) -> float:
     """The length of a cell's bar; zero where its parameters are unknown."""
-    if cell["parameters"] is None:
+    if cell.parameters is None:
         return 0.0
-    return cell["parameters"] / 1e6
+    return cell.parameters / 1e6
 
 
-def milliseconds(cell: dict[str, Any]) -> float | None:
+def milliseconds(cell: Cell) -> float | None:
     """The time of inference of one input; None where it was not measured."""
-    if not cell["latency"]:
+    if cell.latency is None:
         return None
-    return cell["latency"]["1"]["seconds"] * 1e3
+    return cell.latency.one.seconds * 1e3
 
 
-def evidence_figure(results: dict[str, Any]) -> bytes:
+def evidence_figure(results: PublishedResults) -> bytes:
     """PNG of a grid's cells, a line each: every seed's metric, parameters, and milliseconds where they are known."""
-    evidence = results["evidence"]
-    cells = evidence["cells"]
-    timed = any(cell["latency"] for cell in cells)
-    figure = Figure((10, 1.6 + 0.6 * len(cells)), layout="constrained")
+    evidence = results.evidence
+    cells = evidence.cells
+    timed = any(cell.latency for cell in cells)
+    figure = Figure((8.6, 1.8 + 0.55 * len(cells)), layout="constrained")
     widths = [3, 1]
     if timed:
         widths = [3, 1, 1]
     axis, *bars = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
-    labels = [f"{cell['layers']} layers ×\n{cell['heads']} heads of {cell['head_dim']}" for cell in cells]
+    labels = [f"{cell.layers} layers ×\n{cell.heads} heads of {cell.head_dim}" for cell in cells]
     for place, (cell, colour) in enumerate(zip(cells, colours_of(evidence))):
-        draw_seeds(axis, place, list(cell["values"].values()), colour)
-    row_error_label = draw_row_error(axis, evidence, results["rows"])
+        values = list(cell.values.values())
+        if values:
+            draw_seeds(axis, place, values, centre_of(cell, evidence), colour)
+    row_error_label = draw_row_error(axis, evidence, results.rows)
     if row_error_label is not None:
         labels.append(row_error_label)
-    axis.set_yticks(range(len(labels)), labels, fontsize=8)
-    axis.invert_yaxis()
+    axis.set_yticks(range(len(labels)), labels, fontsize=9)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
     axis.grid(axis="x", alpha=0.3)
     axis.margins(x=0.08)
     note_guess(axis, evidence)
     draw_bars(bars[0], evidence, [parameters_in_millions(cell) for cell in cells], "parameters, millions", ".2f")
     if timed:
         draw_bars(bars[1], evidence, [milliseconds(cell) for cell in cells], "one input, ms", ".1f")
-    seeds = len(evidence["seeds"])
+    seeds = len(evidence.seeds)
     dots = "one seed a shape"
     if seeds > 1:
-        dots = f"{seeds} seeds a shape, each a dot, the bar their mean"
-    figure.suptitle(f"{dataset_name(results)}: {dots}", fontsize=10)
+        bar = "mean"
+        if has_strays(evidence):
+            bar = "median, since a run failed"
+        dots = f"{seeds} seeds a shape, each a dot; the bar is their {bar}"
+    figure.suptitle(f"{dataset_name(results)}: {dots}", fontsize=10.5)
     return png(figure)
 
 
 def note_guess(axis: Axes, evidence: Evidence) -> None:
     """Labels the axis with metric, direction and best guess; a guess within the picture is also a dotted line."""
-    text = f"{evidence['metric']}, {direction(evidence)}"
+    text = f"{evidence.metric}, {direction(evidence)}"
     best = best_of(evidence)
     if best is not None:
         guess, value = best
@@ -133,6 +156,8 @@ def note_guess(axis: Axes, evidence: Evidence) -> None:
         if low <= value <= high:
             axis.axvline(value, color="grey", linestyle=":")
             text += ", dotted"
+        else:
+            text += ", outside"
     axis.set_xlabel(text, fontsize=9)
 
 
@@ -170,42 +195,42 @@ def comparisons(grids: dict[str, Evidence]) -> list[Comparison]:
         evidence = grids.get(grid)
         if evidence is None:
             continue
-        for cell in evidence["cells"]:
+        for cell in evidence.cells:
             name = KIND_NAMES.get(kind(cell, evidence))
-            if name is not None and cell["difference"] is not None:
+            if name is not None and cell.difference is not None:
                 lines.append(compared(title, name, cell, evidence))
     return lines
 
 
-def compared(title: str, name: str, cell: dict[str, Any], evidence: Evidence) -> Comparison:
+def compared(title: str, name: str, cell: Cell, evidence: Evidence) -> Comparison:
     """One cell against the baseline; the median of the seeds where a run failed."""
     base = baseline_of(evidence)
-    seeds = [seed for seed in cell["values"] if seed in base["values"]]
-    differences = [gain(cell["values"][seed] - base["values"][seed], evidence) for seed in seeds]
+    seeds = [seed for seed in cell.values if seed in base.values]
+    differences = [gain(cell.values[seed] - base.values[seed], evidence) for seed in seeds]
     failed = {*stray_seeds(cell, evidence), *stray_seeds(base, evidence)}
     if has_strays(evidence):
         difference = statistics.median(differences)
         interval = None
-        baseline = statistics.median(base["values"].values())
+        baseline = statistics.median(base.values.values())
     else:
-        difference = gain(cell["difference"], evidence)
+        difference = gain(cell.difference, evidence)
         interval = interval_of(cell, evidence)
-        baseline = base["mean"]
+        baseline = base.mean
     guess = None
     best = best_of(evidence)
     if best is not None:
         _, guess = best
     return Comparison(
         group=title,
-        name=name,
-        metric=evidence["metric"],
+        name=f"{name}: {cell.layers} × {cell.heads}",
+        metric=evidence.metric,
         difference=difference,
         interval=interval,
         differences=differences,
-        margin=evidence["margin"],
+        margin=evidence.margin,
         baseline=baseline,
         guess=guess,
-        learned=base["learned"],
+        learned=base.learned,
         failed=len(failed),
     )
 
@@ -221,8 +246,8 @@ class Theme:
 
 
 THEMES = {  # as of GitHub's
-    "light": Theme(text="#1f2328", faint="#8c959f", band="#ddf4ff", mark="#0969da"),
-    "dark": Theme(text="#e6edf3", faint="#848d97", band="#12324f", mark="#58a6ff"),
+    "light": Theme(text="#1f2328", faint="#59636e", band="#ddf4ff", mark="#0969da"),
+    "dark": Theme(text="#e6edf3", faint="#9198a1", band="#12324f", mark="#58a6ff"),
 }
 WIDTH = 8.6  # inches of 96 pixels: a README's width
 # Columns, in shares of a panel's width:
@@ -232,9 +257,10 @@ NUMBERS = 1.03
 BASELINE = 1.56
 GUESS = 1.73
 FOOTER = (
-    "Bar: 95 % interval over seeds, paired, not corrected for their number. Diamond: median, where a run failed. "
-    "Small dots: seeds\n(arrow: outside). Band: the margin fixed before the first run. 8 × 3: the baseline's own "
-    "score. Guess: the best simple guess that\nreads the input; † the baseline is not clearly better than it."
+    "Bar: 95 % interval over seeds, paired by seed, not corrected for the number of comparisons. Small dots: the "
+    "seeds (arrow:\noutside). Diamond: median, where a run failed. Shaded: the margin fixed before the first run. "
+    "8 × 3: the baseline's own\n"
+    "score. Guess: the best simple guess that reads the input. †: the baseline is not clearly better than the guess."
 )
 
 
@@ -242,10 +268,10 @@ def forest(lines: list[Comparison], theme: str, form: str = "svg") -> bytes:
     """The forest plot: shares above, losses below, each on its own scale; transparent."""
     colours = THEMES[theme]
     panels = {
-        "difference in accuracy from 8 layers × 3 heads (right of 0 = better)": [
+        "difference in accuracy from 8 layers × 3 heads (plus = better)": [
             line for line in lines if line.metric != "loss"
         ],
-        "difference in loss, nats a token, sign flipped (right of 0 = better)": [
+        "difference in loss, nats a token, sign turned (plus = better)": [
             line for line in lines if line.metric == "loss"
         ],
     }
@@ -290,6 +316,10 @@ def limits(panel: list[Comparison]) -> tuple[float, float]:
 def draw_panel(axis: Axes, panel: list[Comparison], colours: Theme) -> None:
     """The lines of one metric, a heading per group, and the columns of numbers on the right."""
     axis.set_xlim(*limits(panel))
+    way = "accuracy, higher is better"
+    if panel[0].metric == "loss":
+        way = "loss, lower is better"
+    write(axis, GROUP, 0, way, colours.faint)
     for column, text in ((NUMBERS, "difference (95 % interval)"), (BASELINE, "8 × 3"), (GUESS, "guess")):
         write(axis, column, 0, text, colours.faint)
     place = 0
@@ -353,8 +383,8 @@ def signed(value: float) -> str:
     """A number with its sign, to three places, or to four where three would say zero."""
     text = f"{value:+.3f}"
     if float(text) == 0:
-        return f"{value:+.4f}"
-    return text
+        text = f"{value:+.4f}"
+    return text.replace("-", "−")
 
 
 def numbers(line: Comparison) -> str:

@@ -5,20 +5,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..experiments.comparison import MAX_P, MIN_PAIRS, holm, paired_statistics
-from ..experiments.evidence import KINDS, baseline_of, finished, kind
+from ..experiments.evidence import KINDS, PEERS, baseline_of, finished, kind
 from ..experiments.grid import Grid
-from ..experiments.runs import Row, Run
+from ..experiments.kappa import KappaCell, by_task, conclude, read_cells
+from ..experiments.rows import Row, Run
+from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
+from ..records import Cell, Evidence
 from .wording import (
-    Evidence,
     best_of,
     excludes_zero,
     gain,
     has_strays,
+    kappa_paragraph,
     label,
     median_score,
     row_errors_of,
-    score,
     stray_seeds,
 )
 
@@ -53,10 +54,10 @@ def effect(values: list[float], baseline: list[float], higher_is_better: bool) -
     return paired_statistics([sign * value for value in values], [sign * value for value in baseline])
 
 
-def is_tested(cell: dict[str, Any], evidence: Evidence) -> bool:
+def is_tested(cell: Cell, evidence: Evidence) -> bool:
     """Whether a cell has a p value, from all seeds of its grid and from enough of them."""
-    seeds = len(evidence["seeds"])
-    return cell["p_non_inferiority"] is not None and seeds >= MIN_PAIRS and cell["pairs"] == seeds
+    seeds = len(evidence.seeds)
+    return cell.p_non_inferiority is not None and seeds >= MIN_PAIRS and cell.pairs == seeds
 
 
 def verdicts(grids: dict[str, Evidence]) -> str:
@@ -68,15 +69,15 @@ def verdicts(grids: dict[str, Evidence]) -> str:
     raw = {}
     barred = []
     for grid, evidence in grids.items():
-        for cell in evidence["cells"]:
+        for cell in evidence.cells:
             if not is_tested(cell, evidence):
                 continue
-            name = f"{cell['shape']} on {grid}"
-            raw[name] = cell["p_non_inferiority"]
-            if not baseline_of(evidence)["learned"]:
+            name = f"{cell.shape} on {grid}"
+            raw[name] = cell.p_non_inferiority
+            if not baseline_of(evidence).learned:
                 barred.append(name)
     if len(barred) == len(raw):
-        most = max((cell["n"] for evidence in grids.values() for cell in evidence["cells"]), default=0)
+        most = max((cell.n for evidence in grids.values() for cell in evidence.cells), default=0)
         text = (
             f"“No loss of quality” needs {MIN_PAIRS} seeds (the most here is {most}), a margin fixed before the first "
             "run, and a baseline that has learned: one clearly better than the best simple guess that reads the "
@@ -93,7 +94,7 @@ def verdicts(grids: dict[str, Evidence]) -> str:
         lines.append(f"- {name}: p = {raw[name]:.3g}, corrected {corrected:.3g}: {verdict}.")
     text = f"Non-inferiority, one-sided paired t, corrected by Holm over {len(raw)} comparisons:\n\n"
     text += "\n".join(lines) + "\n\nWhere seeds were added after others had been seen, [LOG.md](LOG.md) says so."
-    if sum(len(evidence["cells"]) - 1 for evidence in grids.values()) > len(lines):
+    if sum(len(evidence.cells) - 1 for evidence in grids.values()) > len(lines):
         text += (
             f" Nothing is decided of the other cells: fewer than {MIN_PAIRS} seeds, a missing or failed one, no margin"
             ", or a baseline not known to have learned."
@@ -121,22 +122,22 @@ def later_seeds(grids: Grids) -> str | None:
     raw = {}
     for name, known in grids.items():
         evidence = known.evidence
-        seeds = [str(seed) for seed in evidence["seeds"] if seed not in FIRST_SEEDS]
-        if len(evidence["seeds"]) < MIN_PAIRS or evidence["margin"] is None:
+        seeds = [str(seed) for seed in evidence.seeds if seed not in FIRST_SEEDS]
+        if len(evidence.seeds) < MIN_PAIRS or evidence.margin is None:
             continue
-        if not any(seed in FIRST_SEEDS for seed in evidence["seeds"]):  # all of its seeds were planned at once
+        if not any(seed in FIRST_SEEDS for seed in evidence.seeds):  # all of its seeds were planned at once
             continue
-        base = baseline_of(evidence)["values"]
-        for cell in evidence["cells"]:
-            if cell["shape"] == evidence["baseline"] or not all(seed in cell["values"] for seed in seeds):
+        base = baseline_of(evidence).values
+        for cell in evidence.cells:
+            if cell.shape == evidence.baseline or not all(seed in cell.values for seed in seeds):
                 continue
             result = paired_statistics(
-                [cell["values"][seed] for seed in seeds],
+                [cell.values[seed] for seed in seeds],
                 [base[seed] for seed in seeds],
-                evidence["margin"],
-                evidence["higher_is_better"],
+                evidence.margin,
+                evidence.higher_is_better,
             )
-            raw[f"{cell['layers']} × {cell['heads']} on {name}"] = result["p_non_inferiority"]
+            raw[f"{cell.layers} × {cell.heads} on {name}"] = result["p_non_inferiority"]
     if not raw:
         return None
     adjusted = holm(raw)
@@ -157,28 +158,29 @@ def pretraining(grids: Grids) -> str | None:
     if not {"sst2", "sst2-from-scratch"} <= grids.keys():
         return None
     pretrained = grids["sst2"].evidence
-    from_scratch = {cell["shape"]: cell for cell in grids["sst2-from-scratch"].evidence["cells"]}
+    from_scratch = {cell.shape: cell for cell in grids["sst2-from-scratch"].evidence.cells}
     lines = []
-    for cell in pretrained["cells"]:
-        scratch = from_scratch.get(cell["shape"])
-        if scratch is None or cell["n"] < 2:
+    for cell in pretrained.cells:
+        scratch = from_scratch.get(cell.shape)
+        if scratch is None or cell.n < 2:
             continue
-        seeds = [seed for seed in cell["values"] if seed in scratch["values"]]
+        seeds = [seed for seed in cell.values if seed in scratch.values]
         result = effect(
-            [cell["values"][seed] for seed in seeds],
-            [scratch["values"][seed] for seed in seeds],
-            pretrained["higher_is_better"],
+            [cell.values[seed] for seed in seeds],
+            [scratch.values[seed] for seed in seeds],
+            pretrained.higher_is_better,
         )
         limits = interval(result["interval"])
         if not excludes_zero(result["interval"]):
             limits += ", includes 0"
         lines.append(
-            f"{cell['layers']} × {cell['heads']} {cell['mean']:.3f} against {scratch['mean']:.3f}, "
+            f"- {cell.layers} × {cell.heads}: {cell.mean:.3f} against {scratch.mean:.3f}, "
             f"{result['difference']:+.3f} ({limits})"
         )
     text = (
-        "**What masked pretraining was worth on SST-2** (accuracy, same tokenizer, 3 seeds, 95 % intervals): "
-        f"{'; '.join(lines)}. From scratch, 300 steps of tuning found no rate for 8 × 6."
+        "**What masked pretraining was worth on SST-2** (accuracy, same tokenizer, 3 seeds, 95 % intervals):\n\n"
+        + "\n".join(lines)
+        + "\n\nFrom scratch, 300 steps of tuning found no rate for 8 × 6."
     )
     best = best_of(pretrained)
     if best is None:
@@ -191,7 +193,7 @@ def conditioning(grids: Grids) -> str | None:
     """κ of runs that differ in the number of heads alone, of the grids whose weights start at random."""
     pairs = []
     for known in grids.values():
-        if not known.evidence["start_from"]:
+        if not known.evidence.start_from:
             pairs.extend(pairs_by_heads(known))
     if not pairs:
         return None
@@ -209,9 +211,9 @@ def pairs_by_heads(known: Known) -> Iterator[tuple[Row, Row]]:
 
     None of a grid that is under way, before a run of its baseline.
     """
-    if baseline_of(known.evidence)["n"] == 0:
+    if baseline_of(known.evidence).n == 0:
         return
-    cells = {kind(cell, known.evidence): cell for cell in known.evidence["cells"]}
+    cells = {kind(cell, known.evidence): cell for cell in known.evidence.cells}
     for few, many in (("baseline", "more heads"), ("fewer layers", "both")):
         if few not in cells or many not in cells:
             continue
@@ -223,9 +225,9 @@ def pairs_by_heads(known: Known) -> Iterator[tuple[Row, Row]]:
                 yield pair
 
 
-def by_seed(known: Known, cell: dict[str, Any]) -> dict[int, Row]:
+def by_seed(known: Known, cell: Cell) -> dict[int, Row]:
     """The finished runs that a cell is the mean of: seed → row."""
-    return {row["seed"]: row for row in finished(known.grid, cell, known.rows)}
+    return {row["seed"]: row for row in finished(known.grid, cell.shape, cell.learning_rate, known.rows)}
 
 
 def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str]) -> dict[str, Any] | None:
@@ -233,15 +235,15 @@ def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str])
 
     None without all four.
     """
-    cells = {kind(cell, evidence): cell for cell in evidence["cells"]}
+    cells = {kind(cell, evidence): cell for cell in evidence.cells}
     if not cells.keys() >= {*few, *many}:
         return None
-    values = {name: cells[name]["values"] for name in (*few, *many)}
+    values = {name: cells[name].values for name in (*few, *many)}
     seeds = [seed for seed in values[few[0]] if all(seed in cell_values for cell_values in values.values())]
     return effect(
         [statistics.fmean(values[name][seed] for name in many) for seed in seeds],
         [statistics.fmean(values[name][seed] for name in few) for seed in seeds],
-        evidence["higher_is_better"],
+        evidence.higher_is_better,
     )
 
 
@@ -259,7 +261,7 @@ def heads_on_loss(grids: Grids) -> str | None:
     known = grids.get("enwik8-text-causal")
     if known is None:
         return None
-    margin = known.evidence["margin"]
+    margin = known.evidence.margin
     heads = main_effect(known.evidence, ("baseline", "fewer layers"), ("more heads", "both"))
     layers = main_effect(known.evidence, ("baseline", "more heads"), ("fewer layers", "both"))
     if heads is None or heads["interval"] is None or margin is None:
@@ -267,7 +269,7 @@ def heads_on_loss(grids: Grids) -> str | None:
     verdict = "not shown to be equivalent"
     if max(map(abs, heads["interval"])) < margin:
         verdict = "equivalent"
-    means = {kind(cell, known.evidence): cell["mean"] for cell in known.evidence["cells"]}
+    means = {kind(cell, known.evidence): cell.mean for cell in known.evidence.cells}
     scores = ", ".join(f"{means[name]:.3f}" for name in KINDS)
     changed = f"{heads['difference']:+.3f} nats (95 % interval {interval(heads['interval'])}; plus is better)"
     return (
@@ -284,20 +286,18 @@ def failures(grids: Grids) -> str | None:
     if known is None or not has_strays(known.evidence):
         return None
     evidence = known.evidence
-    cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence["cells"])
+    cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence.cells)
     base = baseline_of(evidence)
     strays = stray_seeds(base, evidence)
-    kept = [seed for seed in base["values"] if seed not in strays]
+    kept = [seed for seed in base.values if seed not in strays]
     others = []
-    for cell in evidence["cells"]:
+    for cell in evidence.cells:
         if cell is not base:
             result = effect(
-                [cell["values"][seed] for seed in kept],
-                [base["values"][seed] for seed in kept],
-                evidence["higher_is_better"],
+                [cell.values[seed] for seed in kept], [base.values[seed] for seed in kept], evidence.higher_is_better
             )
-            name = f"{cell['layers']} × {cell['heads']}"
-            others.append(f"{name} {result['difference']:+.3f} ({interval(result['interval'])})")
+            name = f"{cell.layers} × {cell.heads}"
+            others.append(f"{name}: {result['difference']:+.3f} ({interval(result['interval'])})")
     best = best_of(evidence)
     return (
         f"**ListOps: medians, because one run failed** (accuracy, higher is better; best simple guess {best[1]:.3f}). "
@@ -307,13 +307,17 @@ def failures(grids: Grids) -> str | None:
 
 def row_sampling(grids: Grids) -> str | None:
     """Of published pairs, the choice of held-out rows beside that of the seed."""
-    lines = [f"{text} ({name})" for name, known in grids.items() for text in row_errors_of(known.evidence)]
+    lines = []
+    for name, known in grids.items():
+        texts = row_errors_of(known.evidence)
+        if texts:
+            lines.append(f"- {name}: {'; '.join(texts)}")
     if not lines:
         return None
     return (
         "**Rows and seeds.** Intervals over seeds are conditional on the held-out rows. Of the published pairs, one "
         "run each, the difference from 8 × 3 (plus is better), its standard error by the choice of rows, and the sd "
-        f"of such differences over the seeds: {'; '.join(lines)}."
+        "of such differences over the seeds:\n\n" + "\n".join(lines)
     )
 
 
@@ -325,11 +329,11 @@ def length_of_training(grids: Grids) -> str | None:
         if known is None:
             continue
         base = baseline_of(known.evidence)
-        for cell in known.evidence["cells"]:
-            if cell is not base and cell["difference"] is not None:
-                ahead = gain(cell["difference"], known.evidence)
-                values = f"{score(cell, '.3f')} against {score(base, '.3f')}"
-                lines.append(f"{name}, {known.evidence['metric']} {values}, {ahead:+.3f} (plus is better)")
+        for cell in known.evidence.cells:
+            if cell is not base and cell.difference is not None:
+                ahead = gain(cell.difference, known.evidence)
+                values = f"{cell.mean:.3f} against {base.mean:.3f}"
+                lines.append(f"{name}, {known.evidence.metric} {values}: {ahead:+.3f} (plus is better)")
     if not lines:
         return None
     return (
@@ -346,6 +350,7 @@ def findings(grids: Grids) -> list[str]:
         f"**Verdicts.** {verdicts(evidence)}",
         later_seeds(grids),
         conditioning_and_loss(grids),
+        kappa_and_quality(grids),
         failures(grids),
         pretraining(grids),
         row_sampling(grids),
@@ -361,3 +366,18 @@ def conditioning_and_loss(grids: Grids) -> str | None:
     if kappa is None or loss is None:
         return None
     return f"{kappa}. {loss}"
+
+
+def kappa_cells(grids: Grids) -> list[KappaCell]:
+    """The cells of all grids but those of transformers' own models."""
+    own = {name: known for name, known in grids.items() if not name.endswith(PEERS)}
+    return [cell for name, known in own.items() for cell in read_cells(name, known.grid, known.rows)]
+
+
+def kappa_and_quality(grids: Grids) -> str | None:
+    """Whether κ went along with quality; None where nothing can be ranked."""
+    cells = kappa_cells(grids)
+    conclusion = conclude(cells)
+    if conclusion.within["end"].value is None and conclusion.between["end"].value is None:
+        return None
+    return kappa_paragraph(conclusion, by_task(cells))

@@ -13,29 +13,22 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from modeling_leaner.shapes import CONFIG_CLASSES
-from modeling_leaner.support.documents import check_fields, flat, require
+from modeling_leaner.support.documents import flat, require
 
+from ..records import PublishedResults, RunResults, checked
 from ..settings.arguments import TASK_NAMES, SettingsParser, tokens_of
 from .snippets import auto_class
 
 
 FAMILIES = tuple(kind.model_type for kind in CONFIG_CLASSES.values())
-SIZES = "hidden_size num_hidden_layers num_attention_heads head_dim intermediate_size".split()
-FIELDS = {  # of results.json; what ends in ? may be missing or null
-    dict: "metrics recipe train environment",
-    str: "task dataset dataset_config? split shape architecture main_metric license? chance.name? environment.python "
-    "environment.platform environment.processor environment.device environment.git_commit? train.peak_memory_kind",
-    bool: "higher_is_better",
-    int: "rows seed parameters train.steps train.peak_memory_bytes environment.threads",
-    float: "learning_rate chance.value? train.seconds train.items_per_second? train.input_pipeline_share? train.loss?",
-}
+SIZES = ["hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size"]
 
 
 class Run(NamedTuple):
     """A folder's configuration and results, all settings of its training, and the command that trains it again."""
 
     config: PreTrainedConfig
-    results: dict[str, Any]
+    results: RunResults
     settings: dict[str, Any]
     command: str
 
@@ -62,31 +55,35 @@ def read_config(folder: Path) -> PreTrainedConfig:
     return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
+def results_in(file: Path) -> RunResults:
+    """results.json of a run, or PublishedResults of a published folder. Raises ValueError that names the field."""
+    document = json.loads(file.read_text(encoding="utf-8"))
+    if isinstance(document, dict) and {"evidence", "weights_sha256"} & document.keys():
+        return checked(PublishedResults, document, file)
+    return checked(RunResults, document, file)
+
+
 def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     """The results of a folder, compared with its configuration. Raises ValueError that names the field."""
     file = folder / "results.json"
-    values = flat(file, json.loads(file.read_text(encoding="utf-8")))
-    check_fields(file, values, FIELDS)
-    check_fields(file, values, {float: " ".join(name for name in values if name.startswith("metrics."))})
-    results = values[""]
+    results = results_in(file)
     classes = []
     for auto, target in config.auto_classes().items():
         is_bare = auto == "AutoModel"
-        if auto.startswith("AutoModel") and is_bare == (results["task"] == "embedding"):
+        if auto.startswith("AutoModel") and is_bare == (results.task == "embedding"):
             classes.append(target.split(".")[1])
-    kind = results["architecture"]
+    kind = results.architecture
     require(kind in classes, file, "architecture", kind, f"one of {classes}")
     parameters = config.count_parameters(kind).total
-    words = tokens_of({"shape": results["shape"], "seed": results["seed"], **results["recipe"]}, SettingsParser())
+    words = tokens_of({"shape": results.shape, "seed": results.seed, **results.recipe}, SettingsParser())
     settings = vars(SettingsParser().parse_tokens(words))
-    main = "eval_" + results["main_metric"].removeprefix("eval_")
-    metrics = list(results["metrics"])
-    require(results["task"] in TASK_NAMES, file, "task", results["task"], f"one of {TASK_NAMES}")
-    require(main in metrics or not (metrics or results["rows"]), file, "main_metric", main, f"one of {metrics}")
-    same = (
-        results["task"] == "embedding" or results["parameters"] == parameters
-    )  # the former may have no pooling layer
-    require(same, file, "parameters", results["parameters"], f"{parameters}")
+    main = f"eval_{results.metric}"
+    metrics = list(results.metrics)
+    require(results.task in TASK_NAMES, file, "task", results.task, f"one of {TASK_NAMES}")
+    require(main in metrics or not (metrics or results.rows), file, "main_metric", main, f"one of {metrics}")
+    may_lack_pooling = results.task == "embedding"
+    same = may_lack_pooling or results.parameters == parameters
+    require(same, file, "parameters", results.parameters, f"{parameters}")
     return Run(config, results, settings, shlex.join(["leaner", "train", *words]))
 
 

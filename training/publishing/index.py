@@ -6,28 +6,24 @@ Written from the folders and the rows of the grids, not by hand, with the forest
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from modeling_leaner.support.files import write_bytes
 
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
-from ..experiments.runs import read_rows, settings
+from ..experiments.rows import read_rows
+from ..experiments.runs import settings
+from ..records import Evidence, PublishedResults, checked
+from ..tasks.registry import TASKS
 from . import tables, wording
 from .figures import THEMES, Comparison, comparisons, forest
-from .findings import Grids, Known, findings
+from .findings import Grids, Known, findings, kappa_and_quality, kappa_cells
+from .kappa_figure import kappa_figure
 from .rendering import fill
 from .tables import markdown
 
 
 REFERENCE = "-transformers"  # grids of transformers' own models, which stand beside their baseline
-TASK_TITLES = {
-    "image-classification": "Image classification",
-    "causal-lm": "Causal language modelling",
-    "masked-lm": "Masked language modelling",
-    "sequence-classification": "Text classification",
-    "question-answering": "Question answering",
-}
 
 
 @dataclass
@@ -47,16 +43,17 @@ class IndexContext:
     """What `templates/index.md` names."""
 
     figure_text: str | None
+    kappa_text: str | None
     findings: list[str]
     tasks: list[TaskSection]
     glossary: str
 
 
-def read_published(cards: Path) -> list[dict[str, Any]]:
+def read_published(cards: Path) -> list[PublishedResults]:
     """results.json of each published folder."""
     files = sorted(config.with_name("results.json") for config in cards.glob("*/config.json"))
-    documents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    return [results for results in documents if "evidence" in results]
+    documents = {file: json.loads(file.read_text(encoding="utf-8")) for file in files}
+    return [checked(PublishedResults, results, file) for file, results in documents.items() if "evidence" in results]
 
 
 def read_grids(cards: Path) -> Grids:
@@ -69,18 +66,18 @@ def read_grids(cards: Path) -> Grids:
     return grids
 
 
-def held_out_score(results: dict[str, Any]) -> str:
-    """The main metric of a published folder with its standard error by the choice of rows, and its direction."""
-    metric = results["main_metric"].removeprefix("eval_")
-    value = results["metrics"][f"eval_{metric}"]
+def held_out_score(results: PublishedResults) -> str:
+    """The main metric of a published folder with its standard error by the choice of rows."""
+    metric = results.metric
+    value = results.metrics[f"eval_{metric}"]
     uncertainty = ""
     error = wording.score_error(metric, value, results)
     if error is not None:
         uncertainty = f" ± {error:.3f}"
-    return f"{metric} {value:.3f}{uncertainty} ({wording.direction(results['evidence'])})"
+    return f"{metric} {value:.3f}{uncertainty}"
 
 
-def best_guess(evidence: dict[str, Any]) -> str:
+def best_guess(evidence: Evidence) -> str:
     """Value and name of a grid's best simple guess, a dash without any."""
     best = wording.best_of(evidence)
     if best is None:
@@ -89,49 +86,57 @@ def best_guess(evidence: dict[str, Any]) -> str:
     return f"{value:.3f} ({name})"
 
 
-def published_table(folders: list[dict[str, Any]]) -> str:
-    """The published folders of a task, one line each; empty without any."""
+def place_in_table(results: PublishedResults) -> tuple[str, int, str]:
+    """What folders are sorted by: their grid, then as the grid orders its cells."""
+    evidence = results.evidence
+    shapes = [cell.shape for cell in evidence.cells]
+    return evidence.grid, shapes.index(results.cell), results.name
+
+
+def published_table(folders: list[PublishedResults]) -> str:
+    """The published folders of a task, one line each, those of one grid together; empty without any."""
     if not folders:
         return ""
     lines = []
-    for results in folders:
-        name = results["name"]
-        evidence = results["evidence"]
-        own = next(cell for cell in evidence["cells"] if cell["shape"] == results["cell"])
+    for results in sorted(folders, key=place_in_table):
+        name = results.name
+        evidence = results.evidence
+        own = next(cell for cell in evidence.cells if cell.shape == results.cell)
         line = (
             f"[{name}]({name})",
-            f"{own['layers']} × {own['heads']} × {own['head_dim']}",
-            f"{results['parameters']:,}",
+            tables.unbroken(f"{own.layers} × {own.heads} × {own.head_dim}"),
+            f"{results.parameters:,}",
             held_out_score(results),
             best_guess(evidence),
             wording.short_data(results),
         )
         lines.append(line)
-    header = ("folder", "layers × heads × head size", "parameters", "held-out score", "best simple guess", "data")
+    way = " or ".join(dict.fromkeys(wording.direction(results.evidence) for results in folders))
+    header = ("folder", "layers × heads × size", "parameters", f"held-out score, {way}", "best simple guess", "data")
     return markdown(header, lines)
 
 
-def task_section(task: str, folders: list[dict[str, Any]], grids: Grids) -> TaskSection:
+def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> TaskSection:
     """The folders and cells of one task."""
-    own = [results for results in folders if results["task"] == task]
+    own = [results for results in folders if results.task == task]
     evidence = {name: known.evidence for name, known in grids.items()}
-    count = sum(len(known.evidence["cells"]) for known in grids.values())
+    count = sum(len(known.evidence.cells) for known in grids.values())
     cells = ""
     if grids:
         cells = tables.all_cells(evidence)
     return TaskSection(
-        title=TASK_TITLES[task],
+        title=TASKS[task].title,
         published=published_table(own),
         note=wording.not_learned(evidence),
-        summary=f"All {count} cells of {wording.plural(len(grids), 'grid')}",
+        summary=f"All numbers: {wording.plural(len(grids), 'grid')}, {count} shapes",
         cells=cells,
         about="\n".join(f"- {wording.grid_about(name, known.evidence)}" for name, known in grids.items()),
     )
 
 
 def by_task(grids: Grids) -> dict[str, Grids]:
-    """The grids of each task, in the order of `TASK_TITLES`, without those of references."""
-    tasks: dict[str, Grids] = {task: {} for task in TASK_TITLES}
+    """The grids of each task, in the order of `TASKS`, without those of references."""
+    tasks: dict[str, Grids] = {task: {} for task in TASKS}
     for name, known in grids.items():
         if not name.endswith(REFERENCE):
             task = settings(known.grid, known.grid.baseline).task
@@ -152,11 +157,15 @@ def render(cards: Path) -> str:
     figure_text = None
     if forest_lines(grids):
         figure_text = wording.FOREST_TEXT
+    kappa_text = None
+    if kappa_and_quality(grids) is not None:
+        kappa_text = wording.KAPPA_TEXT
     paragraphs = ["Nothing yet."]
     if grids:
         paragraphs = findings(grids)
     context = IndexContext(
         figure_text=figure_text,
+        kappa_text=kappa_text,
         findings=paragraphs,
         tasks=[section for section in sections if section.published or section.cells],
         glossary=wording.INDEX_GLOSSARY,
@@ -173,11 +182,21 @@ def write_forest(cards: Path) -> None:
         write_bytes(cards / f"forest-{theme}.svg", forest(lines, theme))
 
 
+def write_kappa(cards: Path) -> None:
+    """κ against quality, kappa-light.svg and kappa-dark.svg, where anything can be ranked."""
+    grids = read_grids(cards)
+    if kappa_and_quality(grids) is None:
+        return
+    for theme in THEMES:
+        write_bytes(cards / f"kappa-{theme}.svg", kappa_figure(kappa_cells(grids), theme))
+
+
 def write_index(cards: Path) -> Path:
     """Writes README.md of the folder of cards and its figures; returns the path of README.md."""
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     text = render(cards)
     write_forest(cards)
+    write_kappa(cards)
     write_bytes(cards / "README.md", text.encode())
     return cards / "README.md"

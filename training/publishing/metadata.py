@@ -2,20 +2,18 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
+from modeling_leaner.registry import TEXT
+
+from ..records import PublishedResults, RunResults
+from ..tasks.registry import TASKS
+
 
 HUB_OWNER = "OWNER"  # of the repositories; replaced by the account's name before a push
 PROJECT_URL = f"https://github.com/{HUB_OWNER}/modeling_leaner"
-HUB_TASK = {
-    "masked-lm": "fill-mask",
-    "causal-lm": "text-generation",
-    "sequence-classification": "text-classification",
-    "embedding": "sentence-similarity",
-}
 HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity", "exact_match")
 DATASET_NAMES = {  # of rows that are not the Hub dataset's own
     "LTCB/enwik8": "articles of enwik8, without markup",
@@ -35,12 +33,12 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def named_metrics(results: dict[str, Any]) -> dict[str, float]:
+def named_metrics(results: RunResults) -> dict[str, float]:
     """The metrics of the evaluation without `eval_`, the main one first."""
-    named = {key.removeprefix("eval_"): value for key, value in sorted(results["metrics"].items())}
+    named = {key.removeprefix("eval_"): value for key, value in sorted(results.metrics.items())}
     if not named:
         return {}
-    main = results["main_metric"].removeprefix("eval_")
+    main = results.metric
     return {main: named[main], **named}
 
 
@@ -53,16 +51,16 @@ def dataset_id(dataset: str) -> str:
 
 def hub_task(task: str) -> str:
     """The Hub's name of a task."""
-    return HUB_TASK.get(task, task)
+    return TASKS[task].hub_name
 
 
-def evaluations(results: dict[str, Any], hub: bool) -> list[EvalResult] | None:
+def evaluations(results: RunResults, hub: bool) -> list[EvalResult] | None:
     """The card's model-index, None without metrics.
 
     Args:
         hub: the rows are those of the Hub dataset; otherwise the dataset's name says that they are not.
     """
-    dataset = dataset_id(results["dataset"])
+    dataset = dataset_id(results.dataset)
     name = dataset
     if not hub:
         name = DATASET_NAMES.get(dataset, f"{dataset}, local rows")
@@ -71,53 +69,54 @@ def evaluations(results: dict[str, Any], hub: bool) -> list[EvalResult] | None:
         return None
     return [
         EvalResult(
-            task_type=hub_task(results["task"]),
+            task_type=hub_task(results.task),
             dataset_type=dataset,
             dataset_name=name,
             metric_type=metric,
             metric_value=rounded(value),
-            dataset_config=results.get("dataset_config"),
-            dataset_split=results["split"],
+            dataset_config=results.dataset_config,
+            dataset_split=results.split,
         )
         for metric, value in metrics.items()
     ]
 
 
-def model_name(results: dict[str, Any]) -> str:
+def model_name(results: RunResults) -> str:
     """The published name; without one, folder and name of the shape."""
-    if results.get("name"):
-        return results["name"]
-    return "-".join(Path(results["shape"].removesuffix(".json")).parts[-2:])
+    if isinstance(results, PublishedResults):
+        return results.name
+    return "-".join(Path(results.shape.removesuffix(".json")).parts[-2:])
 
 
 def is_english(task: str, dataset: str) -> bool:
     """Whether a dataset holds English text."""
-    return task != "image-classification" and dataset not in NO_LANGUAGE
+    return TASKS[task].modality is TEXT and dataset not in NO_LANGUAGE
 
 
-def metadata(results: dict[str, Any], model_type: str, hub: bool = True) -> str:
+def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
     """The YAML by which the Hub shows and finds the model.
 
     Args:
         hub: the evaluation rows are those of the Hub dataset.
     """
     optional = {}
-    dataset = dataset_id(results["dataset"])
-    if "evidence" in results and is_english(results["task"], dataset):
+    dataset = dataset_id(results.dataset)
+    if isinstance(results, PublishedResults) and is_english(results.task, dataset):
         optional["language"] = "en"
-    if results.get("license") is not None:
-        optional["license"] = results["license"]
+    licence = getattr(results, "license", None)  # of a run it may have been added by hand
+    if licence is not None:
+        optional["license"] = licence
     if "/" in dataset:
         optional["datasets"] = [dataset]
     metrics = [name for name in named_metrics(results) if name in HUB_METRICS]
     if metrics:
         optional["metrics"] = metrics
-    if results["shape"].startswith("model_cards/"):
-        optional["base_model"] = repository(results["shape"].removeprefix("model_cards/"))
+    if results.shape.startswith("model_cards/"):
+        optional["base_model"] = repository(results.shape.removeprefix("model_cards/"))
         optional["base_model_relation"] = "finetune"
     return ModelCardData(
         library_name="transformers",
-        pipeline_tag=hub_task(results["task"]),
+        pipeline_tag=hub_task(results.task),
         model_name=model_name(results),
         eval_results=evaluations(results, hub),
         tags=["modeling_leaner", model_type, "custom_code"],
@@ -125,18 +124,18 @@ def metadata(results: dict[str, Any], model_type: str, hub: bool = True) -> str:
     ).to_yaml()
 
 
-def eval_entries(results: dict[str, Any]) -> list[EvalResultEntry]:
+def eval_entries(results: PublishedResults) -> list[EvalResultEntry]:
     """The main metric in the Hub's newer form; none where the rows are not those of a dataset of the Hub."""
-    if not results["evidence"]["hub"]:
+    if not results.evidence.hub:
         return []
-    name = results["main_metric"].removeprefix("eval_")
-    config = results.get("dataset_config") or "default"
-    notes = f"{name} on {results['split']}, {results['rows']} rows, seed {results['seed']}"
-    value = rounded(results["metrics"][f"eval_{name}"])
-    return [EvalResultEntry(dataset_id=results["dataset"], task_id=config, value=value, notes=notes)]
+    name = results.metric
+    config = results.dataset_config or "default"
+    notes = f"{name} on {results.split}, {results.rows} rows, seed {results.seed}"
+    value = rounded(results.metrics[f"eval_{name}"])
+    return [EvalResultEntry(dataset_id=results.dataset, task_id=config, value=value, notes=notes)]
 
 
-def eval_results(results: dict[str, Any]) -> str | None:
+def eval_results(results: PublishedResults) -> str | None:
     """What `.eval_results/results.yaml` holds; None where there is nothing for the Hub to show."""
     entries = eval_result_entries_to_yaml(eval_entries(results))
     if not entries:

@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -27,9 +26,11 @@ from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
 from ..experiments.guesses import GUESSES
-from ..experiments.runs import read_rows, reported, tune
+from ..experiments.rows import read_rows, reported
+from ..experiments.tuning import tune
+from ..records import Evidence, PublishedResults, RunResults, checked
 from ..running.evaluation import load
-from ..tasks.tasks import CausalLM
+from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
 from .index import write_index
@@ -75,7 +76,7 @@ def started_from(grid: Grid, shape: str, folder: Path) -> str:
     return str(CARDS / name)
 
 
-def gathered(grid: Grid) -> dict[str, Any]:
+def gathered(grid: Grid) -> Evidence:
     """The evidence of the rows. Raises GridError where they are of another grid."""
     check_unchanged(grid, read_rows(grid.path("results.csv")).values())
     return gather(grid)
@@ -90,13 +91,14 @@ def in_place_of(folder: Path, target: Path) -> Iterator[None]:
         raise ValueError(str(error).replace(str(folder), str(target))) from error
 
 
-def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], words: list[str]) -> dict[str, Any]:
+def results_of(folder: Path, grid: Grid, shape: str, evidence: Evidence, words: list[str]) -> PublishedResults:
     """The published results.json: the run's own, the evidence, and what a verification compares."""
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    recipe = {key: value for key, value in results["recipe"].items() if key not in LOCAL}
+    file = folder / "results.json"
+    results = checked(RunResults, json.loads(file.read_text(encoding="utf-8")), file)
+    recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
     metrics, rows, data = metrics_of(folder, [*words, "--max_eval_rows", str(SUBSET)])
-    return {
-        **results,
+    published = {
+        **results.document(),
         "name": grid.publish[shape],
         "cell": shape,
         "shape": started_from(grid, shape, folder),
@@ -104,7 +106,7 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
         "license": LICENSE,
         "recipe": recipe,
         "weights_sha256": sha256(folder / "model.safetensors"),
-        "tolerances": tolerances(results["metrics"], results["rows"]),
+        "tolerances": tolerances(results.metrics, results.rows),
         "subset": {
             "max_eval_rows": SUBSET,
             "rows": rows,
@@ -112,9 +114,10 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: dict[str, Any], w
             "metrics": metrics,
             "tolerances": tolerances(metrics, rows),
         },
-        "evidence": evidence,
+        "evidence": evidence.document(),
         "continuations": writing(folder, words),
     }
+    return checked(PublishedResults, published, file)
 
 
 def writing(folder: Path, words: list[str]) -> dict[str, object] | None:
@@ -130,25 +133,24 @@ def writing(folder: Path, words: list[str]) -> dict[str, object] | None:
         return continuations(folder, train[task.text_column], held_out[task.text_column])
 
 
-def check_target(target: Path, grid: Grid, shape: str) -> dict[str, Any]:
+def check_target(target: Path, grid: Grid, shape: str) -> PublishedResults:
     """The results of a folder that is there.
 
     Raises:
         ValueError: the folder is another's, or its weights are not those that its results name.
     """
     try:
-        results = json.loads((target / "results.json").read_text(encoding="utf-8"))
-        grid_name = results["evidence"]["grid"]
-        cell = results["cell"]
-        weights = results["weights_sha256"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        path = target / "results.json"
+        results = checked(PublishedResults, json.loads(path.read_text(encoding="utf-8")), path)
+    except (OSError, ValueError) as error:
         raise ValueError(f"{target}: there already, and not published by this command ({error})") from error
-    if grid_name != Path(grid.output_dir).name or cell != shape:
-        raise ValueError(f"{target}: there already, of {cell} in the grid {grid_name}; choose another name")
+    if results.evidence.grid != Path(grid.output_dir).name or results.cell != shape:
+        there = f"{results.cell} in the grid {results.evidence.grid}"
+        raise ValueError(f"{target}: there already, of {there}; choose another name")
     file = target / "model.safetensors"
     if not file.is_file():
         raise ValueError(f"{file}: missing")
-    if sha256(file) != weights:
+    if sha256(file) != results.weights_sha256:
         raise ValueError(f"{file}: weights_sha256 of its results.json differs")
     return results
 
@@ -174,12 +176,12 @@ def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
     """
     target = cards / grid.publish[shape]
     results = check_target(target, grid, shape)
-    results |= {"partners": grid.partners(shape), "evidence": gathered(grid)}
+    results = results.model_copy(update={"partners": grid.partners(shape), "evidence": gathered(grid)})
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
         shutil.copytree(target, folder)
         renew_code(folder)
-        write_json(folder / "results.json", results)
+        write_json(folder / "results.json", results.document())
         with in_place_of(folder, target):
             write_card(folder)
         write_grid(grid)  # which a verification reads; what no run depends on may have changed
@@ -224,8 +226,8 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         renew_code(folder)  # the run may be older than the package
-        write_recipe(source, folder, results["shape"])
-        write_json(folder / "results.json", results)
+        write_recipe(source, folder, results.shape)
+        write_json(folder / "results.json", results.document())
         with in_place_of(folder, target):
             write_card(folder)
             verify(folder, local_copies)

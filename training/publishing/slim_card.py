@@ -12,6 +12,7 @@ from modeling_leaner.planning.dials import describe
 from modeling_leaner.slimming.budget import parameters_of
 from modeling_leaner.slimming.slim import Cut, Slimmed
 
+from ..tasks.registry import TASKS
 from .metadata import hub_task
 from .rendering import fill_card
 from .snippets import ENCODE_TEXT, SNIPPETS, TEXT, auto_class
@@ -26,13 +27,7 @@ processor = AutoImageProcessor.from_pretrained(repository, trust_remote_code=Tru
 model = AutoModel.from_pretrained(repository, trust_remote_code=True)
 image = Image.new("RGB", (32, 32), "skyblue")  # in its place Image.open("photograph.png").convert("RGB")
 print(model(**processor(image, return_tensors="pt")).last_hidden_state.shape)"""
-TASKS_OF_HEADS = {
-    "ForMaskedLM": "masked-lm",
-    "ForCausalLM": "causal-lm",
-    "ForSequenceClassification": "sequence-classification",
-    "ForImageClassification": "image-classification",
-    "ForQuestionAnswering": "question-answering",
-}
+TASKS_OF_HEADS = {task.head: name for name, task in TASKS.items() if task.head}
 
 
 @dataclass(frozen=True)

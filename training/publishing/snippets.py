@@ -1,8 +1,8 @@
 """A few lines that load a model from the Hub or a folder and print what it makes of one input."""
 
-from typing import Any
-
 from transformers import PreTrainedConfig
+
+from ..records import RunResults
 
 
 EXAMPLES = {  # dataset → an input of its kind
@@ -77,15 +77,13 @@ def auto_class(architecture: str) -> str:
     return f"AutoModel{separator}{head}"
 
 
-def snippet(results: dict[str, Any], config: PreTrainedConfig, where: str) -> str:
+def snippet(results: RunResults, config: PreTrainedConfig, where: str) -> str:
     """Python that ends by printing a prediction; `where` is the Hub id or folder of the model."""
-    kind = results["task"]
+    kind = results.task
     if config.problem_type == "regression":
         kind = "regression"
-    example = EXAMPLES.get(results["dataset"], TEXT)
+    example = EXAMPLES.get(results.dataset, TEXT)
     mode = "RGB"
     if getattr(config, "num_channels", None) == 1:
         mode = "L"
-    return SNIPPETS[kind].format(
-        auto=auto_class(results["architecture"]), repository=where, example=example, mode=mode
-    )
+    return SNIPPETS[kind].format(auto=auto_class(results.architecture), repository=where, example=example, mode=mode)

@@ -1,23 +1,14 @@
 """The Markdown tables of cards and index."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from ..experiments.comparison import NON_INFERIOR, NOT_LEARNED
+from ..experiments.statistics import NON_INFERIOR, NOT_LEARNED
+from ..records import Cell, Evidence, FineTuned, RunResults
 from .metadata import named_metrics
-from .wording import (
-    Evidence,
-    Results,
-    best_of,
-    direction,
-    gain,
-    has_strays,
-    interval_of,
-    median_score,
-    number,
-    score,
-    score_error,
-)
+from .wording import best_of, direction, gain, has_strays, interval_of, median_score, number, score, score_error
+
+
+NO_BREAK = "&nbsp;"
 
 
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -33,38 +24,40 @@ def in_bold(text: str) -> str:
     return f"**{text}**"
 
 
-def scores(results: Results) -> str:
+def scores(results: RunResults) -> str:
     """The metrics of these very weights, with the standard error by the choice of rows where one is known."""
     lines = []
     for name, value in named_metrics(results).items():
-        uncertainty = "–"
+        uncertainty = ""
         error = score_error(name, value, results)
         if error is not None:
             uncertainty = f"± {error:.3f}"
         lines.append((name, f"{value:.4g}", uncertainty))
+    if not any(uncertainty for _, _, uncertainty in lines):
+        return markdown(("metric", "value"), [line[:2] for line in lines])
     return markdown(("metric", "value", "standard error by the choice of rows"), lines)
 
 
 def guesses(evidence: Evidence) -> str:
     """What can be had without a transformer, in the grid's metric."""
-    fitted = evidence.get("guesses")
+    fitted = evidence.guesses
     if fitted:
-        names = [guess["name"] for guess in fitted]
-        values = [f"{guess['value']:.4f}" for guess in fitted]
-        return markdown(["without a transformer", *names], [[evidence["metric"], *values]])
-    chance = evidence["cells"][0].get("chance")
+        names = [guess.name for guess in fitted]
+        values = [f"{guess.value:.4f}" for guess in fitted]
+        return markdown(["without a transformer", *names], [[evidence.metric, *values]])
+    chance = evidence.cells[0].chance
     if chance is None:
         return ""
     return f"A guess that reads nothing has {chance:.4f}."
 
 
-def difference(cell: dict[str, Any], evidence: Evidence) -> str:
+def difference(cell: Cell, evidence: Evidence) -> str:
     """A cell's difference from the baseline, plus = better, with its interval."""
-    if cell["shape"] == evidence["baseline"]:
+    if cell.shape == evidence.baseline:
         return "baseline"
-    if cell["difference"] is None:
+    if cell.difference is None:
         return "–"
-    text = f"{gain(cell['difference'], evidence):+.3f}"
+    text = f"{gain(cell.difference, evidence):+.3f}"
     interval = interval_of(cell, evidence)
     if interval is None:
         return text
@@ -72,32 +65,23 @@ def difference(cell: dict[str, Any], evidence: Evidence) -> str:
     return f"{text} ({low:+.3f} to {high:+.3f})"
 
 
-def times_of(cell: dict[str, Any], batch: str) -> dict[str, Any]:
-    """The times of inference at a batch size; empty where they were not measured."""
-    if not cell["latency"]:
-        return {}
-    return cell["latency"].get(batch, {})
-
-
-def milliseconds(cell: dict[str, Any]) -> str:
+def milliseconds(cell: Cell) -> str:
     """The time of inference of one input."""
-    times = times_of(cell, "1")
-    if not times:
+    if cell.latency is None:
         return "–"
-    return number(times["seconds"] * 1e3, ".1f")
+    return number(cell.latency.one.seconds * 1e3, ".1f")
 
 
-def throughput(cell: dict[str, Any]) -> str:
+def throughput(cell: Cell) -> str:
     """Inputs a second in batches of 32."""
-    times = times_of(cell, "32")
-    if not times:
+    if cell.latency is None:
         return "–"
-    return number(times["items_per_second"], ",.0f")
+    return number(cell.latency.many.items_per_second, ",.0f")
 
 
-def size(cell: dict[str, Any]) -> str:
+def size(cell: Cell) -> str:
     """Parameters, and their share of the baseline's."""
-    return f"{number(cell['parameters'], ',d')} ({number(cell['parameters_over_baseline'], '.0%')})"
+    return f"{number(cell.parameters, ',d')} ({number(cell.parameters_over_baseline, '.0%')})"
 
 
 def comparison(evidence: Evidence, own: str) -> str:
@@ -110,15 +94,15 @@ def comparison(evidence: Evidence, own: str) -> str:
     header = (
         "layers × heads × head size",
         "parameters",
-        f"{evidence['metric']} ({direction(evidence)}), mean ± sd (seeds)",
+        f"{evidence.metric} ({direction(evidence)}), mean ± sd (seeds)",
         comparison_name,
         "inference, ms",
     )
     lines = []
-    for cell in evidence["cells"]:
-        name = f"{cell['layers']} × {cell['heads']} × {cell['head_dim']}"
+    for cell in evidence.cells:
+        name = f"{cell.layers} × {cell.heads} × {cell.head_dim}"
         line = [name, size(cell), score(cell, ".4f"), compared(cell, evidence), milliseconds(cell)]
-        if cell["shape"] == own:
+        if cell.shape == own:
             line = [in_bold(value) for value in line]
         lines.append(line)
     return markdown(header, lines)
@@ -127,26 +111,26 @@ def comparison(evidence: Evidence, own: str) -> str:
 def details(evidence: Evidence, own: str) -> str:
     """The cells, a column each, this model's in bold."""
     columns = []
-    for cell in evidence["cells"]:
-        values = {"": cell["shape"], **column(cell, evidence)}
-        if cell["shape"] == own:
+    for cell in evidence.cells:
+        values = {"": cell.shape, **column(cell, evidence)}
+        if cell.shape == own:
             values = {name: in_bold(value) for name, value in values.items()}
         columns.append(values)
     header, *lines = [[name, *(values[name] for values in columns)] for name in columns[0]]
     return markdown(header, lines)
 
 
-def against_baseline(cell: dict[str, Any], evidence: Evidence) -> str:
+def against_baseline(cell: Cell, evidence: Evidence) -> str:
     """A cell's difference from the baseline, plus = better, to four places."""
-    if cell["shape"] == evidence["baseline"]:
+    if cell.shape == evidence.baseline:
         return "baseline"
-    value = cell["difference"]
+    value = cell.difference
     if not value:  # unknown, or a zero, which has no better side
         return number(value, "+.4f")
     return number(gain(value, evidence), "+.4f")
 
 
-def bracketed_interval(cell: dict[str, Any], evidence: Evidence) -> str:
+def bracketed_interval(cell: Cell, evidence: Evidence) -> str:
     """The interval of a cell's difference, plus = better, to four places."""
     interval = interval_of(cell, evidence)
     if interval is None:
@@ -155,9 +139,9 @@ def bracketed_interval(cell: dict[str, Any], evidence: Evidence) -> str:
     return f"[{low:+.4f}, {high:+.4f}]"
 
 
-def runs_at_a_time(cell: dict[str, Any]) -> str:
+def runs_at_a_time(cell: Cell) -> str:
     """How many runs shared the machine while the cell was trained."""
-    counts = " or ".join(map(str, cell["jobs"]))
+    counts = " or ".join(map(str, cell.jobs))
     if counts == "":
         return "–"
     return counts
@@ -170,48 +154,48 @@ def gibibytes(count: int | None) -> str:
     return f"{count / 2**30:.2f}"
 
 
-def column(cell: dict[str, Any], evidence: Evidence) -> dict[str, str]:
+def column(cell: Cell, evidence: Evidence) -> dict[str, str]:
     """One cell's column: what the row is called → its value."""
     metric = "metric, not yet known"
-    if evidence["metric"]:
-        metric = f"{evidence['metric']} ({direction(evidence)})"
+    if evidence.metric:
+        metric = f"{evidence.metric} ({direction(evidence)})"
     return {
-        "layers × heads × head size": f"{cell['layers']} × {cell['heads']} × {cell['head_dim']}",
+        "layers × heads × head size": f"{cell.layers} × {cell.heads} × {cell.head_dim}",
         f"{metric}, mean ± sd (seeds)": score(cell, ".4f"),
         "against the baseline, same seeds, + is better": against_baseline(cell, evidence),
         "95 % interval of it": bracketed_interval(cell, evidence),
-        "parameters": number(cell["parameters"], ",d"),
-        "of the baseline's": number(cell["parameters_over_baseline"], ".0%"),
-        f"FLOPs of a forward pass, {cell['length']} tokens": f"{cell['flops_forward'] / 1e6:,.1f}M",
-        "cache bytes a token (bf16)": number(cell["kv_bytes_per_token"], ",d"),
-        "κ before → after training": f"{number(cell['kappa_start'], '.3g')} → {number(cell['kappa_end'], '.3g')}",
-        "learning rate": number(cell["learning_rate"], "g"),
-        "training, seconds (runs at a time)": f"{number(cell['seconds'], ',.0f')} ({runs_at_a_time(cell)})",
-        "training, largest memory, GiB": gibibytes(cell["peak_memory_bytes"]),
+        "parameters": number(cell.parameters, ",d"),
+        "of the baseline's": number(cell.parameters_over_baseline, ".0%"),
+        f"FLOPs of a forward pass, {cell.length} tokens": f"{cell.flops_forward / 1e6:,.1f}M",
+        "cache bytes a token (bf16)": number(cell.kv_bytes_per_token, ",d"),
+        "κ before → after training": f"{number(cell.kappa_start, '.3g')} → {number(cell.kappa_end, '.3g')}",
+        "learning rate": number(cell.learning_rate, "g"),
+        "training, seconds (runs at a time)": f"{number(cell.seconds, ',.0f')} ({runs_at_a_time(cell)})",
+        "training, largest memory, GiB": gibibytes(cell.peak_memory_bytes),
         "inference, batch 1, ms": milliseconds(cell),
         "inference, batch 32, inputs/s": throughput(cell),
     }
 
 
-def verdict(cell: dict[str, Any], evidence: Evidence) -> str:
+def verdict(cell: Cell, evidence: Evidence) -> str:
     """A cell's verdict in a word or two."""
-    if cell["shape"] == evidence["baseline"]:
-        if cell["learned"] is False:
+    if cell.shape == evidence.baseline:
+        if cell.learned is False:
             return "not learned"
         return ""
-    if cell["verdict"] == NOT_LEARNED:
+    if cell.verdict == NOT_LEARNED:
         return "no verdict"
-    if cell["verdict"].startswith(NON_INFERIOR):
+    if cell.verdict.startswith(NON_INFERIOR):
         return "see above"
     return "undecided"
 
 
 def fine_tuned(evidence: Evidence) -> str | None:
     """The cells after fine-tuning, a line for each grid that started from their weights; None without any."""
-    if not evidence["fine_tuned"]:
+    if not evidence.fine_tuned:
         return None
-    shapes = [cell["shape"] for cell in evidence["cells"]]
-    lines = [fine_tuned_line(tuned, shapes) for tuned in evidence["fine_tuned"]]
+    shapes = [cell.shape for cell in evidence.cells]
+    lines = [fine_tuned_line(tuned, shapes) for tuned in evidence.fine_tuned]
     about = (
         "Mean ± sd (seeds) on the validation split; the pretraining is each seed's own or one seed's for all. Not "
         "learned: not clearly better than the best simple guess. The numbers come from the results.csv of the grids "
@@ -220,35 +204,35 @@ def fine_tuned(evidence: Evidence) -> str | None:
     return f"{about}\n\n{markdown(('task', 'pretraining', *shapes, 'best guess'), lines)}"
 
 
-def fine_tuned_line(tuned: Evidence, shapes: list[str]) -> tuple[str, ...]:
+def fine_tuned_line(tuned: FineTuned, shapes: list[str]) -> tuple[str, ...]:
     """One grid of fine-tuning, as of the header of `fine_tuned`."""
-    name = f"`{tuned['grid']}`, {tuned['metric']} ({direction(tuned)})"
-    if tuned["published"]:
+    name = f"`{tuned.grid}`, {tuned.metric} ({direction(tuned)})"
+    if tuned.published:
         name += ", weights published"
     start = "its own"
-    if tuned["start_seed"] is not None:
-        start = f"seed {tuned['start_seed']}'s"
-    score_of = {cell["shape"]: score(cell, ".4f") for cell in tuned["cells"]}
-    guess = number(tuned.get("guess"), ".4f")
-    if tuned.get("learned") is False:
+    if tuned.start_seed is not None:
+        start = f"seed {tuned.start_seed}'s"
+    score_of = {cell.shape: score(cell, ".4f") for cell in tuned.cells}
+    guess = number(tuned.guess, ".4f")
+    if tuned.learned is False:
         guess += ", not learned"
     return (name, start, *(score_of.get(shape, "not run") for shape in shapes), guess)
 
 
-def run_scores(results: Results) -> str:
+def run_scores(results: RunResults) -> str:
     """The lines of a run's metrics, the main one first, and of the guess that reads nothing."""
-    main = results["main_metric"].removeprefix("eval_")
+    main = results.metric
     values = {}
     for name, value in named_metrics(results).items():
         if name == main:
             name = f"**{name}** ({direction(results)})"
         values[name] = value
-    chance = results.get("chance")
+    chance = results.chance
     if chance:
-        values[f"{chance['name']}, for comparison"] = chance["value"]
+        values[f"{chance.name}, for comparison"] = chance.value
     if not values:
         return "| not evaluated | | | |"
-    about = f"{results['rows']:,} | {results['split']}"
+    about = f"{results.rows:,} | {results.split}"
     return "\n".join(f"| {name} | {value:.4f} | {about} |" for name, value in values.items())
 
 
@@ -268,31 +252,36 @@ def all_cells(grids: dict[str, Evidence]) -> str:
     )
     lines = []
     for grid, evidence in grids.items():
-        grid_name = f"`{grid}`, {evidence['metric']} ({direction(evidence)})"
-        for cell in evidence["cells"]:
+        grid_name = f"`{grid}`, {evidence.metric} ({direction(evidence)})"
+        for cell in evidence.cells:
             lines.append((grid_name, *cell_line(cell, evidence)))
             grid_name = ""  # on the grid's first line alone
         best = best_of(evidence)
         if best is not None:
             guess, value = best
             empty = [""] * (len(header) - 3)
-            lines.append(("", f"best guess: {guess}", f"{value:.4f}", *empty))
+            lines.append((f"best simple guess: {guess}", "", f"{value:.4f}", *empty))
     return markdown(header, lines)
 
 
-def cell_line(cell: dict[str, Any], evidence: Evidence) -> tuple[str, ...]:
+def unbroken(text: str) -> str:
+    """The text with spaces at which no line ends."""
+    return text.replace(" ", NO_BREAK)
+
+
+def cell_line(cell: Cell, evidence: Evidence) -> tuple[str, ...]:
     """One cell of the index, as of the header of `all_cells`."""
     compared = difference(cell, evidence)
     if has_strays(evidence):
         compared = f"median {median_score(cell, evidence)}"
     return (
-        f"{cell['layers']} × {cell['heads']} × {cell['head_dim']}",
-        score(cell, ".4f"),
+        unbroken(f"{cell.layers} × {cell.heads} × {cell.head_dim}"),
+        score(cell, ".4f").replace(" ± ", unbroken(" ± ")),
         compared,
         verdict(cell, evidence),
-        number(cell["parameters"], ",d"),
-        f"{number(cell['kappa_start'], '.3g')} → {number(cell['kappa_end'], '.3g')}",
-        number(cell["learning_rate"], "g"),
-        number(cell["seconds"], ",.0f"),
+        number(cell.parameters, ",d"),
+        f"{number(cell.kappa_start, '.3g')}{NO_BREAK}→ {number(cell.kappa_end, '.3g')}",
+        number(cell.learning_rate, "g"),
+        number(cell.seconds, ",.0f"),
         milliseconds(cell),
     )

@@ -35,11 +35,14 @@ from modeling_leaner.support.quiet import quiet_libraries
 from ..experiments.baselines import guesses
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
-from ..experiments.runs import read_rows, reported, settings
+from ..experiments.rows import read_rows, reported
+from ..experiments.runs import settings
+from ..records import Evidence, Guess, PublishedResults, RunResults, Subset, checked
 from ..running import reevaluate
-from ..running.evaluation import Evaluation, load
+from ..running.evaluation import load
+from ..running.preparation import PreparedRun
 from ..running.trainer import scores
-from ..tasks.tasks import Task
+from ..tasks.base import Task, evaluation_generators
 from .cards import FIGURE, render
 from .code_copies import check_code
 from .metadata import eval_results
@@ -57,16 +60,16 @@ KEPT = (  # what a published folder has of its run
 HIDDEN = ("results.json", "README.md", ".eval_results", "metrics.jsonl", "*.png", "checkpoint-*")
 
 
-def batches(evaluation: Evaluation) -> dict[str, torch.Tensor]:
+def batches(evaluation: PreparedRun) -> dict[str, torch.Tensor]:
     """All evaluation rows as the model reads them, in batches: `0.input_ids`, `0.labels`, `1.input_ids` ..."""
     task = evaluation.task
-    rows = evaluation.prepared
+    rows = evaluation.held_out.rows
     size = evaluation.arguments.per_device_eval_batch_size
     tensors = {}
     for index, start in enumerate(range(0, len(rows), size)):
         places = range(start, min(start + size, len(rows)))
         batch = task.collate([rows[place] for place in places])
-        generators = [np.random.default_rng((0, 0, place)) for place in places]  # as of LeanTrainer
+        generators = evaluation_generators(places)
         batch = task.transform(batch, generators, training=False)
         tensors |= {f"{index}.{name}": tensor.contiguous().clone() for name, tensor in batch.items()}
     return tensors
@@ -121,26 +124,26 @@ def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, s
         save_file(batches(evaluation), inputs)
         run_without_package(model, folder, evaluation.task.head, inputs, outputs)
         metrics = score_outputs(evaluation.task, load_file(inputs), load_file(outputs))
-        return metrics, len(evaluation.prepared), evaluation.data_sha256
+        return metrics, len(evaluation.held_out.rows), evaluation.held_out.sha256
 
 
-def names_of(results: dict) -> list[str]:
+def names_of(dataset: str, dataset_config: str | None) -> list[str]:
     """What `--data_files` may call a folder's dataset."""
-    dataset = results["dataset"]
-    return [name for name in (results.get("dataset_config"), dataset.split("/")[-1], dataset) if name]
+    return [name for name in (dataset_config, dataset.split("/")[-1], dataset) if name]
 
 
 def names_in(file: Path) -> list[str]:
     """`names_of` a results.json; none where it cannot be read, which the verification reports."""
     try:
-        return names_of(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        results = checked(RunResults, json.loads(file.read_text(encoding="utf-8")), file)
+    except (OSError, ValueError):
         return []
+    return names_of(results.dataset, results.dataset_config)
 
 
-def local_words(results: dict, given: dict[str, list[str]]) -> list[str]:
+def local_words(results: RunResults, given: dict[str, list[str]]) -> list[str]:
     """`--data_files` for the folder's dataset where a local copy is given, by its configuration's or its own name."""
-    for name in names_of(results):
+    for name in names_of(results.dataset, results.dataset_config):
         if name in given:
             return ["--data_files", *given[name]]
     return []
@@ -183,59 +186,59 @@ def of_the_project(grids: Path) -> contextlib.chdir:
     return contextlib.chdir(grids.parent.parent)
 
 
-def check_evidence(folder: Path, evidence: dict) -> None:
+def check_evidence(folder: Path, evidence: Evidence) -> None:
     """Raises ValueError where the evidence is not what the grids beside the folder, if there are any, say now."""
     file = folder / "results.json"
     grids = folder.resolve().parent / "grids"
     if not grids.is_dir():
         return
-    path = grids / evidence["grid"] / "grid.yaml"
+    path = grids / evidence.grid / "grid.yaml"
     if not path.is_file():
-        raise ValueError(f"{file}: evidence.grid is {evidence['grid']}, {grids} has no such grid")
+        raise ValueError(f"{file}: evidence.grid is {evidence.grid}, {grids} has no such grid")
     with of_the_project(grids):
-        fresh = json.loads(json.dumps(gather(load_grid(path))))
-    stale = difference(evidence, fresh, "evidence")
+        fresh = gather(load_grid(path))
+    stale = difference(evidence.document(), fresh.document(), "evidence")
     if stale is not None:
         raise ValueError(f"{file}: {stale} by the rows in {grids}; leaner publish renews it")
 
 
-def check_run(folder: Path, results: dict) -> None:
+def check_run(folder: Path, results: PublishedResults) -> None:
     """Raises ValueError where name, partners, settings or counts are not those of the grid and of the run's row."""
     file = folder / "results.json"
     grids = folder.resolve().parent / "grids"
     if not grids.is_dir():
         return
     with of_the_project(grids):
-        grid = load_grid(grids / results["evidence"]["grid"] / "grid.yaml")
-        asked = settings(grid, results["cell"]).settings
-    own = next(cell for cell in results["evidence"]["cells"] if cell["shape"] == results["cell"])
-    run = reported(grid, results["cell"], results["seed"], own["learning_rate"])
-    row = read_rows(grids / results["evidence"]["grid"] / "results.csv").get(run, {})
+        grid = load_grid(grids / results.evidence.grid / "grid.yaml")
+        asked = settings(grid, results.cell).settings
+    own = next(cell for cell in results.evidence.cells if cell.shape == results.cell)
+    run = reported(grid, results.cell, results.seed, own.learning_rate)
+    row = read_rows(grids / results.evidence.grid / "results.csv").get(run, {})
     name = None
     if grid.publish is not None:
-        name = grid.publish.get(results["cell"])
+        name = grid.publish.get(results.cell)
     expected = {
         "name": name,
-        "partners": grid.partners(results["cell"]),
+        "partners": grid.partners(results.cell),
         "license": LICENSE,
-        "learning_rate": own["learning_rate"],
+        "learning_rate": own.learning_rate,
         "train.steps": row.get("steps"),
         "rows": row.get("rows"),
         "data_sha256": row.get("data_sha256"),
     }
-    asked |= {"seed": results["seed"], "learning_rate": own["learning_rate"]}
+    asked |= {"seed": results.seed, "learning_rate": own.learning_rate}
     chosen = {"seed", "learning_rate"}  # what is not a default
     if grid.overrides is not None:
         chosen.update(grid.overrides)
-    expected |= {f"recipe.{key}": asked.get(key) for key in results["recipe"] if key in chosen and key not in LOCAL}
-    values = flat(file, results)
+    expected |= {f"recipe.{key}": asked.get(key) for key in results.recipe if key in chosen and key not in LOCAL}
+    values = flat(file, results.document())
     for field, value in expected.items():
         stated = values.get(field)
         if stated != value:
             raise ValueError(f"{file}: {field} is {stated!r}, expected {value!r}, as of its grid and its row there")
 
 
-def check_files(folder: Path, results: dict) -> None:
+def check_files(folder: Path, results: PublishedResults) -> None:
     """Raises ValueError for a file that `leaner publish` does not write, one that is missing, and another recipe."""
     written = {"README.md", "results.json", "recipe.yaml", FIGURE}
     there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
@@ -248,19 +251,19 @@ def check_files(folder: Path, results: dict) -> None:
         recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise ValueError(f"{folder / 'recipe.yaml'}: no YAML file: {error}") from error
-    if recipe != {**results["recipe"], "shape": results["shape"]}:
+    if recipe != {**results.recipe, "shape": results.shape}:
         raise ValueError(f"{folder / 'recipe.yaml'}: not the recipe of {folder / 'results.json'}")
 
 
-def training_words(evidence: dict, words: list[str]) -> list[str]:
+def training_words(evidence: Evidence, words: list[str]) -> list[str]:
     """`--data_files` with the files that the grid names in the copy's folder, where it names any."""
-    stated = evidence.get("data_files")
+    stated = evidence.data_files
     if stated is None or len(words) != 2:
         return words
     return [words[0], *(file.replace("FOLDER", words[1]) for file in stated.split())]
 
 
-def check_guesses(folder: Path, held: list[dict], rows: int, words: list[str]) -> str:
+def check_guesses(folder: Path, held: list[Guess], rows: int, words: list[str]) -> str:
     """Fits the guesses without a transformer again, if the training rows can be had; returns words on how it went.
 
     Raises:
@@ -274,8 +277,8 @@ def check_guesses(folder: Path, held: list[dict], rows: int, words: list[str]) -
     if fitted is not None:
         fresh = {guess["name"]: guess["value"] for guess in fitted}
     for guess in held:
-        name = guess["name"]
-        stated = guess["value"]
+        name = guess.name
+        stated = guess.value
         value = fresh.get(name)
         allowed = max(2e-3, 3 / rows)
         if value is None or not abs(value - stated) <= allowed:
@@ -284,20 +287,20 @@ def check_guesses(folder: Path, held: list[dict], rows: int, words: list[str]) -
     return f", {len(held)} guesses"
 
 
-def compare(file: Path, expected: dict, metrics: dict[str, float], main: str) -> None:
+def compare(file: Path, expected: PublishedResults | Subset, metrics: dict[str, float], main: str) -> None:
     """Raises ValueError for the first metric that is missing or too far off, and for a tolerance that was changed."""
-    if main not in expected["metrics"]:
+    if main not in expected.metrics:
         raise ValueError(f"{file}: metrics.{main} is missing")
-    allowed = tolerances(expected["metrics"], expected["rows"])
-    if expected.get("tolerances") != allowed:
-        raise ValueError(f"{file}: tolerances is {expected.get('tolerances')}, expected {allowed}")
-    for name, stated in expected["metrics"].items():
+    allowed = tolerances(expected.metrics, expected.rows)
+    if expected.tolerances != allowed:
+        raise ValueError(f"{file}: tolerances is {expected.tolerances}, expected {allowed}")
+    for name, stated in expected.metrics.items():
         value = metrics.get(name)
         if value is None or not abs(value - stated) <= allowed[name]:
             raise ValueError(f"{file}: metrics.{name} is {stated}, the weights give {value} (± {allowed[name]:g})")
 
 
-def rendered(folder: Path) -> dict:
+def rendered(folder: Path) -> PublishedResults:
     """The results of a folder, once its card is shown to be the one that `leaner card` writes from them.
 
     Raises:
@@ -305,9 +308,10 @@ def rendered(folder: Path) -> dict:
     """
     file = folder / "results.json"
     text, results = render(folder)
-    for key in ("weights_sha256", "data_sha256", "subset", "evidence"):
-        if not results.get(key):
-            raise ValueError(f"{file}: {key} is missing; leaner publish writes it")
+    if not isinstance(results, PublishedResults):
+        raise ValueError(f"{file}: evidence is missing; leaner publish writes it")
+    if results.subset is None:
+        raise ValueError(f"{file}: subset is missing; leaner publish writes it")
     readme = folder / "README.md"
     if not readme.is_file() or readme.read_text(encoding="utf-8") != text:
         raise ValueError(f"{readme}: not what leaner card writes from {file}")
@@ -335,29 +339,29 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     check_code(folder)  # before anything of the folder is loaded, let alone run
     results = rendered(folder)
     check_files(folder, results)
-    check_evidence(folder, results["evidence"])
+    check_evidence(folder, results.evidence)
     check_run(folder, results)
     file = folder / "results.json"
-    expected = results
+    expected: PublishedResults | Subset = results
     words = local_words(results, given)
     if short:
-        expected = results["subset"]
-        words += ["--max_eval_rows", str(expected["max_eval_rows"])]
+        expected = results.subset
+        words += ["--max_eval_rows", str(expected.max_eval_rows)]
     metrics, rows, data = metrics_of(folder, words)
-    if (rows, data) != (expected["rows"], expected["data_sha256"]):
-        where = results["dataset"]
+    if (rows, data) != (expected.rows, expected.data_sha256):
+        where = results.dataset
         if words:
             where = words[1]
-        message = f"{rows} rows of {where} with {data} differ from the card's data, {expected['rows']} rows with"
-        raise ValueError(f"{file}: data_sha256: {message} {expected['data_sha256']}")
-    main = "eval_" + results["main_metric"].removeprefix("eval_")
+        message = f"{rows} rows of {where} with {data} differ from the card's data, {expected.rows} rows with"
+        raise ValueError(f"{file}: data_sha256: {message} {expected.data_sha256}")
+    main = f"eval_{results.metric}"
     compare(file, expected, metrics, main)
-    verified = f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected['metrics'])} metrics"
-    held = results["evidence"].get("guesses")
+    verified = f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected.metrics)} metrics"
+    held = results.evidence.guesses
     if short:
         verified += " of results.json's subset, guesses not fitted again"
     elif held:
-        verified += check_guesses(folder, held, rows, training_words(results["evidence"], words))
+        verified += check_guesses(folder, held, rows, training_words(results.evidence, words))
     if not (folder.resolve().parent / "grids").is_dir():
         verified += "; other cells not compared, no grids/ beside it"
     return verified

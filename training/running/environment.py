@@ -5,7 +5,6 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
-from typing import Any
 
 import torch
 
@@ -58,13 +57,12 @@ def used_gpus() -> list[int]:
     return [index for index in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(index) > 0]
 
 
-def machine_name(environment: dict[str, Any]) -> str:
-    """Processor and threads in words, of an `environment` or a row of results.csv."""
-    threads = environment["threads"]
+def machine_name(processor: str | None, threads: int | None) -> str:
+    """Processor and threads in words."""
     unit = "threads"
     if threads == 1:
         unit = "thread"
-    return f"{environment['processor']}, {threads} {unit}"
+    return f"{processor}, {threads} {unit}"
 
 
 def processor_name() -> str:

@@ -3,7 +3,6 @@
 import math
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
@@ -12,13 +11,13 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.hub import require_source
 from modeling_leaner.shapes import load_config
 
-from ..data.sources import Rows, content_sha256, describe, load_evaluation, load_training
+from ..data.sources import load_evaluation, load_training
 from ..settings.arguments import RecipeArguments, SettingsParser, parse
 from ..settings.repeated import given_options
-from ..tasks.tasks import Task
+from ..tasks.base import Task
 from .environment import environment
 from .loading import build_model, has_weights, load_processing, task_of, with_fields
-from .preparation import evaluation_split, holdout_key, split_name
+from .preparation import PreparedRun, held_out_source, holdout_key, prepare_held_out, split_name
 from .trainer import LeanTrainer, scores
 
 
@@ -67,18 +66,6 @@ def check_labels(config: LeanConfig, task: Task, source: str, model: str) -> Non
     raise ValueError(f"{source}: {task.label_column}: not what {model} was trained on, which is {wanted}")
 
 
-class Evaluation(NamedTuple):
-    """What is evaluated: the settings, the rows as they were found and as the model reads them, and where they are."""
-
-    arguments: RecipeArguments
-    config: LeanConfig
-    task: Task
-    prepared: Rows
-    data_sha256: str | None
-    source: str
-    split: str
-
-
 def evaluation_settings(model: str, words: list[str], scratch: str) -> RecipeArguments:
     """The settings of the model's own recipe, where there is one, and of `words`, which win over it.
 
@@ -106,7 +93,7 @@ def evaluation_settings(model: str, words: list[str], scratch: str) -> RecipeArg
     return parse(str(recipe), words, needed=("task",), fixed=fixed)
 
 
-def load(model: str, words: list[str], scratch: str) -> Evaluation:
+def load(model: str, words: list[str], scratch: str) -> PreparedRun:
     """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `words` name others.
 
     Raises:
@@ -122,36 +109,34 @@ def load(model: str, words: list[str], scratch: str) -> Evaluation:
         _, rows = load_training(arguments)
     else:
         rows = load_evaluation(arguments)
-    source = describe(arguments.dataset, evaluation_split(arguments), arguments.data_files)
+    source = held_out_source(arguments)
     task = task_of(arguments, config)(arguments, config, processing)
     fields = task.configure(rows)
     check_labels(config, task, source, model)
     if task.classes is not None:
         task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")
-    config = with_fields(config, arguments, {})
-    prepared = task.prepare(rows, source, training=False).with_format("numpy")
-    data_sha256 = content_sha256(rows, task.columns())
-    return Evaluation(arguments, config, task, prepared, data_sha256, source, split_name(arguments))
+    task.config = with_fields(config, arguments, {})  # the model's labels, not those of the rows
+    return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows))
 
 
 def evaluate(model: str, words: list[str]) -> dict[str, object]:
     """Metrics of a model from its weights alone, on the rows of `load`; raises what `load` raises."""
     with tempfile.TemporaryDirectory() as scratch:
-        arguments, config, task, prepared, data_sha256, source, split = load(model, words, scratch)
-        network = build_model(arguments, config, task, complete=True)
-        trainer = LeanTrainer(network, arguments, task, eval_dataset=prepared)
+        run = load(model, words, scratch)
+        network = build_model(run.arguments, run.task, complete=True)
+        trainer = LeanTrainer(network, run.arguments, run.task, eval_dataset=run.held_out.rows)
         metrics = trainer.evaluate()
     for name, value in scores(metrics).items():
         if not math.isfinite(value):
             raise ValueError(f"{model}: {name} is {value}: the model's outputs are not finite")
     return {
         "model": model,
-        "task": task.name,
-        "data": source,
-        "split": split,
+        "task": run.task.name,
+        "data": run.held_out.source,
+        "split": split_name(run.arguments),
         "rows": trainer.rows_evaluated,
-        "data_sha256": data_sha256,
-        "main_metric": task.metric,
+        "data_sha256": run.held_out.sha256,
+        "main_metric": run.task.metric,
         "metrics": scores(metrics),
         "rows_per_second": trainer.rows_evaluated / metrics["eval_runtime"],
         "environment": environment(),

@@ -12,11 +12,15 @@ from modeling_leaner.support.files import write_bytes
 
 
 SHARES = ("accuracy", "f1", "exact_match")  # metrics from 0 to 1
+LEGEND = {"fontsize": 9, "handlelength": 1.4, "columnspacing": 1.2}
+MANY = 60  # points of a curve; more than these are drawn small
 SQUARED_ERRORS = ("pearson", "spearman", "squared_error")  # metrics of tasks whose loss is the squared error
 
 
 def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float] | None = None) -> None:
-    """PNG of two panels against steps: the training and the held-out loss, and the held-out `metric`.
+    """PNG of a run against its steps: the training and the held-out loss; beside it the held-out `metric`.
+
+    A metric that is the loss, or that was measured once at most, has no panel of its own.
 
     Args:
         guess: name and value of a guess that the metric should be better than; drawn with the metric.
@@ -26,50 +30,60 @@ def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float]
     loss_label = "loss, nats"
     if metric in SQUARED_ERRORS:
         loss_label = "loss, squared error"
-    metric_label = metric.replace("_", " ")
-    if metric == "loss":
-        metric_label = loss_label
-    figure = Figure((10, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    draw_curve(left, rows, "loss", "training", "tab:blue")
-    draw_curve(left, rows, "eval_loss", "held-out", "tab:orange")
-    draw_curve(right, rows, f"eval_{metric}", "held-out", "tab:orange")
-    for axis, label in ((left, loss_label), (right, metric_label)):
-        axis.set(xlabel="training step (updates of the weights)", ylabel=label)
+    figure = Figure((8.6, 3.4), layout="constrained")
+    axes = [figure.add_subplot()]
+    if metric != "loss" and len(points_of(rows, f"eval_{metric}")) > 1:
+        figure.clear()
+        axes = list(figure.subplots(1, 2))
+        draw_metric(axes[1], rows, metric)
+    draw_curve(axes[0], rows, "loss", "training", "tab:blue")
+    draw_curve(axes[0], rows, "eval_loss", "held-out", "tab:orange")
+    axes[0].set_ylabel(loss_label)
+    if guess is not None and (metric == "loss" or len(axes) == 2):
+        name, value = guess
+        axes[-1].axhline(value, color="grey", linestyle=":", label=f"best guess: {name}, {value:.3f}")
+    widen(axes)
+    for axis in axes:
+        axis.set_xlabel("training step (updates of the weights)")
         axis.locator_params(axis="x", integer=True)
         axis.grid(alpha=0.3)
-    if guess is not None:
-        right.axhline(guess[1], color="grey", linestyle=":", label=f"best guess: {guess[0]}")
-    widen(left, right, metric)
-    for axis in (left, right):
-        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=9)
+        axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, **LEGEND)
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
+    figure.savefig(content, format="png", dpi=130)
     write_bytes(output, content.getvalue())
 
 
+def points_of(rows: list[dict[str, Any]], name: str) -> dict[int, float]:
+    """Step → value of `name`; the last one where a step is repeated."""
+    return {row["step"]: row[name] for row in rows if row.get(name) is not None}
+
+
+def draw_metric(axis: Axes, rows: list[dict[str, Any]], metric: str) -> None:
+    """The held-out metric against steps; a share from 0 to 1."""
+    draw_curve(axis, rows, f"eval_{metric}", "held-out", "tab:orange")
+    axis.set_ylabel(metric.replace("_", " "))
+    if metric in SHARES:
+        axis.set_ylim(0, 1)
+
+
 def draw_curve(axis: Axes, rows: list[dict[str, Any]], name: str, label: str, colour: str) -> None:
-    """The values of `name` against steps; a single one with its number."""
-    points = {row["step"]: row[name] for row in rows if row.get(name) is not None}  # the last, where repeated
+    """The values of `name` against steps; a single one is named in the legend."""
+    points = points_of(rows, name)
+    size = 6
     if not points:
         label += ": none"
-    size = 6
-    if len(points) == 1:
+    elif len(points) == 1:
         size = 14
+        label += f": {points[max(points)]:.3f}"
+    elif len(points) > MANY:
+        size = 2
     steps = sorted(points)
     axis.plot(steps, [points[step] for step in steps], ".-", color=colour, label=label, markersize=size)
-    if len(points) == 1:
-        ((step, value),) = points.items()
-        axis.annotate(f"{value:.3f}", (step, value), (-6, 8), textcoords="offset points", ha="right")
 
 
-def widen(left: Axes, right: Axes, metric: str) -> None:
-    """Sets limits between which a single point is well seen: steps from 0, a share from 0 to 1, both losses alike."""
-    steps = max(axis.get_xlim()[1] for axis in (left, right))
-    for axis in (left, right):
+def widen(axes: list[Axes]) -> None:
+    """Lets the steps of all panels begin at 0, and leaves room around what is drawn."""
+    steps = max(axis.get_xlim()[1] for axis in axes)
+    for axis in axes:
         axis.set_xlim(-0.02 * steps, 1.02 * steps)
-    if metric == "loss":
-        lows, highs = zip(left.get_ylim(), right.get_ylim())
-        right.set_ylim(min(lows), max(highs))
-    elif metric in SHARES:
-        right.set_ylim(0, 1)
+    axes[0].margins(y=0.08)

@@ -20,14 +20,16 @@ from transformers.utils import CONFIG_NAME, cached_file
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import ConversionError, from_lean_config
-from modeling_leaner.shapes import family_of, shape_names
+from modeling_leaner.registry import IMAGES, TEXT
+from modeling_leaner.shapes import family_of, load_config, modality_of, shape_names
 from modeling_leaner.slimming.operations import drop_pooler
 
 from ..data.sources import Rows, check_cache, first_rows
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, save_whole, train_tokenizer
 from ..settings.arguments import RecipeArguments
+from ..tasks.base import Task
 from ..tasks.registry import TASKS
-from ..tasks.tasks import Task, fitting
+from ..tasks.text import fitting
 
 
 def has_weights(source: str) -> bool:
@@ -57,7 +59,7 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
     Raises:
         ValueError: there is none, or `tokenizer` is given for a checkpoint that has one.
     """
-    if family_of(config) == "vit":
+    if modality_of(config) is IMAGES:
         return load_image_processor(str(arguments.shape), config)
     return load_tokenizer(arguments, config, train)
 
@@ -142,16 +144,18 @@ def fitted(config: LeanConfig, arguments: RecipeArguments, processing: object) -
     return config
 
 
-def resized(config: LeanConfig, arguments: RecipeArguments) -> LeanConfig:
-    """The configuration at the recipe's `image_size`.
+def shape_config(arguments: RecipeArguments) -> LeanConfig:
+    """The configuration of the shape, at the recipe's `image_size`.
 
     Raises:
-        ValueError: the family reads no images, a checkpoint has another size, or patches do not fill it.
+        ValueError: no such shape; or the family reads no images, a checkpoint has another size, or patches do not
+            fill it.
     """
+    config = load_config(str(arguments.shape))
     size = arguments.image_size
     if size is None:
         return config
-    if family_of(config) != "vit":
+    if modality_of(config) is not IMAGES:
         raise ValueError(f"image_size: {arguments.shape} reads no images")
     if not has_weights(str(arguments.shape)):
         return type(config)(**{**config.to_dict(), "image_size": size})
@@ -174,8 +178,17 @@ def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
 def is_possible(task: type[Task], config: LeanConfig) -> bool:
     """Whether a family has the head of a task; a task of bare models is for every family that reads text."""
     if task.head == "":
-        return hasattr(config, "vocab_size")
+        return modality_of(config) is TEXT
     return task.head in config.task_heads
+
+
+def recipe_config(arguments: RecipeArguments) -> LeanConfig:
+    """The configuration that a shape is trained with, but for what follows from data: labels, and a cut vocabulary.
+
+    Raises:
+        ValueError: as `shape_config` and `with_fields`.
+    """
+    return with_fields(shape_config(arguments), arguments, {})
 
 
 def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str, object]) -> LeanConfig:
@@ -229,14 +242,15 @@ def check_weights(source: str, model: PreTrainedModel) -> None:
 HEADS = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler")
 
 
-def build_model(arguments: RecipeArguments, config: LeanConfig, task: Task, complete: bool = False) -> PreTrainedModel:
-    """The model with the task's head: from the seed, or a checkpoint's weights with a new head where it has none.
+def build_model(arguments: RecipeArguments, task: Task, complete: bool = False) -> PreTrainedModel:
+    """The task's model: from the seed, or a checkpoint's weights with a new head where it has none.
 
     Raises:
         ValueError: a checkpoint lacks tensors outside the head, or, with `complete`, any; or some have another shape,
             are not finite, or not stored as floating point.
     """
     set_seed(arguments.seed)
+    config = task.config
     auto_class = getattr(transformers, f"AutoModel{task.head}")
     source = str(arguments.shape)
     attention = {}

@@ -1,47 +1,109 @@
-"""The rows and the task of a run, ready for its model."""
+"""A run before its model is built: the task with its configuration, and the rows as the model reads them."""
+
+from dataclasses import dataclass
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.shapes import load_config
+from modeling_leaner.registry import TEXT
 
 from ..data.sources import Rows, content_sha256, describe, load_training
 from ..settings.arguments import RecipeArguments
-from ..tasks.tasks import Task
-from .loading import fitted, load_processing, resized, task_of, with_fields
+from ..tasks.base import Task
+from .loading import fitted, load_processing, shape_config, task_of, with_fields
 
 
-def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | None]:
-    """The task with its data, ready for the model: prepared training and evaluation rows."""
-    config = resized(load_config(str(arguments.shape)), arguments)
+@dataclass(frozen=True)
+class HeldOut:
+    """Evaluation rows: where they come from, for people; as the model reads them; and the hash of their contents."""
+
+    source: str
+    rows: Rows
+    sha256: str | None
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """What is trained or evaluated.
+
+    Args:
+        task: with the configuration of the model.
+        train: the rows to train on, as the model reads them; None where a trained model is only evaluated.
+        training_data: their number and the hash of their text, for results.json.
+        held_out: the rows to evaluate on; None for a run without any.
+    """
+
+    arguments: RecipeArguments
+    task: Task
+    train: Rows | None = None
+    training_data: dict[str, object] | None = None
+    held_out: HeldOut | None = None
+
+    @property
+    def config(self) -> LeanConfig:
+        """The configuration of the model."""
+        return self.task.config
+
+    @property
+    def held_out_rows(self) -> Rows | None:
+        """The evaluation rows as the model reads them; None without any."""
+        if self.held_out is None:
+            return None
+        return self.held_out.rows
+
+
+def prepare(arguments: RecipeArguments) -> PreparedRun:
+    """The run that the settings describe: its data loaded, its task configured by them, its rows prepared.
+
+    Raises:
+        ValueError: shape, task, data or tokenizer do not fit; names the key, or file, column and row.
+    """
+    config = shape_config(arguments)
     task_class = task_of(arguments, config)
     with arguments.main_process_first(local=True, desc="data"):
         train, held_out = load_training(arguments)
         processing = load_processing(arguments, config, train)
-        config = fitted(config, arguments, processing)
-        task = task_class(arguments, config, processing)
-        config = with_fields(config, arguments, task.configure(train))
-        task.config = config
-        if arguments.streaming:
-            train = train.shuffle(seed=arguments.seed, buffer_size=10_000)
-        train_source = describe(arguments.dataset, arguments.train_split, arguments.data_files)
-        prepared_train = task.prepare(train, train_source, training=True).with_format("numpy")
-        task.training_data = training_data(train, task, bool(arguments.data_files))
-        if held_out is None:
-            return task, config, prepared_train, None
-        held_out_source = describe(arguments.dataset, evaluation_split(arguments), arguments.data_files)
-        prepared_held_out = task.prepare(held_out, held_out_source, training=False).with_format("numpy")
-        task.data_sha256 = content_sha256(held_out, task.columns())
-    return task, config, prepared_train, prepared_held_out
+        task = task_class(arguments, fitted(config, arguments, processing), processing)
+        task.config = with_fields(task.config, arguments, task.configure(train))
+        return PreparedRun(
+            arguments=arguments,
+            task=task,
+            train=prepare_training(task, train),
+            training_data=training_data(train, task),
+            held_out=prepare_held_out(task, held_out),
+        )
 
 
-def training_data(rows: Rows, task: Task, local: bool) -> dict[str, object]:
+def prepare_training(task: Task, rows: Rows) -> Rows:
+    """The rows to train on as the model reads them; those of a stream are shuffled within a window first."""
+    arguments = task.arguments
+    if arguments.streaming:
+        rows = rows.shuffle(seed=arguments.seed, buffer_size=10_000)
+    source = describe(arguments.dataset, arguments.train_split, arguments.data_files)
+    return task.prepare(rows, source, training=True).with_format("numpy")
+
+
+def held_out_source(arguments: RecipeArguments) -> str:
+    """Where the evaluation rows come from, for people."""
+    return describe(arguments.dataset, evaluation_split(arguments), arguments.data_files)
+
+
+def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:
+    """The evaluation rows as the model reads them; None where there are none."""
+    if rows is None:
+        return None
+    source = held_out_source(task.arguments)
+    prepared = task.prepare(rows, source, training=False).with_format("numpy")
+    return HeldOut(source, prepared, content_sha256(rows, task.columns()))
+
+
+def training_data(rows: Rows, task: Task) -> dict[str, object]:
     """How many rows are trained on, the hash of their text, and whether they are local; None where it is not known."""
     count = None
     if hasattr(rows, "__len__"):
         count = len(rows)
     sha256 = None  # of images: to decode them all would take long
-    if "Image" not in task.head:
+    if task.modality is TEXT:
         sha256 = content_sha256(rows, task.columns())
-    return {"rows": count, "sha256": sha256, "local": local}
+    return {"rows": count, "sha256": sha256, "local": bool(task.arguments.data_files)}
 
 
 def holdout_key(arguments: RecipeArguments) -> str | None:

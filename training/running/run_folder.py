@@ -15,8 +15,8 @@ from modeling_leaner.support.files import write_bytes
 
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
-from ..tasks.tasks import Task
-from .trainer import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
+from .checkpoints import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
+from .preparation import PreparedRun
 
 
 RECIPE = "recipe.yaml"
@@ -136,15 +136,17 @@ def identity(rows: Rows | None) -> dict[str, object] | None:
     return {"rows": len(rows), "ends": Hasher.hash(ends)}
 
 
-def compare_start(arguments: RecipeArguments, task: Task, train: Rows, held_out: Rows | None) -> dict[str, object]:
+def compare_start(run: PreparedRun) -> dict[str, object]:
     """What a run starts with: rows, classes and batch, as `started.json` has them.
 
     Raises:
         ValueError: the run in the folder started with others.
     """
+    arguments = run.arguments
     batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
-    now = {"rows a step": batch, "training rows": identity(train), "evaluation rows": identity(held_out)}
-    now["classes"] = task.classes
+    now = {"rows a step": batch, "training rows": identity(run.train)}
+    now["evaluation rows"] = identity(run.held_out_rows)
+    now["classes"] = run.task.classes
     started = Path(arguments.output_dir) / STARTED
     if started.is_file():
         before = json.loads(started.read_text(encoding="utf-8"))

@@ -13,8 +13,10 @@ from transformers import EvalPrediction, PreTrainedModel
 from modeling_leaner.slimming.scores import mean_over_tokens
 
 from ..data.sources import Rows
-from .tasks import LABEL_COLUMNS, Batch, Prepare, TextTask, check_text, column_names, find_column, require_columns
+from .base import Batch, Prepare, column_names, find_column, require_columns
+from .classification import LABEL_COLUMNS
 from .teacher import load_teacher, with_teacher
+from .text import TextTask, check_text
 
 
 SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
@@ -31,7 +33,11 @@ class Embedding(TextTask):
     """
 
     name = "embedding"
+    hub_name = "sentence-similarity"
+    title = "Sentence vectors"
     head = ""  # the bare model
+    does = "turns texts into vectors that are near where the texts are alike"
+    not_for = "search that somebody relies on"
     has_own_loss = True
     metrics = ("cosine", "spearman", "mrr", "loss")
 

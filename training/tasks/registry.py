@@ -1,10 +1,15 @@
-"""Every task by its name."""
+"""Every task by its name, in the order of the index of published models."""
 
+from .base import Task
+from .causal_lm import CausalLM
 from .embedding import Embedding
-from .tasks import CausalLM, ImageClassification, MaskedLM, QuestionAnswering, SequenceClassification, Task
+from .image_classification import ImageClassification
+from .masked_lm import MaskedLM
+from .question_answering import QuestionAnswering
+from .sequence_classification import SequenceClassification
 
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
-    for task in (ImageClassification, MaskedLM, CausalLM, SequenceClassification, QuestionAnswering, Embedding)
+    for task in (ImageClassification, CausalLM, MaskedLM, SequenceClassification, QuestionAnswering, Embedding)
 }

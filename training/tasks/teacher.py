@@ -14,7 +14,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.slimming.scores import mean_over_tokens
 
-from .tasks import vocabulary
+from .text import vocabulary
 
 
 ROWS_AT_ONCE = 64

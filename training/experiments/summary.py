@@ -1,99 +1,28 @@
 """What a grid's rows say: means, the paired comparison with the baseline, whether it learned, and the verdict."""
 
-import json
 import math
 import statistics
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
 from .curves import WAYS, read_pair
 from .grid import Grid
 from .guesses import best_guess, guess_values
-from .runs import Row, Run, Tuning, reported, tune
-
-
-# Of "no loss of quality", which model_cards/README.md decides over all grids:
-MIN_PAIRS = 7
-MAX_P = 0.01
-NOT_LEARNED = "not learned"
-NON_INFERIOR = "non-inferior before correction"
-
-
-def _gain(difference: float, higher_is_better: bool | None) -> float:
-    """A difference as a gain, positive where it is for the better."""
-    if higher_is_better:
-        return difference
-    return -difference
-
-
-def paired_statistics(
-    values: Sequence[float], baseline: Sequence[float], margin: float | None = None, higher_is_better: bool = True
-) -> dict[str, object]:
-    """Paired t statistics of values − baseline, pair by pair, in the metric's units.
-
-    Returns:
-        pairs; difference, the mean; interval, its 95 % t interval; p, two-sided, of no difference; p_non_inferiority,
-        one-sided, of a loss of at least `margin`. None where there are too few pairs, or no margin. Where all
-        differences are the same, the limits for a vanishing spread: p is 0 or 1.
-    """
-    differences = [value - base for value, base in zip(values, baseline, strict=True)]
-    result = {"pairs": len(differences), "difference": None, "interval": None, "p": None, "p_non_inferiority": None}
-    if not differences:
-        return result
-    mean = statistics.fmean(differences)
-    result["difference"] = mean
-    if len(differences) == 1:
-        return result
-    from scipy.stats import t  # takes seconds to import
-
-    freedom = len(differences) - 1
-    rounding = 1e-12 * max(map(abs, (*values, *baseline)))
-    spread = statistics.stdev(differences)
-    error = 0.0
-    if spread > rounding:
-        error = spread / math.sqrt(len(differences))
-
-    def tail(excess: float) -> float:
-        """One-sided p of a mean difference that lies by `excess` above what the hypothesis says."""
-        if error == 0:
-            return float(excess <= rounding)
-        return float(t.sf(excess / error, freedom))
-
-    half = float(t.ppf(0.975, freedom)) * error
-    result["interval"] = [mean - half, mean + half]
-    result["p"] = min(1.0, 2 * tail(abs(mean)))
-    if margin is not None:
-        result["p_non_inferiority"] = tail(_gain(mean, higher_is_better) + margin)
-    return result
-
-
-def holm(values: dict[str, float]) -> dict[str, float]:
-    """p values corrected for their number by Holm's step-down method (1979): none below its predecessor, 1 at most."""
-    adjusted = {}
-    highest = 0.0
-    for place, name in enumerate(sorted(values, key=values.__getitem__)):
-        highest = max(highest, min(1.0, (len(values) - place) * values[name]))
-        adjusted[name] = highest
-    return adjusted
-
-
-def row_error(metric: str, value: float, rows: int) -> float | None:
-    """Standard error of a metric by the choice of so many rows; None where it has no simple formula.
-
-    It is binomial for accuracy, and for F1 as if that were an accuracy. For a correlation r, Matthews' included, it is
-    (1 − r²)/√(rows − 1), the usual form for many rows.
-    """
-    if metric in ("accuracy", "f1"):
-        share = min(max(value, 0.0), 1.0)
-        return math.sqrt(share * (1 - share) / rows)
-    if metric in ("matthews_correlation", "pearson", "spearman"):
-        return (1 - value**2) / math.sqrt(max(rows - 1, 1))
-    return None
+from .rows import Row, Run, reported
+from .statistics import (
+    deviation,
+    gain,
+    holm,
+    mean_of_all,
+    mean_of_known,
+    median,
+    paired_statistics,
+    ratio,
+    row_error,
+    verdict,
+)
+from .tuning import Tuning, tune
 
 
 def _row_error_of(rows: Sequence[Row]) -> float | None:
@@ -101,7 +30,7 @@ def _row_error_of(rows: Sequence[Row]) -> float | None:
     first = rows[0]
     if not first["rows"]:
         return None
-    return row_error(first["metric"], _mean(row["value"] for row in rows), first["rows"])
+    return row_error(first["metric"], mean_of_known(row["value"] for row in rows), first["rows"])
 
 
 def _standard_errors(rows: Sequence[Row]) -> list[float]:
@@ -130,66 +59,13 @@ def learned(rows: Iterable[Row], guess: float | None = None) -> bool | None:
     to_beat = best_guess([guess, *(row["chance"] for row in known)], bool(up))
     if to_beat is None:
         return None
-    advantage = _gain(statistics.fmean(row["value"] for row in known) - to_beat, up)
+    advantage = gain(statistics.fmean(row["value"] for row in known) - to_beat, up)
     errors = _standard_errors(known)
     if errors:
         return advantage > 3 * max(errors)
     if advantage > 0:
         return None
     return False
-
-
-def verdict(result: dict[str, object], margin: float | None, seeds: int, baseline_learned: bool | None) -> str:
-    """What paired statistics prove: that the baseline has not learned, non-inferiority, or nothing.
-
-    Nothing is proven while a seed is missing or has failed, since its loss is unknown, nor where it is unknown whether
-    the baseline has learned.
-    """
-    if baseline_learned is False:
-        return NOT_LEARNED
-    if baseline_learned is None or margin is None:
-        return "undecided"
-    complete = result["pairs"] >= MIN_PAIRS and result["pairs"] == seeds
-    if complete and result["p_non_inferiority"] < MAX_P:
-        return f"{NON_INFERIOR} (margin {margin:g})"
-    return "undecided"
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are known; None where none is."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return statistics.fmean(known)
-
-
-def _mean_of_all(values: Iterable[float | None]) -> float | None:
-    """The mean; None where one of the values is None: it was infinite, or not measured."""
-    values = list(values)
-    if None in values:
-        return None
-    return _mean(values)
-
-
-def _deviation(values: Sequence[float]) -> float | None:
-    """The standard deviation; None of fewer than two values."""
-    if len(values) < 2:
-        return None
-    return statistics.stdev(values)
-
-
-def _median(values: Sequence[float]) -> float | None:
-    """The median; None of no values."""
-    if not values:
-        return None
-    return statistics.median(values)
-
-
-def _ratio(size: int | None, base: int | None) -> float | None:
-    """size / base; None where one of them is unknown."""
-    if not size or not base:
-        return None
-    return size / base
 
 
 def failure_rate(grid: Grid, finished: list[Row], failed: int) -> float | None:
@@ -334,14 +210,14 @@ def _branch_cell(grid: Grid, shape: str, cells: Cells, up: bool | None) -> dict[
     return {
         "shape": shape,
         "n": len(values),
-        "mean": _mean(values),
+        "mean": mean_of_known(values),
         "values": {str(seed): row["value"] for seed, row in cells.finished[shape].items()},
-        "sd": _deviation(values),
+        "sd": deviation(values),
         "failed": cells.failed[shape],
         "tokens": _first(rows, "tokens"),
         "training_flops": _first(rows, "training_flops"),
-        "tokens_per_parameter": _mean(row["tokens_per_parameter"] for row in rows),
-        "seconds": _mean(row["seconds"] for row in rows),
+        "tokens_per_parameter": mean_of_known(row["tokens_per_parameter"] for row in rows),
+        "seconds": mean_of_known(row["seconds"] for row in rows),
         **_against_baseline(grid, shape, cells.finished, up),
     }
 
@@ -399,17 +275,17 @@ def _cell(grid: Grid, shape: str, cells: Cells, tuning: Tuning, up: bool | None)
         "tuning_lead": choice.lead,
         "tuning_spread": choice.spread,
         "n": len(values),
-        "mean": _mean(values),
-        "sd": _deviation(values),
-        "median": _median(values),
+        "mean": mean_of_known(values),
+        "sd": deviation(values),
+        "median": median(values),
         "failure_rate": failure_rate(grid, rows, len(cells.failed[shape])),
         **result,
         "parameters": size,
-        "parameters_over_baseline": _ratio(size, _first(base, "parameters")),
-        "seconds": _mean(row["seconds"] for row in rows),
-        "kappa_start": _mean_of_all(row["kappa_start"] for row in rows),
-        "kappa_end": _mean_of_all(row["kappa_end"] for row in rows),
-        "chance": _mean(row["chance"] for row in rows),
+        "parameters_over_baseline": ratio(size, _first(base, "parameters")),
+        "seconds": mean_of_known(row["seconds"] for row in rows),
+        "kappa_start": mean_of_all(row["kappa_start"] for row in rows),
+        "kappa_end": mean_of_all(row["kappa_end"] for row in rows),
+        "chance": mean_of_known(row["chance"] for row in rows),
         "learned": learned(rows, guess),
         "verdict": conclusion,
         "notes": _notes(tuning, shape, cells.failed[shape]),
@@ -437,137 +313,3 @@ def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
     failed = {run: row for run, row in rows.items() if row["status"] == "failed"}
     summary["failed"] = [{**run._asdict(), "error": row["error"]} for run, row in failed.items()]
     return summary
-
-
-SHOWN = {  # what of a shape is in the table: heading and format
-    "learning_rate": ("rate", "g"),
-    "n": ("n", "d"),
-    "mean": ("mean", ".4f"),
-    "sd": ("± sd", ".4f"),
-    "median": ("median", ".4f"),
-    "failure_rate": ("failed", ".0%"),
-    "difference": ("difference", "+.4f"),
-    "interval": ("95 % interval", "+.4f"),
-    "p": ("p", ".3g"),
-    "p_non_inferiority": ("p non-inferior", ".3g"),
-    "parameters": ("parameters", ",d"),
-    "parameters_over_baseline": ("of base", ".0%"),
-    "seconds": ("seconds", ".1f"),
-}
-
-
-def _text(value: object, form: str) -> str:
-    """A number, or the numbers of a list, by a format; a dash for None."""
-    if value is None:
-        return "–"
-    if isinstance(value, list):
-        return " ".join(format(number, form) for number in value)
-    return format(value, form)
-
-
-def contrast_line(contrast: dict[str, object]) -> str:
-    """One contrast in words."""
-    parts = {"difference": "+.4f", "interval": "+.4f", "pairs": "d", "p": ".3g", "p_corrected": ".3g"}
-    text = {name: _text(contrast[name], form) for name, form in parts.items()}
-    line = f"{contrast['shape']} − {contrast['minus']}: {text['difference']}, 95 % interval {text['interval']}, "
-    line += f"{text['pairs']} pairs, p {text['p']}, corrected {text['p_corrected']}"
-    if contrast["row_error"] is not None:
-        line += f"; standard error by the choice of rows at most {contrast['row_error']:.4f}"
-    return line
-
-
-def reading_table(contrast: dict[str, object], readings: list[dict[str, object]]) -> Table:
-    """A pair's difference at the cost of each branch, a column for each thing that is equal."""
-    pair = [contrast["shape"], contrast["minus"]]
-    own = [reading for reading in readings if [reading["shape"], reading["minus"]] == pair]
-    caption = "difference with its 95 % interval, ± error of the interpolation"
-    table = Table(title=" − ".join(pair), caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("tokens", justify="right")
-    for way in WAYS:
-        table.add_column(f"equal {way}", justify="right")
-    for branch in dict.fromkeys(reading["branch"] for reading in own):
-        at_branch = [reading for reading in own if reading["branch"] == branch]
-        table.add_row(f"{branch:,}", *map(_reading, at_branch))
-    return table
-
-
-def _reading(reading: dict[str, object]) -> str:
-    """One difference of `readings` in a cell of a table."""
-    if reading["difference"] is None:
-        return "–"
-    text = f"{reading['difference']:+.4f} ({_text(reading['interval'], '+.4f')})"
-    if reading["interpolation_error"]:
-        text += f" ± {reading['interpolation_error']:.4f}"
-    return text
-
-
-def choice_line(cell: dict[str, object]) -> str:
-    """How clear a cell's best learning rate is."""
-    line = f"{cell['shape']}: learning rate {cell['learning_rate']:g} leads by {cell['tuning_lead']:.4f}"
-    if cell["tuning_spread"] is None:
-        return f"{line}, one tuning seed"
-    return f"{line}, the tuning seeds differ by {cell['tuning_spread']:.4f}"
-
-
-def curve_table(curves: list[dict[str, object]]) -> Table:
-    """Mean ± sd of each shape at each budget."""
-    table = Table(caption="mean ± sd by tokens", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("shape")
-    for curve in curves:
-        table.add_column(f"{curve['branch']:,}", justify="right")
-    for cells in zip(*(curve["shapes"] for curve in curves)):
-        values = [f"{_text(cell['mean'], '.4f')} ± {_text(cell['sd'], '.4f')}" for cell in cells]
-        table.add_row(cells[0]["shape"], *values)
-    return table
-
-
-def _metric_text(metric: str | None, higher_is_better: bool | None) -> str:
-    """A metric in words, with the direction where it is known."""
-    if metric is None:
-        metric = "no metric yet"
-    if higher_is_better is None:
-        return metric
-    if higher_is_better:
-        return f"{metric}, higher is better"
-    return f"{metric}, lower is better"
-
-
-def shape_table(summary: dict[str, object]) -> Table:
-    """What SHOWN says of each shape, and the verdict."""
-    metric = _metric_text(summary["metric"], summary["higher_is_better"])
-    caption = f"{metric}; difference from {summary['baseline']} over the same seeds"
-    table = Table(caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("shape")
-    for heading, _ in SHOWN.values():
-        table.add_column(heading, justify="right")
-    table.add_column("verdict")
-    for row in summary["shapes"]:
-        cells = [_text(row[name], form) for name, (_, form) in SHOWN.items()]
-        table.add_row(row["shape"], *cells, row["verdict"])
-    return table
-
-
-def show(summary: dict[str, object]) -> None:
-    """Prints a summary: a table and notes for people, the document on the last line for programs."""
-    width = 160
-    if sys.stdout.isatty():
-        width = None  # the terminal's own
-    console = Console(width=width, markup=False, highlight=False)
-    console.print(shape_table(summary))
-    for row in summary["shapes"]:
-        if row["tuning_lead"] is not None:
-            console.print(choice_line(row), soft_wrap=True)
-        for note in row["notes"]:
-            console.print(f"{row['shape']}: {note}", soft_wrap=True)
-    if summary["curves"]:
-        console.print(curve_table(summary["curves"]))
-    if summary["readings"]:
-        for contrast in summary["contrasts"]:
-            console.print(reading_table(contrast, summary["readings"]))
-    for contrast in summary["contrasts"]:
-        console.print(contrast_line(contrast), soft_wrap=True)
-    if summary["unsound_tuning"]:
-        console.print(f"the tuning is unsound: {summary['unsound_tuning']}", soft_wrap=True)
-    if summary["failed"]:
-        console.print(f"failed runs: {len(summary['failed'])}, see results.csv; the same command tries them again")
-    print(json.dumps(summary, allow_nan=False), flush=True)

@@ -1,0 +1,398 @@
+"""A law of shape: recovered where there is one, not found where there is none, refused where nothing was measured."""
+
+import json
+import math
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from command import leaner
+from modeling_leaner.training.experiments import law as fitting
+from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.rows import reported, typed_row, write_rows
+from training_data import write_shape
+
+from modeling_leaner.planning import advice, laws, tables
+from modeling_leaner.planning.memory import StepSetting
+from modeling_leaner.planning.solver import cost_of
+from modeling_leaner.shapes import load_config
+
+
+# layers, heads, width, MLP width; head size × heads is the width in all
+SHAPES = {
+    "deep": (8, 3, 96, 384),
+    "many": (8, 6, 96, 384),
+    "shallow": (4, 3, 96, 384),
+    "lean": (4, 6, 96, 384),
+    "quarter": (8, 3, 96, 96),
+    "half": (8, 3, 96, 192),
+    "narrow": (12, 4, 64, 256),
+}
+BUDGETS = (1_000_000, 3_000_000, 6_000_000, 12_000_000)
+
+
+def sizes(shape):
+    layers, heads, width, mlp = SHAPES[shape]
+    parameters = layers * (4 * width**2 + 2 * width * mlp)
+    head_dim = width // heads
+    return {
+        "layers": layers, "heads": heads, "width": width, "mlp": mlp, "head_dim": head_dim, "parameters": parameters
+    }  # fmt: skip
+
+
+def by_layers(shape, tokens):
+    """More layers lower the floor and raise what is to be learned first: deep and shallow cross."""
+    share = SHAPES[shape][0] / 8
+    return 3.5 * share**-0.05 + 1.7 * share**0.2 * (tokens / 1e6) ** -0.5
+
+
+CROSSING = 1e6 * ((3.5 * (0.5**-0.05 - 1)) / (1.7 * (1 - 0.5**0.2))) ** (-1 / 0.5)  # of shallow and deep
+
+
+def by_tokens(shape, tokens):
+    return 3.5 + 1.7 * (tokens / 1e6) ** -0.5
+
+
+def made_up(quality, shapes=SHAPES, budgets=BUDGETS, seeds=5, noise=0.01):
+    """Rows of a quality with noise, half of it shared by the runs of a seed."""
+    chance = random.Random(3)
+    points = []
+    for seed in range(seeds):
+        shared = chance.gauss(0, noise / 2)
+        for shape in shapes:
+            own = chance.gauss(0, noise / 2)
+            for tokens in budgets:
+                value = quality(shape, tokens) + shared + own + chance.gauss(0, noise / 4)
+                points.append(fitting.Point(shape, seed, tokens, value))
+    return fitting.Data(points, {shape: sizes(shape) for shape in SHAPES}, "loss", False, 0, "gpt")
+
+
+class Nowhere:
+    """What `fit_law` asks of a grid."""
+
+    output_dir = "grids/made-up"
+
+    def path(self, name):
+        return Path(self.output_dir) / name
+
+
+@pytest.fixture(autouse=True)
+def fewer_refits(monkeypatch):
+    monkeypatch.setattr(fitting, "REFITS", 60)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return fitting.fit_law(Nowhere(), made_up(by_layers))
+
+
+def test_a_known_law_is_recovered(found):
+    """Its terms where they belong, its exponents within their intervals, which are neither empty nor endless."""
+    assert found["found"] and found["form"] == {"floor": ("layers",), "scale": ("layers",)}
+    for name, truth in {"exponent": 0.5, "floor by layers": -0.05, "scale by layers": 0.2}.items():
+        low, high = found["parameters"][name]["interval"]
+        assert low <= truth <= high, name
+        assert 0 < high - low < 0.3 * abs(truth), name
+    assert found["error"]["law"] < 0.5 * found["error"]["tokens_only"] and found["error"]["interval"][1] < 0
+    assert found["without_effect"] == ["heads", "width", "mlp"]
+    assert found["sentence"].startswith("a law of layers: ")
+
+
+def test_terms_that_follow_from_others_are_named(found):
+    assert found["not_fitted"] == [
+        {"term": "head_dim", "reason": "follows from heads, width"},
+        {"term": "parameters", "reason": "follows from layers, heads, width, mlp"},
+    ]
+    kept, others = fitting.independent({shape: sizes(shape) for shape in SHAPES}, ["deep", "many", "shallow", "lean"])
+    assert kept == ["layers", "heads"]
+    assert others == {"width": [], "mlp": [], "head_dim": ["heads"], "parameters": ["layers"]}
+    kept, _ = fitting.independent({shape: sizes(shape) for shape in SHAPES}, ["deep", "lean"])
+    assert kept == ["layers"]  # heads changed with them
+
+
+def test_crossings(found):
+    """Deep and shallow cross within the interval; shapes that differ in nothing that counts do not."""
+    crossings = {frozenset((each["ahead_below"], each["other"])): each for each in found["crossings"]}
+    assert len(crossings) == len(SHAPES) * (len(SHAPES) - 1) / 2
+    each = crossings[frozenset(("deep", "shallow"))]
+    low, high = each["interval"]
+    assert (each["ahead_below"], each["ahead_above"]) == ("shallow", "deep")
+    assert low < CROSSING < high and BUDGETS[0] < low < each["tokens"] < high < BUDGETS[-1] and high < 1.5 * low
+    per_parameter = each["tokens"] / sizes("shallow")["parameters"]
+    assert each["tokens_per_parameter"] == pytest.approx(per_parameter)
+    assert f"{per_parameter:.2g} a parameter of shallow" in each["sentence"]
+    none = crossings[frozenset(("deep", "half"))]
+    assert none["tokens"] is None and fitting.NO_CROSSING in none["sentence"]
+
+
+def test_a_limit_beyond_the_fit_is_none():
+    """Two curves that cross just before the last budget: the upper limit is not known."""
+
+    def late(shape, tokens):
+        share = SHAPES[shape][0] / 8
+        return 3.5 * share**-0.02 + 1.7 * share**0.15 * (tokens / 1e6) ** -0.5
+
+    document = fitting.fit_law(Nowhere(), made_up(late, noise=0.02))
+    law = laws.law_of(document)
+    place = math.exp(float(fitting.crossing_tokens(law, sizes("shallow"), sizes("deep"), law.parameters)))
+    assert 3e6 < place < 12e6
+    each = next(each for each in document["crossings"] if {each["ahead_below"], each["other"]} == {"shallow", "deep"})
+    assert each["interval"][1] is None and "beyond the fit" in each["sentence"]
+
+
+def test_no_law_without_an_effect_of_shape():
+    document = fitting.fit_law(Nowhere(), made_up(by_tokens))
+    assert not document["found"] and document["crossings"] == []
+    assert document["form"] == {"floor": (), "scale": ()}
+    errors = document["error"]
+    assert document["sentence"].startswith("no law of shape found: ")
+    assert f"{errors['law']:.4f}" in document["sentence"] and f"{errors['tokens_only']:.4f}" in document["sentence"]
+    low, high = document["parameters"]["exponent"]["interval"]
+    assert low < 0.5 < high
+
+
+def test_differences_that_sizes_do_not_explain_are_no_law():
+    """Each shape is off by a number of its own: any form fits some of it, none predicts a shape that was left out."""
+    offset = dict(zip(SHAPES, (0.05, -0.05, -0.06, 0.06, -0.05, 0.05, 0.0)))
+
+    def odd(shape, tokens):
+        return by_tokens(shape, tokens) + offset[shape]
+
+    assert not fitting.fit_law(Nowhere(), made_up(odd))["found"]
+
+
+def test_a_shape_that_is_left_out_does_not_count():
+    """Whatever its runs are, what is predicted of it is the same."""
+    data = made_up(by_layers, [name for name in SHAPES if name not in ("quarter", "half")], seeds=2)
+    points = [each if each.shape != "deep" else replace(each, quality=each.quality + 1) for each in data.points]
+    pairs = []
+    for own in (data.points, points):
+        fitter = fitting.Fitter(replace(data, points=own))
+        fitter.noise = 0.01
+        pairs.append(next(held for held in fitting.leave_one_out(fitter) if held.shape == "deep"))
+    assert pairs[0].form == pairs[1].form
+    assert pairs[0].law.tolist() == pairs[1].law.tolist()
+    assert pairs[0].tokens_only.tolist() == pairs[1].tokens_only.tolist()
+
+
+def test_the_criterion():
+    """A term, and an interval of the difference that lies below 0; a mean below 0 is not enough."""
+    form = fitting.Form(("layers",))
+    assert fitting.is_found(form, {"difference": -0.01, "interval": (-0.03, -0.001)})
+    assert not fitting.is_found(form, {"difference": -0.01, "interval": (-0.03, 0.001)})
+    assert not fitting.is_found(form, {"difference": 0.01, "interval": (0.001, 0.03)})
+    assert not fitting.is_found(fitting.Form(), {"difference": -0.01, "interval": (-0.03, -0.001)})
+
+
+def test_errors_by_hand():
+    """Mean errors over shapes of what was predicted of them; no spread where all shapes and seeds agree."""
+    data = made_up(lambda shape, tokens: 4.0, ["deep", "many"], seeds=2, noise=0)
+    law, curve = np.full(4, 4.1), np.full(4, 3.7)
+    held = [fitting.Held(shape, list(BUDGETS), law, curve, fitting.Form()) for shape in data.shapes]
+    errors = fitting.errors_of(held, data)
+    assert (errors["law"], errors["tokens_only"]) == (pytest.approx(0.1), pytest.approx(0.3))
+    assert errors["interval"] == pytest.approx((-0.2, -0.2))
+    held[1] = replace(held[1], law=np.full(4, 3.5))
+    low, high = fitting.errors_of(held, data)["interval"]
+    assert (low, high) == pytest.approx((-0.2, 0.2))  # the draws of one of the two shapes twice
+
+
+def test_the_plan_says_nothing_where_the_interval_includes_0(found):
+    law = replace(laws.law_of(found), family="gpt")
+    configs = {name: load_config(f"gpt/{name}") for name in ("mini", "shallow-mini")}
+    case = advice.Case(configs["shallow-mini"], 32, configs["mini"])
+    verdict = advice.judge_law(law, case)
+    assert verdict.agrees is False and verdict.margin.startswith("+")
+    turned = law.replicates.copy()
+    turned[:, 3] *= -1  # more layers raise the floor
+    unsure = replace(law, replicates=np.concatenate([law.replicates, turned]))
+    assert advice.judge_law(unsure, case) == advice.Verdict(None, verdict.margin)
+    assert advice.judge_law(law, advice.Case(configs["mini"], 32, configs["shallow-mini"])).agrees is True
+
+
+def test_one_failed_run_moves_little(found):
+    """A run that hardly left the start: 60 times the noise off."""
+    data = made_up(by_layers)
+    stray = fitting.Point("deep", 0, BUDGETS[-1], 5.5)
+    points = [point for point in data.points if (point.shape, point.seed, point.tokens) != ("deep", 0, BUDGETS[-1])]
+    fitter = fitting.Fitter(data)
+    form = fitting.Form(("layers",), ("layers",))
+    clean = fitting.fit_from_tokens(fitter, form, data.points)
+    moved = fitting.fit_from_tokens(fitter, form, [*points, stray])
+    assert abs(moved[3] - clean[3]) < 0.005 and abs(moved[4] - clean[4]) < 0.02
+
+
+def test_seeds_that_differ_more_give_wider_intervals(found):
+    wide = fitting.fit_law(Nowhere(), made_up(by_layers, noise=0.03))
+    for name in ("floor by layers", "scale by layers"):
+        spans = []
+        for document in (found, wide):
+            low, high = document["parameters"][name]["interval"]
+            spans.append(high - low)
+        assert spans[1] > 1.5 * spans[0]
+
+
+def test_widening_for_few_seeds():
+    """t(0.975, 4) / 1.96 × √(5/4), by hand."""
+    assert fitting.widening(made_up(by_tokens)) == pytest.approx(2.7764 / 1.95996 * math.sqrt(1.25), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes, tokens, said",
+    [
+        ({"layers": 16}, 3e6, "layers: expected 4 to 12, where the law was fitted, got 16"),
+        ({"heads": 12, "head_dim": 8}, 3e6, "heads: expected 3 to 6, where the law was fitted, got 12"),
+        ({"width": 128}, 3e6, "width: expected 64 to 96, where the law was fitted, got 128"),
+        ({"mlp": 512}, 3e6, "mlp: expected 96 to 384, where the law was fitted, got 512"),
+        ({}, 2e7, "tokens: expected 1,000,000 to 12,000,000, where the law was fitted, got 20,000,000"),
+        ({"head_dim": 64}, 3e6, "head_dim: expected 25.6 to 40 with such heads, width, as in the shapes of the fit"),
+    ],
+)
+def test_outside_its_range_it_refuses(found, changes, tokens, said):
+    law = laws.law_of(json.loads(json.dumps(found)))
+    with pytest.raises(laws.OutOfRange) as refusal:
+        law.predict({**sizes("deep"), **changes}, tokens)
+    assert str(refusal.value).startswith(said) and "\n" not in str(refusal.value)
+    value, (low, high) = law.predict(sizes("deep"), 12e6)
+    assert low < value < high and value == pytest.approx(by_layers("deep", 12e6), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "shapes, budgets", [(["deep", "many", "lean"], BUDGETS), (list(SHAPES), BUDGETS[:2]), (["deep"], BUDGETS)]
+)
+def test_too_few_cells(shapes, budgets):
+    with pytest.raises(GridError) as refusal:
+        fitting.fit_law(Nowhere(), made_up(by_layers, shapes, budgets))
+    have = f"got {len(shapes) * len(budgets)} finished cells of {len(shapes)} shapes and {len(budgets)} budgets"
+    assert str(refusal.value).endswith(have) and "\n" not in str(refusal.value)
+
+
+def test_fewer_cells_than_parameters():
+    """Shapes and budgets are enough, but most shapes have a single budget."""
+    data = made_up(by_layers)
+    kept = [point for point in data.points if point.tokens == BUDGETS[0] or point.shape == "deep"]
+    ten = fitting.Data([point for point in kept if point.shape != "narrow"], data.sizes, "loss", False, 0, "gpt")
+    assert ten.cells == 9
+    fitting.check_enough(ten, ["layers"] * 6, "rows")
+    with pytest.raises(GridError, match="10 cells, as many as parameters, or more, got 9 finished cells"):
+        fitting.check_enough(ten, ["layers"] * 7, "rows")
+
+
+# From rows to the plan
+
+
+@pytest.fixture
+def grid(tmp_path, monkeypatch):
+    """Shapes with four branches in a folder of grids, whose rows are made up by `fill`."""
+    monkeypatch.chdir(tmp_path)
+    for name in SHAPES:
+        layers, heads, width, mlp = SHAPES[name]
+        changes = {"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": width}
+        changes |= {"intermediate_size": mlp, "head_dim": width // heads, "num_key_value_heads": heads}
+        Path(write_shape("gpt", tmp_path, **changes)).rename(f"{name}.json")
+    overrides = {"max_length": 32, "max_steps": 640, "warmup_steps": 2, "lr_scheduler_type": "warmup_stable_decay"}
+    values = {"recipe": "enwik8-text-causal", "shapes": [f"{name}.json" for name in SHAPES], "baseline": "deep.json"}
+    values |= {"seeds": [0, 1, 2, 3, 4], "learning_rates": [1e-3], "branches": list(BUDGETS), "overrides": overrides}
+    values |= {"output_dir": "model_cards/grids/made-up"}
+    Path("my.yaml").write_text(yaml.safe_dump(values))
+    return load_grid(Path("my.yaml"))
+
+
+def fill(grid, data, up=False):
+    """results.csv with the points of `made_up`, one of them failed."""
+    grid.path("").mkdir(parents=True)
+    rows = []
+    for place, point in enumerate(data.points):
+        run = reported(grid, f"{point.shape}.json", point.seed, 1e-3, point.tokens)
+        cells = {**run._asdict(), "status": "finished", "metric": "loss", "value": point.quality}
+        cells |= {"higher_is_better": 0, "tokens": point.tokens}
+        if up:
+            cells |= {"metric": "accuracy", "value": 1 - point.quality, "higher_is_better": 1}
+        if place == 7:
+            cells = {**run._asdict(), "status": "failed"}
+        rows.append(typed_row(cells))
+    with grid.path("results.csv").open("w") as file:
+        write_rows(rows, file)
+
+
+def test_rows_are_read(grid):
+    """Each finished branch with its tokens; accuracy as 1 − accuracy; failed ones are counted."""
+    data = made_up(by_tokens)
+    fill(grid, data)
+    read = fitting.read_data(grid)
+    assert len(read.points) == len(data.points) - 1 and read.failed == 1 and read.quality == "loss"
+    expected = {(f"{each.shape}.json", each.seed, each.tokens): each.quality for each in data.points}
+    assert all(expected[point.shape, point.seed, point.tokens] == point.quality for point in read.points)
+    grid.path("results.csv").unlink()
+    grid.path("").rmdir()
+    fill(grid, data, up=True)
+    read = fitting.read_data(grid)
+    assert read.quality == "1 − accuracy"
+    assert read.points[0].quality == pytest.approx(data.points[0].quality)
+
+
+def test_a_law_is_a_source_of_the_plan_where_it_reaches(grid, capsys):
+    fill(grid, made_up(by_layers))
+    advice.laws_of.cache_clear()
+    before = tables.plan_text([candidate("lean")], StepSetting(8, 32), candidate("deep", None), verdicts=True)
+    leaner("law", "my.yaml")
+    said = capsys.readouterr().err
+    assert "a law of layers: " in said and "head_dim: not fitted, follows from heads, width" in said
+    assert grid.path("law.png").read_bytes().startswith(b"\x89PNG")
+    document = json.loads(grid.path("law.json").read_text())
+    assert document["found"] and document["failed"] == 1
+
+    advice.laws_of.cache_clear()
+    start = load_config("deep.json")
+    verdict = advice.advise(load_config("lean.json"), 32, start)["law"]
+    difference = by_layers("lean", 12e6) - by_layers("deep", 12e6)
+    assert verdict.agrees is False and float(verdict.margin) == pytest.approx(difference, abs=0.01) and difference > 0
+    assert advice.advise(load_config("narrow.json"), 32, start)["law"].agrees is True
+    assert advice.advise(load_config("many.json"), 32, start)["law"].agrees is None  # heads have no effect
+    outside = load_config("deep.json")
+    outside.num_hidden_layers = 24
+    assert "law" not in advice.advise(outside, 32, start) and "law" not in advice.advise(start, 32)
+    assert "law" not in advice.advise(load_config("bert/mini"), 32, load_config("bert/mini"))
+
+    text = tables.plan_text([candidate("lean")], StepSetting(8, 32), candidate("deep", None), verdicts=True)
+    assert re.search("^law +loss after 12M .*7 shapes, +the law of made-up", text, flags=re.MULTILINE)
+    assert f"loss {verdict.margin[1:]} above the start's after 12M tokens" in " ".join(text.split())
+    document = tables.plan_document([candidate("lean")], StepSetting(8, 32), candidate("deep", None))
+    assert document["sources"]["law"]["reference"].startswith("the law of made-up, fitted here")
+
+    Path("model_cards/grids/made-up/law.json").unlink()
+    advice.laws_of.cache_clear()
+    after = tables.plan_text([candidate("lean")], StepSetting(8, 32), candidate("deep", None), verdicts=True)
+    assert after == before and "fitted here" not in after
+
+
+def candidate(name, start="deep"):
+    if start is not None:
+        start = load_config(f"{start}.json")
+    return cost_of(load_config(f"{name}.json"), StepSetting(8, 32), start)
+
+
+def test_without_a_law_the_plan_says_nothing_of_it(grid):
+    fill(grid, made_up(by_tokens))
+    document = fitting.law(Path("my.yaml"))
+    assert not document["found"]
+    advice.laws_of.cache_clear()
+    assert "law" not in advice.advise(load_config("lean.json"), 32, load_config("deep.json"))
+    assert set(advice.all_sources()) == set(advice.SOURCES)
+    grid.path("law.json").write_text("{}")
+    advice.laws_of.cache_clear()
+    with pytest.raises(ValueError, match="law.json: KeyError 'found'; leaner law writes it"):
+        advice.all_sources()
+    advice.laws_of.cache_clear()
+
+
+def test_a_grid_without_branches_is_refused(tmp_path, monkeypatch):
+    values = {"recipe": "enwik8-text-causal", "shapes": ["gpt/mini"], "baseline": "gpt/mini", "seeds": [1]}
+    file = tmp_path / "short.yaml"
+    file.write_text(yaml.safe_dump({**values, "learning_rates": [1e-3]}))
+    with pytest.raises(SystemExit, match="leaner law: .*branches: missing, expected several budgets of each shape"):
+        leaner("law", file)

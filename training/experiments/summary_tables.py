@@ -1,0 +1,143 @@
+"""A grid's summary in print: tables and notes for people, the document on the last line for programs."""
+
+import json
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from .curves import WAYS
+
+
+SHOWN = {  # what of a shape is in the table: heading and format
+    "learning_rate": ("rate", "g"),
+    "n": ("n", "d"),
+    "mean": ("mean", ".4f"),
+    "sd": ("± sd", ".4f"),
+    "median": ("median", ".4f"),
+    "failure_rate": ("failed", ".0%"),
+    "difference": ("difference", "+.4f"),
+    "interval": ("95 % interval", "+.4f"),
+    "p": ("p", ".3g"),
+    "p_non_inferiority": ("p non-inferior", ".3g"),
+    "parameters": ("parameters", ",d"),
+    "parameters_over_baseline": ("of base", ".0%"),
+    "seconds": ("seconds", ".1f"),
+}
+
+
+def _text(value: object, form: str) -> str:
+    """A number, or the numbers of a list, by a format; a dash for None."""
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return " ".join(format(number, form) for number in value)
+    return format(value, form)
+
+
+def contrast_line(contrast: dict[str, object]) -> str:
+    """One contrast in words."""
+    parts = {"difference": "+.4f", "interval": "+.4f", "pairs": "d", "p": ".3g", "p_corrected": ".3g"}
+    text = {name: _text(contrast[name], form) for name, form in parts.items()}
+    line = f"{contrast['shape']} − {contrast['minus']}: {text['difference']}, 95 % interval {text['interval']}, "
+    line += f"{text['pairs']} pairs, p {text['p']}, corrected {text['p_corrected']}"
+    if contrast["row_error"] is not None:
+        line += f"; standard error by the choice of rows at most {contrast['row_error']:.4f}"
+    return line
+
+
+def reading_table(contrast: dict[str, object], readings: list[dict[str, object]]) -> Table:
+    """A pair's difference at the cost of each branch, a column for each thing that is equal."""
+    pair = [contrast["shape"], contrast["minus"]]
+    own = [reading for reading in readings if [reading["shape"], reading["minus"]] == pair]
+    caption = "difference with its 95 % interval, ± error of the interpolation"
+    table = Table(title=" − ".join(pair), caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("tokens", justify="right")
+    for way in WAYS:
+        table.add_column(f"equal {way}", justify="right")
+    for branch in dict.fromkeys(reading["branch"] for reading in own):
+        at_branch = [reading for reading in own if reading["branch"] == branch]
+        table.add_row(f"{branch:,}", *map(_reading, at_branch))
+    return table
+
+
+def _reading(reading: dict[str, object]) -> str:
+    """One difference of `readings` in a cell of a table."""
+    if reading["difference"] is None:
+        return "–"
+    text = f"{reading['difference']:+.4f} ({_text(reading['interval'], '+.4f')})"
+    if reading["interpolation_error"]:
+        text += f" ± {reading['interpolation_error']:.4f}"
+    return text
+
+
+def choice_line(cell: dict[str, object]) -> str:
+    """How clear a cell's best learning rate is."""
+    line = f"{cell['shape']}: learning rate {cell['learning_rate']:g} leads by {cell['tuning_lead']:.4f}"
+    if cell["tuning_spread"] is None:
+        return f"{line}, one tuning seed"
+    return f"{line}, the tuning seeds differ by {cell['tuning_spread']:.4f}"
+
+
+def curve_table(curves: list[dict[str, object]]) -> Table:
+    """Mean ± sd of each shape at each budget."""
+    table = Table(caption="mean ± sd by tokens", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("shape")
+    for curve in curves:
+        table.add_column(f"{curve['branch']:,}", justify="right")
+    for cells in zip(*(curve["shapes"] for curve in curves)):
+        values = [f"{_text(cell['mean'], '.4f')} ± {_text(cell['sd'], '.4f')}" for cell in cells]
+        table.add_row(cells[0]["shape"], *values)
+    return table
+
+
+def _metric_text(metric: str | None, higher_is_better: bool | None) -> str:
+    """A metric in words, with the direction where it is known."""
+    if metric is None:
+        metric = "no metric yet"
+    if higher_is_better is None:
+        return metric
+    if higher_is_better:
+        return f"{metric}, higher is better"
+    return f"{metric}, lower is better"
+
+
+def shape_table(summary: dict[str, object]) -> Table:
+    """What SHOWN says of each shape, and the verdict."""
+    metric = _metric_text(summary["metric"], summary["higher_is_better"])
+    caption = f"{metric}; difference from {summary['baseline']} over the same seeds"
+    table = Table(caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("shape")
+    for heading, _ in SHOWN.values():
+        table.add_column(heading, justify="right")
+    table.add_column("verdict")
+    for row in summary["shapes"]:
+        cells = [_text(row[name], form) for name, (_, form) in SHOWN.items()]
+        table.add_row(row["shape"], *cells, row["verdict"])
+    return table
+
+
+def show(summary: dict[str, object]) -> None:
+    """Prints a summary: a table and notes for people, the document on the last line for programs."""
+    width = 160
+    if sys.stdout.isatty():
+        width = None  # the terminal's own
+    console = Console(width=width, markup=False, highlight=False)
+    console.print(shape_table(summary))
+    for row in summary["shapes"]:
+        if row["tuning_lead"] is not None:
+            console.print(choice_line(row), soft_wrap=True)
+        for note in row["notes"]:
+            console.print(f"{row['shape']}: {note}", soft_wrap=True)
+    if summary["curves"]:
+        console.print(curve_table(summary["curves"]))
+    if summary["readings"]:
+        for contrast in summary["contrasts"]:
+            console.print(reading_table(contrast, summary["readings"]))
+    for contrast in summary["contrasts"]:
+        console.print(contrast_line(contrast), soft_wrap=True)
+    if summary["unsound_tuning"]:
+        console.print(f"the tuning is unsound: {summary['unsound_tuning']}", soft_wrap=True)
+    if summary["failed"]:
+        console.print(f"failed runs: {len(summary['failed'])}, see results.csv; the same command tries them again")
+    print(json.dumps(summary, allow_nan=False), flush=True)

@@ -1,0 +1,99 @@
+"""Checkpoints of a run on the disk: which there are, which are whole, and what is wrong with the others.
+
+A checkpoint counts only once its `complete.json` lists every file with its size, so that a half-written one is never
+continued from.
+"""
+
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+
+COMPLETE = "complete.json"
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a run, whole or not, the oldest first."""
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
+    numbered = [path for path, step in steps.items() if step.isdecimal()]
+    return sorted(numbered, key=lambda path: int(steps[path]))
+
+
+def damage(checkpoint: Path) -> str | None:
+    """The first file of a checkpoint that is not there in full, and why; None of a whole one."""
+    try:
+        listed = json.loads((checkpoint / COMPLETE).read_text())
+    except FileNotFoundError:
+        return f"{COMPLETE} is missing"
+    except (OSError, ValueError):
+        return f"{COMPLETE} is unreadable"
+    for name, size in listed.items():
+        path = checkpoint / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size:,} of {size:,} bytes"
+    return None
+
+
+def is_intact(path: Path) -> bool:
+    """Whether a file holds what its name promises; raises an error where it cannot be read at all."""
+    if path.suffix in (".pt", ".pth"):  # torch writes an archive with the sum of each tensor
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    if path.suffix == ".safetensors":
+        with safe_open(path, "pt") as tensors:
+            return len(tensors.keys()) > 0
+    if path.suffix == ".json":
+        return json.loads(path.read_text()) is not None
+    return True
+
+
+def unreadable(checkpoint: Path) -> str | None:
+    """The first file of a checkpoint that cannot be read: a damaged disk changes bytes, and no size."""
+    for path in sorted(checkpoint.iterdir()):
+        try:
+            intact = is_intact(path)
+        except (OSError, ValueError, zipfile.BadZipFile, SafetensorError):
+            intact = False
+        if not intact:
+            return f"{path.name} cannot be read"
+    return None
+
+
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints whose every file is there in full, the oldest first."""
+    return [path for path in checkpoints(folder) if damage(path) is None]
+
+
+def remove_partial_checkpoints(folder: Path) -> list[Path]:
+    """Deletes checkpoints that are not whole, so that nothing mistakes them for one; returns them."""
+    partial = sorted(set(folder.glob("checkpoint-*")) - set(whole_checkpoints(folder)))
+    for path in partial:
+        shutil.rmtree(path)
+    return partial
+
+
+def declare_whole(checkpoint: Path) -> None:
+    """Writes the list of a checkpoint's files, with which it counts from now on."""
+    sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir() if path.is_file()}
+    pending = checkpoint / (COMPLETE + ".tmp")
+    pending.write_text(json.dumps(sizes))
+    os.replace(pending, checkpoint / COMPLETE)
+
+
+def rotate(folder: Path, limit: int | None, kept_steps: Collection[int], best: str | None) -> None:
+    """Keeps the latest `limit` whole checkpoints (None: all), the best one and those of the steps; deletes others."""
+    if not limit:
+        return
+    kept = {f"checkpoint-{step}" for step in kept_steps}
+    whole = [path for path in whole_checkpoints(folder) if path.name not in kept]
+    for path in whole[:-limit]:
+        if best is None or Path(best).resolve() != path.resolve():
+            (path / COMPLETE).unlink()
+            shutil.rmtree(path)

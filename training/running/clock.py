@@ -1,0 +1,77 @@
+"""The time of a run: seconds since it began, and what its steps take."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import TrainerCallback
+
+
+SECONDS = "seconds.json"  # of a checkpoint: the run's age when it was written
+WARM_UP = 2  # steps that are not timed, of every start
+
+
+@dataclass
+class StepTimes:
+    """Sums over steps: their number and seconds, the input pipeline's part of these, and rows of all processes."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    data_seconds: float = 0.0
+    items: int = 0
+
+
+class Clock(TrainerCallback):
+    """Counts the seconds of a run, without those between a kill and its continuation, and times its steps."""
+
+    def __init__(self):
+        self.started = time.perf_counter()
+        self.seconds_before = 0.0  # of the run, until it was continued
+        self.first_step = 0
+        self.step_started = 0.0
+        self.data_seconds = 0.0  # of the present step, as items
+        self.items = 0
+        self.timed = StepTimes()
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.started = time.perf_counter()
+        self.first_step = state.global_step
+
+    def batches_are_ready(self, seconds: float, items: int) -> None:
+        """The batches of the step that comes next took so many seconds and have so many rows."""
+        self.data_seconds = seconds
+        self.items = items
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.step_started = time.perf_counter()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step - self.first_step <= WARM_UP:
+            return
+        self.timed.steps += 1
+        self.timed.seconds += time.perf_counter() - self.step_started + self.data_seconds
+        self.timed.data_seconds += self.data_seconds
+        self.timed.items += self.items
+
+    def seconds(self) -> float:
+        """Since the run began, without the time between a kill and its continuation."""
+        return self.seconds_before + time.perf_counter() - self.started
+
+    def throughput(self) -> dict[str, float | None]:
+        """Rows per second over the steps of this process, and the input pipeline's share of their time."""
+        if not self.timed.steps:
+            return {"items_per_second": None, "seconds_per_step": None, "input_pipeline_share": None}
+        return {
+            "items_per_second": self.timed.items / self.timed.seconds,
+            "seconds_per_step": self.timed.seconds / self.timed.steps,
+            "input_pipeline_share": self.timed.data_seconds / self.timed.seconds,
+        }
+
+    def save(self, checkpoint: Path) -> None:
+        """Writes the run's age into a checkpoint."""
+        (checkpoint / SECONDS).write_text(json.dumps(self.seconds()))
+
+    def load(self, checkpoint: Path) -> None:
+        """Goes on from the age that a checkpoint was written at."""
+        self.seconds_before = json.loads((checkpoint / SECONDS).read_text())

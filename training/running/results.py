@@ -1,0 +1,127 @@
+"""results.json of a finished run: its numbers, and what is needed to get them again."""
+
+import math
+
+from modeling_leaner.conditioning import head_condition_numbers
+from modeling_leaner.conversion import convert
+
+from ..data.sources import Rows
+from ..settings.arguments import RecipeArguments
+from ..tasks.base import evaluation_generators
+from .environment import environment, peak_memory_bytes
+from .loading import build_model
+from .preparation import PreparedRun, split_name
+from .trainer import LeanTrainer, scores
+
+
+CONDITION_ROWS = 8  # on which the conditioning is measured
+ANSWERS = ("labels", "start_positions", "end_positions")
+
+
+def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, float]) -> dict:
+    """results.json: the numbers of a finished run, and what is needed to get them again."""
+    arguments = run.arguments
+    task = run.task
+    state = trainer.state
+    architecture = type(trainer.model).__name__
+    seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_loss" in entry]
+    memory, kind = peak_memory_bytes()  # before a second model is built for the conditioning
+    rows_evaluated = 0
+    data_sha256 = None
+    chance = None
+    conditioning = None
+    if run.held_out is not None:
+        data_sha256 = run.held_out.sha256
+        rows_evaluated = trainer.rows_evaluated
+        if not arguments.streaming:
+            chance = chance_of(trainer, run.held_out.rows)
+            conditioning = condition(trainer, arguments)
+    return {
+        "task": task.name,
+        "dataset": arguments.dataset or "local files",
+        "dataset_config": arguments.dataset_config,
+        "split": split_name(arguments),
+        "rows": rows_evaluated,
+        "data_sha256": data_sha256,
+        "shape": arguments.shape,
+        "architecture": architecture,
+        "seed": arguments.seed,
+        "learning_rate": arguments.settings.get("learning_rate", RecipeArguments.learning_rate),
+        "main_metric": task.metric,
+        "higher_is_better": task.higher_is_better,
+        "metrics": scores(metrics),
+        "chance": chance,
+        "parameters": parameters_of(trainer),
+        "training_data": run.training_data,
+        "classes_never_seen": task.never_seen(run.train),
+        "condition": conditioning,
+        "recipe": arguments.settings,
+        "train": {
+            "steps": state.global_step,
+            "epochs": state.epoch,
+            "learning_rate": arguments.learning_rate,
+            "seconds": max(seconds, default=0.0),
+            "loss": last_entry(trainer, "loss").get("loss"),
+            "peak_memory_bytes": memory,
+            "peak_memory_kind": kind,
+            "processes": arguments.world_size,
+            **trainer.clock.throughput(),
+        },
+        "environment": environment(),
+    }
+
+
+def parameters_of(trainer: LeanTrainer) -> int:
+    """Parameters of the model; those of a bare one are counted, as it may have a pooling layer or not."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if trainer.task.head == "":
+        return model.num_parameters()
+    return model.config.count_parameters(type(model).__name__).total
+
+
+def last_entry(trainer: LeanTrainer, key: str) -> dict[str, float]:
+    """The latest entry of the log that has the key; empty where none has it."""
+    return next((entry for entry in reversed(trainer.state.log_history) if key in entry), {})
+
+
+def chance_of(trainer: LeanTrainer, rows: Rows) -> dict[str, object] | None:
+    """Name and value of a guess that reads no input; None where the task has none."""
+    guess = trainer.task.chance(trainer.train_dataset, rows)
+    if guess is None:
+        return None
+    name, value = guess
+    return {"name": name, "value": value}
+
+
+def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, object] | None:
+    """κ of each layer's concatenated head outputs on the first held-out rows, before and after the training.
+
+    None where it cannot be measured: of sharded weights, or where memory does not suffice for a second model.
+    """
+    if trainer.is_fsdp_enabled:
+        return None
+    task = trainer.task
+    rows = trainer.eval_dataset
+    places = range(min(CONDITION_ROWS, len(rows)))
+    batch = task.collate([rows[place] for place in places])
+    generators = evaluation_generators(places)
+    transformed = task.transform(batch, generators, training=False)
+    inputs = {name: value.to(arguments.device) for name, value in transformed.items() if name not in ANSWERS}
+    try:
+        start = build_model(arguments, task).to(arguments.device)
+        if arguments.implementation == "transformers":
+            start = convert(start)
+        # Without the autocast that accelerate puts around forward: κ beyond 100 would be of bfloat16's rounding.
+        end = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+        models = {"start": start, "end": end}
+        measured = {name: head_condition_numbers(model, **inputs) for name, model in models.items()}
+    except RuntimeError:  # a finished run is not lost for a diagnosis
+        return None
+    return {name: [finite_or_none(value) for value in values] for name, values in measured.items()}
+
+
+def finite_or_none(value: float) -> float | None:
+    """The value, or None in place of NaN and infinity, which JSON does not have."""
+    if math.isfinite(value):
+        return value
+    return None

@@ -1,0 +1,231 @@
+"""What all tasks share: columns, rows as tensors, masks and crops, metrics.
+
+Rows are prepared once, in parallel, and cached. What is random (masks, crops, mixup) happens on the device, drawn by a
+generator of each row's place in the run: a baseline and its twin, one process or eight, a run and its continuation all
+see the same masks. (Mixup's partners and shares are of one process's batch.) Shapes: B rows, T tokens.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from datasets import Dataset, IterableDataset
+from datasets.fingerprint import Hasher
+from transformers import EvalPrediction, PreTrainedModel
+
+from modeling_leaner import __version__
+from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.registry import Modality
+
+from ..data.sources import Rows
+from ..settings.arguments import RecipeArguments
+
+
+Batch = dict[str, torch.Tensor]
+Generators = Sequence[np.random.Generator]
+EVALUATION_STREAM = 0
+TRAINING_STREAM = 1
+
+
+def column_names(rows: Rows) -> list[str]:
+    if rows.features:
+        return list(rows.features)
+    return list(next(iter(rows)))  # of a stream that does not state its columns
+
+
+def features_of(rows: Rows) -> dict[str, object]:
+    """The type of each column; empty for a stream that does not state its columns."""
+    if rows.features is None:
+        return {}
+    return rows.features
+
+
+def column_kinds(rows: Rows) -> str:
+    """The columns with their types, for messages."""
+    return ", ".join(f"{name} is {getattr(kind, 'dtype', kind)}" for name, kind in rows.features.items())
+
+
+def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) -> str:
+    """The column that the recipe names, or else the only candidate.
+
+    Raises:
+        ValueError: names the key, the column and the columns that there are.
+    """
+    available = column_names(rows)
+    if named is not None:
+        if named not in available:
+            raise ValueError(f"{key}: no column {named!r} in the data, which has {', '.join(available)}")
+        return named
+    if not candidates:
+        raise ValueError(f"{key}: no column fits; name one of {', '.join(available)}")
+    if len(candidates) > 1:
+        raise ValueError(f"{key}: {', '.join(candidates)} would all fit; name one of {', '.join(available)}")
+    return candidates[0]
+
+
+def require_columns(rows: Rows, names: list[str], source: str) -> None:
+    """Raises ValueError for the first of `names` that the rows lack."""
+    available = column_names(rows)
+    for name in names:
+        if name not in available:
+            raise ValueError(f"{source}: no column {name!r}, only {', '.join(available)}")
+
+
+@dataclass
+class Prepare:
+    """A batched `map` function; equal settings give equal results, so `key` can name the cached result."""
+
+    function: Callable[..., dict]
+    key: object
+
+    def __call__(self, rows: Rows, workers: int | None, description: str) -> Rows:
+        """The prepared columns alone, from the cache where it has them; `workers` has no influence on the rows."""
+        names = column_names(rows)
+        function = self.function
+        if isinstance(rows, IterableDataset):
+            return rows.map(function, batched=True, with_indices=True, remove_columns=names)
+        if rows._indices is not None:
+            function = partial(_in_file, function=function, places=rows._indices.column(0).to_numpy())
+        return rows.map(
+            function,
+            batched=True,
+            with_indices=True,
+            remove_columns=names,
+            num_proc=process_count(workers, len(rows)),
+            new_fingerprint=Hasher.hash((rows._fingerprint, self.key, __version__)),
+            desc=description,
+        )
+
+
+def process_count(workers: int | None, rows: int) -> int | None:
+    """How many processes prepare the rows, each at least 1,000 of them; None where this process does it alone."""
+    if not workers:
+        workers = min(os.cpu_count() or 1, 8)
+    processes = min(workers, rows // 1000)
+    if processes <= 1:
+        return None
+    return processes
+
+
+def place_in_file(rows: Dataset, index: int) -> int:
+    """The number of a row in its file, by which messages name it; `rows` may be some of the file's rows."""
+    if rows._indices is None:
+        return index
+    return rows._indices.column(0)[index].as_py()
+
+
+def _in_file(batch: dict[str, list], indices: list[int], function: Callable[..., dict], places: np.ndarray) -> dict:
+    return function(batch, places[indices].tolist())
+
+
+def training_generators(seed: int, places: Iterable[int]) -> list[np.random.Generator]:
+    """One generator per row that is trained on, from the run's seed and the row's place in the run."""
+    return [np.random.default_rng((seed, TRAINING_STREAM, place)) for place in places]
+
+
+def evaluation_generators(places: Iterable[int]) -> list[np.random.Generator]:
+    """One generator per held-out row, from its place among them: the same in every run, whatever its seed."""
+    return [np.random.default_rng((0, EVALUATION_STREAM, place)) for place in places]
+
+
+class Task:
+    """What every task defines; see the module's docstring.
+
+    Args:
+        arguments: the settings of the run.
+        config: of the model; at first without the fields that `configure` returns.
+        processing: tokenizer or image processor.
+    """
+
+    name: str
+    hub_name: str  # of the task on the Hub
+    title: str  # for people, as a heading
+    head: str
+    modality: Modality
+    does: str  # what a model does, for a card's first sentence
+    not_for: str  # what it is not good for
+    held_out_unit = "rows"  # what a row is called where the held-out ones are counted
+    trained_unit = "texts"  # and where those that were read are
+    is_scored_by_token = False  # and not by row, so that the choice of rows gives no standard error
+    has_full_rows = False  # all of one length
+    regression = False
+    has_own_loss = False
+    is_scored_only = False  # there is nothing to learn, so that evaluations state no loss
+    classes: dict[str, int] | None = None  # of a classification, name to number
+    metrics: tuple[str, ...] = ("loss",)  # the first is the one that counts where the recipe names none
+    lower_is_better = ("loss", "perplexity", "bits_per_byte")
+
+    def __init__(self, arguments: RecipeArguments, config: LeanConfig, processing: object):
+        self.arguments = arguments
+        self.config = config
+        self.processing = processing
+        self.metric = arguments.metric or self.metrics[0]
+        if self.metric not in self.metrics:
+            raise ValueError(f"metric: {self.metric}: the task {self.name} has {', '.join(self.metrics)}")
+
+    @classmethod
+    def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
+        """The columns whose text the task reads, for a tokenizer to be trained on."""
+        return []
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.metric not in self.lower_is_better
+
+    def columns(self) -> list[str]:
+        """The columns that the task reads, once `configure` has found them."""
+        raise NotImplementedError
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        """Finds the columns; returns the fields of the configuration that follow from the data, such as the labels."""
+        return {}
+
+    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        """Rows of numbers, ready for `collate`. Raises ValueError that names source, column and row."""
+        raise NotImplementedError
+
+    def collate(self, rows: list[dict]) -> Batch:
+        """One batch on the host."""
+        raise NotImplementedError
+
+    def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
+        """What the model reads, on the device; `generators` has one per row."""
+        return batch
+
+    def aligned(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and labels such that each logit is of the label at its place."""
+        return logits, labels
+
+    def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
+        """What is kept of the model's outputs on a batch, small enough for all batches to stay in memory."""
+        if isinstance(outputs, tuple):
+            return outputs[0]
+        return outputs
+
+    def loss(self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None) -> tuple[torch.Tensor, Batch]:
+        """Loss and outputs of a task that has a loss of its own, `has_own_loss`; the others have their model's.
+
+        Args:
+            items: rows of all batches of a step, by which a sum is divided; None for the mean of this batch.
+        """
+        raise NotImplementedError
+
+    def score(self, prediction: EvalPrediction) -> dict[str, float]:
+        """The metrics over all rows, from what `reduce` kept."""
+        raise NotImplementedError
+
+    def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
+        """Name and value of a guess that reads no input, from the prepared rows; None where there is none."""
+        return None
+
+    def never_seen(self, train: Rows) -> list[str]:
+        """The names of the classes that no prepared training row has; none of a stream, which is not counted."""
+        return []
+
+    def _random(self, generators: Generators, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+        """Uniform numbers in [0, 1): (B, *shape)."""
+        drawn = np.stack([generator.random(shape, dtype=np.float32) for generator in generators])
+        return torch.from_numpy(drawn).to(like.device)
