@@ -12,7 +12,7 @@ from ..planning.figure import draw_plan, figure_files
 from ..planning.goals import Budget
 from ..planning.memory import BYTES, StepSetting
 from ..planning.shape_file import shape_file, write_shape
-from ..planning.solver import Candidate, cost_of, spread
+from ..planning.solver import Candidate, clamp, cost_of, spread
 from ..planning.tables import WIDTH, Heading, plan_document, plan_text
 from ..planning.units import parse_size
 from ..registry import FAMILIES
@@ -31,7 +31,24 @@ CHOICES = {
     "attention": ("sdpa", "eager"),
     "device": ("cpu", "gpu"),
 }
-FIRST_RECIPES = {"vit": "digits", "bert": "listops-short", "gpt": "python-docs"}  # no download
+MOST_FIRST_STEPS = 100
+FIRST_FLOPS = 1.2e13  # two minutes of 100 GFLOP a second, as a laptop's processor does
+
+
+@dataclass(frozen=True)
+class FirstRecipe:
+    """A recipe that needs no download; the rows of one step, and the tokens of a row at most (None of images)."""
+
+    name: str
+    rows: int
+    tokens: int | None = None
+
+
+FIRST_RECIPES = {
+    "vit": FirstRecipe("digits", 64),
+    "bert": FirstRecipe("listops-short", 64, 32),  # its trees have 30 tokens at most
+    "gpt": FirstRecipe("python-docs", 16, 128),
+}
 
 
 @dataclass(frozen=True)
@@ -221,8 +238,9 @@ def save(options: Options, answer: Answer, family: str) -> list[str]:
     row = options.pick
     if row is None:
         row = 1
-    path = write_shape(answer.row(row).config, options.write)
-    return [f"Saved: row {row}, as {path}", f"Train it: {training_command(family, path)}"]
+    config = answer.row(row).config
+    path = write_shape(config, options.write)
+    return [f"Saved: row {row}, as {path}", f"Train it: {training_command(family, config, path)}"]
 
 
 def command_line(arguments: list[str]) -> str:
@@ -242,9 +260,20 @@ def command_line(arguments: list[str]) -> str:
     return " \\\n".join(lines)
 
 
-def training_command(family: str, path: Path) -> str:
-    """A command that trains a shape file, on data that every installation has."""
-    return command_line(["leaner", "train", FIRST_RECIPES[family], "--shape", str(path)])
+def training_command(family: str, config: LeanConfig, path: Path) -> str:
+    """A command that trains a shape file for a few minutes, on data that every installation has."""
+    recipe = FIRST_RECIPES[family]
+    steps = first_steps(recipe, config)
+    return command_line(["leaner", "train", recipe.name, "--shape", str(path), "--max_steps", str(steps)])
+
+
+def first_steps(recipe: FirstRecipe, config: LeanConfig) -> int:
+    """How many steps take about FIRST_FLOPS, at least one and at most MOST_FIRST_STEPS."""
+    length = config.default_length
+    if recipe.tokens is not None:
+        length = min(recipe.tokens, length)
+    flops_of_step = recipe.rows * config.count_flops(length).training_step
+    return int(clamp(FIRST_FLOPS / flops_of_step, 1, MOST_FIRST_STEPS))
 
 
 def next_commands(options: Options, answer: Answer, family: str) -> list[str]:
@@ -258,9 +287,10 @@ def next_commands(options: Options, answer: Answer, family: str) -> list[str]:
         taken += 1
         path = Path(f"{name}-{taken}.json")
     return [
-        f"Next: save a row, here {row}, and train it, here by a recipe without download:",
+        f"Next: save a row, here {row}, and train it, here by a recipe without download; --max_steps ends that",
+        "after a few minutes on a laptop, without it the recipe runs to its end:",
         options.command("--pick", str(row), "--write", str(path)),
-        training_command(family, path),
+        training_command(family, config, path),
     ]
 
 
