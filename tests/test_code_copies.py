@@ -155,9 +155,8 @@ def test_a_folder_of_the_hubs_cache_is_made_of_links(folder):
 
 
 def test_a_folder_that_is_not_there(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="1 of 1 failed"):
+    with pytest.raises(SystemExit, match="nowhere: no such folder"):
         leaner("verify-cards", tmp_path / "nowhere")
-    assert "nowhere: no such folder" in capsys.readouterr().err
 
 
 def test_renewed_copies(folder):

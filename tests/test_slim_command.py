@@ -151,7 +151,7 @@ def test_an_interrupted_slim_leaves_nothing(leaner, source, rows, tmp_path, monk
         ),
         ("--layers 2", "--data: missing"),
         ("--layers 2 --data {rows} --column body", "--column: no column body, expected one of text"),
-        ("--layers 2 --data {rows} --rows 6", "calibration: expected at least 8 rows, got 3"),
+        ("--layers 2 --data {rows} --rows 15", "--rows 15: expected at least 16, half of them held out"),
         ("--layers 2 --data {images} --column image", "calibration: row 0 is of type PngImageFile, expected texts"),
         ("--layers 2 --data {images}", "--column: name the column that holds texts; the rows have image, label"),
         ("--layers 2 --data {tmp}/nothing.parquet", "nothing.parquet: no such file"),

@@ -9,8 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..registry import check_shape, did_you_mean_path
 from ..support.interrupts import INTERRUPTED
+from .checks import check_trained, existing_folders, existing_grid, known_shape
 from .command import Command, KeyCommand
 from .errors import print_error
 from .lazy import library
@@ -21,20 +21,6 @@ EXPERIMENTS = "Experiments"
 PUBLISHING = "Publishing"
 
 commands = typer.Typer()
-
-
-def existing_grid(path: Path | None) -> Path | None:
-    """The path itself. Raises ValueError, with the nearest name, where there is no such file."""
-    if path is not None and not path.exists():
-        raise ValueError(f"{path}: no such grid file{did_you_mean_path(path)}")
-    return path
-
-
-def known_shape(name: str | None) -> str | None:
-    """The name itself. Raises ValueError, with the nearest one, for a misspelt named shape."""
-    if name is not None:
-        check_shape(name)
-    return name
 
 
 GridFile = Annotated[Path, typer.Argument(metavar="GRID.yaml", help="The grid file.", callback=existing_grid)]
@@ -87,12 +73,15 @@ def train(
 
 
 def check_keys(recipe: str | None, words: list[str]) -> None:
-    """Raises ValueError for a recipe or key that does not exist, sooner than all that a run needs is imported."""
-    from ..training.settings.arguments import SettingsParser, read_recipe  # imports torch
+    """Raises ValueError for a recipe, a key or a metric that does not exist, before a run's modules are imported."""
+    from ..training.settings.arguments import SettingsParser, check_metric, read_recipe  # imports torch
 
+    task = None
     if recipe is not None:
-        read_recipe(recipe)
-    SettingsParser().parse_tokens(words)
+        _, settings = read_recipe(recipe)
+        task = settings.get("task")
+    given = SettingsParser().parse_tokens(words)
+    check_metric(given.task or task, given.metric)
 
 
 @commands.command(cls=KeyCommand, rich_help_panel=RUNS)
@@ -109,6 +98,7 @@ def evaluate(
 
     Its own recipe says task and data. Further keys are those of leaner train.
     """
+    check_trained(model)
     check_keys(None, context.args)
     library(".training.evaluate").evaluate(model, context.args)
 
@@ -184,7 +174,8 @@ def shift(one: GridFile, other: GridFile) -> None:
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def card(
     folders: Annotated[
-        list[Path] | None, typer.Argument(help="Run folders or published ones; left out, all published ones.")
+        list[Path] | None,
+        typer.Argument(help="Run folders or published ones; left out, all published ones.", callback=existing_folders),
     ] = None,
 ) -> None:
     """Write model cards from config.json and results.json; without a folder, the index of all, too."""
@@ -211,7 +202,9 @@ def publish(
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def verify_cards(
-    folders: Annotated[list[Path] | None, typer.Argument(help="Published ones; left out, all there are.")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Published ones; left out, all there are.", callback=existing_folders)
+    ] = None,
     data_files: Annotated[
         list[str] | None, typer.Option("--data-files", metavar="NAME=FOLDER ...", help="Local copies of datasets.")
     ] = None,

@@ -28,6 +28,22 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 TASK_NAMES = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
 TASK_NAMES += ("embedding",)
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
+METRICS = {  # of each task; the first counts where none is named
+    "image-classification": ("accuracy", "f1", "matthews_correlation", "loss"),
+    "masked-lm": ("loss", "perplexity", "accuracy"),
+    "causal-lm": ("loss", "perplexity", "bits_per_byte", "accuracy"),
+    "sequence-classification": (
+        "accuracy",
+        "f1",
+        "matthews_correlation",
+        "pearson",
+        "spearman",
+        "squared_error",
+        "loss",
+    ),
+    "question-answering": ("f1", "exact_match", "loss"),
+    "embedding": ("cosine", "spearman", "mrr", "loss"),
+}
 NOT_IN_RECIPES = ("shape", "resume", "restart", "output_dir", "resume_from_checkpoint")
 NOT_IN_RECIPES += ("do_train", "do_eval", "do_predict")
 
@@ -250,6 +266,12 @@ class SettingsParser(HfArgumentParser):
         if namespace.max_steps < 1 and namespace.max_steps != -1:
             raise ValueError(f"max_steps: {namespace.max_steps} is neither a number from 1 on nor -1, no limit")
         return namespace
+
+
+def check_metric(task: str | None, metric: str | None) -> None:
+    """Raises ValueError for a metric that the task does not have; nothing is known of a task of another name."""
+    if metric is not None and metric not in METRICS.get(task, (metric,)):
+        raise ValueError(f"metric: {metric}: the task {task} has {', '.join(METRICS[task])}")
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
