@@ -159,6 +159,19 @@ def test_a_folder_that_is_not_there(tmp_path, capsys):
         leaner("verify-cards", tmp_path / "nowhere")
 
 
+def test_an_empty_folder(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="1 of 1 failed"):
+        leaner("verify-cards", tmp_path)
+    assert f"FAILED {tmp_path}: the folder is empty, expected config.json and " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count, said", [(1, "1 folder holds what its cards"), (2, "2 folders hold what their cards")])
+def test_one_folder_and_two(tmp_path, capsys, monkeypatch, count, said):
+    monkeypatch.setattr(verify, "verify", lambda *_: "good")
+    leaner("verify-cards", *[tmp_path] * count)
+    assert capsys.readouterr().out.endswith(f"{said} say\n")
+
+
 def test_renewed_copies(folder):
     before = (folder / "config.json").read_text()
     append(folder, "modeling_lean_bert.py", EVIL)

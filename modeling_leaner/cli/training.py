@@ -114,7 +114,9 @@ def tokenizer(
     dataset_config: Annotated[str | None, typer.Option(help="Configuration of a Hub dataset.")] = None,
     data_files: DataFiles = None,
     split: Annotated[str, typer.Option(help="Split of the data.")] = "train",
-    text_column: Annotated[str, typer.Option(help="Column of the texts.")] = "text",
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of the texts; left out, text, sentence, question ... or the only one.")
+    ] = None,
     max_rows: Annotated[int | None, typer.Option(min=1, help="Read only the first rows.")] = None,
     streaming: Annotated[
         bool, typer.Option("--streaming", help="Read as a stream, without preparing a copy on disk.")

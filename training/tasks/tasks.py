@@ -26,7 +26,7 @@ from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import family_of, load_shape, shape_names
 
-from ..data.sources import Rows, first_rows
+from ..data.sources import Rows, first_rows, likely_texts
 from ..settings.arguments import RecipeArguments
 from . import question_answering
 
@@ -34,7 +34,6 @@ from . import question_answering
 Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
 LABEL_COLUMNS = ("label", "labels", "fine_label")
-TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")
 IMAGE_MODES = {1: "L", 3: "RGB"}  # by the number of channels
 REGRESSION_METRICS = ("pearson", "spearman", "squared_error")
 MOST_CLASSES = 1000  # that numbers may count up to where there are fewer rows
@@ -546,10 +545,7 @@ class TextTask(Task):
         texts = text_columns(rows)
         if named is None and rows.features and not texts:
             raise ValueError(f"{key}: no column holds text alone: {column_kinds(rows)}")
-        candidates = [name for name in TEXT_COLUMNS if name in texts][:1]
-        if not candidates:
-            candidates = texts
-        column = find_column(rows, named, key, candidates)
+        column = find_column(rows, named, key, likely_texts(texts))
         feature = features_of(rows).get(column)
         if feature is not None and column not in texts:
             raise ValueError(f"{key}: column {column!r} is {getattr(feature, 'dtype', feature)}, expected text")
