@@ -73,15 +73,20 @@ def train(
 
 
 def check_keys(recipe: str | None, words: list[str]) -> None:
-    """Raises ValueError for a recipe, a key or a metric that does not exist, before a run's modules are imported."""
-    from ..training.settings.arguments import SettingsParser, check_metric, read_recipe  # imports torch
+    """Raises ValueError for a recipe, a key or a metric that is none of the task's, before a run's imports."""
+    from ..training.settings.arguments import SettingsParser, check_given, check_metric, read_recipe  # imports torch
+    from ..training.settings.repeated import given_options
 
     task = None
     if recipe is not None:
         _, settings = read_recipe(recipe)
         task = settings.get("task")
-    given = SettingsParser().parse_tokens(words)
-    check_metric(given.task or task, given.metric)
+    parser = SettingsParser()
+    given = parser.parse_tokens(words)
+    if given.task is not None:
+        task = given.task
+    check_metric(task, given.metric)
+    check_given(task, given_options(parser, words))
 
 
 @commands.command(cls=KeyCommand, rich_help_panel=RUNS)

@@ -3,7 +3,7 @@
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import load_config
 
-from ..data.sources import Rows, content_sha256, describe, load_training
+from ..data.sources import Rows, content_sha256, describe, load_training, naming
 from ..settings.arguments import RecipeArguments
 from ..tasks.tasks import Task
 from .loading import fitted, load_processing, resized, task_of, with_fields
@@ -18,11 +18,13 @@ def prepare(arguments: RecipeArguments) -> tuple[Task, LeanConfig, Rows, Rows | 
         processing = load_processing(arguments, config, train)
         config = fitted(config, arguments, processing)
         task = task_class(arguments, config, processing)
-        config = with_fields(config, arguments, task.configure(train))
+        train_source = describe(arguments.dataset, arguments.train_split, arguments.data_files)
+        with naming(train_source):
+            fields = task.configure(train)
+        config = with_fields(config, arguments, fields)
         task.config = config
         if arguments.streaming:
             train = train.shuffle(seed=arguments.seed, buffer_size=10_000)
-        train_source = describe(arguments.dataset, arguments.train_split, arguments.data_files)
         prepared_train = task.prepare(train, train_source, training=True).with_format("numpy")
         task.training_data = training_data(train, task, bool(arguments.data_files))
         if held_out is None:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 import zipfile
@@ -131,8 +132,16 @@ class RunCallback(TrainerCallback):
         if state.is_world_process_zero:  # a continued run repeats no line
             lines = [json.dumps(entry) + "\n" for entry in state.log_history]
             self.trainer.metrics_file.write_text("".join(lines))
+            self.warn_of_warmup(args, state.max_steps)
         if threading.current_thread() is threading.main_thread():
             self.previous_handler = signal.signal(signal.SIGINT, self._interrupt)
+
+    def warn_of_warmup(self, arguments: RecipeArguments, steps: int) -> None:
+        """Warns on stderr of a warm-up, given in steps, that is as long as the run."""
+        warmup = arguments.warmup_steps
+        if warmup >= max(steps, 1):
+            rate = f"the learning rate never reaches {arguments.learning_rate:g}"
+            print(f"warning: warmup_steps: {warmup:g}, and the run has {steps} steps: {rate}", file=sys.stderr)
 
     def _interrupt(self, number: int, frame: object) -> None:
         if self.trainer.interrupted:

@@ -177,6 +177,7 @@ class Task:
     has_own_loss = False
     is_scored_only = False  # there is nothing to learn, so that evaluations state no loss
     classes: dict[str, int] | None = None  # of a classification, name to number
+    named_by_text = False  # whether the classes are texts of the training rows, whose numbers nothing declares
     data_sha256: str | None = None  # of the evaluation rows' contents
     training_data: dict[str, object] | None = None  # number and hash of the rows that are trained on
     metrics: tuple[str, ...] = ("loss",)  # the first is the one that counts where the recipe names none
@@ -296,6 +297,7 @@ class Classification(Task):
 
         if values[-1] is None:
             refuse(None, "a label")
+        self.named_by_text = isinstance(values[0], str)
         if type(values[0]) is not int:
             return [str(value) for value in values]
         if values[0] < 0:
@@ -318,11 +320,21 @@ class Classification(Task):
                 continue
             if isinstance(feature, ClassLabel) and type(value) is int and 0 <= value < feature.num_classes:
                 value = feature.names[value]  # another file may number the same classes differently
+            elif self.named_by_text and isinstance(value, int):  # a number says nothing of classes that are texts
+                value = str(value)
+                if value not in self.classes:
+                    raise ValueError(self._of_two_kinds(batch, source))
             number = self._class_number(value)
             if number is None:
                 raise ValueError(f"{where} is not one of the {len(self.classes)} classes {list(self.classes)[:10]}")
             labels.append(number)
         return labels
+
+    def _of_two_kinds(self, batch: dict[str, list], source: str) -> str:
+        """The error about labels that are numbers here and texts in the training rows, with both."""
+        numbers = ", ".join(map(str, sorted({value for value in batch[self.label_column] if value is not None})[:10]))
+        texts = ", ".join(list(self.classes)[:10])
+        return f"{source}: {self.label_column} holds {numbers}, in the training rows {texts}: expected the same labels"
 
     def _class_number(self, label: object) -> int | None:
         """The number of the class that a label states by its name, its number or as a bool; None where none has it."""
@@ -417,7 +429,8 @@ class ImageClassification(Classification):
             height = width = self.arguments.train_resize
         feature = features_of(rows).get(self.label_column)
         function = partial(self._read, source=source, size=(height, width), feature=feature)
-        settings = (self.image_column, self.label_column, self.classes, height, width, self.config.num_channels)
+        labels = (self.label_column, self.classes, self.named_by_text)
+        settings = (self.image_column, labels, height, width, self.config.num_channels)
         read = Prepare(function, (settings, self.processing.to_json_string()))
         return read(rows, self.arguments.preprocessing_workers, f"images of {source}")
 
@@ -773,7 +786,7 @@ class SequenceClassification(Classification, TextTask):
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         require_columns(rows, self.columns(), source)
-        columns = (self.texts, self.label_column, self.classes)
+        columns = (self.texts, self.label_column, self.classes, self.named_by_text)
         key = (self.name, columns, self.length, self.arguments.truncation, self.segments, self.tokenizer_key())
         feature = features_of(rows).get(self.label_column)
         read = Prepare(partial(self._read, source=source, feature=feature), key)
