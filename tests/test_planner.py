@@ -415,8 +415,7 @@ class TestBadInput:
             ),
             (
                 "--like /nowhere",
-                "--like /nowhere: /nowhere: neither a named shape nor a file or folder, "
-                "and no name that a model on the Hub could have",
+                "--like /nowhere: /nowhere: no such file or folder",
             ),
             ("--like gpt/base --image-size 8", "--like gpt/base: --image-size 8: gpt has no such input"),
             ("--like gpt/base --params 30M --equal flops", "--equal flops: needs --like SHAPE and no --params"),
