@@ -6,8 +6,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
 
-from .registry import did_you_mean_path
-from .support.suggest import did_you_mean
+from .support.suggest import did_you_mean, nearest
 
 
 SECONDS = 5  # for the Hub to answer
@@ -26,14 +25,34 @@ def require_source(source: str, names: Sequence[str] = ()) -> None:
     path = Path(source)
     if path.exists():
         return
+    if can_only_be_a_path(source):
+        raise ValueError(f"{source}: no such file or folder{did_you_mean_model(path)}")
     reason = missing_from_hub(source)
     if reason is None:
         return
     kinds = "neither a named shape nor a file or folder" if names else "no file or folder"
     hint = did_you_mean(source, names)
     if not hint:
-        hint = did_you_mean_path(path)
+        hint = did_you_mean_model(path)
     raise ValueError(f"{source}: {kinds}, and {reason}{hint}")
+
+
+def can_only_be_a_path(source: str) -> bool:
+    """Whether a name begins as paths do, or has more parts than a Hub id."""
+    path = Path(source)
+    return path.is_absolute() or source.startswith((".", "~")) or len(path.parts) > 2
+
+
+def did_you_mean_model(path: Path) -> str:
+    """The end of a message about a path that does not exist: the model beside it that is spelt most alike, if any."""
+    try:
+        beside = [config.parent.name for config in path.parent.glob("*/config.json")]
+    except OSError:
+        return ""
+    name = nearest(path.name, beside)
+    if name is None:
+        return ""
+    return f"; did you mean {path.with_name(name)}?"
 
 
 def missing_from_hub(name: str) -> str | None:

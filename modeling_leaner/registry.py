@@ -55,23 +55,35 @@ CLS_AND_SEP = SpecialTokens(
 
 
 @dataclass(frozen=True)
+class FirstRecipe:
+    """A recipe whose data every installation has; the rows of one step, and the tokens of a row at most.
+
+    `tokens` is None of images.
+    """
+
+    name: str
+    rows: int
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class Family:
     """What is said of a family outside its configuration and its models.
 
-    `title` is its name for people; `first_recipe` one whose data every installation has. A family of text has
+    `title` is its name for people; `first_recipe` one for a first try. A family of text has
     `special_tokens`.
     """
 
     title: str
     modality: Modality
-    first_recipe: str
+    first_recipe: FirstRecipe
     special_tokens: SpecialTokens | None = None
 
 
 FAMILIES = {
-    "vit": Family("LeanViT", IMAGES, first_recipe="digits"),
-    "bert": Family("LeanBERT", TEXT, first_recipe="listops-short", special_tokens=CLS_AND_SEP),
-    "gpt": Family("LeanGPT", TEXT, first_recipe="python-docs", special_tokens=END_OF_TEXT),
+    "vit": Family("LeanViT", IMAGES, FirstRecipe("digits", 64)),
+    "bert": Family("LeanBERT", TEXT, FirstRecipe("listops-short", 64, tokens=32), CLS_AND_SEP),
+    "gpt": Family("LeanGPT", TEXT, FirstRecipe("python-docs", 16, tokens=128), END_OF_TEXT),
 }
 VARIANTS = (  # of a baseline, by the beginning of the name
     "lean-",  # fewer layers and more heads

@@ -488,6 +488,18 @@ class TextModelTests(ModelTests):
         shared = loaded.get_input_embeddings().weight is loaded.get_output_embeddings().weight
         assert shared == tied
 
+    def test_refuses_no_tokens_and_masks_of_another_width(self):
+        """One error that names both shapes, whatever the attention and whatever the mask holds."""
+        for attention in ("sdpa", "eager"):
+            model = self.build("base", attn_implementation=attention)
+            with pytest.raises(ValueError, match=r"no tokens: embedded, it is \[2, 0, 32\], expected \(B, T ≥ 1, D\)"):
+                model(torch.zeros(2, 0, dtype=torch.long))
+            ids = torch.full((2, 5), 7)
+            for width in (4, 6):
+                for value in (0, 1):
+                    with pytest.raises(ValueError, match=rf"attention_mask is \[2, {width}\], expected \[2, 5\]"):
+                        model(ids, attention_mask=torch.full((2, width), value))
+
     def test_refuses_what_is_out_of_range(self):
         model = self.build("base", max_position_embeddings=16)
         with pytest.raises(ValueError, match="has 17 tokens, but max_position_embeddings is 16"):

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -279,6 +280,16 @@ def test_a_template_with_a_missing_field_makes_no_card():
         rendering.fill_card("model_card.md", Half())
 
 
+@pytest.fixture
+def run_folder(tmp_path):
+    """A published folder's configuration and results."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("config.json", "results.json"):
+        shutil.copyfile(CARDS / "leanvit-mini-cifar10" / name, folder / name)
+    return folder
+
+
 @pytest.mark.parametrize(
     "files, message",
     [
@@ -296,6 +307,30 @@ def test_a_folder_without_a_run_is_named(files, message, tmp_path):
             (folder / name).write_text("{}")
     with pytest.raises(SystemExit, match=message):
         leaner("card", folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "results.json"])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not a JSON file: "),
+        ("[]", "expected a JSON object, got list"),
+    ],
+)
+def test_what_is_no_json_object_is_named(name, text, message, run_folder):
+    (run_folder / name).write_text(text)
+    with pytest.raises(SystemExit) as refused:
+        leaner("card", run_folder)
+    assert str(refused.value).startswith(f"leaner card: {run_folder / name}: {message}")
+
+
+def test_another_family_is_named(run_folder):
+    document = json.loads((run_folder / "config.json").read_text())
+    (run_folder / "config.json").write_text(json.dumps({**document, "model_type": "gpt2"}))
+    with pytest.raises(SystemExit) as refused:
+        leaner("card", run_folder)
+    expected = "model_type is 'gpt2', expected one of lean_vit, lean_bert, lean_gpt"
+    assert str(refused.value) == f"leaner card: {run_folder / 'config.json'}: {expected}"
 
 
 def packed(rows):

@@ -18,6 +18,7 @@ import transformers
 from huggingface_hub.utils import are_progress_bars_disabled
 from modeling_leaner.training.running import evaluation
 from modeling_leaner.training.settings import arguments
+from modeling_leaner.training.tasks.registry import TASKS
 from typer.testing import CliRunner
 
 import modeling_leaner
@@ -126,14 +127,51 @@ class TestStart:
             ("sweep grids.yaml --data_files --summary", 2, "Option '--data-files' requires an argument."),
             ("train sst2 --shape bert/nano sst2", 2, "leaner train: Got unexpected extra argument(s) (sst2)"),
             ("train sst2 --seed 1 --resume --seed=2", 2, "--seed: given twice on the command line, with 1 and 2"),
+            ("card nowhere", 1, "leaner card: nowhere: no such folder"),
+            ("verify-cards there ./nowhere", 1, "leaner verify-cards: nowhere: no such folder"),
+            ("sweep notes.md", 1, "leaner sweep: notes.md: no YAML file: "),
+            (
+                "evaluate vit/nano --dataset digit",
+                1,
+                "leaner evaluate: vit/nano: a named shape, which has no weights; ",
+            ),
+            (
+                "evaluate notes.md",
+                1,
+                "leaner evaluate: notes.md: a file; expected a run folder, a published folder or",
+            ),
+            ("evaluate ./nowhere", 1, "leaner evaluate: ./nowhere: no such file or folder"),
+            ("convert nowhere out", 1, "leaner convert: nowhere: no file or folder, and it is not in the cache of"),
+            ("convert ./there there", 1, "leaner convert: there exists already"),
+            ("slim nowhere out", 1, "leaner slim: nowhere: no file or folder, and it is not in the cache of the Hub"),
+            ("slim there out --rows 15", 1, "leaner slim: --rows 15: expected at least 16, half of them held out"),
+            ("slim there notes.md", 1, "leaner slim: notes.md exists already"),
+            ("plan --family vit --params 0", 1, "leaner plan: --params 0: expected a number above 0 with a unit"),
+            ("plan --params 3M", 1, "leaner plan: --family: expected one of vit, bert, gpt, or --like SHAPE"),
+            ("plan --like gpt/base --pick 99", 1, "--pick 99: is the row that --write NAME saves; expected both"),
+            ("plan --family gpt --device tpu", 1, "leaner plan: --device tpu: expected one of cpu, gpu"),
         ],
     )
     def test_light(self, watched, tmp_path, words, status, answer):
-        (tmp_path / "grids.yaml").write_text("")
+        (tmp_path / "grids.yaml").write_text("shapes: []")
+        (tmp_path / "notes.md").write_text("# Notes: of mine\n\ta: b: c")
+        (tmp_path / "there").mkdir()
         returned, output, imported = watched(*words.split())
         assert (returned, imported) == (status, []), output
         assert answer in " ".join(output.replace("│", " ").split())
         assert status == 0 or output.count("\n") == 1, output
+
+    def test_a_metric_is_refused_before_the_data(self, watched):
+        """Its task's metrics are named; `datasets` is imported later."""
+        returned, output, imported = watched("train", "digits", "--shape", "vit/nano", "--metric", "foo")
+        assert returned == 1 and "datasets" not in imported, imported
+        assert (
+            output
+            == "leaner train: metric: foo: the task image-classification has "
+            + ", ".join(arguments.METRICS["image-classification"])
+            + "\n"
+        )
+        assert {name: task.metrics for name, task in TASKS.items()} == arguments.METRICS
 
     def test_the_watch_sees_an_import(self, watched):
         """The control: a recipe's keys are those of transformers' TrainingArguments."""
@@ -152,6 +190,7 @@ class TestStart:
         if rounds > 2:
             commands["keys"] = [SCRIPT, "train", "--help"]  # those of TrainingArguments are among them
             commands["wrong key"] = [SCRIPT, "train", "sst2", "--shape", "bert/nano", "--max_stepz", "3"]
+            commands["wrong metric"] = [SCRIPT, "train", "digits", "--shape", "vit/nano", "--metric", "foo"]
         times = {name: [] for name in commands}
         for _ in range(rounds):
             for name, command in commands.items():
@@ -215,15 +254,17 @@ class TestSpelling:
         given = []
         monkeypatch.setattr(sweep, "sweep", lambda *values: not given.extend(values))
         grid = tmp_path / "my-grid.yaml"
-        grid.write_text("")
+        grid.write_text("shapes: []")
         result = leaner("sweep", grid, option, "a-b", "--data-files", "my-rows.csv", "train=b.csv")
         assert result.exit_code == 0, result.output
         assert given == [grid, 1, ["my-rows.csv", "train=b.csv"], Path("a-b"), False]
 
-    def test_of_what_is_handed_on_to_training(self, leaner, monkeypatch):
+    def test_of_what_is_handed_on_to_training(self, leaner, monkeypatch, tmp_path):
         """All options, as keys, in their order; values stay as they are."""
         from modeling_leaner.training import evaluate, train
 
+        monkeypatch.chdir(tmp_path)
+        Path("some-run").mkdir()
         given = []
         monkeypatch.setattr(train, "train", lambda *values: given.append(values))
         monkeypatch.setattr(evaluate, "evaluate", lambda *values: given.append(values))
@@ -312,7 +353,7 @@ class TestRegistration:
     [
         ("plan --family gpt --params 30M", (0, 1)),
         ("train digits --shape vit/nano", (0.5, 1.5)),
-        ("convert nowhere out", (1,)),
+        ("convert . out", (1,)),
         ("shapes", (0.5,)),
     ],
 )
@@ -432,10 +473,23 @@ class TestHub:
         assert len(asked) == 4
 
     def test_names_that_no_model_has(self, tmp_path):
-        with pytest.raises(ValueError, match="no name that a model on the Hub could have; did you mean .*/model/one"):
-            (tmp_path / "model" / "one").mkdir(parents=True)
+        for folder in ("one", "oen-notes"):
+            (tmp_path / "model" / folder).mkdir(parents=True)
+        (tmp_path / "model" / "one" / "config.json").write_text("{}")
+        with pytest.raises(ValueError, match="no such file or folder; did you mean .*/model/one"):
             hub.require_source(str(tmp_path / "model" / "oen"))
+        with pytest.raises(ValueError, match="no name that a model on the Hub could have$"):
+            hub.require_source("some model")
         hub.require_source(str(tmp_path / "model" / "one"))
+
+    def test_nothing_but_a_model_is_suggested(self, tmp_path, monkeypatch):
+        """`./missing` is spelt like the folder of the recipes, which is no model; and no Hub is asked for a path."""
+        monkeypatch.setattr(hub, "missing_from_hub", lambda name: pytest.fail("asked for a path"))
+        monkeypatch.chdir(tmp_path)
+        Path("training").mkdir()
+        for source in ("./missing", "~/missing", "a/b/missing", str(tmp_path / "missing")):
+            with pytest.raises(ValueError, match="missing: no such file or folder$"):
+                hub.require_source(source)
 
 
 @pytest.mark.parametrize(

@@ -155,9 +155,21 @@ def test_a_folder_of_the_hubs_cache_is_made_of_links(folder):
 
 
 def test_a_folder_that_is_not_there(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="1 of 1 failed"):
+    with pytest.raises(SystemExit, match="nowhere: no such folder"):
         leaner("verify-cards", tmp_path / "nowhere")
-    assert "nowhere: no such folder" in capsys.readouterr().err
+
+
+def test_an_empty_folder(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="1 of 1 failed"):
+        leaner("verify-cards", tmp_path)
+    assert f"FAILED {tmp_path}: the folder is empty, expected config.json and " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count, said", [(1, "1 folder holds what its cards"), (2, "2 folders hold what their cards")])
+def test_one_folder_and_two(tmp_path, capsys, monkeypatch, count, said):
+    monkeypatch.setattr(verify, "verify", lambda *_: "good")
+    leaner("verify-cards", *[tmp_path] * count)
+    assert capsys.readouterr().out.endswith(f"{said} say\n")
 
 
 def test_renewed_copies(folder):

@@ -368,7 +368,7 @@ def test_a_full_disk(bert, tmp_path, monkeypatch, error):
 
 @pytest.mark.parametrize(("whole", "status"), [(False, 130), (True, 0)])
 def test_interrupted(bert, tmp_path, monkeypatch, whole, status):
-    """Ctrl-C before the folder is whole leaves nothing and says so by its status; after that it changes nothing."""
+    """Ctrl-C before the folder is whole leaves nothing and says so, also by its status; after that OUT is complete."""
     from modeling_leaner import conversion
 
     convert_as_always = conversion.convert_checkpoint
@@ -381,6 +381,10 @@ def test_interrupted(bert, tmp_path, monkeypatch, whole, status):
     monkeypatch.setattr(conversion, "convert_checkpoint", interrupted)
     result = CliRunner().invoke(app, ["convert", str(bert), str(tmp_path / "ours")])
     assert result.exit_code == status and (tmp_path / "ours").exists() == whole
+    said = f"{tmp_path}/ours: complete, for it was written before the interrupt\n"
+    if not whole:
+        said = f"leaner convert: interrupted; there is no {tmp_path}/ours\n"
+    assert result.output == said
     (tmp_path / "there").mkdir()  # not this command's work
     assert CliRunner().invoke(app, ["convert", str(bert), str(tmp_path / "there")]).exit_code != 0
 

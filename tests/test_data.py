@@ -161,6 +161,12 @@ def test_the_published_trees():
     assert sources.content_sha256(train.select([0, 95_999]), ["source", "label"]).startswith("c9e9a454dc329f81")
 
 
+@pytest.mark.parametrize("path", ["nowhere", "data/nowhere", "nowhere.csv", "validation=nowhere.csv"])
+def test_a_path_that_is_not_there(path):
+    with pytest.raises(ValueError, match="^data_files: (data/)?nowhere(.csv)?: no such file or folder$"):
+        sources.load_split(None, "validation", data_files=[path])
+
+
 @pytest.mark.parametrize(
     "words, message",
     [

@@ -134,6 +134,22 @@ def test_links_lead_somewhere(path):
     assert not missing
 
 
+def test_the_folders_that_the_pages_write_are_apart():
+    """Whoever follows all pages in one clone writes every folder once, and none within another."""
+    written = []
+    for example in EXAMPLES:
+        words = shlex.split(example.text) if example.kind == "bash" else []
+        if words[:2] in (["leaner", "convert"], ["leaner", "slim"]):
+            written.append(words[3])
+        elif "--output_dir" in words:
+            written.append(words[words.index("--output_dir") + 1])
+    folders = [Path(name) for name in written]
+    assert len(folders) > 8
+    for number, folder in enumerate(folders):
+        for other in folders[:number]:
+            assert not folder.is_relative_to(other) and not other.is_relative_to(folder), (folder, other)
+
+
 def test_commands_named_in_the_text_exist():
     names = {name for path in PAGES for name in re.findall(r"`leaner ([a-z-]+)", path.read_text())}
     assert names and names <= get_command(app).commands.keys()

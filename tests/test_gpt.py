@@ -195,6 +195,18 @@ class TestLeanGPT(TextModelTests):
         with pytest.raises(ValueError, match="pad_token_id is not set"):
             unpadded(ids)
 
+    def test_a_mask_covers_the_cache(self):
+        """Its width is that of the tokens before and the new ones; a static cache takes any, as before."""
+        model = self.build("base")
+        ids = torch.full((2, 3), 7)
+        with torch.no_grad():
+            cache = model(ids, use_cache=True).past_key_values
+            with pytest.raises(ValueError, match=r"attention_mask is \[2, 3\], expected \[2, 6\], .* 3 tokens before"):
+                model(ids, attention_mask=torch.ones(2, 3), past_key_values=cache)
+            model(ids, attention_mask=torch.ones(2, 6), past_key_values=cache)
+            static = StaticCache(config=model.config, max_cache_len=8)
+            model(ids, attention_mask=torch.ones(2, 8), past_key_values=static)
+
     def test_refuses_a_cache_beyond_the_positions(self):
         model = self.build("base", max_position_embeddings=8)
         cache = DynamicCache(config=model.config)

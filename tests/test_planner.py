@@ -16,6 +16,7 @@ import torch
 import transformers
 from modeling_leaner.training.running import timing as measure_shapes
 from modeling_leaner.training.running.timing import Bench, made_up_batch, measure
+from modeling_leaner.training.settings.arguments import read_recipe
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
 from typer.testing import CliRunner
@@ -33,6 +34,7 @@ from modeling_leaner.planning.goals import Budget, NoShapeFits
 from modeling_leaner.planning.memory import StepSetting, training_memory
 from modeling_leaner.planning.solver import cost_of, plan
 from modeling_leaner.planning.units import parse_size
+from modeling_leaner.registry import FAMILIES
 from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape, shape_names
 
 
@@ -413,8 +415,7 @@ class TestBadInput:
             ),
             (
                 "--like /nowhere",
-                "--like /nowhere: /nowhere: neither a named shape nor a file or folder, "
-                "and no name that a model on the Hub could have",
+                "--like /nowhere: /nowhere: no such file or folder",
             ),
             ("--like gpt/base --image-size 8", "--like gpt/base: --image-size 8: gpt has no such input"),
             ("--like gpt/base --params 30M --equal flops", "--equal flops: needs --like SHAPE and no --params"),
@@ -616,11 +617,30 @@ class TestCommand:
             rows = json.loads(leaner(*every_row, "--json", "--rows", 6).output)["candidates"]
             assert load_config(str(path)).hidden_size == rows[row - 1]["width"]
         assert path.stem.endswith("-2")
-        quick = ["--max_steps", "1", "--max_train_rows", "8", "--max_eval_rows", "2", "--hardware", "cpu"]
+        train[train.index("--max_steps") + 1] = "1"
+        quick = ["--max_train_rows", "8", "--max_eval_rows", "2", "--hardware", "cpu"]
         quick += ["--per_device_train_batch_size", "2", "--eval_strategy", "no", "--save_strategy", "no"]
         result = CliRunner().invoke(app, [*train[1:], *quick])
         assert result.exit_code == 0, result.output
         assert list(tmp_path.glob("runs/*/*/model.safetensors"))
+
+    @pytest.mark.parametrize("family", ["vit", "bert", "gpt"])
+    def test_the_first_training_takes_minutes(self, leaner, family):
+        """Its steps are as many as two minutes of a laptop allow, by the rows and tokens of the recipe's own steps."""
+        first = FAMILIES[family].first_recipe
+        _, recipe = read_recipe(first.name)
+        assert first.rows == recipe["per_device_train_batch_size"]
+        assert family == "vit" or first.tokens <= recipe["max_length"]
+        for params in ("20M", "300M"):
+            lines = leaner("--family", family, "--params", params).output.splitlines()
+            name, steps = re.fullmatch(r"leaner train (.*) --shape .* --max_steps (\d+)", lines[-1]).groups()
+            assert name == first.name
+            shapes_that_fit = plan(family, Budget(parameters=parse_size("--params", params)), rows=6)
+            config = shapes_that_fit[(len(shapes_that_fit) - 1) // 2].config
+            length = config.default_length if first.tokens is None else first.tokens
+            flops = int(steps) * first.rows * config.count_flops(length).training_step
+            assert int(steps) == 1 or flops <= 1.2e13, (params, steps)
+            assert flops > 0.5e13, (params, steps)
 
     def test_json_holds_the_table(self, leaner):
         document = json.loads(leaner("--family", "gpt", "--params", "30M", "--rows", 4, "--json").output)

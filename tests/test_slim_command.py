@@ -138,32 +138,43 @@ def test_an_interrupted_slim_leaves_nothing(leaner, source, rows, tmp_path, monk
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("--data {rows}", "nothing to cut"),
-        ("--layers 5 --data {rows}", "layers: expected 1..4, got 5"),
-        ("--keep 0,0 --data {rows}", "layers: 0 is named twice"),
+        ("--data {rows}", "slim: nothing to cut: give one of --layers, --keep, --heads, --total-heads, --head-dim, "),
+        ("--layers 5 --data {rows}", "slim: --layers: expected 1..4, got 5"),
+        ("--keep 0,0 --data {rows}", "slim: --keep: 0 is named twice"),
+        ("--layers 2 --keep 0,1 --data {rows}", "slim: --layers and --keep: give one of them"),
+        ("--total-heads 99 --data {rows}", "slim: --total-heads: expected 4..16 for 4 layers, got 99"),
         ("--keep 0;1 --data {rows}", "--keep: expected layers between commas, as 0,4,5, got '0;1'"),
         ("--keep 0,1 --params 0.5x --data {rows}", "--params: a budget chooses the number of layers"),
         ("--params 0.5x --latency 0.5x --data {rows}", "--params and --latency: give one of them"),
-        ("--params 0.01x --data {rows}", "params: no cut in depth has 0.01 of the source's"),
+        ("--params 0.01x --data {rows}", "slim: --params: no cut in depth has 0.01 of the source's"),
         (
             "--params half --data {rows}",
             "--params: expected a share of the source between 0 and 1, as 0.6x, got 'half'",
         ),
         ("--layers 2", "--data: missing"),
         ("--layers 2 --data {rows} --column body", "--column: no column body, expected one of text"),
-        ("--layers 2 --data {rows} --rows 6", "calibration: expected at least 8 rows, got 3"),
-        ("--layers 2 --data {images} --column image", "calibration: row 0 is of type PngImageFile, expected texts"),
+        ("--layers 2 --data {rows} --rows 15", "--rows 15: expected at least 16, half of them held out"),
+        ("--layers 2 --data {images} --column image", "images.parquet (train): row 0 is of type PngImageFile, "),
+        (
+            "--layers 2 --data {few}",
+            "slim: --data: {few} (train): 15 rows with content, expected at least 16, half of",
+        ),
         ("--layers 2 --data {images}", "--column: name the column that holds texts; the rows have image, label"),
-        ("--layers 2 --data {tmp}/nothing.parquet", "nothing.parquet: no such file"),
+        ("--layers 2 --data {tmp}/nothing.parquet", "nothing.parquet: no such file or folder"),
     ],
 )
 def test_what_is_refused(leaner, source, rows, tmp_path, words, message):
     images = tmp_path / "images.parquet"
     pictures(20, 0).to_parquet(images)
+    few = tmp_path / "few.parquet"
+    documents(15, 1).to_parquet(few)
     before = {path.name for path in tmp_path.iterdir()}
-    result = leaner("slim", source, tmp_path / "slim", *words.format(rows=rows, images=images, tmp=tmp_path).split())
+    result = leaner(
+        "slim", source, tmp_path / "slim", *words.format(rows=rows, images=images, few=few, tmp=tmp_path).split()
+    )
     assert result.exit_code == 1, result.output
-    assert result.stderr.strip().splitlines()[-1].startswith("leaner slim: ") and message in result.stderr
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("leaner slim: ") and message.format(few=few) in last, last
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
@@ -185,6 +196,14 @@ def test_names_on_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owner" / "here").mkdir(parents=True)
     assert is_hub_id("owner/model") and not is_hub_id("owner/here") and not is_hub_id("/tmp/owner/model")
+
+
+@pytest.mark.parametrize("usual", ["text", "sentence"])
+def test_the_usual_column_of_several_is_read(leaner, source, tmp_path, usual):
+    texts = documents(20, 1)["text"]
+    Dataset.from_dict({"module": ["x"] * 20, usual: texts}).to_parquet(tmp_path / "rows.parquet")
+    result = leaner("slim", source, tmp_path / "slim", "--layers", 2, "--data", tmp_path / "rows.parquet")
+    assert result.exit_code == 0, result.output
 
 
 def test_rows_without_content_are_left_out(leaner, source, tmp_path):

@@ -30,6 +30,17 @@ def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordp
     return task, task.prepare(rows, "made up", training=False).with_format("numpy")
 
 
+def test_numbers_are_classes_that_are_texts_of_numbers(tmp_path):
+    """3 is the class of the text 3, not the one at place 3; what is no such text is refused with both sets."""
+    plain = labelled(6, 0, ("sentence",), 2).remove_columns("label")
+    task, _ = text_task("sequence-classification", tmp_path, rows=plain.add_column("label", list("123123")))
+    numbers = plain.add_column("label", [3, 1, 2, 3, 1, 2])
+    assert list(task.prepare(numbers, "made up", training=False)["labels"]) == [2, 0, 1, 2, 0, 1]
+    others = plain.add_column("label", [0, 1] * 3)
+    with pytest.raises(ValueError, match="^made up: label holds 0, 1, in the training rows 1, 2, 3: expected the sa"):
+        task.prepare(others, "made up", training=False)
+
+
 def generators(count, first=0):
     return [np.random.default_rng((1, first + index)) for index in range(count)]
 

@@ -6,15 +6,15 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import get_args, get_type_hints
 
 import pytest
 from command import leaner
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modeling_leaner.training.data import builtin as data
+from modeling_leaner.training.data import sources as data_sources
 from modeling_leaner.training.data.tokenizer import (
     MAX_ALPHABET,
     SPECIAL_TOKENS,
@@ -206,15 +206,13 @@ def test_smallest_sizes_work():
 def sources(monkeypatch):
     """A stand-in for the data, and the list of what was asked of it."""
     asked = []
-    rows = Dataset.from_dict({"text": TEXTS, "title": ["t"] * len(TEXTS)})
+    rows = Dataset.from_dict({"text": TEXTS, "title": ["t"] * len(TEXTS), "number": range(len(TEXTS))})
 
     def load_split(dataset, split, *, dataset_config=None, data_files=None, streaming=False):
         asked.append((dataset, split, dataset_config, data_files, streaming))
         return rows.to_iterable_dataset() if streaming else rows
 
-    module = ModuleType("modeling_leaner.training.data.sources")
-    module.load_split = load_split
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(data_sources, "load_split", load_split)
     return asked
 
 
@@ -253,12 +251,33 @@ def test_command_reads_the_rows_asked_for(sources, tmp_path, capsys):
         (["--text_column", "body"], "no column 'body', the data has text, title"),
         (["--text_column", "body", "--streaming"], "no column 'body', the data has text, title"),
         (["--vocab_size", "9"], "vocab_size=9 is too small"),
+        (["--text_column", "number"], r"x \(train\): number: row 0 of the texts is of type int, not a string"),
     ],
 )
 def test_command_refuses(arguments, message, sources, tmp_path):
     with pytest.raises(SystemExit, match=f"^leaner tokenizer: {message}"):
         leaner("tokenizer", "--kind", "words", *arguments, "--dataset", "x", "--output_dir", tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("columns", "read"),
+    [(["title", "sentence"], "sentence"), (["question", "text"], "text"), (["body"], "body"), (["a", "b"], None)],
+)
+def test_the_usual_column_is_read(columns, read, streaming, monkeypatch):
+    """That of evaluation: text, sentence ... or the only one; else the columns are named."""
+    rows = Dataset.from_dict({"number": [1, 2], **{name: [f"of {name}", ""] for name in columns}})
+    if streaming:
+        listed = rows.to_list()
+        rows = IterableDataset.from_generator(lambda: iter(listed))
+    monkeypatch.setattr(data_sources, "load_split", lambda *given, **options: rows)
+    source = TextSource("x", streaming=streaming)
+    if read is not None:
+        assert list(source.read()) == [f"of {read}", ""]
+        return
+    with pytest.raises(ValueError, match="--text_column: name the column of the texts; the data has number, a, b"):
+        source.read()
 
 
 @pytest.mark.parametrize(

@@ -439,10 +439,49 @@ def test_evaluation_of_labels_of_another_kind(run, tmp_path, capsys):
     with pytest.raises(SystemExit):
         leaner("evaluate", folder, "--data", f"validation={tmp_path / 'numbers.parquet'}")
     assert "label: not what" in capsys.readouterr().err
-    for option in ("--shape", "--output_dir"):
+    for option, value in (("--shape", "x"), ("--output_dir", "x"), ("--learning_rate", 3), ("--max_steps", 5)):
         with pytest.raises(SystemExit):
-            leaner("evaluate", folder, option, "x")
+            leaner("evaluate", folder, option, value)
         assert f"{option[2:]}: not for evaluate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("numbers", ["int", "bool"])
+def test_texts_and_numbers_as_labels(run, numbers):
+    """Which number is which text is only known where the labels' names are declared, or are the numbers."""
+    number = {"int": int, "bool": bool}[numbers]
+    rows = labelled(24, 0, ("sentence",), 2)
+    plain = rows.remove_columns("label")
+    texts = plain.add_column("label", [("neg", "pos")[label] for label in rows["label"]])
+    others = plain.add_column("label", [number(label) for label in rows["label"]])
+    said = {"int": "label holds 0, 1", "bool": "label holds False, True"}[numbers]
+    result = run(*CLASSIFY, texts, held_out=others)
+    refused(result, "validation.parquet (validation): ", said, "in the training rows neg, pos: expected the same")
+    declared = rows.cast_column("label", ClassLabel(names=["neg", "pos"]))
+    assert run(*CLASSIFY, declared, held_out=others)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("--max_length 99", "max_length: not for image-classification, which reads images"),
+        ("--tokenizer byte-bpe", "tokenizer: not for image-classification, which reads images"),
+        ("--save_total_limit 0", "save_total_limit: 0 is not in 1..inf"),
+    ],
+)
+def test_what_an_image_task_does_not_read(run, words, part):
+    refused(run("image-classification", "vit", pictures(16, 0), *words.split()), part)
+
+
+def test_what_a_text_task_does_not_read(run):
+    result = run("masked-lm", "bert", documents(16, 0), "--horizontal_flip", "true")
+    refused(result, "horizontal_flip: not for masked-lm, which reads texts")
+
+
+@pytest.mark.parametrize(("warmup", "warned"), [("500", True), ("4", True), ("3", False), ("0.5", False)])
+def test_a_warmup_that_never_ends(run, warmup, warned):
+    status, said, _ = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), "--warmup_steps", warmup)
+    line = f"warning: warmup_steps: {warmup}, and the run has 4 steps: the learning rate never reaches 0.0005\n"
+    assert status == 0 and (line in said) == warned, said
 
 
 def test_broken_tokenizers_are_named(run, tmp_path):

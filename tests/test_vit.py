@@ -76,6 +76,24 @@ class TestLeanViT(ModelTests):
         with pytest.raises(ValueError, match=r"labels\[1\] is 5, expected 0..4 \(num_labels=5\)"):
             model(torch.randn(2, 3, 24, 24), labels=torch.tensor([0, 5]))
 
+    def test_refuses_a_mask_of_another_width(self):
+        model = self.build("base")
+        with pytest.raises(ValueError, match=r"attention_mask is \[2, 3\], expected \[2, 10\]"):
+            model(torch.randn(2, 3, 24, 24), attention_mask=torch.ones(2, 3))
+
+    def test_another_depth_is_not_an_error_of_the_backbone(self, tmp_path):
+        """The last stage of a saved configuration is its default; only one that somebody chose is kept."""
+        saved = self.config("base")
+        depth = saved.num_hidden_layers
+        self.logits_class(saved).save_pretrained(tmp_path)
+        assert len(self.logits_class.from_pretrained(tmp_path, num_hidden_layers=depth - 1).model.layers) == depth - 1
+        for other in (depth - 1, depth + 1):
+            config = self.config_class.from_pretrained(tmp_path, num_hidden_layers=other)
+            assert config.out_features == [f"stage{other}"] and config.out_indices == [other]
+        chosen = self.config("base", out_features=["stage1"])
+        chosen.save_pretrained(tmp_path)
+        assert self.config_class.from_pretrained(tmp_path, num_hidden_layers=depth + 1).out_features == ["stage1"]
+
     def test_backbone_loads_a_classifier(self, shape, tmp_path):
         classifier = self.build(shape)
         classifier.save_pretrained(tmp_path)

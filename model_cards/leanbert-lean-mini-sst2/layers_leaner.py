@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import ModelOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
@@ -245,6 +245,29 @@ def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, igno
     if wrong.any():
         position = tuple(wrong.nonzero()[0].tolist())
         raise ValueError(f"{name}{list(position)} is {ids[position].item()}, expected 0..{size - 1} ({bound}={size})")
+
+
+def check_sequence(states: torch.Tensor, attention_mask: object, cache: Cache | None = None) -> None:
+    """Raises ValueError for embedded tokens (B, 0, D), and for a mask (B, S) whose S is not past + T. In eager mode.
+
+    Masks of other caches than a dynamic one are not compared: those of a static cache may be as long as itself.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return
+    rows, length = states.shape[:2]
+    if length == 0:
+        raise ValueError(f"the sequence has no tokens: embedded, it is {list(states.shape)}, expected (B, T ≥ 1, D)")
+    if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim != 2:
+        return
+    past = 0
+    if isinstance(cache, DynamicCache):
+        past = cache.get_seq_length()
+    elif cache is not None:
+        return
+    width = past + length
+    if attention_mask.shape[1] != width:
+        given = list(attention_mask.shape)
+        raise ValueError(f"attention_mask is {given}, expected {[rows, width]}, (B, T) with {past} tokens before T")
 
 
 def recorded(outputs: ModelOutput) -> dict[str, tuple[torch.Tensor, ...] | None]:

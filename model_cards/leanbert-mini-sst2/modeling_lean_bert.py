@@ -26,7 +26,15 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_lean_bert import LeanBERTConfig
 from .heads_leaner import Inputs, LeanTextEmbeddings, QuestionAnsweringHead, TextHead, TokenClassificationHead, embed
-from .layers_leaner import LeanPooler, LeanPostNormBlock, LeanPreTrainedModel, check_range, class_loss, recorded
+from .layers_leaner import (
+    LeanPooler,
+    LeanPostNormBlock,
+    LeanPreTrainedModel,
+    check_range,
+    check_sequence,
+    class_loss,
+    recorded,
+)
 
 
 class LeanBERTEmbeddings(LeanTextEmbeddings):
@@ -81,6 +89,7 @@ class LeanBERTModel(LeanBERTPreTrainedModel):
                 several packed sequences that do not see each other.
         """
         inputs_embeds, positions = embed(self, input_ids, inputs_embeds, position_ids)
+        check_sequence(inputs_embeds, attention_mask)
         packing = None
         if position_ids is not None and attention_mask is None:
             sequences = find_packed_sequence_indices(position_ids.expand(inputs_embeds.shape[0], -1))

@@ -19,7 +19,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_lean_gpt import LeanGPTConfig
 from .heads_leaner import Inputs, LeanTextEmbeddings, QuestionAnsweringHead, TextHead, TokenClassificationHead, embed
-from .layers_leaner import LeanBlock, LeanPreTrainedModel, check_range, class_loss, recorded
+from .layers_leaner import LeanBlock, LeanPreTrainedModel, check_range, check_sequence, class_loss, recorded
 
 
 class LeanGPTPreTrainedModel(LeanPreTrainedModel):
@@ -72,6 +72,7 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
         if past_key_values is not None:
             past = past_key_values.get_seq_length()
         inputs_embeds, positions = embed(self, input_ids, inputs_embeds, position_ids, past)
+        check_sequence(inputs_embeds, attention_mask, past_key_values)
         if token_type_ids is not None:
             check_range("token_type_ids", token_type_ids, self.config.vocab_size, "vocab_size")
             inputs_embeds = inputs_embeds + self.embed_tokens(token_type_ids)

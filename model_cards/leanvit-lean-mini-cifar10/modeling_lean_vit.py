@@ -13,7 +13,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_lean_vit import LeanViTConfig
-from .layers_leaner import LeanBlock, LeanPooler, LeanPreTrainedModel, class_loss, recorded
+from .layers_leaner import LeanBlock, LeanPooler, LeanPreTrainedModel, check_sequence, class_loss, recorded
 
 
 class LeanViTEmbeddings(nn.Module):
@@ -121,11 +121,12 @@ class LeanViTModel(LeanViTPreTrainedModel):
             attention_mask: (B, 1 + P), 0 for patches that no token may attend to.
 
         Raises:
-            ValueError: the image's channels or size are not those of the configuration.
+            ValueError: the image's channels or size are not those of the configuration, or the mask's width is wrong.
         """
         if pixel_values is None:
             raise ValueError("pixel_values must be given")
         hidden_states = self.embeddings(pixel_values, interpolate_pos_encoding)
+        check_sequence(hidden_states, attention_mask)
         mask = create_bidirectional_mask(self.config, inputs_embeds=hidden_states, attention_mask=attention_mask)
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, **kwargs)

@@ -62,6 +62,15 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
             raise ValueError(f"LeanViTConfig: {error} (num_hidden_layers={self.num_hidden_layers})") from error
         super().__post_init__(**kwargs)
 
+    @classmethod
+    def from_dict(cls, config_dict: dict, **kwargs):
+        """As transformers; the last stage, the default of `out_features`, stays the last at another depth."""
+        last = f"stage{config_dict.get('num_hidden_layers')}"
+        if "num_hidden_layers" in kwargs and config_dict.get("out_features") == [last]:
+            defaults = ("out_features", "out_indices")
+            config_dict = {key: value for key, value in config_dict.items() if key not in defaults}
+        return super().from_dict(config_dict, **kwargs)
+
     def validate_architecture(self) -> None:
         super().validate_architecture()
         self._require_sizes("num_channels", "pooler_output_size")

@@ -14,9 +14,11 @@ import typer
 from rich.console import Console
 
 from .. import __version__
-from ..registry import check_family, check_shape
+from ..registry import check_family
+from ..support.interrupts import INTERRUPTED
+from .checks import check_calibration_rows, check_new, check_plan, check_source
 from .command import Command, dashed
-from .errors import CommandGroup
+from .errors import CommandGroup, print_error
 from .lazy import library
 from .training import commands
 
@@ -104,21 +106,10 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Shapes for a budget or equal to a starting point: what they cost, and what the literature advises."""
-    if family is not None:
-        check_family(family)
-    if like is not None:
-        check_like(like)
+    check_plan(context.params)
     command = library(".cli.plan", models=measure)
     given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
     command.run(command.Options(**context.params, given=tuple(given)))
-
-
-def check_like(like: str) -> None:
-    """Raises ValueError, naming --like, for the name of a shape or file that does not exist."""
-    try:
-        check_shape(like)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"--like {like}: {error}") from error
 
 
 @app.command(cls=Command, rich_help_panel=SHAPES)
@@ -132,17 +123,19 @@ def convert(
     """Turn a checkpoint of transformers into its exact Lean relative, or back."""
     if ignore is None:
         ignore = []
-    existed = output.exists()
+    check_new(output)
+    check_source(source)
     conversion = library(".conversion")
     library(".support.quiet").quiet_libraries()
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python ends changes no status
     try:
-        library(".hub").require_source(source)
         model = conversion.convert_checkpoint(source, output, ignore)
         typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
     except KeyboardInterrupt:
-        if existed or not output.exists():  # the folder appears whole or not at all
-            raise typer.Exit(130) from None
+        if not output.exists():  # it appears whole or not at all
+            print_error("convert", f"interrupted; there is no {output}")
+            raise typer.Exit(INTERRUPTED) from None
+        typer.echo(f"{output}: complete, for it was written before the interrupt")
 
 
 @app.command(cls=Command, rich_help_panel=SHAPES)
@@ -160,13 +153,17 @@ def slim(
     latency: Annotated[str | None, typer.Option(help="Layers for this share of the time, as 0.5x.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="File, folder or built-in set of calibration rows.")] = None,
     column: Annotated[str | None, typer.Option(help="Column of the texts or images; left out, the only one.")] = None,
-    rows: Annotated[int, typer.Option(help="At most so many rows: half to choose by, half held out.")] = 256,
+    rows: Annotated[
+        int, typer.Option(help="At most so many rows, 16 or more: half to choose by, half held out.")
+    ] = 256,
     max_length: Annotated[int, typer.Option(help="Tokens of a calibration row, at most.")] = 64,
     base_model: Annotated[str | None, typer.Option(help="Hub id of a source that is a folder, for the card.")] = None,
 ) -> None:
     """Leave layers, heads or neurons out of a trained checkpoint: those whose absence changes its output least."""
+    check_new(output)
+    check_calibration_rows(rows)
+    check_source(source)
     library(".support.quiet").quiet_libraries()
-    library(".hub").require_source(source)
     command = library(".cli.slim")
     options = context.params | {"data": data or []}
     command.run(command.Options(**options))

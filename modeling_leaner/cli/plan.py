@@ -7,35 +7,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..configuration_leaner import LeanConfig
-from ..planning.dials import MOST_INPUT, Dials, flag_of, with_inputs
+from ..planning.dials import Dials, flag_of, with_inputs
 from ..planning.figure import draw_plan, figure_files
 from ..planning.goals import Budget
-from ..planning.memory import BYTES, StepSetting
+from ..planning.memory import StepSetting
 from ..planning.shape_file import shape_file, write_shape
-from ..planning.solver import Candidate, cost_of, spread
+from ..planning.solver import Candidate, clamp, cost_of, spread
 from ..planning.tables import WIDTH, Heading, plan_document, plan_text
 from ..planning.units import parse_size
-from ..registry import FAMILIES
+from ..registry import FAMILIES, FirstRecipe
 from ..shapes import family_of, load_config, load_shape
-from ..support.suggest import did_you_mean
+from .checks import PLAN_SIZES
 from .latency import LatencySearch, Measurement, Question, measured, within_latency
 
 
 DEFAULT_ROWS = 6
 NOT_AGAIN = ("measure", "write", "pick", "plot", "advice", "as_json")  # options that leave the rows as they are
 SETTINGS = ("length", "image_size", "patch_size", "vocab_size", "batch", "dtype", "attention", "device")
-CHOICES = {
-    "family": FAMILIES,
-    "equal": ("params", "flops"),
-    "dtype": tuple(BYTES),
-    "attention": ("sdpa", "eager"),
-    "device": ("cpu", "gpu"),
-}
+MOST_FIRST_STEPS = 100
+FIRST_FLOPS = 1.2e13  # two minutes of 100 GFLOP a second, as a laptop's processor does
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `leaner plan`; `given` names those on the command line, the others have their defaults."""
+    """The options of `leaner plan`, once `check_plan` let them pass; `given` names those on the command line."""
 
     family: str | None
     params: str | None
@@ -67,38 +62,16 @@ class Options:
     advice: bool
     given: tuple[str, ...]
 
-    def __post_init__(self):
-        """Raises ValueError that names the flag and what was expected."""
-        for name, choices in CHOICES.items():
-            value = getattr(self, name)
-            if value is not None and value not in choices:
-                hint = did_you_mean(value, choices)
-                raise ValueError(f"--{name} {value}: expected one of {', '.join(choices)}{hint}")
-        if self.like is not None and not self.like.strip():
-            raise ValueError("--like '': expected a shape, config file, folder or Hub id")
-        if self.family is None and self.like is None:
-            raise ValueError(f"--family: expected one of {', '.join(FAMILIES)}, or --like SHAPE")
-        if self.pick is not None and self.write is None:
-            raise ValueError(f"--pick {self.pick}: is the row that --write NAME saves; expected both")
-        if self.batch > MOST_INPUT:
-            raise ValueError(f"--batch {self.batch}: expected at most {MOST_INPUT}")
-        for name in ("batch", "rows", "pick"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name} {value}: expected a number above 0")
-        if self.latency is not None and not self.measure:
-            raise ValueError(f"--latency {self.latency}: needs --measure, for time is measured on this machine")
-
-    def size(self, name: str, symbol: str = "") -> float | None:
+    def size(self, name: str) -> float | None:
         """The number of a budget, with the unit of `parse_size`; None where it is not given."""
         text = getattr(self, name)
         if text is None:
             return None
-        return parse_size(f"--{name}", text, symbol)
+        return parse_size(f"--{name}", text, PLAN_SIZES[name])
 
     @property
     def budget(self) -> Budget:
-        return Budget(self.size("params"), self.size("flops"), self.size("memory", "B"), self.equal)
+        return Budget(self.size("params"), self.size("flops"), self.size("memory"), self.equal)
 
     @property
     def dials(self) -> Dials:
@@ -168,7 +141,7 @@ class Answer:
 
 def solve(options: Options, question: Question) -> Answer:
     """Shapes that fit, measured where asked for. Raises ValueError that names the flag, and NoShapeFits."""
-    limit = options.size("latency", "s")
+    limit = options.size("latency")
     budget = options.budget
     if limit is not None and budget.parameters is None and question.start is None:
         candidates, measurements = LatencySearch(limit, budget, options.dials, question).run()
@@ -220,8 +193,9 @@ def save(options: Options, answer: Answer, family: str) -> list[str]:
     row = options.pick
     if row is None:
         row = 1
-    path = write_shape(answer.row(row).config, options.write)
-    return [f"Saved: row {row}, as {path}", f"Train it: {training_command(family, path)}"]
+    config = answer.row(row).config
+    path = write_shape(config, options.write)
+    return [f"Saved: row {row}, as {path}", f"Train it: {training_command(family, config, path)}"]
 
 
 def command_line(arguments: list[str]) -> str:
@@ -241,9 +215,20 @@ def command_line(arguments: list[str]) -> str:
     return " \\\n".join(lines)
 
 
-def training_command(family: str, path: Path) -> str:
-    """A command that trains a shape file, on data that every installation has."""
-    return command_line(["leaner", "train", FAMILIES[family].first_recipe, "--shape", str(path)])
+def training_command(family: str, config: LeanConfig, path: Path) -> str:
+    """A command that trains a shape file for a few minutes, on data that every installation has."""
+    recipe = FAMILIES[family].first_recipe
+    steps = first_steps(recipe, config)
+    return command_line(["leaner", "train", recipe.name, "--shape", str(path), "--max_steps", str(steps)])
+
+
+def first_steps(recipe: FirstRecipe, config: LeanConfig) -> int:
+    """How many steps take about FIRST_FLOPS, at least one and at most MOST_FIRST_STEPS."""
+    length = config.default_length
+    if recipe.tokens is not None:
+        length = min(recipe.tokens, length)
+    flops_of_step = recipe.rows * config.count_flops(length).training_step
+    return int(clamp(FIRST_FLOPS / flops_of_step, 1, MOST_FIRST_STEPS))
 
 
 def next_commands(options: Options, answer: Answer, family: str) -> list[str]:
@@ -257,9 +242,10 @@ def next_commands(options: Options, answer: Answer, family: str) -> list[str]:
         taken += 1
         path = Path(f"{name}-{taken}.json")
     return [
-        f"Next: save a row, here {row}, and train it, here by a recipe without download:",
+        f"Next: save a row, here {row}, and train it, here by a recipe without download; --max_steps ends that",
+        "after a few minutes on a laptop, without it the recipe runs to its end:",
         options.command("--pick", str(row), "--write", str(path)),
-        training_command(family, path),
+        training_command(family, config, path),
     ]
 
 

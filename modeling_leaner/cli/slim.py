@@ -13,12 +13,14 @@ from rich.progress import track
 
 from ..conversion import copy_sentence_transformers_files, load_lean, load_processors, whole_folder
 from ..layers_leaner import LeanPreTrainedModel
+from ..planning.dials import flag_of
 from ..slimming import budget, calibration
 from ..slimming.operations import SlimError, drop_pooler
 from ..slimming.scores import Batch
 from ..slimming.slim import Cut, Slimmed, Target, check_target, slim
-from ..training.data.sources import BUILT_IN, load_split
+from ..training.data.sources import BUILT_IN, describe, likely_texts, load_split
 from ..training.publishing.slim_card import Making, write_slim_card
+from .checks import LEAST_CALIBRATION_ROWS
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,28 @@ class Options:
 
 def run(options: Options) -> None:
     """Slims a checkpoint. Raises ValueError or OSError, before any work where possible; OUTPUT is whole or absent."""
-    if options.output.exists() or options.output.is_symlink():
-        raise FileExistsError(f"{options.output} exists already")
     target = read_target(options)
+    try:
+        slim_to(options, target)
+    except SlimError as error:
+        raise SlimError(by_flags(str(error), options)) from error
+
+
+def by_flags(message: str, options: Options) -> str:
+    """A message of `slimming` about a setting, with the option that sets it, or about a row, with where that is."""
+    setting, colon, reason = message.partition(":")
+    names = setting.split(" and ")
+    if setting == "calibration":
+        return f"{describe(None, 'train', options.data)}:{reason}"
+    if not set(names) <= vars(options).keys():
+        return message
+    if setting == "layers" and options.keep is not None:
+        names = ["keep"]
+    return " and ".join(map(flag_of, names)) + colon + reason
+
+
+def slim_to(options: Options, target: Target) -> None:
+    """Reads the checkpoint and the rows, slims it, writes the folder and prints what was done."""
     model = load_lean(options.source).eval()
     if not (options.params or options.latency):
         check_target(model, target)
@@ -73,6 +94,10 @@ def read_target(options: Options) -> Target:
             keep = tuple(int(layer) for layer in options.keep.split(","))
         except ValueError:
             raise SlimError(f"--keep: expected layers between commas, as 0,4,5, got {options.keep!r}") from None
+    cuts = ("layers", "keep", "heads", "total_heads", "head_dim", "intermediate_size", "params", "latency")
+    if all(getattr(options, name) is None for name in cuts):
+        flags = ", ".join(flag_of(name) for name in cuts)
+        raise SlimError(f"nothing to cut: give one of {flags}")
     budgets = [name for name in ("params", "latency") if getattr(options, name) is not None]
     if budgets and (keep is not None or options.layers is not None):
         raise SlimError(f"--{budgets[0]}: a budget chooses the number of layers; leave --layers and --keep out")
@@ -106,6 +131,10 @@ def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
     if column not in rows.column_names:
         raise SlimError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
     rows = rows.filter(lambda row: row[column] not in (None, ""), desc="rows with content")
+    if len(rows) < LEAST_CALIBRATION_ROWS:
+        where = describe(options.data[0], "train", options.data)
+        few = f"{len(rows)} rows with content, expected at least {LEAST_CALIBRATION_ROWS}, half of them held out"
+        raise SlimError(f"--data: {where}: {few}")
     return rows.select(range(min(len(rows), options.rows)))[column]
 
 
@@ -117,6 +146,8 @@ def only_column(rows: Dataset, model: LeanPreTrainedModel) -> str:
         is_text = type(feature).__name__ == "Value" and feature.dtype in ("string", "large_string")
         if type(feature).__name__ == kind and (kind == "Image" or is_text):
             names.append(name)
+    if kind == "Value":
+        names = likely_texts(names)
     if len(names) != 1:
         what = "images" if kind == "Image" else "texts"
         found = ", ".join(names or rows.column_names)

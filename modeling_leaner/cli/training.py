@@ -9,8 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..registry import check_shape, did_you_mean_path
 from ..support.interrupts import INTERRUPTED
+from .checks import check_trained, existing_folders, existing_grid, known_shape
 from .command import Command, KeyCommand
 from .errors import print_error
 from .lazy import library
@@ -21,20 +21,6 @@ EXPERIMENTS = "Experiments"
 PUBLISHING = "Publishing"
 
 commands = typer.Typer()
-
-
-def existing_grid(path: Path | None) -> Path | None:
-    """The path itself. Raises ValueError, with the nearest name, where there is no such file."""
-    if path is not None and not path.exists():
-        raise ValueError(f"{path}: no such grid file{did_you_mean_path(path)}")
-    return path
-
-
-def known_shape(name: str | None) -> str | None:
-    """The name itself. Raises ValueError, with the nearest one, for a misspelt named shape."""
-    if name is not None:
-        check_shape(name)
-    return name
 
 
 GridFile = Annotated[Path, typer.Argument(metavar="GRID.yaml", help="The grid file.", callback=existing_grid)]
@@ -87,12 +73,20 @@ def train(
 
 
 def check_keys(recipe: str | None, words: list[str]) -> None:
-    """Raises ValueError for a recipe or key that does not exist, sooner than all that a run needs is imported."""
-    from ..training.settings.arguments import SettingsParser, read_recipe  # imports torch
+    """Raises ValueError for a recipe, a key or a metric that is none of the task's, before a run's imports."""
+    from ..training.settings.arguments import SettingsParser, check_given, check_metric, read_recipe  # imports torch
+    from ..training.settings.repeated import given_options
 
+    task = None
     if recipe is not None:
-        read_recipe(recipe)
-    SettingsParser().parse_tokens(words)
+        _, settings = read_recipe(recipe)
+        task = settings.get("task")
+    parser = SettingsParser()
+    given = parser.parse_tokens(words)
+    if given.task is not None:
+        task = given.task
+    check_metric(task, given.metric)
+    check_given(task, given_options(parser, words))
 
 
 @commands.command(cls=KeyCommand, rich_help_panel=RUNS)
@@ -109,6 +103,7 @@ def evaluate(
 
     Its own recipe says task and data. Further keys are those of leaner train.
     """
+    check_trained(model)
     check_keys(None, context.args)
     library(".training.evaluate").evaluate(model, context.args)
 
@@ -124,7 +119,9 @@ def tokenizer(
     dataset_config: Annotated[str | None, typer.Option(help="Configuration of a Hub dataset.")] = None,
     data_files: DataFiles = None,
     split: Annotated[str, typer.Option(help="Split of the data.")] = "train",
-    text_column: Annotated[str, typer.Option(help="Column of the texts.")] = "text",
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of the texts; left out, text, sentence, question ... or the only one.")
+    ] = None,
     max_rows: Annotated[int | None, typer.Option(min=1, help="Read only the first rows.")] = None,
     streaming: Annotated[
         bool, typer.Option("--streaming", help="Read as a stream, without preparing a copy on disk.")
@@ -190,7 +187,8 @@ def shift(one: GridFile, other: GridFile) -> None:
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def card(
     folders: Annotated[
-        list[Path] | None, typer.Argument(help="Run folders or published ones; left out, all published ones.")
+        list[Path] | None,
+        typer.Argument(help="Run folders or published ones; left out, all published ones.", callback=existing_folders),
     ] = None,
 ) -> None:
     """Write model cards from config.json and results.json; without a folder, the index of all, too."""
@@ -217,7 +215,9 @@ def publish(
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def verify_cards(
-    folders: Annotated[list[Path] | None, typer.Argument(help="Published ones; left out, all there are.")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Published ones; left out, all there are.", callback=existing_folders)
+    ] = None,
     data_files: Annotated[
         list[str] | None, typer.Option("--data-files", metavar="NAME=FOLDER ...", help="Local copies of datasets.")
     ] = None,

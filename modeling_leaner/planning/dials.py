@@ -8,12 +8,12 @@ from ..configuration_leaner import LeanConfig
 from ..registry import FAMILIES, IMAGES
 from ..shapes import family_of, shapes_folder
 from .advice import has_fused_kernel
+from .units import MOST_INPUT
 
 
 LIMITS = {"width": 2**17, "mlp": 2**20, "layers": 1000, "heads": 2**14}  # of a dial that is solved
 # Of a dial that is given: beyond these the arithmetic overflows, or takes minutes.
 GIVEN_LIMITS = {**LIMITS, "head_dim": 256, "mlp_ratio": 1024}
-MOST_INPUT = 2**24  # tokens, pixels, entries of a vocabulary, items of a batch
 
 
 @dataclass(frozen=True)

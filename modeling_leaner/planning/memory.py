@@ -8,9 +8,9 @@ process itself are not counted. Measured against a CPU; what an accelerator keep
 from dataclasses import dataclass
 
 from ..configuration_leaner import LeanConfig
+from .units import BYTES
 
 
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 MASKED_SHARE = 0.15  # of the tokens, whose vocabulary scores LeanBERT computes (Devlin et al. 2018, section 3.1)
 
 

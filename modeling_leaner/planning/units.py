@@ -4,6 +4,10 @@ import re
 from dataclasses import dataclass
 
 
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}  # of a value
+MOST_INPUT = 2**24  # tokens, pixels, entries of a vocabulary, items of a batch
+
+
 @dataclass(frozen=True)
 class Unit:
     """One kind of number: its suffixes (in capitals) with their factors, examples for messages, and its bounds."""

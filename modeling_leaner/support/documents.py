@@ -14,6 +14,17 @@ def require(condition: bool, path: Path, name: str, value: object, expected: str
         raise ValueError(f"{path}: {name} is {value!r}, expected {expected}")
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises ValueError, naming the file, for anything else; OSError where it cannot be read."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not a JSON file: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: expected a JSON object, got {type(document).__name__}")
+    return document
+
+
 def flat(path: Path, value: object, name: str = "") -> dict[str, Any]:
     """The values in nested dicts and lists by name, such as `train.loss`.
 

@@ -37,6 +37,7 @@ BUILT_IN = {
     "listops": data.listops,
     "listops-short": functools.partial(data.listops, data.SHORT_LISTOPS),
 }
+TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")  # of which the first that is there is read
 LISTOPS = ("listops", "listops-short")  # with as many test expressions as asked for
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
 READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
@@ -103,15 +104,15 @@ def _read_folder(folder: Path, split: str, streaming: bool, has_splits: bool) ->
 
 def _read_files(files: list[str], split: str, streaming: bool) -> Rows:
     """Local files of one format, by the builder that `datasets` has for it."""
+    for name in files:
+        if not Path(name).exists() and not any(character in name for character in "*?[") and "://" not in name:
+            raise ValueError(f"data_files: {name}: no such file or folder")
     paths = [Path(name) for name in files]
     suffixes = {path.suffix.lower() for path in paths}
     if len(suffixes) != 1 or not suffixes <= set(FORMATS):
         raise ValueError(
             f"data_files: {', '.join(files)}: expected one folder, or files of one of {', '.join(FORMATS)}"
         )
-    for path in paths:
-        if not path.is_file() and not any(character in str(path) for character in "*?[") and "://" not in str(path):
-            raise ValueError(f"data_files: {path}: no such file")
     if all(path.is_file() and path.stat().st_size == 0 for path in paths):
         raise ValueError("the split is empty")
     (suffix,) = suffixes
@@ -239,6 +240,25 @@ def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bo
             splits = ", ".join(get_dataset_split_names(dataset, config))
             raise ValueError(f"dataset {dataset}: no split {split!r}, expected one of {splits}") from error
         raise ValueError(f"dataset {dataset}: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def naming(source: str) -> Iterator[None]:
+    """A ValueError about rows begins with where these are from."""
+    try:
+        yield
+    except ValueError as error:
+        if source in str(error):
+            raise
+        raise ValueError(f"{source}: {error}") from error
+
+
+def likely_texts(columns: list[str]) -> list[str]:
+    """Of columns with text those that may be meant where none is named: the first of TEXT_COLUMNS, or else all."""
+    usual = [name for name in TEXT_COLUMNS if name in columns]
+    if usual:
+        return usual[:1]
+    return columns
 
 
 def first_rows(rows: Rows, count: int | None) -> Rows:

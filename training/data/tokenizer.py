@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, IterableDataset, Value
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
@@ -238,13 +238,13 @@ class TextSource:
     dataset_config: str | None = None
     data_files: list[str] | None = None
     split: str = "train"
-    text_column: str = "text"
+    text_column: str | None = None
     max_rows: int | None = None
     streaming: bool = False
 
     def read(self) -> TextColumn:
         """The texts. Raises ValueError where the data has no such column, and lists those that exist."""
-        from .sources import load_split
+        from .sources import likely_texts, load_split
 
         rows = load_split(
             self.dataset,
@@ -254,11 +254,33 @@ class TextSource:
             streaming=self.streaming,
         )
         names = rows.column_names
+        texts = names
         if not names:  # as of a stream that does not know its columns
-            names = list(next(iter(rows), {}))
-        if self.text_column not in names:
-            raise ValueError(f"no column {self.text_column!r}, the data has {', '.join(names) or 'no columns'}")
-        return TextColumn(rows, self.text_column, self.max_rows)
+            first = next(iter(rows), {})
+            names = list(first)
+            texts = [name for name in names if isinstance(first[name], str)]
+        elif rows.features:
+            kinds = rows.features.items()
+            texts = [name for name, kind in kinds if isinstance(kind, Value) and kind.dtype.endswith("string")]
+        given = ", ".join(names)
+        if not names:
+            given = "no columns"
+        column = self.text_column
+        if column is None:
+            likely = likely_texts(texts)
+            if len(likely) != 1:
+                raise ValueError(f"--text_column: name the column of the texts; the data has {given}")
+            (column,) = likely
+        if column not in names:
+            raise ValueError(f"no column {column!r}, the data has {given}")
+        return TextColumn(rows, column, self.max_rows)
+
+    @property
+    def name(self) -> str:
+        """The data as messages name it."""
+        from .sources import describe
+
+        return describe(self.dataset, self.split, self.data_files or [])
 
 
 def save_whole(tokenizer: TokenizersBackend, output: Path) -> None:
@@ -296,7 +318,12 @@ def write_tokenizer(
     if output_dir.exists():
         raise FileExistsError(f"{output_dir} exists already")
     texts = source.read()
-    tokenizer = train_tokenizer(texts, kind, vocab_size, max_length, family)
+    try:
+        tokenizer = train_tokenizer(texts, kind, vocab_size, max_length, family)
+    except VocabularyTooSmall:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{source.name}: {texts.column}: {error}") from error
     sample = list(itertools.islice(texts, 1000))
     save_whole(tokenizer, output_dir)
     rate = tokens_per_byte(tokenizer, sample)

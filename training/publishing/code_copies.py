@@ -13,6 +13,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 import modeling_leaner
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import CONFIG_CLASSES
+from modeling_leaner.support.documents import read_object
 from modeling_leaner.support.files import write_bytes
 
 
@@ -27,20 +28,9 @@ def code_files(config_class: type[LeanConfig]) -> dict[str, Path]:
     return {path.name: path for path in paths}
 
 
-def read_json(path: Path) -> dict:
-    """A JSON object. Raises ValueError, naming the file, for anything else."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not a JSON file: {error}") from error
-    if not isinstance(document, dict):
-        raise ValueError(f"{path}: expected a JSON object")
-    return document
-
-
 def config_class_of(folder: Path) -> type[LeanConfig]:
     """The family of a folder by its config.json, which is only read. Raises ValueError for another model_type."""
-    model_type = read_json(folder / "config.json").get("model_type")
+    model_type = read_object(folder / "config.json").get("model_type")
     for config_class in CONFIG_CLASSES.values():
         if config_class.model_type == model_type:
             return config_class
@@ -71,7 +61,7 @@ def check_code(folder: Path) -> None:
             raise ValueError(f"{copy}: differs from that of modeling_leaner {version}; leaner publish renews it")
     check_config(folder / "config.json", config_class)
     for path in sorted(folder.glob("*.json")):
-        if path.name != "config.json" and "auto_map" in read_json(path):
+        if path.name != "config.json" and "auto_map" in read_object(path):
             raise ValueError(f"{path}: auto_map names code, expected none: tokenizer and processor are transformers'")
 
 
@@ -86,7 +76,7 @@ def check_links(folder: Path) -> None:
 
 def check_config(path: Path, config_class: type[LeanConfig]) -> None:
     """Raises ValueError where config.json names other code than the family's, or has keys that it does not write."""
-    document = read_json(path)
+    document = read_object(path)
     auto_classes = config_class.auto_classes()
     auto_map = document.get("auto_map")
     if not isinstance(auto_map, dict):
@@ -117,7 +107,7 @@ def renew_code(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
         shutil.copyfile(original, folder / name)
     config = folder / "config.json"
-    document = read_json(config)
+    document = read_object(config)
     if document.get("auto_map") != config_class.auto_classes():
         document["auto_map"] = config_class.auto_classes()
         text = json.dumps(document, indent=2, sort_keys=True) + "\n"  # as transformers writes it

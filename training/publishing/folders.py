@@ -1,7 +1,6 @@
 """Run folders and published ones, read and checked; ValueError where config, results and weights do not fit."""
 
 import contextlib
-import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from modeling_leaner.shapes import CONFIG_CLASSES
-from modeling_leaner.support.documents import flat, require
+from modeling_leaner.support.documents import flat, read_object, require
 
 from ..records import PublishedResults, RunResults, checked
 from ..settings.arguments import TASK_NAMES, SettingsParser, tokens_of
@@ -47,18 +46,18 @@ def check_there(folder: Path) -> None:
 def read_config(folder: Path) -> PreTrainedConfig:
     """The configuration of a folder, once it states its family and sizes. Raises ValueError that names the field."""
     path = folder / "config.json"
-    values = flat(path, json.loads(path.read_text(encoding="utf-8")))
+    values = flat(path, read_object(path))
     for name, kind in {"model_type": str, **dict.fromkeys(SIZES, int)}.items():
         require(type(values.get(name)) is kind, path, name, values.get(name), kind.__name__)
     family = values["model_type"]
-    require(family in FAMILIES, path, "model_type", family, f"one of {FAMILIES}")
+    require(family in FAMILIES, path, "model_type", family, f"one of {', '.join(FAMILIES)}")
     return AutoConfig.from_pretrained(folder, trust_remote_code=False)
 
 
 def results_in(file: Path) -> RunResults:
     """results.json of a run, or PublishedResults of a published folder. Raises ValueError that names the field."""
-    document = json.loads(file.read_text(encoding="utf-8"))
-    if isinstance(document, dict) and {"evidence", "weights_sha256"} & document.keys():
+    document = read_object(file)
+    if {"evidence", "weights_sha256"} & document.keys():
         return checked(PublishedResults, document, file)
     return checked(RunResults, document, file)
 

@@ -45,6 +45,7 @@ from ..running.trainer import scores
 from ..tasks.base import Task, evaluation_generators
 from .cards import FIGURE, render
 from .code_copies import check_code
+from .folders import check_there
 from .metadata import eval_results
 
 
@@ -334,8 +335,7 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     Raises:
         ValueError: one line that names file and field of what does not hold.
     """
-    if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder")
+    check_there(folder)
     check_code(folder)  # before anything of the folder is loaded, let alone run
     results = rendered(folder)
     check_files(folder, results)
@@ -420,4 +420,7 @@ def verify_all(folders: Sequence[Path], data_files: Sequence[str] = (), short: b
     compared = "cards"
     if short:
         compared = "subsets"
-    print(f"{len(folders)} folders hold what their {compared} say")
+    holding = "1 folder holds what its"
+    if len(folders) > 1:
+        holding = f"{len(folders)} folders hold what their"
+    print(f"{holding} {compared} say")

@@ -1,7 +1,8 @@
-"""What happens around the steps of a run: lines of metrics.jsonl, checkpoints that are due, Ctrl-C."""
+"""What happens around the steps of a run: lines of metrics.jsonl, a warning, checkpoints that are due, Ctrl-C."""
 
 import json
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -25,6 +26,17 @@ class MetricsFile(TrainerCallback):
         if state.is_world_process_zero:
             with self.path.open("a") as file:
                 file.write(json.dumps(state.log_history[-1]) + "\n")
+
+
+class WarmupNotice(TrainerCallback):
+    """Warns on stderr of a warm-up, given in steps, that is as long as the run."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if not state.is_world_process_zero or args.warmup_steps < max(state.max_steps, 1):
+            return
+        rate = f"the learning rate never reaches {args.learning_rate:g}"
+        message = f"warmup_steps: {args.warmup_steps:g}, and the run has {state.max_steps} steps: {rate}"
+        print(f"warning: {message}", file=sys.stderr)
 
 
 class CheckpointSteps(TrainerCallback):

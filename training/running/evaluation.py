@@ -11,8 +11,8 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.hub import require_source
 from modeling_leaner.shapes import load_config
 
-from ..data.sources import load_evaluation, load_training
-from ..settings.arguments import RecipeArguments, SettingsParser, parse
+from ..data.sources import load_evaluation, load_training, naming
+from ..settings.arguments import OF_TRAINING, RecipeArguments, SettingsParser, parse
 from ..settings.repeated import given_options
 from ..tasks.base import Task
 from .environment import environment
@@ -82,6 +82,9 @@ def evaluation_settings(model: str, words: list[str], scratch: str) -> RecipeArg
     for key in ("shape", "output_dir"):
         if key in given:
             raise ValueError(f"{key}: not for evaluate, which reads {model} and writes no folder")
+    for key in OF_TRAINING:
+        if key in given:
+            raise ValueError(f"{key}: not for evaluate, which trains nothing")
     if recipe is None and not Path(model).is_dir() and "task" not in given:
         raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
     fixed = {"shape": model, "output_dir": scratch, "eval_strategy": "no", "save_strategy": "no"}
@@ -111,7 +114,8 @@ def load(model: str, words: list[str], scratch: str) -> PreparedRun:
         rows = load_evaluation(arguments)
     source = held_out_source(arguments)
     task = task_of(arguments, config)(arguments, config, processing)
-    fields = task.configure(rows)
+    with naming(source):
+        fields = task.configure(rows)
     check_labels(config, task, source, model)
     if task.classes is not None:
         task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.registry import TEXT
 
-from ..data.sources import Rows, content_sha256, describe, load_training
+from ..data.sources import Rows, content_sha256, describe, load_training, naming
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Task
 from .loading import fitted, load_processing, shape_config, task_of, with_fields
@@ -62,7 +62,9 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         train, held_out = load_training(arguments)
         processing = load_processing(arguments, config, train)
         task = task_class(arguments, fitted(config, arguments, processing), processing)
-        task.config = with_fields(task.config, arguments, task.configure(train))
+        with naming(describe(arguments.dataset, arguments.train_split, arguments.data_files)):
+            fields = task.configure(train)
+        task.config = with_fields(task.config, arguments, fields)
         return PreparedRun(
             arguments=arguments,
             task=task,

@@ -18,7 +18,7 @@ from transformers.trainer_utils import has_length
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Batch, Task, evaluation_generators, training_generators
 from .average import WeightAverage
-from .callbacks import CheckpointSteps, Interruption, MetricsFile
+from .callbacks import CheckpointSteps, Interruption, MetricsFile, WarmupNotice
 from .checkpoints import COMPLETE, declare_whole, rotate
 from .clock import Clock
 from .finite import FiniteGuard
@@ -84,7 +84,8 @@ class LeanTrainer(Trainer):
             **kwargs,
         )
         self.label_smoother = None  # compute_loss smooths, and only while training
-        callbacks = [self.clock, self.average, MetricsFile(self.folder / METRICS_FILE), CheckpointSteps()]
+        metrics_file = MetricsFile(self.folder / METRICS_FILE)
+        callbacks = [self.clock, self.average, metrics_file, WarmupNotice(), CheckpointSteps()]
         for callback in (*callbacks, self.interruption):
             self.add_callback(callback)
         if args.early_stopping_patience is not None:

@@ -28,6 +28,30 @@ RECIPES = Path(__file__).parent.parent / "recipes"
 TASK_NAMES = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
 TASK_NAMES += ("embedding",)
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
+METRICS = {  # of each task; the first counts where none is named
+    "image-classification": ("accuracy", "f1", "matthews_correlation", "loss"),
+    "masked-lm": ("loss", "perplexity", "accuracy"),
+    "causal-lm": ("loss", "perplexity", "bits_per_byte", "accuracy"),
+    "sequence-classification": (
+        "accuracy",
+        "f1",
+        "matthews_correlation",
+        "pearson",
+        "spearman",
+        "squared_error",
+        "loss",
+    ),
+    "question-answering": ("f1", "exact_match", "loss"),
+    "embedding": ("cosine", "spearman", "mrr", "loss"),
+}
+OF_TEXT = ("tokenizer", "max_length", "truncation", "text_column", "text_pair_column", "doc_stride")
+OF_TEXT += ("mask_fraction", "whole_word_masking", "teacher", "split_sentences")
+OF_IMAGES = ("image_column", "train_resize", "crop_padding", "horizontal_flip", "mixup_alpha")
+OF_TRAINING = (  # what evaluation does not read
+    "learning_rate weight_decay warmup_steps lr_scheduler_type lr_scheduler_kwargs optim max_grad_norm max_steps "
+    "num_train_epochs per_device_train_batch_size gradient_accumulation_steps dropout initializer_range ema_decay "
+    "early_stopping_patience checkpoint_steps save_strategy save_steps save_total_limit resume restart"
+).split()
 NOT_IN_RECIPES = ("shape", "resume", "restart", "output_dir", "resume_from_checkpoint")
 NOT_IN_RECIPES += ("do_train", "do_eval", "do_predict")
 
@@ -197,6 +221,7 @@ BOUNDS = {
     "warmup_steps": (0, float("inf")),
     "eval_steps": (1e-6, float("inf")),
     "save_steps": (1e-6, float("inf")),
+    "save_total_limit": (1, float("inf")),
     "logging_steps": (1e-6, float("inf")),
     "preprocessing_workers": (1, float("inf")),
     "train_resize": (1, float("inf")),
@@ -250,6 +275,24 @@ class SettingsParser(HfArgumentParser):
         if namespace.max_steps < 1 and namespace.max_steps != -1:
             raise ValueError(f"max_steps: {namespace.max_steps} is neither a number from 1 on nor -1, no limit")
         return namespace
+
+
+def check_metric(task: str | None, metric: str | None) -> None:
+    """Raises ValueError for a metric that the task does not have; nothing is known of a task of another name."""
+    if metric is not None and metric not in METRICS.get(task, (metric,)):
+        raise ValueError(f"metric: {metric}: the task {task} has {', '.join(METRICS[task])}")
+
+
+def check_given(task: str | None, given: Iterable[str]) -> None:
+    """Raises ValueError for a key of texts where the task reads images, or of images where it reads texts."""
+    reads = "texts"
+    foreign = OF_IMAGES
+    if task == "image-classification":
+        reads = "images"
+        foreign = OF_TEXT
+    for key in sorted(given):
+        if task is not None and key in foreign:
+            raise ValueError(f"{key}: not for {task}, which reads {reads}")
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
@@ -402,6 +445,7 @@ def parse(
         namespace.output_dir = default_output_dir(recipe, namespace)
     arguments = arguments_of(namespace)
     arguments.given = set(given)
+    check_given(arguments.task, arguments.given)
     arguments.settings = {}
     defaults = vars(parser.parse_tokens([]))
     for key, value in vars(namespace).items():

@@ -21,6 +21,8 @@ LABEL_TYPES = ("int", "uint", "bool", "string", "large_string", "null")
 class Classification(Task):
     """What the two classification tasks share: their labels, and how these are scored."""
 
+    named_by_text = False  # whether the classes are texts of the training rows, whose numbers nothing declares
+
     def configure(self, train: Rows) -> dict[str, object]:
         available = column_names(train)
         candidates = [name for name in LABEL_COLUMNS if name in available][:1]
@@ -59,6 +61,7 @@ class Classification(Task):
 
         if values[-1] is None:
             refuse(None, "a label")
+        self.named_by_text = isinstance(values[0], str)
         if type(values[0]) is not int:
             return [str(value) for value in values]
         if values[0] < 0:
@@ -81,11 +84,21 @@ class Classification(Task):
                 continue
             if isinstance(feature, ClassLabel) and type(value) is int and 0 <= value < feature.num_classes:
                 value = feature.names[value]  # another file may number the same classes differently
+            elif self.named_by_text and isinstance(value, int):  # a number says nothing of classes that are texts
+                value = str(value)
+                if value not in self.classes:
+                    raise ValueError(self._of_two_kinds(batch, source))
             number = self._class_number(value)
             if number is None:
                 raise ValueError(f"{where} is not one of the {len(self.classes)} classes {list(self.classes)[:10]}")
             labels.append(number)
         return labels
+
+    def _of_two_kinds(self, batch: dict[str, list], source: str) -> str:
+        """The error about labels that are numbers here and texts in the training rows, with both."""
+        numbers = ", ".join(map(str, sorted({value for value in batch[self.label_column] if value is not None})[:10]))
+        texts = ", ".join(list(self.classes)[:10])
+        return f"{source}: {self.label_column} holds {numbers}, in the training rows {texts}: expected the same labels"
 
     def _class_number(self, label: object) -> int | None:
         """The number of the class that a label states by its name, its number or as a bool; None where none has it."""

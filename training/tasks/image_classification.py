@@ -53,7 +53,8 @@ class ImageClassification(Classification):
             height = width = self.arguments.train_resize
         feature = features_of(rows).get(self.label_column)
         function = partial(self._read, source=source, size=(height, width), feature=feature)
-        settings = (self.image_column, self.label_column, self.classes, height, width, self.config.num_channels)
+        labels = (self.label_column, self.classes, self.named_by_text)
+        settings = (self.image_column, labels, height, width, self.config.num_channels)
         read = Prepare(function, (settings, self.processing.to_json_string()))
         return read(rows, self.arguments.preprocessing_workers, f"images of {source}")
 

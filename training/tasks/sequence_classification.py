@@ -40,7 +40,7 @@ class SequenceClassification(Classification, TextTask):
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         require_columns(rows, self.columns(), source)
-        columns = (self.texts, self.label_column, self.classes)
+        columns = (self.texts, self.label_column, self.classes, self.named_by_text)
         key = (self.name, columns, self.length, self.arguments.truncation, self.segments, self.tokenizer_key())
         feature = features_of(rows).get(self.label_column)
         read = Prepare(partial(self._read, source=source, feature=feature), key)

@@ -12,12 +12,9 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.registry import TEXT
 from modeling_leaner.shapes import family_of, load_shape, shape_names
 
-from ..data.sources import Rows
+from ..data.sources import Rows, likely_texts
 from ..settings.arguments import RecipeArguments
 from .base import Batch, Task, column_kinds, features_of, find_column
-
-
-TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")
 
 
 def text_columns(rows: Rows) -> list[str]:
@@ -94,10 +91,7 @@ class TextTask(Task):
         texts = text_columns(rows)
         if named is None and rows.features and not texts:
             raise ValueError(f"{key}: no column holds text alone: {column_kinds(rows)}")
-        candidates = [name for name in TEXT_COLUMNS if name in texts][:1]
-        if not candidates:
-            candidates = texts
-        column = find_column(rows, named, key, candidates)
+        column = find_column(rows, named, key, likely_texts(texts))
         feature = features_of(rows).get(column)
         if feature is not None and column not in texts:
             raise ValueError(f"{key}: column {column!r} is {getattr(feature, 'dtype', feature)}, expected text")

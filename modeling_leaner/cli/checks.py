@@ -1,0 +1,122 @@
+"""What is checked of a command's words before anything slow is imported. Each raises ValueError or OSError."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..planning.units import BYTES, MOST_INPUT, parse_size
+from ..registry import FAMILIES, check_family, check_shape, did_you_mean_path, shape_names
+from ..support.suggest import did_you_mean
+from ..training.settings.repeated import RepeatedKey, load_yaml
+from .lazy import library
+
+
+LEAST_CALIBRATION_ROWS = 16  # of leaner slim: 8 to choose by, 8 held out
+PLAN_CHOICES = {
+    "equal": ("params", "flops"),
+    "dtype": tuple(BYTES),
+    "attention": ("sdpa", "eager"),
+    "device": ("cpu", "gpu"),
+}
+PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
+
+
+def existing_grid(path: Path | None) -> Path | None:
+    """The path itself, where a YAML file of keys and values is; else ValueError, with the nearest name."""
+    if path is None:
+        return None
+    if not path.exists():
+        raise ValueError(f"{path}: no such grid file{did_you_mean_path(path)}")
+    try:
+        values = load_yaml(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise ValueError(f"{path}: no YAML file: {' '.join(str(error).split())}") from error
+    except RepeatedKey as error:
+        raise ValueError(f"{path}: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected keys and values, got {values!r:.100}")
+    return path
+
+
+def existing_folders(folders: list[Path] | None) -> list[Path] | None:
+    """The folders themselves. Raises ValueError for the first that is none."""
+    for folder in folders or []:
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: no such folder{did_you_mean_path(folder)}")
+    return folders
+
+
+def known_shape(name: str | None) -> str | None:
+    """The name itself. Raises ValueError, with the nearest one, for a misspelt named shape."""
+    if name is not None:
+        check_shape(name)
+    return name
+
+
+def check_new(output: Path) -> None:
+    """Raises FileExistsError unless a new folder can have the name."""
+    if output.exists() or output.is_symlink():
+        raise FileExistsError(f"{output} exists already")
+
+
+def check_source(source: str) -> None:
+    """Raises ValueError for what is neither a file or folder nor a model of the Hub."""
+    library(".hub", models=False).require_source(source)
+
+
+def check_trained(model: str) -> None:
+    """Raises ValueError for a shape, which has no weights, and for a model that is nowhere."""
+    expected = "expected a run folder, a published folder or a Hub id"
+    if model in shape_names():
+        raise ValueError(f"{model}: a named shape, which has no weights; {expected}")
+    if Path(model).is_file():
+        raise ValueError(f"{model}: a file; {expected}")
+    check_source(model)
+
+
+def check_calibration_rows(rows: int) -> None:
+    """Raises ValueError for fewer rows than `leaner slim` can choose by and hold out."""
+    if rows < LEAST_CALIBRATION_ROWS:
+        raise ValueError(f"--rows {rows}: expected at least {LEAST_CALIBRATION_ROWS}, half of them held out")
+
+
+def check_plan(given: Mapping[str, Any]) -> None:
+    """Raises ValueError that names the option of `leaner plan` and what was expected."""
+    family = given["family"]
+    like = given["like"]
+    if family is not None:
+        check_family(family)
+    for name, choices in PLAN_CHOICES.items():
+        value = given[name]
+        if value is not None and value not in choices:
+            hint = did_you_mean(value, choices)
+            raise ValueError(f"--{name} {value}: expected one of {', '.join(choices)}{hint}")
+    if family is None and like is None:
+        raise ValueError(f"--family: expected one of {', '.join(FAMILIES)}, or --like SHAPE")
+    if like is not None:
+        check_like(like)
+    if given["pick"] is not None and given["write"] is None:
+        raise ValueError(f"--pick {given['pick']}: is the row that --write NAME saves; expected both")
+    if given["batch"] > MOST_INPUT:
+        raise ValueError(f"--batch {given['batch']}: expected at most {MOST_INPUT}")
+    for name in ("batch", "rows", "pick"):
+        value = given[name]
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} {value}: expected a number above 0")
+    if given["latency"] is not None and not given["measure"]:
+        raise ValueError(f"--latency {given['latency']}: needs --measure, for time is measured on this machine")
+    for name, symbol in PLAN_SIZES.items():
+        if given[name] is not None:
+            parse_size(f"--{name}", given[name], symbol)
+
+
+def check_like(like: str) -> None:
+    """Raises ValueError, naming --like, for the name of a shape or file that does not exist."""
+    if not like.strip():
+        raise ValueError("--like '': expected a shape, config file, folder or Hub id")
+    try:
+        check_shape(like)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"--like {like}: {error}") from error
