@@ -54,7 +54,7 @@ def again(finished, tmp_path, monkeypatch):
     """A function that runs the demo with the finished runs in place of a training; returns status and last line."""
 
     def train_shape(family, shape):
-        return finished.runs[f"{family}-{shape}"]
+        return demo.results_of(finished.folder / f"{family}-{shape}")
 
     def run(capsys):
         with pytest.raises(SystemExit) as end:

@@ -112,7 +112,7 @@ def evaluate(
 def tokenizer(
     kind: Annotated[Literal["byte-bpe", "wordpiece", "bytes", "words"], typer.Option(help="What a token is.")],
     output_dir: Annotated[Path, typer.Option(help="Folder to write; it must not exist.")],
-    family: Annotated[Literal["gpt", "bert"], typer.Option(help="Whose special tokens.")] = "bert",
+    family: Annotated[Literal["bert", "gpt"], typer.Option(help="Whose special tokens.")] = "bert",
     vocab_size: Annotated[int, typer.Option(min=1, help="Tokens at most, special tokens included.")] = 8192,
     max_length: Annotated[int, typer.Option(min=1, help="Tokens of the longest input.")] = 512,
     dataset: Annotated[str | None, typer.Option(help="Built-in data, or a Hub id.")] = None,
