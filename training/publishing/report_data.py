@@ -28,11 +28,11 @@ AXES = {  # what a mark is drawn over → its name and unit
     "tokens": "training tokens",
     "flops": "training FLOPs",
     "seconds": "training seconds, as the runs took",
-    "step_seconds": "training seconds, steps × the step time measured apart",
+    "step_seconds": "training seconds, by step times measured apart",
     "milliseconds": "inference of one input, ms",
     "memory": "peak memory of a training, GiB",
 }
-MEASURES = {"score": "score", "difference": "difference from the baseline, plus is better"}
+MEASURES = {"score": "score", "difference": "difference from the baseline"}
 BEFORE_THE_END = "no verdict before the longest branch"
 COLUMNS = (
     "grid",
@@ -196,6 +196,16 @@ def score_text(cell: Cell, evidence: Evidence) -> str:
     return score(cell, ".4f")
 
 
+def score_in_full(cell: Cell, evidence: Evidence) -> str:
+    """A cell's score as one line to be read alone."""
+    if cell.mean is None or has_strays(evidence):
+        return score_text(cell, evidence)
+    text = f"{cell.mean:.4f}"
+    if cell.sd is not None:
+        text += f" ± {cell.sd:.4f} (sd)"
+    return f"{text} over {plural(cell.n, 'seed')}"
+
+
 def difference_text(cell: Cell, evidence: Evidence) -> str:
     """A cell's difference in words, as it is drawn."""
     drawn = difference_of(cell, evidence)
@@ -235,7 +245,7 @@ def said_of(cell: Cell, evidence: Evidence, branch: int | None) -> list[str]:
     if branch is not None:
         said.append(f"after {branch:,} tokens")
     said += [
-        f"{metric_text(evidence)}: {score_text(cell, evidence)}",
+        f"{metric_text(evidence)}: {score_in_full(cell, evidence)}",
         f"difference, plus is better: {difference_text(cell, evidence)}",
         f"{number(cell.parameters, ',d')} parameters",
         f"verdict: {verdict_of(cell, evidence)}",

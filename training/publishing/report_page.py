@@ -6,6 +6,7 @@ request at all; without JavaScript the table of all cells is there.
 
 import base64
 import hashlib
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from .report_data import AXES, COLUMNS, MEASURES, Panel, count_of, panels_of
 
 CARDS = Path("model_cards")
 THEMES = {"": "as the system", "light": "light", "dark": "dark"}
-EMPTY_STYLE = ""  # of the element that plotly.js makes for its own rules
+EMPTY_STYLE = ""  # of elements that plotly.js makes for its own rules
+MAP_STYLE = re.compile(r'document\.getElementById\("([0-9a-f]{64})"\)')  # plotly.js makes one unless it is there
 
 
 @dataclass
@@ -29,6 +31,7 @@ class ReportContext:
 
     policy: str
     style: Markup
+    map_styles: list[str]
     library: Markup
     library_version: str
     script: Markup
@@ -88,6 +91,7 @@ def page_of(panels: list[Panel]) -> str:
     context = ReportContext(
         policy=policy_of([library, script], [style, EMPTY_STYLE]),
         style=Markup(style),
+        map_styles=MAP_STYLE.findall(library),
         library=Markup(library),
         library_version=version,
         script=Markup(script),

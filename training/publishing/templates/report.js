@@ -5,7 +5,9 @@ const CONTROLS = ["task", "grid", "x", "y", "theme"].map((name) => document.getE
 const SECTIONS = [...document.querySelectorAll(".panel")];
 const GRID_OPTIONS = [...document.getElementById("grid").options];
 const SYSTEM_DARK = window.matchMedia("(prefers-color-scheme: dark)");
-const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "cross", "star"];
+const SYMBOLS = ["circle", "diamond", "square", "triangle-up", "star"]; // a grid of a chart each
+const GLYPHS = ["●", "◆", "■", "▲", "★"]; // the same in the legend
+const NEAR = 0.02; // of a chart's width: marks this near are drawn so far apart
 const THEMES = {
   light: {
     text: "#1f2328", faint: "#59636e", line: "#d1d9e0", raised: "#f6f8fa",
@@ -42,8 +44,8 @@ function isChosen(task, grids, view) {
 /** Why a mark cannot be drawn; null where it can. */
 function reasonNotDrawn(mark, view) {
   if (mark.measures.score === null) return "not run";
-  if (mark.measures[view.y] === null) return "without a run of the baseline beside it";
-  if (mark.costs[view.x] === null) return `without known ${DATA.axes[view.x]}`;
+  if (mark.measures[view.y] === null) return "no run of the baseline beside it";
+  if (mark.costs[view.x] === null) return `unknown: ${DATA.axes[view.x]}`;
   return null;
 }
 
@@ -52,7 +54,7 @@ function rangeAround(values, log) {
   const scaled = log ? values.map(Math.log10) : values;
   const low = Math.min(...scaled);
   const high = Math.max(...scaled);
-  const room = high > low ? 0.08 * (high - low) : 0.1 * Math.abs(high) || 1;
+  const room = high > low ? 0.1 * (high - low) : 0.1 * Math.abs(high) || 1;
   return [low - room, high + room];
 }
 
@@ -63,6 +65,22 @@ function colourOf(mark, panel, colours) {
   return colours.further[shapes.indexOf(mark.shape) % colours.further.length];
 }
 
+/** Where values are drawn: at their place, those of different traces that would hide each other side by side. */
+function placesOf(series, range, log) {
+  const step = NEAR * (range[1] - range[0]);
+  const scaled = series.map((values) => values.map((value) => (log ? Math.log10(value) : value)));
+  const all = scaled.flat();
+  const isNear = (a, b) => Math.abs(a - b) < step;
+  return scaled.map((values, own) =>
+    values.map((value) => {
+      const before = scaled.slice(0, own).flat().filter((other) => isNear(other, value)).length;
+      const together = all.filter((other) => isNear(other, value)).length;
+      const moved = value + step * (before - (together - 1) / 2);
+      return log ? 10 ** moved : moved;
+    }),
+  );
+}
+
 /** One trace: the marks of a shape in a grid, joined by a line where it has several. */
 function traceOf(marks, panel, view, colours, grids) {
   const first = marks[0];
@@ -71,9 +89,8 @@ function traceOf(marks, panel, view, colours, grids) {
   return {
     type: "scatter",
     mode: marks.length > 1 ? "lines+markers" : "markers",
-    name: first.label,
-    legendgroup: first.grid,
-    legendgrouptitle: grids.length > 1 ? { text: plain(first.grid) } : undefined,
+    name: plain(first.label),
+    meta: { grid: first.grid, label: first.label, colour, glyph: GLYPHS[grids.indexOf(first.grid) % GLYPHS.length] },
     x: marks.map((mark) => mark.costs[view.x]),
     y: spans.map((span) => span.value),
     error_y: {
@@ -84,7 +101,7 @@ function traceOf(marks, panel, view, colours, grids) {
       thickness: 1.5,
       width: 5,
     },
-    marker: { color: colour, size: 10, symbol: SYMBOLS[grids.indexOf(first.grid) % SYMBOLS.length] },
+    marker: { color: colour, size: 9, symbol: SYMBOLS[grids.indexOf(first.grid) % SYMBOLS.length] },
     line: { color: colour, width: 1.5 },
     hoverinfo: "text",
     hovertext: marks.map((mark) => mark.said.map(plain).join("<br>")),
@@ -111,48 +128,71 @@ function guessesFor(panel, view, range) {
   return { near: known.filter(isNear), far: known.filter((guess) => !isNear(guess)) };
 }
 
+/** A guess in words; with its grids where those of the panel have different ones. */
+function guessText(panel, guess) {
+  return panel.guesses.length > 1 ? `${guess.text} (${guess.grids.join(", ")})` : guess.text;
+}
+
+/** What is drawn upwards. */
+function upText(panel, view) {
+  return view.y === "score" ? panel.metric : `${DATA.measures[view.y]}, plus is better`;
+}
+
 /** A horizontal line through the whole chart. */
 function lineAt(value, colour, dash) {
   const line = { color: colour, width: 1.5, dash };
   return { type: "line", layer: "below", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line };
 }
 
-/** The label of a guess's line, at its right end. */
+/** The value of a guess, at the right end of its line. */
 function labelOf(guess, colour) {
   const font = { color: colour, size: 12 };
-  const place = { xref: "paper", x: 1, xanchor: "right", y: guess.value, yanchor: "bottom" };
-  return { ...place, text: plain(guess.text), showarrow: false, font };
+  const place = { xref: "paper", x: 1, xanchor: "left", y: guess.value, yanchor: "middle" };
+  return { ...place, text: guess.value.toFixed(3), showarrow: false, font };
 }
 
-/** What plotly.js calls the layout: axes with their ends, the lines of guesses, legend and colours. */
-function layoutOf(panel, traces, view, colours, ends) {
-  const xs = traces.flatMap((trace) => trace.x);
-  const isLog = Math.max(...xs) > 8 * Math.min(...xs);
+/** What plotly.js calls the layout: axes with their ends, the lines of guesses, and colours. */
+function layoutOf(view, colours, across, ends) {
   const axis = { gridcolor: colours.line, linecolor: colours.line, zeroline: false, automargin: true };
   const lines = ends.near.map((guess) => lineAt(guess.value, colours.faint, "dash"));
   if (view.y === "difference") lines.push(lineAt(0, colours.faint, "solid"));
-  const rows = Math.ceil(traces.length / 3);
   return {
-    height: 340 + 22 * rows,
-    margin: { l: 70, r: 16, t: 14, b: 56 },
+    height: 340,
+    margin: { l: 60, r: 48, t: 10, b: 50 },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: colours.text, family: "system-ui, sans-serif", size: 13 },
-    xaxis: {
-      ...axis,
-      title: { text: DATA.axes[view.x] },
-      type: isLog ? "log" : "linear",
-      range: rangeAround(xs, isLog),
-      nticks: 7,
-    },
-    yaxis: { ...axis, title: { text: view.y === "score" ? panel.metric : DATA.measures[view.y] }, range: ends.range },
+    xaxis: { ...axis, ...across, title: { text: DATA.axes[view.x], font: { size: 13 }, standoff: 8 }, nticks: 7 },
+    yaxis: { ...axis, range: ends.range },
     shapes: lines,
     annotations: ends.near.map((guess) => labelOf(guess, colours.faint)),
     hovermode: "closest",
     hoverlabel: { align: "left", bgcolor: colours.raised, bordercolor: colours.faint, font: { color: colours.text } },
-    showlegend: true,
-    legend: { orientation: "h", x: 0, y: -0.22, yanchor: "top" },
+    showlegend: false,
   };
+}
+
+/** A paragraph of the legend: a name, then coloured entries. */
+function legendLine(name, entries) {
+  const line = document.createElement("p");
+  line.textContent = name;
+  for (const { glyph, colour, label } of entries) {
+    const entry = document.createElement("span");
+    const mark = document.createElement("b");
+    mark.textContent = `${glyph} `;
+    mark.style.color = colour;
+    entry.append(mark, label);
+    line.append(entry);
+  }
+  return line;
+}
+
+/** The legend: a line for each grid, and one for each guess that is drawn. */
+function legendOf(panel, traces, near) {
+  const shown = traces.map((trace) => trace.meta);
+  const grids = [...new Set(shown.map((each) => each.grid))];
+  const lines = grids.map((grid) => legendLine(grid, shown.filter((each) => each.grid === grid)));
+  return [...lines, ...near.map((guess) => legendLine(`╌╌ ${guessText(panel, guess)}`, []))];
 }
 
 /** Draws a panel; returns how many of its marks are drawn. */
@@ -166,15 +206,22 @@ function drawPanel(section, panel, view, colours) {
     return 0;
   }
   const traces = tracesOf(drawn, panel, view, colours);
+  const xs = traces.flatMap((trace) => trace.x);
+  const isLog = Math.max(...xs) > 8 * Math.min(...xs);
+  const across = { type: isLog ? "log" : "linear", range: rangeAround(xs, isLog) };
+  const places = placesOf(traces.map((trace) => trace.x), across.range, isLog);
+  traces.forEach((trace, place) => (trace.x = places[place]));
   const values = drawn.map((mark) => mark.measures[view.y]).flatMap((span) => [span.value, span.low, span.high]);
   const own = rangeAround(values.filter((value) => value !== null), false);
   const { near, far } = guessesFor(panel, view, own);
   const range = rangeAround([...own, ...near.map((guess) => guess.value)], false);
-  const notes = far.map((guess) => `Outside the chart: ${guess.text}.`);
+  const layout = layoutOf(view, colours, across, { near, range });
+  Plotly.react(chart, traces, layout, { responsive: true, displayModeBar: false });
+  section.querySelector(".up").textContent = upText(panel, view);
+  section.querySelector(".legend").replaceChildren(...legendOf(panel, traces, near));
+  const notes = far.map((guess) => `Outside the chart: ${guessText(panel, guess)}.`);
   if (drawn.length < marks.length) notes.push(`${plural(marks.length - drawn.length, "mark")} left out.`);
   section.querySelector(".missing").textContent = notes.join(" ");
-  const layout = layoutOf(panel, traces, view, colours, { near, range });
-  Plotly.react(chart, traces, layout, { responsive: true, displayModeBar: false });
   return drawn.length;
 }
 
@@ -189,7 +236,7 @@ function statusOf(view) {
       else reasons.set(reason, (reasons.get(reason) ?? 0) + 1);
     }
   }
-  const left = [...reasons].map(([reason, count]) => `${count} ${reason}`);
+  const left = [...reasons].map(([reason, count]) => `${count} (${reason})`);
   const all = drawn + [...reasons.values()].reduce((sum, count) => sum + count, 0);
   const text = `${drawn} of ${plural(all, "mark")} drawn`;
   return left.length === 0 ? `${text}.` : `${text}; left out: ${left.join(", ")}.`;
