@@ -176,7 +176,7 @@ def score_of(cell: Cell, evidence: Evidence) -> Span | None:
 
 
 def difference_of(cell: Cell, evidence: Evidence) -> Span | None:
-    """The difference from the baseline, plus = better, with its 95 % interval; where a run failed, the median alone."""
+    """The difference from the baseline, plus = better, with its interval; where a run failed, the median alone."""
     if cell.shape == evidence.baseline:
         if not cell.values:
             return None

@@ -1,7 +1,7 @@
 """`leaner report`: one HTML page with every cell of every grid, charts and data in it, that loads nothing.
 
-plotly.js draws the charts. The page's Content-Security-Policy allows its own scripts and styles by their hashes, and no
-request at all; without JavaScript the table of all cells is there.
+plotly.js draws the charts. The page's Content-Security-Policy allows its own scripts and styles by their hashes, and
+no request at all; without JavaScript the table of all cells is there.
 """
 
 import base64
