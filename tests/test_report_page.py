@@ -19,7 +19,7 @@ import yaml
 from command import leaner
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.rows import reported, typed_row, write_rows
-from modeling_leaner.training.publishing import index, report_data, report_page
+from modeling_leaner.training.publishing import index, report_data
 from modeling_leaner.training.publishing.wording import best_of, has_strays
 from PIL import Image
 from scipy import stats
