@@ -94,10 +94,11 @@ function traceOf(marks, panel, view, colours, grids) {
     x: marks.map((mark) => mark.costs[view.x]),
     y: spans.map((span) => span.value),
     error_y: {
+      visible: spans.some((span) => span.low !== null),
       type: "data",
       symmetric: false,
-      array: spans.map((span) => (span.high === null ? 0 : span.high - span.value)),
-      arrayminus: spans.map((span) => (span.low === null ? 0 : span.value - span.low)),
+      array: spans.map((span) => (span.high === null ? null : span.high - span.value)),
+      arrayminus: spans.map((span) => (span.low === null ? null : span.value - span.low)),
       thickness: 1.5,
       width: 5,
     },
@@ -138,6 +139,11 @@ function upText(panel, view) {
   return view.y === "score" ? panel.metric : `${DATA.measures[view.y]}, plus is better`;
 }
 
+/** What is drawn across. */
+function acrossText(view, across) {
+  return across.type === "log" ? `${DATA.axes[view.x]} (logarithmic)` : DATA.axes[view.x];
+}
+
 /** A horizontal line through the whole chart. */
 function lineAt(value, colour, dash) {
   const line = { color: colour, width: 1.5, dash };
@@ -162,7 +168,7 @@ function layoutOf(view, colours, across, ends) {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: colours.text, family: "system-ui, sans-serif", size: 13 },
-    xaxis: { ...axis, ...across, title: { text: DATA.axes[view.x], font: { size: 13 }, standoff: 8 }, nticks: 7 },
+    xaxis: { ...axis, ...across, title: { text: acrossText(view, across), font: { size: 13 }, standoff: 8 }, nticks: 7 },
     yaxis: { ...axis, range: ends.range },
     shapes: lines,
     annotations: ends.near.map((guess) => labelOf(guess, colours.faint)),
@@ -195,15 +201,19 @@ function legendOf(panel, traces, near) {
   return [...lines, ...near.map((guess) => legendLine(`╌╌ ${guessText(panel, guess)}`, []))];
 }
 
-/** Draws a panel; returns how many of its marks are drawn. */
-function drawPanel(section, panel, view, colours) {
+/** The chosen marks of a panel, and those of them that can be drawn. */
+function marksOf(panel, view) {
   const marks = panel.marks.filter((mark) => isChosen(panel.task, [mark.grid], view));
-  const drawn = marks.filter((mark) => reasonNotDrawn(mark, view) === null);
+  return { marks, drawn: marks.filter((mark) => reasonNotDrawn(mark, view) === null) };
+}
+
+/** Draws a panel as wide as its section is. */
+function drawPanel(section, panel, view, colours) {
+  const { marks, drawn } = marksOf(panel, view);
   const chart = section.querySelector(".chart");
-  section.hidden = drawn.length === 0;
   if (section.hidden) {
     Plotly.purge(chart);
-    return 0;
+    return;
   }
   const traces = tracesOf(drawn, panel, view, colours);
   const xs = traces.flatMap((trace) => trace.x);
@@ -215,14 +225,13 @@ function drawPanel(section, panel, view, colours) {
   const own = rangeAround(values.filter((value) => value !== null), false);
   const { near, far } = guessesFor(panel, view, own);
   const range = rangeAround([...own, ...near.map((guess) => guess.value)], false);
-  const layout = layoutOf(view, colours, across, { near, range });
-  Plotly.react(chart, traces, layout, { responsive: true, displayModeBar: false });
+  const layout = { ...layoutOf(view, colours, across, { near, range }), width: chart.clientWidth };
+  Plotly.react(chart, traces, layout, { displayModeBar: false });
   section.querySelector(".up").textContent = upText(panel, view);
   section.querySelector(".legend").replaceChildren(...legendOf(panel, traces, near));
   const notes = far.map((guess) => `Outside the chart: ${guessText(panel, guess)}.`);
   if (drawn.length < marks.length) notes.push(`${plural(marks.length - drawn.length, "mark")} left out.`);
   section.querySelector(".missing").textContent = notes.join(" ");
-  return drawn.length;
 }
 
 /** How many marks are drawn, and why the others are not. */
@@ -230,7 +239,7 @@ function statusOf(view) {
   const reasons = new Map();
   let drawn = 0;
   for (const panel of DATA.panels) {
-    for (const mark of panel.marks.filter((each) => isChosen(panel.task, [each.grid], view))) {
+    for (const mark of marksOf(panel, view).marks) {
       const reason = reasonNotDrawn(mark, view);
       if (reason === null) drawn += 1;
       else reasons.set(reason, (reasons.get(reason) ?? 0) + 1);
@@ -257,6 +266,7 @@ function draw() {
   const isDark = view.theme === "dark" || (view.theme === "" && SYSTEM_DARK.matches);
   document.documentElement.dataset.theme = view.theme;
   const colours = isDark ? THEMES.dark : THEMES.light;
+  SECTIONS.forEach((section, place) => (section.hidden = marksOf(DATA.panels[place], view).drawn.length === 0));
   SECTIONS.forEach((section, place) => drawPanel(section, DATA.panels[place], view, colours));
   for (const row of document.querySelectorAll("tbody tr")) {
     row.hidden = !isChosen(row.dataset.task, [row.dataset.grid], view);
@@ -282,5 +292,6 @@ document.getElementById("controls").hidden = false;
 document.getElementById("charts").hidden = false;
 CONTROLS.forEach((control) => control.addEventListener("change", draw));
 SYSTEM_DARK.addEventListener("change", draw);
+window.addEventListener("resize", draw);
 window.addEventListener("hashchange", readAddress);
 readAddress();
