@@ -225,3 +225,11 @@ def verify_cards(
 ) -> None:
     """Recompute what a published card says of its model, from the weights alone."""
     library(".training.publishing.verify").verify_all(folders or [], data_files or [], short)
+
+
+@commands.command(cls=Command, rich_help_panel=PUBLISHING)
+def report(
+    output: Annotated[Path, typer.Option(help="The page to write, over an older one.")] = Path("report.html"),
+) -> None:
+    """Write one HTML page with every cell of every grid of model_cards/grids, to filter and to compare."""
+    library(".training.publishing.report_page").write_report(output)

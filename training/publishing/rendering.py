@@ -1,15 +1,18 @@
-"""The Markdown templates of `templates/`: text that a person can read, filled from one dataclass each."""
+"""The templates of `templates/`: text that a person can read, filled from one dataclass each."""
 
 from dataclasses import fields
 from pathlib import Path
 
 from huggingface_hub import ModelCard
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 
 TEMPLATES = Path(__file__).parent / "templates"
-ENVIRONMENT = Environment(  # Markdown, nothing to escape
-    loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True
+ENVIRONMENT = Environment(
+    loader=FileSystemLoader(TEMPLATES),
+    undefined=StrictUndefined,
+    keep_trailing_newline=True,
+    autoescape=select_autoescape(),  # HTML; in Markdown there is nothing to escape
 )
 
 
