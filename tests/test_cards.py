@@ -253,7 +253,7 @@ def renumbered(values: dict[str, float]) -> dict[str, float]:
 def test_a_run_that_fails_is_told_from_a_bad_one():
     known = RESULTS["leanbert-mini-sst2"].evidence
     base = known.cells[0].model_copy(update={"shape": known.baseline, "chance": 0.2})
-    evidence = known.model_copy(update={"higher_is_better": True, "cells": [base]})
+    evidence = known.model_copy(update={"higher_is_better": True, "cells": [base], "guesses": None})
     lower = evidence.model_copy(update={"higher_is_better": False})
     cell = base.model_copy(update={"values": {str(seed): 0.5 + 0.01 * seed for seed in range(7)}})
     assert wording.stray_seeds(cell, evidence) == []

@@ -5,6 +5,7 @@ from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSet
 from .guesses import Guess, RowError
 from .published import Continuation, Continuations, PublishedResults, PublishedTrain, Subset
 from .results import Chance, Environment, RunResults, Train, TrainingData
+from .rows import ResultRow
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
 
@@ -26,6 +27,7 @@ __all__ = [
     "PublishedTrain",
     "Record",
     "Reference",
+    "ResultRow",
     "RowError",
     "RunResults",
     "StepTime",
