@@ -129,12 +129,12 @@ def test_a_row_of_a_branch(workshop):
     trained(grid, trunk), trained(grid, branch)
     rows = {run: result_row(grid, run) for run in (trunk, branch)}
     row, flops = rows[branch], branches.step_of(grid, "gpt.json").flops
-    assert (row["branch"], row["steps"], row["tokens"], row["training_flops"]) == (FIRST, 10, FIRST, 10 * flops)
-    assert row["tokens_per_parameter"] == FIRST / row["parameters"]
-    assert row["begun_from"] == branches.origin_of(branch.folder(grid)) is not None
-    assert (rows[trunk]["branch"], rows[trunk]["tokens"], rows[trunk]["begun_from"]) == (None, 16 * STEP, None)
+    assert (row.branch, row.steps, row.tokens, row.training_flops) == (FIRST, 10, FIRST, 10 * flops)
+    assert row.tokens_per_parameter == FIRST / row.parameters
+    assert row.begun_from == branches.origin_of(branch.folder(grid)) is not None
+    assert (rows[trunk].branch, rows[trunk].tokens, rows[trunk].begun_from) == (None, 16 * STEP, None)
     before = json.loads((trunk.folder(grid) / "checkpoint-8" / "seconds.json").read_text())
-    assert row["seconds"] > before > 0
+    assert row.seconds > before > 0
 
 
 def test_flops_of_a_step(workshop):
@@ -332,7 +332,7 @@ def test_rows_of_earlier_releases(workshop):
     old = [name for name in COLUMNS if name not in ADDED]
     Path("old.csv").write_text(",".join(old) + "\n" + ",".join(str(cells.get(name, "")) for name in old) + "\n")
     ((run, row),) = read_rows(Path("old.csv")).items()
-    assert run == reported(grid, "gpt.json", 1, 3e-3) and all(row[name] is None for name in ADDED)
+    assert run == reported(grid, "gpt.json", 1, 3e-3) and all(getattr(row, name) is None for name in ADDED)
     Path("old.csv").write_text(",".join(COLUMNS[:-1]) + "\n")
     with pytest.raises(GridError, match="expected the columns phase, "):
         read_rows(Path("old.csv"))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import yaml
 from command import leaner
 from modeling_leaner.training.experiments import curves, step_time, summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
-from modeling_leaner.training.experiments.rows import reported, typed_row, write_rows
+from modeling_leaner.training.experiments.rows import reported, write_rows
+from modeling_leaner.training.records import ResultRow
 from scipy import stats
 from training_data import write_shape
 
@@ -76,7 +78,7 @@ def made_up(grid, shapes=("deep.json", "lean.json")):
                 cost = branch * (100 if shape == "deep.json" else 60)
                 cells = {"status": "finished", "metric": "loss", "value": loss(shape, branch, seed), "tokens": branch}
                 cells |= {"higher_is_better": 0, "training_flops": cost, "steps": branch // STEP, "seconds": 1e9}
-                found[run] = typed_row({**run._asdict(), **cells})
+                found[run] = ResultRow.from_cells({**run._asdict(), **cells})
     return found
 
 
@@ -175,7 +177,7 @@ def test_the_shift_of_a_pair(tmp_path, grid, capsys):
         folder.mkdir()
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**values, "output_dir": str(folder)}))
         rows = [
-            {**row, "value": row["value"] + (moved[run.seed] if run.shape == "lean.json" else 0)}
+            replace(row, value=row.value + (moved[run.seed] if run.shape == "lean.json" else 0))
             for run, row in made_up(grid).items()
             if run.seed in moved
         ]

@@ -10,9 +10,10 @@ from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
-from modeling_leaner.training.experiments.rows import Row, Run, typed_row
+from modeling_leaner.training.experiments.rows import Rows, Run
 from modeling_leaner.training.experiments.soundness import check_tuning
 from modeling_leaner.training.experiments.tuning import tune
+from modeling_leaner.training.records import ResultRow
 from modeling_leaner.training.running import results
 from scipy import stats
 from training_data import labelled, write_shape
@@ -43,17 +44,19 @@ def grid_of(folder: Path, **changes):
 
 def row(run: Run, value: float | None, **cells):
     known = {"status": "failed"} if value is None else {"status": "finished", "metric": "accuracy", "value": value}
-    return typed_row({**run._asdict(), **known, "higher_is_better": 1, "chance": 0.15, "rows": 400, **cells})
+    return ResultRow.from_cells(
+        {**run._asdict(), **known, "higher_is_better": 1, "chance": 0.15, "rows": 400, **cells}
+    )
 
 
-def tuned(values: dict[tuple[str, float], list[float | None]], **cells) -> dict[Run, Row]:
+def tuned(values: dict[tuple[str, float], list[float | None]], **cells) -> Rows:
     """Rows of the tuning seeds 0 and 9."""
     found = [(Run("tune", shape, seed, rate), value) for (shape, rate), pair in values.items()
              for seed, value in zip((0, 9), pair)]  # fmt: skip
     return {run: row(run, value, **cells) for run, value in found}
 
 
-def reported(values: dict[str, list[float | None]], rate: float = 1e-3) -> dict[Run, Row]:
+def reported(values: dict[str, list[float | None]], rate: float = 1e-3) -> Rows:
     found = [(Run("report", shape, seed, rate), value) for shape, each in values.items()
              for seed, value in zip((1, 2, 3, 4), each)]  # fmt: skip
     return {run: row(run, value) for run, value in found}
@@ -90,7 +93,7 @@ def test_what_the_choice_needs(tmp_path):
     equal = tuned({(BASE, 5e-4): [0.3, 0.3], (BASE, 1e-3): [0.3, 0.3]})
     assert tune(grid, equal).best[BASE] == 5e-4
     for run in equal:
-        equal[run]["eval_loss"] = 1 / run.learning_rate
+        equal[run].eval_loss = 1 / run.learning_rate
     assert tune(grid, equal).best[BASE] == 1e-3
     alone = grid_of(tmp_path, shapes=[BASE], tuning={**SOUND["tuning"], "seeds": [9]}, unsound_tuning="one seed")
     assert tune(alone, equal).choices[BASE] == (1e-3, 0.0, None)
@@ -213,13 +216,13 @@ def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
     assert [cells()[shape]["failure_rate"] for shape in (BASE, SHALLOW, LEAN)] == [0.5, 0.25, 0.0]
     assert cells()[BASE]["median"] == pytest.approx(0.3765) and cells()[BASE]["mean"] == pytest.approx(0.31325)
     for each in rows.values():
-        each["chance"] = None
+        each.chance = None
     assert cells()[BASE]["failure_rate"] is None
     assert summary.failure_rate(grid, [], 0) is None
     (tmp_path / "guesses.json").write_text("{}")
     with pytest.raises(ValueError, match="guesses.json: expected a list of name and value"):
         summary.failure_rate(grid, [row(Run("report", BASE, 1, 1e-3), 0.4)], 0)
-    lower = [{"value": value, "chance": 6.5, "higher_is_better": 0} for value in (6.4, 6.6)]
+    lower = [ResultRow.from_cells({"value": value, "chance": 6.5, "higher_is_better": 0}) for value in (6.4, 6.6)]
     (tmp_path / "guesses.json").unlink()
     assert summary.failure_rate(grid, lower, 0) == 0.5
 

@@ -9,8 +9,9 @@ import yaml
 from modeling_leaner.training.experiments import kappa
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.kappa import KappaCell, Trial
-from modeling_leaner.training.experiments.rows import reported, typed_row
+from modeling_leaner.training.experiments.rows import reported
 from modeling_leaner.training.publishing import kappa_figure, wording
+from modeling_leaner.training.records import ResultRow
 from scipy import stats
 
 from modeling_leaner.shapes import load_config
@@ -119,9 +120,9 @@ def test_rows_are_read(tmp_path, monkeypatch):
         for seed in grid.seeds:
             run = reported(grid, shape, seed, 1e-3)
             cells = {"status": "finished", "metric": "loss", "value": 2.5, "higher_is_better": 0, "kappa_start": "8"}
-            rows[run] = typed_row({**run._asdict(), **cells, "kappa_end": "inf" if seed == 1 else ""})
+            rows[run] = ResultRow.from_cells({**run._asdict(), **cells, "kappa_end": "inf" if seed == 1 else ""})
     failed = {**run._asdict(), "status": "failed"}
-    rows[run] = typed_row(failed)
+    rows[run] = ResultRow.from_cells(failed)
     first, second = kappa.read_cells("mine", grid, rows)
     assert first.trials == [Trial(1, 8.0, None, -2.5), Trial(2, 8.0, None, -2.5)] and first.task == "causal-lm"
     assert (second.failed, len(second.trials), second.ended, second.fresh) == (1, 1, True, True)

@@ -13,7 +13,8 @@ import yaml
 from command import leaner
 from modeling_leaner.training.experiments import law as fitting
 from modeling_leaner.training.experiments.grid import GridError, load_grid
-from modeling_leaner.training.experiments.rows import reported, typed_row, write_rows
+from modeling_leaner.training.experiments.rows import reported, write_rows
+from modeling_leaner.training.records import ResultRow
 from training_data import write_shape
 
 from modeling_leaner.planning import advice, laws, tables
@@ -314,7 +315,7 @@ def fill(grid, data, up=False):
             cells |= {"metric": "accuracy", "value": 1 - point.quality, "higher_is_better": 1}
         if place == 7:
             cells = {**run._asdict(), "status": "failed"}
-        rows.append(typed_row(cells))
+        rows.append(ResultRow.from_cells(cells))
     with grid.path("results.csv").open("w") as file:
         write_rows(rows, file)
 

@@ -22,7 +22,7 @@ from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments import baselines, evidence, latency, runs, statistics, summary
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
-from modeling_leaner.training.experiments.rows import Run, read_rows, result_row, typed_row, write_rows
+from modeling_leaner.training.experiments.rows import Run, read_rows, result_row, write_rows
 from modeling_leaner.training.publishing import cards, figures, findings, index, publish, tables, verify, wording
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.records import (
@@ -30,6 +30,7 @@ from modeling_leaner.training.records import (
     Environment,
     Evidence,
     PublishedResults,
+    ResultRow,
     Train,
     TuningSettings,
 )
@@ -78,7 +79,7 @@ def workshop(tmp_path_factory):
             loaded = load_grid(Path("grid.yaml"))
             words = runs.command(loaded, run)[len(runs.TRAIN_COMMAND) :]
             train.main([*words, "--disable_tqdm", "true"])
-            rows[run] = {**result_row(loaded, run), "jobs": 1}
+            rows[run] = dataclasses.replace(result_row(loaded, run), jobs=1)
     with Path("model_cards/grids/tiny/results.csv").open("w", newline="") as file:
         write_rows(rows.values(), file)
     Path("model_cards/grids/tiny/grid.yaml").write_text(yaml.safe_dump(grid))
@@ -824,7 +825,7 @@ def test_holm():
 
 def row(value, chance=0.1, **changes):
     found = {"value": value, "chance": chance, "metric": "accuracy", "higher_is_better": 1, "rows": 100}
-    return typed_row({**found, "status": "finished", **changes})
+    return ResultRow.from_cells({**found, "status": "finished", **changes})
 
 
 def test_what_counts_as_learned():

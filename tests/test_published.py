@@ -63,8 +63,8 @@ def test_the_rows_are_of_the_grid_in_git(path, monkeypatch):
     """Nobody has changed the grid after its first row."""
     monkeypatch.chdir(ROOT)
     rows = sweep.read_rows(path)
-    assert rows and all(row["status"] in ("finished", "failed") for row in rows.values())
-    assert not any("-dirty" in (row["git_commit"] or "") for row in rows.values())
+    assert rows and all(row.status in ("finished", "failed") for row in rows.values())
+    assert not any("-dirty" in (row.git_commit or "") for row in rows.values())
     ours = sweep.load_grid(ROOT / "training" / "grids" / f"{path.parent.name}.yaml")
     check_unchanged(ours, rows.values())
     saved = sweep.load_grid(path.parent / "grid.yaml")

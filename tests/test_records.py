@@ -1,10 +1,12 @@
 """Every number in git is read by a record that documents it, and is written again byte for byte."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 from modeling_leaner.training import records
+from modeling_leaner.training.experiments.rows import ADDED, read_rows, write_rows
 
 
 CARDS = Path(__file__).parent.parent / "model_cards"
@@ -48,3 +50,16 @@ def test_every_value_is_documented(path):
                 yield from undocumented(each)
 
     assert list(undocumented(records.checked(KINDS[path.name], json.loads(path.read_text()), path))) == []
+
+
+@pytest.mark.parametrize("path", sorted(CARDS.glob("grids/*/results.csv")), ids=lambda path: path.parent.name)
+def test_rows_are_written_as_they_were_read(path):
+    """With the columns that the file has: files of earlier releases have none of ADDED."""
+    text = path.read_text(encoding="utf-8")
+    file = io.StringIO(newline="")
+    write_rows(read_rows(path).values(), file)
+    header, *rows = file.getvalue().splitlines(keepends=True)
+    if ADDED[0] not in text.splitlines()[0]:
+        header = header.replace("," + ",".join(ADDED), "")
+        rows = [row.removesuffix("," * len(ADDED) + "\n") + "\n" for row in rows]
+    assert "".join([header, *rows]) == text

@@ -12,10 +12,10 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from operator import itemgetter
 
-from ..records import StepTimes, checked
+from ..records import ResultRow, StepTimes, checked
 from .branches import step_of
 from .grid import Grid, GridError
-from .rows import Row, Run, reported
+from .rows import Rows, finished_row, reported
 
 
 STEP_SECONDS = "step_seconds.json"
@@ -85,34 +85,34 @@ def step_seconds(grid: Grid) -> dict[str, float] | None:
     return {shape: step.seconds for shape, step in measured.items()}
 
 
-def cost_of(row: Row, way: str, seconds: dict[str, float] | None) -> float | None:
+def cost_of(row: ResultRow, way: str, seconds: dict[str, float] | None) -> float | None:
     """What a branch cost, in tokens, FLOPs or seconds; None where it is unknown."""
     if way == "tokens":
-        return row["tokens"]
+        return row.tokens
     if way == "FLOPs":
-        return row["training_flops"]
+        return row.training_flops
     if seconds is None:
         return None
-    return row["steps"] * seconds[row["shape"]]
+    return row.steps * seconds[row.shape]
 
 
 def curve_of(
-    grid: Grid, rows: dict[Run, Row], shape: str, seed: int, rate: float | None, way: str, seconds: dict | None
+    grid: Grid, rows: Rows, shape: str, seed: int, rate: float | None, way: str, seconds: dict | None
 ) -> dict[int, tuple[float, float]]:
     """Cost and value of each finished branch of one seed, by its tokens."""
     points = {}
     for branch in grid.branches or []:
-        row = rows.get(reported(grid, shape, seed, rate, branch), {})
-        if row.get("status") != "finished":
+        row = finished_row(rows, reported(grid, shape, seed, rate, branch))
+        if row is None:
             continue
         cost = cost_of(row, way, seconds)
         if cost is not None:
-            points[branch] = (cost, row["value"])
+            points[branch] = (cost, row.value)
     return points
 
 
 def read_pair(
-    grid: Grid, rows: dict[Run, Row], best: dict[str, float | None], pair: Sequence[str], way: str
+    grid: Grid, rows: Rows, best: dict[str, float | None], pair: Sequence[str], way: str
 ) -> dict[int, tuple[list[float], list[float], float | None]]:
     """Of each branch of the first shape: its values, those of the second at the same cost, and their largest error.
 

@@ -4,12 +4,23 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from ..records import Cell, CellScore, Evidence, FineTuned, Latency, LatencyFile, Reference, RunResults, TuningSettings
+from ..records import (
+    Cell,
+    CellScore,
+    Evidence,
+    FineTuned,
+    Latency,
+    LatencyFile,
+    Reference,
+    ResultRow,
+    RunResults,
+    TuningSettings,
+)
 from ..running.environment import machine_name
 from . import latency
 from .grid import Grid, load_grid
 from .guesses import best_guess, guess_values, read_guesses, read_row_errors
-from .rows import Row, Run, read_rows, reported
+from .rows import Rows, finished_row, read_rows, reported
 from .summary import summarise
 from .tuning import tune
 
@@ -49,20 +60,20 @@ def kind(cell: Cell, evidence: Evidence) -> str | None:
     return "baseline"
 
 
-def finished(grid: Grid, shape: str, rate: float | None, rows: dict[Run, Row]) -> list[Row]:
+def finished(grid: Grid, shape: str, rate: float | None, rows: Rows) -> list[ResultRow]:
     """The rows that the cell of a shape is the mean of, in the order of the grid's seeds."""
-    runs = [rows.get(reported(grid, shape, seed, rate), {}) for seed in grid.seeds_for(shape)]
-    return [row for row in runs if row.get("status") == "finished"]
+    done = [finished_row(rows, reported(grid, shape, seed, rate)) for seed in grid.seeds_for(shape)]
+    return [row for row in done if row is not None]
 
 
-def values_of(done: list[Row]) -> dict[str, float]:
+def values_of(done: list[ResultRow]) -> dict[str, float]:
     """Seed → value, the seed as JSON's keys are."""
-    return {str(row["seed"]): row["value"] for row in done}
+    return {str(row.seed): row.value for row in done}
 
 
-def distinct(rows: Iterable[Row], name: str) -> list[object]:
-    """The different values of a column, sorted, without what is unknown."""
-    return sorted({row[name] for row in rows} - {None})
+def distinct(values: Iterable[object]) -> list[object]:
+    """The different values, sorted, without what is unknown."""
+    return sorted(set(values) - {None})
 
 
 def _latency_of(timing: LatencyFile | None, shape: str) -> Latency | None:
@@ -72,7 +83,7 @@ def _latency_of(timing: LatencyFile | None, shape: str) -> Latency | None:
     return timing.shapes.get(shape)
 
 
-def cells(grid: Grid, rows: dict[Run, Row]) -> list[Cell]:
+def cells(grid: Grid, rows: Rows) -> list[Cell]:
     """Of each shape: sizes, counts, every seed's value, the paired comparison, conditioning, time and memory."""
     timing = latency.read(grid)
     length = latency.length_of(grid)
@@ -82,7 +93,7 @@ def cells(grid: Grid, rows: dict[Run, Row]) -> list[Cell]:
         config, head = latency.config_of(grid, shape)
         done = finished(grid, shape, cell["learning_rate"], rows)
         flops = config.count_flops(length, head)
-        memory = [row["peak_memory_bytes"] for row in done if row["peak_memory_bytes"]]
+        memory = [row.peak_memory_bytes for row in done if row.peak_memory_bytes]
         full = Cell(
             **cell,
             layers=config.num_hidden_layers,
@@ -95,7 +106,7 @@ def cells(grid: Grid, rows: dict[Run, Row]) -> list[Cell]:
             kv_bytes_per_token=config.kv_bytes_per_token(),
             values=values_of(done),
             peak_memory_bytes=max(memory, default=None),
-            jobs=distinct(done, "jobs"),
+            jobs=distinct(row.jobs for row in done),
             latency=_latency_of(timing, shape),
         )
         described.append(full)
@@ -138,7 +149,7 @@ def reference(grid: Grid) -> Reference | None:
     return Reference(**{name: cell[name] for name in ("learning_rate", "n", "mean", "sd")})
 
 
-def _fine_tuned_grid(name: str, grid: Grid, rows: dict[Run, Row]) -> FineTuned:
+def _fine_tuned_grid(name: str, grid: Grid, rows: Rows) -> FineTuned:
     """What `fine_tuned` says of one grid, whose folder has the name."""
     summary = summarise(grid, rows)
     shapes = summary["shapes"]
@@ -179,9 +190,23 @@ def _folder_name(path: str | None) -> str | None:
     return Path(path).name
 
 
-def _total(rows: Iterable[Row], name: str) -> float:
-    """The sum of a column, without what is unknown."""
-    return sum(row[name] for row in rows if row[name] is not None)
+def _total(values: Iterable[float | None]) -> float:
+    """The sum of the values, without what is unknown."""
+    return sum(value for value in values if value is not None)
+
+
+def _machines(done: list[ResultRow]) -> list[str]:
+    """The machines that runs were made on."""
+    return sorted({f"{machine_name(row.processor, row.threads)} a run" for row in done})
+
+
+def _software(done: list[ResultRow]) -> dict[str, list[str]]:
+    """The versions of each package that runs were made with."""
+    return {
+        "python": distinct(row.python for row in done),
+        "torch": distinct(row.torch for row in done),
+        "transformers": distinct(row.transformers for row in done),
+    }
 
 
 def _beside(grid: Grid, around: tuple[str, ...]) -> Evidence | None:
@@ -209,7 +234,7 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> Evidence:
     rows = read_rows(grid.path("results.csv"))
     if not rows:
         raise ValueError(f"{grid.path('results.csv')}: no run has ended yet")
-    done = [row for row in rows.values() if row["status"] == "finished"]
+    done = [row for row in rows.values() if row.has_finished]
     timing = latency.read(grid)
     latency_on = None
     if timing is not None:
@@ -218,7 +243,6 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> Evidence:
     tuning = None
     if grid.tuning is not None:
         tuning = TuningSettings(**asdict(grid.tuning))
-    machines = sorted({f"{machine_name(row['processor'], row['threads'])} a run" for row in done})
     return Evidence(
         grid=Path(grid.output_dir).name,
         recipe=grid.recipe,
@@ -244,10 +268,10 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> Evidence:
         row_errors=read_row_errors(grid),
         runs=len(rows),
         failed=len(rows) - len(done),
-        failures=_total(rows.values(), "failures"),
-        hours=_total(done, "seconds") / 3600,
-        processor=machines,
+        failures=_total(row.failures for row in rows.values()),
+        hours=_total(row.seconds for row in done) / 3600,
+        processor=_machines(done),
         latency_on=latency_on,
-        software={name: distinct(done, name) for name in ("python", "torch", "transformers")},
-        commits=distinct(done, "git_commit"),
+        software=_software(done),
+        commits=distinct(row.git_commit for row in done),
     )

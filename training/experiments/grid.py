@@ -44,6 +44,7 @@ from modeling_leaner.shapes import shape_names
 from modeling_leaner.support.files import write_bytes
 from modeling_leaner.support.suggest import did_you_mean
 
+from ..records import ResultRow
 from ..settings.repeated import RepeatedKey, load_yaml
 
 
@@ -321,10 +322,10 @@ def _is_changed(before: object, now: object) -> bool:
     return before != now
 
 
-def check_unchanged(grid: Grid, rows: Iterable[dict[str, object]]) -> None:
+def check_unchanged(grid: Grid, rows: Iterable[ResultRow]) -> None:
     """Raises GridError where output_dir holds runs of another grid; shapes, seeds and learning rates may be added."""
     saved = grid.path("grid.yaml")
-    if not any(row["status"] == "finished" for row in rows) and not any(grid.path("runs").glob("*/*")):
+    if not any(row.has_finished for row in rows) and not any(grid.path("runs").glob("*/*")):
         return  # whatever failed wrote nothing yet, such as a misspelt setting
     if not saved.exists():
         raise GridError(f"output_dir: expected {saved} beside its runs, name another output_dir")

@@ -18,7 +18,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import load_config
 
 from .grid import Grid
-from .rows import Row, Run
+from .rows import Rows
 from .runs import settings
 from .summary import cells_of
 from .tuning import tune
@@ -65,7 +65,7 @@ class KappaCell:
         return [trial for trial in self.trials if trial.kappa(end) is not None]
 
 
-def read_cells(name: str, grid: Grid, rows: dict[Run, Row]) -> list[KappaCell]:
+def read_cells(name: str, grid: Grid, rows: Rows) -> list[KappaCell]:
     """The cells of a grid, of one with branches at the longest: the only place that reads rows."""
     task = settings(grid, grid.baseline).task
     reported = cells_of(grid, rows, tune(grid, rows).best)
@@ -75,10 +75,10 @@ def read_cells(name: str, grid: Grid, rows: dict[Run, Row]) -> list[KappaCell]:
     for shape, finished in reported.finished.items():
         trials = []
         for seed, row in finished.items():
-            gain = row["value"]
-            if not row["higher_is_better"]:
+            gain = row.value
+            if not row.higher_is_better:
                 gain = -gain
-            trials.append(Trial(seed, row["kappa_start"], row["kappa_end"], gain))
+            trials.append(Trial(seed, row.kappa_start, row.kappa_end, gain))
         config = load_config(shape)
         cells.append(
             KappaCell(

@@ -112,12 +112,12 @@ def read_data(grid: Grid) -> Data:
         cells = cells_of(grid, rows, best, branch)
         failed += sum(map(len, cells.failed.values()))
         for row in cells.rows():
-            metric = row["metric"]
-            up = bool(row["higher_is_better"])
-            quality = row["value"]
+            metric = row.metric
+            up = row.higher_is_better
+            quality = row.value
             if up:
                 quality = 1 - quality
-            points.append(Point(row["shape"], row["seed"], branch, quality))
+            points.append(Point(row.shape, row.seed, branch, quality))
     configs = {shape: load_config(shape) for shape in grid.shapes}
     sizes = {shape: sizes_of(config) for shape, config in configs.items()}
     family = configs[grid.baseline].model_type.removeprefix("lean_")

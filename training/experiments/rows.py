@@ -9,31 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from ..records.rows import ADDED, COLUMNS, ResultRow
 from .branches import origin_of, step_of
 from .grid import Grid, GridError, slug
 
 
-# The columns of results.csv; an empty cell is unknown. phase: tune, trunk or report. status: finished or failed.
-# value: the metric, of a tune run on the rows held out. chance: the same metric of a guess that reads nothing.
-# kappa_*: condition number of the concatenated head outputs before and after training, the median over the layers.
-# rows, data_sha256: of the evaluation. error: the last line that a failed run wrote. failures: how often the same run
-# had failed before. jobs: runs at a time.
-COLUMNS = (
-    "phase shape seed learning_rate status metric value chance higher_is_better eval_loss kappa_start kappa_end "
-    "parameters steps seconds items_per_second peak_memory_bytes input_pipeline_share rows data_sha256 error failures "
-    "jobs git_commit python torch transformers device processor threads"
-).split()
-# Not in files of earlier releases. branch: the tokens at which a branch ends, empty for any other run. tokens,
-# training_flops: read and spent by the end of the run; of a branch they include, as seconds do, the part of its trunk
-# that it goes on from. begun_from: SHA-256 of the trunk's weights that a branch began with.
-ADDED = "branch tokens tokens_per_parameter training_flops begun_from".split()
-COLUMNS += ADDED
-INTEGERS = "seed branch higher_is_better parameters steps tokens training_flops peak_memory_bytes".split()
-INTEGERS += "rows failures jobs threads".split()
-NUMBERS = "learning_rate value chance eval_loss kappa_start kappa_end tokens_per_parameter seconds".split()
-NUMBERS += "items_per_second input_pipeline_share".split()
 PHASES = ("tune", "trunk", "report")
-Row = dict[str, object]
+Cells = dict[str, object]  # of a row, by column
 
 
 class Run(NamedTuple):
@@ -61,39 +43,30 @@ class Run(NamedTuple):
         return grid.path("runs") / self.name
 
 
-def typed_row(cells: dict[str, object]) -> Row:
-    """All columns, typed; None for what is unknown or not finite."""
-    filled = {name: cell for name, cell in cells.items() if cell != ""}
-    row: Row = {name: filled.get(name) for name in COLUMNS}
-    for name in INTEGERS:
-        if row[name] is not None:
-            row[name] = int(row[name])
-    for name in NUMBERS:
-        if row[name] is not None:
-            row[name] = float(row[name])
-            if not math.isfinite(row[name]):
-                row[name] = None
-    return row
+Rows = dict[Run, ResultRow]
 
 
-def check_row(row: Row, other_length: bool, columns: int) -> None:
+def check_row(row: ResultRow, other_length: bool, columns: int) -> None:
     """Raises ValueError for a row with more or fewer cells than columns, or without a cell that every row needs."""
     if other_length:
         raise ValueError(f"expected {columns} cells")
-    if row["phase"] not in PHASES or row["status"] not in ("finished", "failed"):
-        got = f"{row['phase']} and {row['status']}"
+    if row.phase not in PHASES or row.status not in ("finished", "failed"):
+        got = f"{row.phase} and {row.status}"
         raise ValueError(f"phase, status: expected {', '.join(PHASES)}, finished or failed, got {got}")
-    needed = ["shape", "seed", "learning_rate"]
-    if row["status"] == "finished":
-        needed += ["metric", "value", "higher_is_better"]
-    for name in needed:
-        if row[name] is None:
+    needed = {"shape": row.shape, "seed": row.seed, "learning_rate": row.learning_rate}
+    if row.has_finished:
+        needed |= {"metric": row.metric, "value": row.value, "higher_is_better": row.higher_is_better}
+    for name, value in needed.items():
+        if value is None:
             raise ValueError(f"{name}: expected a value")
-    if row["higher_is_better"] not in (None, 0, 1):
-        raise ValueError(f"higher_is_better: expected 0 or 1, got {row['higher_is_better']}")
 
 
-def read_rows(path: Path) -> dict[Run, Row]:
+def run_of(row: ResultRow) -> Run:
+    """The run that a row is of."""
+    return Run(row.phase, row.shape, row.seed, row.learning_rate, row.branch)
+
+
+def read_rows(path: Path) -> Rows:
     """The rows of results.csv by run; none without the file.
 
     Raises:
@@ -112,10 +85,10 @@ def read_rows(path: Path) -> dict[Run, Row]:
     try:
         rows = {}
         for cells in reader:
-            row = typed_row(cells)
+            row = ResultRow.from_cells(cells)
             other_length = None in cells or None in cells.values()
             check_row(row, other_length, len(columns))
-            run = Run(*(row[name] for name in Run._fields))
+            run = run_of(row)
             if run in rows:
                 raise ValueError(f"a second row of {run.name}")
             rows[run] = row
@@ -124,10 +97,11 @@ def read_rows(path: Path) -> dict[Run, Row]:
     return rows
 
 
-def write_rows(rows: Iterable[Row], file: TextIO) -> None:
+def write_rows(rows: Iterable[ResultRow], file: TextIO) -> None:
+    """Writes the rows as `read_rows` reads them, with all columns."""
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(row.cells() for row in rows)
 
 
 def reported(grid: Grid, shape: str, seed: int, rate: float | None, branch: int | None = None) -> Run:
@@ -137,23 +111,32 @@ def reported(grid: Grid, shape: str, seed: int, rate: float | None, branch: int 
     return Run("report", shape, seed, rate, branch)
 
 
+def finished_row(rows: Rows, run: Run) -> ResultRow | None:
+    """The row of a run that has finished; None of any other."""
+    row = rows.get(run)
+    if row is None or not row.has_finished:
+        return None
+    return row
+
+
 def infinite_if_unknown(value: float | None) -> float:
     if value is None:
         return math.inf
     return value
 
 
-def _spent(grid: Grid, run: Run, row: Row) -> Row:
+def _spent(grid: Grid, run: Run, cells: Cells) -> Cells:
     """What a finished run has read and spent, and what it began with."""
     step = step_of(grid, run.shape)
-    steps = row.get("steps")
-    spent: Row = {"begun_from": origin_of(run.folder(grid))}
+    steps = cells.get("steps")
+    spent: Cells = {"begun_from": origin_of(run.folder(grid))}
     if step is None or steps is None:
         return spent
-    spent["tokens"] = steps * step.tokens
+    tokens = steps * step.tokens
+    spent["tokens"] = tokens
     spent["training_flops"] = steps * step.flops
-    if row["parameters"]:
-        spent["tokens_per_parameter"] = spent["tokens"] / row["parameters"]
+    if cells["parameters"]:
+        spent["tokens_per_parameter"] = tokens / cells["parameters"]
     return spent
 
 
@@ -165,7 +148,7 @@ def _chance(results: dict) -> object:
     return chance.get("value")
 
 
-def _condition_numbers(results: dict) -> Row:
+def _condition_numbers(results: dict) -> Cells:
     """The columns kappa_* from results.json; a layer without a condition number counts as infinite."""
     condition = results.get("condition")
     if not condition:
@@ -173,7 +156,30 @@ def _condition_numbers(results: dict) -> Row:
     return {f"kappa_{end}": statistics.median(map(infinite_if_unknown, layers)) for end, layers in condition.items()}
 
 
-def result_row(grid: Grid, run: Run) -> Row:
+def _score(grid: Grid, results: dict) -> Cells:
+    """The metric that the grid compares, from results.json, with its direction and what guessing has.
+
+    Raises:
+        ValueError: the grid asks for another metric than the training's main one or its loss, or it is not finite.
+    """
+    main = results["main_metric"].removeprefix("eval_")
+    metric = main
+    if grid.metric is not None:
+        metric = grid.metric
+    if metric not in (main, "loss"):  # which way is up is known of these two
+        raise ValueError(f"metric: expected the training's {main}, or loss, got {metric}")
+    higher_is_better = False
+    chance = None
+    if metric == main:
+        higher_is_better = results["higher_is_better"]
+        chance = _chance(results)
+    value = results["metrics"][f"eval_{metric}"]
+    if not math.isfinite(value):
+        raise ValueError(f"{metric} is {value}")
+    return {"metric": metric, "value": value, "higher_is_better": higher_is_better, "chance": chance}
+
+
+def result_row(grid: Grid, run: Run) -> ResultRow:
     """The row of a run that ended well, from its results.json.
 
     Raises:
@@ -181,28 +187,14 @@ def result_row(grid: Grid, run: Run) -> Row:
     """
     try:
         results = json.loads((run.folder(grid) / "results.json").read_text(encoding="utf-8"))
-        main = results["main_metric"].removeprefix("eval_")
-        metric = main
-        if grid.metric is not None:
-            metric = grid.metric
-        metrics = results["metrics"]
-        if metric not in (main, "loss"):  # which way is up is known of these two
-            raise ValueError(f"metric: expected the training's {main}, or loss, got {metric}")
         if (results["seed"], results["learning_rate"]) != (run.seed, run.learning_rate):
             raise ValueError(f"results.json is of seed {results['seed']}, learning rate {results['learning_rate']}")
-        value = metrics[f"eval_{metric}"]
-        if not math.isfinite(value):
-            raise ValueError(f"{metric} is {value}")
-        row = {**results["environment"], **results["train"], **run._asdict(), "status": "finished"}
-        row |= {"metric": metric, "value": value}
-        if metric == main:
-            row |= {"higher_is_better": results["higher_is_better"], "chance": _chance(results)}
-        else:
-            row |= {"higher_is_better": False, "chance": None}
-        row["eval_loss"] = metrics.get("eval_loss")
-        row |= {name: results.get(name) for name in ("parameters", "rows", "data_sha256")}
-        row |= _condition_numbers(results)
-        row |= _spent(grid, run, row)
-        return typed_row(row)
+        cells = {**results["environment"], **results["train"], **run._asdict(), "status": "finished"}
+        cells |= _score(grid, results)
+        cells["eval_loss"] = results["metrics"].get("eval_loss")
+        cells |= {name: results.get(name) for name in ("parameters", "rows", "data_sha256")}
+        cells |= _condition_numbers(results)
+        cells |= _spent(grid, run, cells)
+        return ResultRow.from_cells(cells)
     except (OSError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"results.json: {type(error).__name__} {error}") from error

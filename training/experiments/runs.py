@@ -21,7 +21,7 @@ from .branches import (
     words_of,
 )
 from .grid import Grid, GridError, load_grid
-from .rows import PHASES, Row, Run, read_rows, reported
+from .rows import PHASES, Rows, Run, finished_row, read_rows, reported
 from .tuning import tune
 
 
@@ -50,7 +50,7 @@ def place_of(run: Run) -> tuple:
     return PHASES.index(run.phase), run.shape, run.seed, run.learning_rate, run.branch or 0
 
 
-def due_runs(grid: Grid, rows: dict[Run, Row]) -> list[Run]:
+def due_runs(grid: Grid, rows: Rows) -> list[Run]:
     """The runs without a row that can start: those of the tuning, and once it is over those to report.
 
     Of a grid with branches they are those of one seed: its trunks, and once they have ended its branches.
@@ -72,9 +72,9 @@ def due_runs(grid: Grid, rows: dict[Run, Row]) -> list[Run]:
     return []
 
 
-def can_branch(grid: Grid, run: Run, rows: dict[Run, Row]) -> bool:
+def can_branch(grid: Grid, run: Run, rows: Rows) -> bool:
     """Whether a branch can begin: its trunk has finished, or failed after the checkpoint that the branch needs."""
-    if rows[run.trunk]["status"] == "finished":
+    if rows[run.trunk].has_finished:
         return True
     start = branches_of(grid, run.shape)[run.branch].start
     return checkpoint_of(run.trunk.folder(grid), start) is not None
@@ -107,7 +107,7 @@ def start_of(grid: Grid, run: Run) -> str:
     before = load_grid(folder / "grid.yaml")
     seed = _start_seed(grid, run, before)
     start = reported(before, run.shape, seed, tune(before, rows).best.get(run.shape))
-    if rows.get(start, {}).get("status") != "finished":
+    if finished_row(rows, start) is None:
         missing = f"a finished run of {run.shape} with seed {seed} in {folder / 'results.csv'}"
         raise GridError(f"start_from: expected {missing}, found none")
     trained = folder / "runs" / start.name
@@ -124,12 +124,12 @@ def start_of(grid: Grid, run: Run) -> str:
     )
 
 
-def check_starts(grid: Grid, rows: dict[Run, Row]) -> None:
+def check_starts(grid: Grid, rows: Rows) -> None:
     """Raises GridError, with all that is missing, where a run that has no row yet has no weights to start from."""
     tuning = tune(grid, rows)
     missing = []
     for run in (*tuning.due, *planned(grid, tuning.best)):
-        if rows.get(run, {}).get("status") == "finished" and not tuning.due:
+        if finished_row(rows, run) is not None and not tuning.due:
             continue
         try:
             start_of(grid, run)
@@ -193,12 +193,12 @@ def begin_branch(grid: Grid, run: Run, local: Sequence[str] = ()) -> None:
         begin(folder, trunk, start, recipe, words)
 
 
-def check_trunk(grid: Grid, rows: dict[Run, Row], trunk: Run) -> None:
+def check_trunk(grid: Grid, rows: Rows, trunk: Run) -> None:
     """Raises GridError where a finished branch was begun from other weights than the trunk has now."""
     for run, row in rows.items():
-        if run.branch is not None and run.trunk == trunk and row["begun_from"] is not None:
+        if run.branch is not None and run.trunk == trunk and row.begun_from is not None:
             start = branches_of(grid, run.shape)[run.branch].start
-            check_origin(run.folder(grid), trunk.folder(grid), start, row["begun_from"])
+            check_origin(run.folder(grid), trunk.folder(grid), start, row.begun_from)
 
 
 def _first_run(grid: Grid, shape: str, phase: str, branch: int | None) -> Run:

@@ -22,7 +22,7 @@ def differences(grid: Grid) -> dict[tuple[str, str], dict[int, float]]:
     by_contrast = {}
     for shape, other in grid.contrasts or []:
         by_contrast[shape, other] = {
-            seed: row["value"] - finished[other][seed]["value"]
+            seed: row.value - finished[other][seed].value
             for seed, row in finished[shape].items()
             if seed in finished[other]
         }

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
+from ..records import ResultRow
 from .curves import WAYS, read_pair
 from .grid import Grid
 from .guesses import best_guess, guess_values
-from .rows import Row, Run, reported
+from .rows import Rows, Run, reported
 from .statistics import (
     deviation,
     gain,
@@ -25,26 +26,26 @@ from .statistics import (
 from .tuning import Tuning, tune
 
 
-def _row_error_of(rows: Sequence[Row]) -> float | None:
+def _row_error_of(rows: Sequence[ResultRow]) -> float | None:
     """`row_error` of the mean of some runs, which were evaluated on the same rows."""
     first = rows[0]
-    if not first["rows"]:
+    if not first.rows:
         return None
-    return row_error(first["metric"], mean_of_known(row["value"] for row in rows), first["rows"])
+    return row_error(first.metric, mean_of_known(row.value for row in rows), first.rows)
 
 
-def _standard_errors(rows: Sequence[Row]) -> list[float]:
+def _standard_errors(rows: Sequence[ResultRow]) -> list[float]:
     """The standard errors that are known of the mean of some runs: over the seeds, and by the choice of rows."""
     errors = []
     if len(rows) > 1:
-        errors.append(statistics.stdev(row["value"] for row in rows) / math.sqrt(len(rows)))
+        errors.append(statistics.stdev(row.value for row in rows) / math.sqrt(len(rows)))
     by_rows = _row_error_of(rows)
     if by_rows is not None:
         errors.append(by_rows)
     return errors
 
 
-def learned(rows: Iterable[Row], guess: float | None = None) -> bool | None:
+def learned(rows: Iterable[ResultRow], guess: float | None = None) -> bool | None:
     """Whether finished runs of one cell are better than guessing by three standard errors; None where that is unknown.
 
     The runs have to beat the better of `guess`, the best of the guesses that read the input, and the rows' `chance`,
@@ -52,14 +53,14 @@ def learned(rows: Iterable[Row], guess: float | None = None) -> bool | None:
     choice of rows (`row_error`). A single run of a metric without a `row_error` has neither: the answer is False if it
     is no better than the guess, else None.
     """
-    known = [row for row in rows if row["value"] is not None]
+    known = [row for row in rows if row.value is not None]
     if not known:
         return None
-    up = known[0]["higher_is_better"]
-    to_beat = best_guess([guess, *(row["chance"] for row in known)], bool(up))
+    up = known[0].higher_is_better
+    to_beat = best_guess([guess, *(row.chance for row in known)], bool(up))
     if to_beat is None:
         return None
-    advantage = gain(statistics.fmean(row["value"] for row in known) - to_beat, up)
+    advantage = gain(statistics.fmean(row.value for row in known) - to_beat, up)
     errors = _standard_errors(known)
     if errors:
         return advantage > 3 * max(errors)
@@ -68,41 +69,41 @@ def learned(rows: Iterable[Row], guess: float | None = None) -> bool | None:
     return False
 
 
-def failure_rate(grid: Grid, finished: list[Row], failed: int) -> float | None:
+def failure_rate(grid: Grid, finished: list[ResultRow], failed: int) -> float | None:
     """The share of runs that failed, or that end worse than the best simple guess; None where no guess is known.
 
     The guess is the best one of GUESSES beside the rows; without that file it is each row's own `chance`.
     """
     count = len(finished) + failed
-    if count == 0 or any(row["chance"] is None for row in finished):
+    if count == 0 or any(row.chance is None for row in finished):
         return None
     simple = guess_values(grid)
 
-    def is_worse(row: Row) -> bool:
-        to_beat = best_guess(simple, row["higher_is_better"])
+    def is_worse(row: ResultRow) -> bool:
+        to_beat = best_guess(simple, row.higher_is_better)
         if to_beat is None:
-            to_beat = row["chance"]
-        if row["higher_is_better"]:
-            return row["value"] < to_beat
-        return row["value"] > to_beat
+            to_beat = row.chance
+        if row.higher_is_better:
+            return row.value < to_beat
+        return row.value > to_beat
 
     return (failed + sum(map(is_worse, finished))) / count
 
 
-def _shared(own: dict[int, Row], others: dict[int, Row]) -> list[tuple[Row, Row]]:
+def _shared(own: dict[int, ResultRow], others: dict[int, ResultRow]) -> list[tuple[ResultRow, ResultRow]]:
     """The rows of two cells, seed by seed, of the seeds that both finished."""
     return [(row, others[seed]) for seed, row in own.items() if seed in others]
 
 
-def paired(grid: Grid, own: dict[int, Row], others: dict[int, Row], up: bool | None) -> dict[str, object]:
+def paired(grid: Grid, own: dict[int, ResultRow], others: dict[int, ResultRow], up: bool | None) -> dict[str, object]:
     """`paired_statistics` of two cells over the seeds that both finished."""
     pairs = _shared(own, others)
-    values = [row["value"] for row, _ in pairs]
-    other_values = [other["value"] for _, other in pairs]
+    values = [row.value for row, _ in pairs]
+    other_values = [other.value for _, other in pairs]
     return paired_statistics(values, other_values, grid.margin, up)
 
 
-def _row_error_of_difference(pairs: Sequence[tuple[Row, Row]]) -> float | None:
+def _row_error_of_difference(pairs: Sequence[tuple[ResultRow, ResultRow]]) -> float | None:
     """`row_error` of the mean difference of pairs, as if either side were right independently of the other."""
     if not pairs:
         return None
@@ -112,7 +113,7 @@ def _row_error_of_difference(pairs: Sequence[tuple[Row, Row]]) -> float | None:
     return math.hypot(*errors)
 
 
-def contrasts(grid: Grid, finished: dict[str, dict[int, Row]], up: bool | None) -> list[dict[str, object]]:
+def contrasts(grid: Grid, finished: dict[str, dict[int, ResultRow]], up: bool | None) -> list[dict[str, object]]:
     """The grid's `contrasts`: paired statistics of the first shape minus the second, p corrected by Holm over them.
 
     row_error is the standard error of the difference by the choice of evaluation rows, which more seeds do not lower.
@@ -149,23 +150,23 @@ def _notes(tuning: Tuning, shape: str, failed: list[int]) -> list[str]:
 class Cells(NamedTuple):
     """The runs of one budget: finished rows by shape and seed, and the seeds that failed."""
 
-    finished: dict[str, dict[int, Row]]
+    finished: dict[str, dict[int, ResultRow]]
     failed: dict[str, list[int]]
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ResultRow]:
         """All finished rows, shape by shape."""
         return [row for finished in self.finished.values() for row in finished.values()]
 
 
-def _row_of(rows: dict[Run, Row], run: Run) -> Row:
-    """The row of a run; without one that of its trunk; empty without either."""
+def _row_of(rows: Rows, run: Run) -> ResultRow | None:
+    """The row of a run; without one that of its trunk; None without either."""
     for ended in (run, run.trunk):
         if ended in rows:
             return rows[ended]
-    return {}
+    return None
 
 
-def cells_of(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None], branch: int | None = None) -> Cells:
+def cells_of(grid: Grid, rows: Rows, best: dict[str, float | None], branch: int | None = None) -> Cells:
     """The reported runs at the best rates; of a grid with branches those of `branch` tokens, else of the longest one.
 
     A branch that could not begin, since its trunk had failed before, has failed.
@@ -173,23 +174,24 @@ def cells_of(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None], br
     cells = Cells({}, {})
     for shape in grid.shapes:
         runs = {seed: reported(grid, shape, seed, best[shape], branch) for seed in grid.seeds_for(shape)}
-        ended = {seed: _row_of(rows, run) for seed, run in runs.items()}
-        done = {seed: row for seed, row in ended.items() if row.get("status") == "finished"}
-        cells.finished[shape] = {seed: row for seed, row in done.items() if row["phase"] == "report"}
-        cells.failed[shape] = [seed for seed, row in ended.items() if row.get("status") == "failed"]
+        known = {seed: _row_of(rows, run) for seed, run in runs.items()}
+        ended = {seed: row for seed, row in known.items() if row is not None}
+        done = {seed: row for seed, row in ended.items() if row.has_finished}
+        cells.finished[shape] = {seed: row for seed, row in done.items() if row.phase == "report"}
+        cells.failed[shape] = [seed for seed, row in ended.items() if row.has_failed]
     return cells
 
 
-def metric_of(grid: Grid, rows: Iterable[Row]) -> tuple[str | None, bool | None]:
+def metric_of(grid: Grid, rows: Iterable[ResultRow]) -> tuple[str | None, bool | None]:
     """The metric of finished rows, and whether more of it is better; without rows the grid's own metric, and None."""
     first = next(iter(rows), None)
     if first is None:
         return grid.metric, None
-    return first["metric"], bool(first["higher_is_better"])
+    return first.metric, first.higher_is_better
 
 
 def _against_baseline(
-    grid: Grid, shape: str, finished: dict[str, dict[int, Row]], up: bool | None
+    grid: Grid, shape: str, finished: dict[str, dict[int, ResultRow]], up: bool | None
 ) -> dict[str, object]:
     """`paired` of a shape with the baseline; the baseline itself has the same fields, all None."""
     result = paired(grid, finished[shape], finished[grid.baseline], up)
@@ -198,31 +200,31 @@ def _against_baseline(
     return result
 
 
-def _first(rows: Iterable[Row], name: str) -> object:
-    """A column of the first row; None without rows."""
-    return next((row[name] for row in rows), None)
+def _first(values: Iterable[int | None]) -> int | None:
+    """The first of the values; None without any."""
+    return next(iter(values), None)
 
 
 def _branch_cell(grid: Grid, shape: str, cells: Cells, up: bool | None) -> dict[str, object]:
     """What `curves` says of one shape at one branch."""
     rows = cells.finished[shape].values()
-    values = [row["value"] for row in rows]
+    values = [row.value for row in rows]
     return {
         "shape": shape,
         "n": len(values),
         "mean": mean_of_known(values),
-        "values": {str(seed): row["value"] for seed, row in cells.finished[shape].items()},
+        "values": {str(seed): row.value for seed, row in cells.finished[shape].items()},
         "sd": deviation(values),
         "failed": cells.failed[shape],
-        "tokens": _first(rows, "tokens"),
-        "training_flops": _first(rows, "training_flops"),
-        "tokens_per_parameter": mean_of_known(row["tokens_per_parameter"] for row in rows),
-        "seconds": mean_of_known(row["seconds"] for row in rows),
+        "tokens": _first(row.tokens for row in rows),
+        "training_flops": _first(row.training_flops for row in rows),
+        "tokens_per_parameter": mean_of_known(row.tokens_per_parameter for row in rows),
+        "seconds": mean_of_known(row.seconds for row in rows),
         **_against_baseline(grid, shape, cells.finished, up),
     }
 
 
-def curves(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None]) -> list[dict[str, object]]:
+def curves(grid: Grid, rows: Rows, best: dict[str, float | None]) -> list[dict[str, object]]:
     """Of each branch, the shortest first: every shape's values, costs and difference from the baseline, and contrasts.
 
     The contrasts are corrected for their number within each branch. Those that count are the summary's own, of the
@@ -239,7 +241,7 @@ def curves(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None]) -> l
     return branches
 
 
-def readings(grid: Grid, rows: dict[Run, Row], best: dict[str, float | None], up: bool | None) -> list[dict]:
+def readings(grid: Grid, rows: Rows, best: dict[str, float | None], up: bool | None) -> list[dict]:
     """The grid's contrasts at equal tokens, FLOPs and seconds, at the cost of each branch of the first shape.
 
     interpolation_error is the largest of the second shape's readings; None where they have none (`curves.read_at`).
@@ -262,8 +264,8 @@ def _cell(grid: Grid, shape: str, cells: Cells, tuning: Tuning, up: bool | None)
     choice = tuning.choices[shape]
     rows = list(cells.finished[shape].values())
     base = list(cells.finished[grid.baseline].values())
-    values = [row["value"] for row in rows]
-    size = _first(rows, "parameters")
+    values = [row.value for row in rows]
+    size = _first(row.parameters for row in rows)
     guess = best_guess(guess_values(grid), bool(up))
     result = _against_baseline(grid, shape, cells.finished, up)
     conclusion = "baseline"
@@ -281,18 +283,18 @@ def _cell(grid: Grid, shape: str, cells: Cells, tuning: Tuning, up: bool | None)
         "failure_rate": failure_rate(grid, rows, len(cells.failed[shape])),
         **result,
         "parameters": size,
-        "parameters_over_baseline": ratio(size, _first(base, "parameters")),
-        "seconds": mean_of_known(row["seconds"] for row in rows),
-        "kappa_start": mean_of_all(row["kappa_start"] for row in rows),
-        "kappa_end": mean_of_all(row["kappa_end"] for row in rows),
-        "chance": mean_of_known(row["chance"] for row in rows),
+        "parameters_over_baseline": ratio(size, _first(row.parameters for row in base)),
+        "seconds": mean_of_known(row.seconds for row in rows),
+        "kappa_start": mean_of_all(row.kappa_start for row in rows),
+        "kappa_end": mean_of_all(row.kappa_end for row in rows),
+        "chance": mean_of_known(row.chance for row in rows),
         "learned": learned(rows, guess),
         "verdict": conclusion,
         "notes": _notes(tuning, shape, cells.failed[shape]),
     }
 
 
-def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
+def summarise(grid: Grid, rows: Rows) -> dict[str, object]:
     """The sweep as one JSON document; runs may be missing.
 
     Of each shape: mean, sd and median over the finished seeds, `paired_statistics` over those that the baseline
@@ -310,6 +312,6 @@ def summarise(grid: Grid, rows: dict[Run, Row]) -> dict[str, object]:
     summary["curves"] = curves(grid, rows, tuning.best)
     summary["readings"] = readings(grid, rows, tuning.best, up)
     summary["shapes"] = [_cell(grid, shape, cells, tuning, up) for shape in grid.shapes]
-    failed = {run: row for run, row in rows.items() if row["status"] == "failed"}
-    summary["failed"] = [{**run._asdict(), "error": row["error"]} for run, row in failed.items()]
+    failed = {run: row for run, row in rows.items() if row.has_failed}
+    summary["failed"] = [{**run._asdict(), "error": row.error} for run, row in failed.items()]
     return summary

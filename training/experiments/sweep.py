@@ -26,9 +26,10 @@ from filelock import lock_descriptor
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
+from ..records import ResultRow
 from .branches import data_words
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
-from .rows import Row, Run, read_rows, result_row, typed_row, write_rows
+from .rows import Rows, Run, read_rows, result_row, write_rows
 from .runs import begin_branch, check_starts, check_trunk, command, due_runs, phases, place_of, planned, settings
 from .soundness import check_grid
 from .summary import summarise
@@ -74,7 +75,7 @@ class Sweep:
         self.local = local
         self.interrupts = 0
         self.rows = read_rows(grid.path("results.csv"))
-        self.again = {run for run, row in self.rows.items() if row["status"] == "failed"}
+        self.again = {run for run, row in self.rows.items() if row.has_failed}
         devices = cuda_devices() or [None]
         self.devices = deque(islice(cycle(devices), max(jobs, len(devices))))
 
@@ -166,16 +167,16 @@ class Sweep:
             if status != 0:
                 raise ValueError(_reason(status, Path(f"{run.folder(self.grid)}.log")))
             row = result_row(self.grid, run)
-            seconds = row["seconds"]
+            seconds = row.seconds
             if seconds is None:
                 seconds = 0
-            self._write(run, row, count, f"{row['metric']} {row['value']:.4f}, {seconds:.0f} s")
+            self._write(run, row, count, f"{row.metric} {row.value:.4f}, {seconds:.0f} s")
         except ValueError as error:
             self._fail(run, error, count)
 
     def _fail(self, run: Run, error: Exception, count: str) -> None:
         """Keeps the row of a run that failed."""
-        row = typed_row({**run._asdict(), "status": "failed", "error": str(error)})
+        row = ResultRow.from_cells({**run._asdict(), "status": "failed", "error": str(error)})
         self._write(run, row, count, f"failed: {error} ({run.folder(self.grid)}.log)")
 
     def _failures_before(self, run: Run) -> int:
@@ -183,13 +184,13 @@ class Sweep:
         before = self.rows.get(run)
         if before is None:
             return 0
-        if before["failures"] is None:
+        if before.failures is None:
             return 1
-        return before["failures"] + 1
+        return before.failures + 1
 
-    def _write(self, run: Run, row: Row, count: str, outcome: str) -> None:
+    def _write(self, run: Run, row: ResultRow, count: str, outcome: str) -> None:
         """Puts a row into results.csv, and prints the outcome of the run."""
-        self.rows[run] = {**row, "failures": self._failures_before(run), "jobs": self.jobs}
+        self.rows[run] = replace(row, failures=self._failures_before(run), jobs=self.jobs)
         self.again.discard(run)
         file = io.StringIO()
         write_rows([self.rows[key] for key in sorted(self.rows, key=place_of)], file)
@@ -200,7 +201,7 @@ class Sweep:
         print(f"[{count}] {cell}: {outcome}", file=sys.stderr, flush=True)
 
 
-def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> dict[Run, Row]:
+def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> Rows:
     """Runs the grid, alone in its output_dir, and returns all rows; on Ctrl-C it waits for the runs under way.
 
     `local` are words for every run's command line that say where its data lie on this machine.
@@ -266,5 +267,5 @@ def sweep(
     comparison = summarise(grid, rows)
     write_json(grid.path("summary.json"), comparison)
     show(comparison)
-    finished = {run for run, row in rows.items() if row["status"] == "finished"}
+    finished = {run for run, row in rows.items() if row.has_finished}
     return summary or finished.issuperset(planned(grid, tune(grid, rows).best))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .grid import Grid
-from .rows import Row, Run, infinite_if_unknown
+from .rows import Rows, Run, finished_row, infinite_if_unknown
 
 
 class Choice(NamedTuple):
@@ -51,7 +51,7 @@ class _Score(NamedTuple):
     learning_rate: float
 
 
-def _choose(grid: Grid, rows: dict[Run, Row], shape: str, rates: list[float]) -> Choice:
+def _choose(grid: Grid, rows: Rows, shape: str, rates: list[float]) -> Choice:
     """The choice of one shape among the rates with which every tuning seed finished.
 
     Ties go to the lower evaluation loss, then to the lower rate. Accuracies tie where a model still predicts the most
@@ -60,14 +60,14 @@ def _choose(grid: Grid, rows: dict[Run, Row], shape: str, rates: list[float]) ->
     values = {}
     scores = []
     for rate in rates:
-        cells = [rows.get(Run("tune", shape, seed, rate), {}) for seed in grid.tuning.seeds]
-        if any(row.get("status") != "finished" for row in cells):
+        done = [finished_row(rows, Run("tune", shape, seed, rate)) for seed in grid.tuning.seeds]
+        if None in done:
             continue
-        values[rate] = [row["value"] for row in cells]
+        values[rate] = [row.value for row in done]
         mean = statistics.fmean(values[rate])
-        if cells[0]["higher_is_better"]:
+        if done[0].higher_is_better:
             mean = -mean
-        loss = statistics.fmean(infinite_if_unknown(row["eval_loss"]) for row in cells)
+        loss = statistics.fmean(infinite_if_unknown(row.eval_loss) for row in done)
         scores.append(_Score(mean, loss, rate))
     if not scores:
         return Choice(None)
@@ -91,7 +91,7 @@ def _beyond(edge: float, neighbour: float) -> float:
     return float(f"{rate:.6g}")
 
 
-def tune(grid: Grid, rows: dict[Run, Row]) -> Tuning:
+def tune(grid: Grid, rows: Rows) -> Tuning:
     """Follows the tuning as far as the rows go.
 
     While a shape's best rate lies at an edge, the grid grows there by the ratio of its two outermost rates, for all

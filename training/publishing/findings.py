@@ -8,9 +8,9 @@ from typing import Any
 from ..experiments.evidence import KINDS, PEERS, baseline_of, finished, kind
 from ..experiments.grid import Grid
 from ..experiments.kappa import KappaCell, by_task, conclude, read_cells
-from ..experiments.rows import Row, Run
+from ..experiments.rows import Rows
 from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
-from ..records import Cell, Evidence
+from ..records import Cell, Evidence, ResultRow
 from .wording import (
     best_of,
     excludes_zero,
@@ -32,7 +32,7 @@ class Known:
     """A grid, its rows, and its evidence."""
 
     grid: Grid
-    rows: dict[Run, Row]
+    rows: Rows
     evidence: Evidence
 
 
@@ -197,8 +197,8 @@ def conditioning(grids: Grids) -> str | None:
             pairs.extend(pairs_by_heads(known))
     if not pairs:
         return None
-    lower_at_start = sum(many["kappa_start"] < few["kappa_start"] for few, many in pairs)
-    lower_at_end = sum(many["kappa_end"] < few["kappa_end"] for few, many in pairs)
+    lower_at_start = sum(many.kappa_start < few.kappa_start for few, many in pairs)
+    lower_at_end = sum(many.kappa_end < few.kappa_end for few, many in pairs)
     return (
         f"**Conditioning.** Doubling the heads lowered κ, the condition number of the head outputs, at the start in "
         f"{lower_at_start} of {len(pairs)} pairs of runs and at the end in {lower_at_end} of {len(pairs)} (all grids "
@@ -206,7 +206,7 @@ def conditioning(grids: Grids) -> str | None:
     )
 
 
-def pairs_by_heads(known: Known) -> Iterator[tuple[Row, Row]]:
+def pairs_by_heads(known: Known) -> Iterator[tuple[ResultRow, ResultRow]]:
     """The finished runs of each seed with fewer and with twice the heads, where both have κ before and after training.
 
     None of a grid that is under way, before a run of its baseline.
@@ -221,13 +221,13 @@ def pairs_by_heads(known: Known) -> Iterator[tuple[Row, Row]]:
         many_heads = by_seed(known, cells[many])
         for seed in few_heads.keys() & many_heads.keys():
             pair = (few_heads[seed], many_heads[seed])
-            if all(row["kappa_start"] is not None and row["kappa_end"] is not None for row in pair):
+            if all(row.kappa_start is not None and row.kappa_end is not None for row in pair):
                 yield pair
 
 
-def by_seed(known: Known, cell: Cell) -> dict[int, Row]:
+def by_seed(known: Known, cell: Cell) -> dict[int, ResultRow]:
     """The finished runs that a cell is the mean of: seed → row."""
-    return {row["seed"]: row for row in finished(known.grid, cell.shape, cell.learning_rate, known.rows)}
+    return {row.seed: row for row in finished(known.grid, cell.shape, cell.learning_rate, known.rows)}
 
 
 def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str]) -> dict[str, Any] | None:

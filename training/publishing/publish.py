@@ -26,7 +26,7 @@ from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
 from ..experiments.guesses import GUESSES
-from ..experiments.rows import read_rows, reported
+from ..experiments.rows import finished_row, read_rows, reported
 from ..experiments.tuning import tune
 from ..records import Evidence, PublishedResults, RunResults, checked
 from ..running.evaluation import load
@@ -46,7 +46,7 @@ def run_of(grid: Grid, shape: str) -> Path:
     rows = read_rows(grid.path("results.csv"))
     rate = tune(grid, rows).best[shape]
     run = reported(grid, shape, grid.seeds[0], rate)
-    if rows.get(run, {}).get("status") != "finished":
+    if finished_row(rows, run) is None:
         raise ValueError(f"{grid.path('results.csv')}: no finished run of {shape} with seed {grid.seeds[0]}")
     folder = run.folder(grid)
     if not (folder / "model.safetensors").is_file():

@@ -214,7 +214,7 @@ def check_run(folder: Path, results: PublishedResults) -> None:
         asked = settings(grid, results.cell).settings
     own = next(cell for cell in results.evidence.cells if cell.shape == results.cell)
     run = reported(grid, results.cell, results.seed, own.learning_rate)
-    row = read_rows(grids / results.evidence.grid / "results.csv").get(run, {})
+    row = read_rows(grids / results.evidence.grid / "results.csv").get(run)
     name = None
     if grid.publish is not None:
         name = grid.publish.get(results.cell)
@@ -223,10 +223,12 @@ def check_run(folder: Path, results: PublishedResults) -> None:
         "partners": grid.partners(results.cell),
         "license": LICENSE,
         "learning_rate": own.learning_rate,
-        "train.steps": row.get("steps"),
-        "rows": row.get("rows"),
-        "data_sha256": row.get("data_sha256"),
+        "train.steps": None,
+        "rows": None,
+        "data_sha256": None,
     }
+    if row is not None:
+        expected |= {"train.steps": row.steps, "rows": row.rows, "data_sha256": row.data_sha256}
     asked |= {"seed": results.seed, "learning_rate": own.learning_rate}
     chosen = {"seed", "learning_rate"}  # what is not a default
     if grid.overrides is not None:

@@ -1,0 +1,42 @@
+"""Every number that is kept, with its unit: a file for each kind of document; what is read is checked."""
+
+from .base import Count, Duration, Record, checked, message_of
+from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
+from .guesses import Guess, RowError
+from .published import Continuation, Continuations, PublishedResults, PublishedTrain, Subset
+from .results import Chance, Environment, RunResults, Train, TrainingData
+from .rows import ResultRow
+from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
+
+
+__all__ = [
+    "Cell",
+    "CellScore",
+    "Chance",
+    "Continuation",
+    "Continuations",
+    "Count",
+    "Duration",
+    "Environment",
+    "Evidence",
+    "FineTuned",
+    "Guess",
+    "Latency",
+    "LatencyFile",
+    "PublishedResults",
+    "PublishedTrain",
+    "Record",
+    "Reference",
+    "ResultRow",
+    "RowError",
+    "RunResults",
+    "StepTime",
+    "StepTimes",
+    "Subset",
+    "Timing",
+    "Train",
+    "TrainingData",
+    "TuningSettings",
+    "checked",
+    "message_of",
+]

@@ -1,0 +1,83 @@
+"""What every record is: named values of a JSON object, read strictly and written as they were read.
+
+A whole number is no number with a point, text is no number, and no number is infinite. Keys that are not documented
+are kept as they are, behind the fields.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+
+Count = Annotated[int, Field(ge=0)]
+Duration = Annotated[float, Field(ge=0)]
+Kind = TypeVar("Kind")
+
+EXPECTED = {  # pydantic's name of an error → what was expected
+    "string_type": "str",
+    "int_type": "int",
+    "int_from_float": "int",
+    "bool_type": "bool",
+    "float_type": "float",
+    "finite_number": "a finite number",
+    "dict_type": "dict",
+    "model_type": "dict",
+    "model_attributes_type": "dict",
+    "list_type": "list",
+    "greater_than_equal": "a number from 0",
+    "too_short": "at least one",
+}
+
+
+class Record(BaseModel):
+    """Named values of a JSON object."""
+
+    model_config = ConfigDict(
+        strict=True, extra="allow", allow_inf_nan=False, use_attribute_docstrings=True, populate_by_name=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _missing_as_none(cls, values: object) -> object:
+        """A value that has to be there reads as None where it is missing: the error then says what was expected."""
+        if not isinstance(values, dict):
+            return values
+        needed = {}
+        for name, field in cls.model_fields.items():
+            key = field.alias
+            if key is None:
+                key = name
+            if field.is_required() and type(None) not in get_args(field.annotation) and name not in values:
+                needed[key] = None
+        return {**needed, **values}
+
+    def document(self) -> dict[str, Any]:
+        """The values as JSON holds them, in the order of the fields; what was not given is left out."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+
+def message_of(error: ValidationError, prefix: str = "") -> str:
+    """One line for the first value that does not fit: its place, what it is, and what was expected."""
+    first = error.errors()[0]
+    place = ".".join(map(str, (*filter(None, [prefix]), *first["loc"])))
+    if first["type"] == "value_error":
+        return ".".join(filter(None, [place, str(first["ctx"]["error"])]))
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    expected = EXPECTED.get(first["type"], first["msg"])
+    if not place:
+        return f"expected {expected}, got {first['input']!r:.100}"
+    return f"{place} is {first['input']!r:.100}, expected {expected}"
+
+
+def checked(kind: type[Kind], document: object, path: Path, prefix: str = "") -> Kind:
+    """The record, or list of records, in a document of a file.
+
+    Raises:
+        ValueError: names the file, the first value that does not fit, and what was expected.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(document)
+    except ValidationError as error:
+        raise ValueError(f"{path}: {message_of(error, prefix)}") from error

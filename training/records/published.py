@@ -1,0 +1,75 @@
+"""results.json of a published folder: its run's, the evidence, and what a verification compares."""
+
+from pydantic import Field
+
+from .base import Count, Duration, Record
+from .evidence import Evidence
+from .results import RunResults, Train
+
+
+class Continuation(Record):
+    """A beginning and what a language model made of it."""
+
+    prompt: str
+    continuation: str
+
+
+class Continuations(Record):
+    """What a language model writes, and the longest run of words in it that is copied from its training rows."""
+
+    prompt_words: Count
+    new_tokens: Count
+    """At most."""
+    temperature: float
+    """Of the sampling."""
+    seed: Count
+    texts: list[Continuation] = Field(min_length=1)
+    longest_copy: str
+    """Its words; empty where no run is long enough to count."""
+    longest_copy_words: Count
+
+
+class Subset(Record):
+    """The first evaluation rows, for a short verification."""
+
+    max_eval_rows: Count
+    """How many were asked for."""
+    rows: Count
+    """How many there are."""
+    data_sha256: str | None = None
+    """Of what they hold."""
+    metrics: dict[str, float]
+    """By name with eval_, in the units of the results."""
+    tolerances: dict[str, float] | None = None
+    """How far each metric may be off on another machine."""
+
+
+class PublishedTrain(Train):
+    """How the training of a published model went."""
+
+    epochs: Duration
+    """Passes over the training rows."""
+
+
+class PublishedResults(RunResults):
+    """results.json of a published folder: its run's, the evidence of the grid, and what a verification compares."""
+
+    data_sha256: str
+    """Of what the evaluation rows hold."""
+    train: PublishedTrain
+    name: str
+    """Of the folder, and of the repository on the Hub."""
+    cell: str
+    """The shape in the grid."""
+    partners: list[str]
+    """The folders that are published with it."""
+    license: str | None = None
+    """Of weights and code, as the Hub names it."""
+    weights_sha256: str
+    """Of model.safetensors."""
+    tolerances: dict[str, float] | None = None
+    """How far each metric may be off on another machine."""
+    subset: Subset | None = None
+    evidence: Evidence
+    continuations: Continuations | None = None
+    """None of other models than causal ones."""

@@ -1,0 +1,126 @@
+"""results.json of a run: its numbers, the machine, and what is needed to get them again."""
+
+from typing import Any
+
+from .base import Count, Duration, Record
+
+
+class Environment(Record):
+    """The machine and the software of a run."""
+
+    python: str
+    """Version."""
+    platform: str
+    """The operating system."""
+    processor: str
+    """As the system names it."""
+    threads: Count
+    """Threads of PyTorch."""
+    device: str
+    """What the run used: the names of its GPUs, mps or cpu."""
+    modeling_leaner: str | None = None
+    """Version, as are those of the packages below."""
+    torch: str | None = None
+    transformers: str | None = None
+    accelerate: str | None = None
+    datasets: str | None = None
+    tokenizers: str | None = None
+    safetensors: str | None = None
+    huggingface_hub: str | None = None
+    numpy: str | None = None
+    git_commit: str | None = None
+    """Of the clone, with -dirty where files differed from it; None outside a clone."""
+
+
+class Chance(Record):
+    """A guess that reads no input."""
+
+    name: str | None = None
+    value: float | None = None
+    """In the units of the main metric."""
+
+
+class TrainingData(Record):
+    """The rows that a run was trained on."""
+
+    rows: Count | None = None
+    """How many; None of a stream."""
+    sha256: str | None = None
+    """Of what they hold."""
+    local: bool | None = None
+    """Whether they came from files of the machine rather than from the Hub."""
+
+
+class Train(Record):
+    """How a training went."""
+
+    steps: Count
+    """Updates of the weights."""
+    epochs: Duration | None = None
+    """Passes over the training rows."""
+    learning_rate: float | None = None
+    """The highest one, as it was used."""
+    seconds: Duration
+    """From the first step to the last."""
+    loss: float | None = None
+    """Mean over the last logged steps, in nats a token or a row."""
+    peak_memory_bytes: Count
+    """The most memory that was held."""
+    peak_memory_kind: str
+    """What that measures: memory of the process, or what tensors took on the fullest GPU."""
+    processes: Count = 1
+    """How many trained together."""
+    items_per_second: float | None = None
+    """Training rows a second, in the steady state."""
+    seconds_per_step: Duration | None = None
+    """Mean, in the steady state."""
+    input_pipeline_share: float | None = None
+    """Share of a step, 0 to 1, that was spent waiting for rows."""
+
+
+class RunResults(Record):
+    """results.json of a run: the numbers of a finished run, and what is needed to get them again."""
+
+    task: str
+    """As settings name it, such as masked-lm."""
+    dataset: str
+    """Its Hub id or built-in name."""
+    dataset_config: str | None = None
+    """Its configuration on the Hub."""
+    split: str
+    """Of the evaluation rows."""
+    rows: Count
+    """Evaluation rows; 0 where nothing was evaluated."""
+    data_sha256: str | None = None
+    """Of what the evaluation rows hold."""
+    shape: str
+    """The named shape or the folder that was trained."""
+    architecture: str
+    """The model's class."""
+    seed: Count
+    learning_rate: float
+    """As it was asked for."""
+    main_metric: str
+    """Its name, without or with eval_."""
+    higher_is_better: bool
+    """Of the main metric."""
+    metrics: dict[str, float]
+    """Of the evaluation, by name with eval_: shares from 0 to 1, losses in nats."""
+    chance: Chance | None = None
+    """None where the task has no such guess."""
+    parameters: Count
+    """Of the model with its head."""
+    training_data: TrainingData | None = None
+    classes_never_seen: list[Any] | None = None
+    """Classes that are in no training row."""
+    condition: dict[str, list[float | None]] | None = None
+    """κ of the head outputs by layer, at the `start` and at the `end` of the training; None in place of infinity."""
+    recipe: dict[str, Any]
+    """The settings that are not defaults."""
+    train: Train
+    environment: Environment
+
+    @property
+    def metric(self) -> str:
+        """The main metric's name without eval_."""
+        return self.main_metric.removeprefix("eval_")
