@@ -109,6 +109,25 @@ def test_the_card(leaner, source, rows, tmp_path):
         assert f"| {cut['part']} | {cut['before']} | {cut['after']} | {cut['change']:.3f} |" in card.text
 
 
+def test_what_layers_and_heads_are_worth(leaner, source, rows, tmp_path):
+    """In the folder and on the screen; nothing where neither was cut."""
+    result = leaner("slim", source, tmp_path / "slim", "--layers", 2, "--total-heads", 5, "--data", rows)
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "slim" / "scores.json").read_text())
+    assert len(document["layers"]["alone"]) == len(document["layers"]["influence"]) == 4
+    assert document["layers"]["kept"] == document["heads"]["layers"]
+    assert [len(layer) for layer in document["heads"]["added"]] == [4, 4]
+    assert (tmp_path / "slim" / "scores.png").is_file() and (tmp_path / "slim" / "scores.svg").is_file()
+    assert f"{tmp_path / 'slim'}: what layers and heads are worth is in scores.png" in result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    for layer, (alone, influence) in enumerate(zip(document["layers"]["alone"], document["layers"]["influence"])):
+        stays = ["stays"] if layer in document["layers"]["kept"] else []
+        assert [str(layer), f"{alone:.3f}", f"{influence:.3f}", *stays] in lines
+    result = leaner("slim", source, tmp_path / "narrow", "--intermediate-size", 20, "--data", rows)
+    assert result.exit_code == 0 and "scores" not in result.output
+    assert not list((tmp_path / "narrow").glob("scores*"))
+
+
 def test_images(leaner, tmp_path):
     torch.manual_seed(0)
     config = ViTConfig(image_size=16, patch_size=8, num_labels=3, initializer_range=0.3, **SIZES)

@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from datasets import Dataset
@@ -14,11 +14,17 @@ from rich.progress import track
 from ..conversion import copy_sentence_transformers_files, load_lean, load_processors, whole_folder
 from ..layers_leaner import LeanPreTrainedModel
 from ..slimming import budget, calibration
+from ..slimming.figure import draw_worth
 from ..slimming.operations import SlimError, drop_pooler
 from ..slimming.scores import Batch
 from ..slimming.slim import Cut, Slimmed, Target, check_target, slim
+from ..slimming.worth import worth_tables
+from ..support.documents import write_json
 from ..training.data.sources import BUILT_IN, load_split
 from ..training.publishing.slim_card import Making, write_slim_card
+
+
+TABLE_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ def run(options: Options) -> None:
     others = calibration.make_batches(model, processors[0], held_out, options.max_length)
     target = within_budget(options, target, model, batches)
     slimmed = slim(model, target, batches, others, progress_bar)
-    slimmed = Slimmed(without_untrained_pooler(slimmed.model, options.source), slimmed.cuts)
+    slimmed = replace(slimmed, model=without_untrained_pooler(slimmed.model, options.source))
     making = Making(options.base_model or options.source, len(chosen_by), len(held_out), command_line())
     write(options, model, slimmed, processors, making)
     report(options.output, model, slimmed)
@@ -140,7 +146,7 @@ def without_untrained_pooler(model: LeanPreTrainedModel, source: str) -> LeanPre
 def write(
     options: Options, source: LeanPreTrainedModel, slimmed: Slimmed, processors: list[object], making: Making
 ) -> None:
-    """The folder: model, code, tokenizer or image processor, files of sentence-transformers, card, slim.json."""
+    """The folder: model, code, tokenizer or image processor, files of sentence-transformers, card, numbers, figure."""
     with whole_folder(options.output) as folder:
         for part in (slimmed.model, *processors):
             part.save_pretrained(folder)
@@ -148,6 +154,8 @@ def write(
         write_slim_card(folder, options.output.name, source, slimmed, making)
         document = {**asdict(making), "cuts": [asdict(cut) for cut in slimmed.cuts]}
         (folder / "slim.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        if draw_worth(slimmed.worth, folder):
+            write_json(folder / "scores.json", slimmed.worth.as_document())
 
 
 def command_line() -> str:
@@ -156,17 +164,23 @@ def command_line() -> str:
 
 
 def report(output: Path, source: LeanPreTrainedModel, slimmed: Slimmed) -> None:
-    """Prints each cut with its rivals, and what is left."""
+    """Prints what was chosen from, each cut with its rivals, and what is left."""
+    console = Console(width=TABLE_WIDTH, highlight=False)
+    for table in worth_tables(slimmed.worth):
+        console.print(table)
     for cut in slimmed.cuts:
         print(cut_line(cut))
-        for rival, change in cut.rivals.items():
-            print(f"    {rival}: {change:.3f}")
+        if cut.part != "layers":  # whose rivals have a table
+            for rival, change in cut.rivals.items():
+                print(f"    {rival}: {change:.3f}")
     before = budget.parameters_of(source)
     after = budget.parameters_of(slimmed.model)
     print(
         f"{output}: {type(slimmed.model).__name__}, {after.total / 1e6:.1f}M parameters of {before.total / 1e6:.1f}M; "
         f"without embeddings {after.without_embeddings / 1e6:.1f}M of {before.without_embeddings / 1e6:.1f}M"
     )
+    if not slimmed.worth.is_empty():
+        print(f"{output}: what layers and heads are worth is in scores.png, scores.svg and scores.json")
 
 
 def cut_line(cut: Cut) -> str:
