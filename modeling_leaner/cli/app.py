@@ -15,8 +15,9 @@ from rich.console import Console
 
 from .. import __version__
 from ..registry import check_family, check_shape
+from ..support.interrupts import INTERRUPTED
 from .command import Command, dashed
-from .errors import CommandGroup
+from .errors import CommandGroup, print_error
 from .lazy import library
 from .training import commands
 
@@ -163,13 +164,23 @@ def slim(
     rows: Annotated[int, typer.Option(help="At most so many rows: half to choose by, half held out.")] = 256,
     max_length: Annotated[int, typer.Option(help="Tokens of a calibration row, at most.")] = 64,
     base_model: Annotated[str | None, typer.Option(help="Hub id of a source that is a folder, for the card.")] = None,
+    tries: Annotated[
+        int | None, typer.Option("--try", min=2, help="Train so many of the best choices of layers, keep the best.")
+    ] = None,
+    recovery: Annotated[
+        str | None, typer.Option(help='With --try: recipe and keys of leaner train, as "RECIPE --max-steps 100".')
+    ] = None,
 ) -> None:
     """Leave layers, heads or neurons out of a trained checkpoint: those whose absence changes its output least."""
     library(".support.quiet").quiet_libraries()
     library(".hub").require_source(source)
     command = library(".cli.slim")
     options = context.params | {"data": data or []}
-    command.run(command.Options(**options))
+    try:
+        command.run(command.Options(**options))
+    except KeyboardInterrupt:
+        print_error("slim", f"interrupted; {output} was not written")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 app.add_typer(commands)
