@@ -8,6 +8,7 @@ from modeling_leaner.registry import TEXT
 from ..data.sources import Rows, content_sha256, describe, load_training
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Task
+from ..tasks.taught import with_teacher
 from .loading import fitted, load_processing, shape_config, task_of, with_fields
 
 
@@ -63,10 +64,11 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         processing = load_processing(arguments, config, train)
         task = task_class(arguments, fitted(config, arguments, processing), processing)
         task.config = with_fields(task.config, arguments, task.configure(train))
+        taught, prepared = with_teacher(task, prepare_training(task, train))
         return PreparedRun(
             arguments=arguments,
-            task=task,
-            train=prepare_training(task, train),
+            task=taught,
+            train=prepared,
             training_data=training_data(train, task),
             held_out=prepare_held_out(task, held_out),
         )
