@@ -16,7 +16,7 @@ from modeling_leaner.training.tasks.states import mapped_layers
 from torch.nn import functional as F
 from training_data import documents, labelled, merged, pictures, questions, read_lines, write_shape
 
-from modeling_leaner.conversion import load_lean
+from modeling_leaner.conversion import load_lean, load_processors
 
 
 RUN = """--max_steps 4 --per_device_train_batch_size 8 --learning_rate 3e-3 --eval_strategy no --save_strategy no
@@ -150,6 +150,11 @@ class TestWhatIsLearned:
         assert torch.equal(first["input_ids"], second["input_ids"])
         assert (first["labels"] != -100).any(dim=1).all()
 
+    @pytest.mark.parametrize("pair", ["causal-lm"], indirect=True)
+    def test_every_token_but_the_first_is_predicted(self, pair):
+        row = pair.prepare().train[0]
+        assert len(row["teacher_tokens"]) == len(row["teacher_log_probabilities"]) == 7 * (len(row["input_ids"]) - 1)
+
     @pytest.mark.parametrize("pair", ["causal-lm", "masked-lm"], indirect=True)
     def test_the_layers_of_the_cut(self, pair):
         folder = pair.student
@@ -215,6 +220,12 @@ class TestRuns:
         save_model(sentences.teacher, "sequence-classification", sentences.words, 5)
         sentences.prepare()
         assert len(rows) == 80
+
+
+def test_a_shape_without_weights_reads_what_its_teacher_reads(sentences):
+    shape = write_shape("bert", sentences.folder, vocab_size=300)
+    prepared = sentences.prepare(shape=shape)
+    assert prepared.task.processing.get_vocab() == load_processors(str(sentences.teacher))[0].get_vocab()
 
 
 class TestRefused:
