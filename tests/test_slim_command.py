@@ -3,20 +3,37 @@
 import json
 import subprocess
 import sys
+import tempfile
+from types import SimpleNamespace
 
 import pytest
 import torch
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.publishing.slim_card import is_hub_id
+from modeling_leaner.training.publishing.slim_card import Try, is_hub_id
 from training_data import documents, pictures
-from transformers import AutoModel, BertConfig, BertModel, RobertaConfig, RobertaModel, ViTConfig, ViTImageProcessorPil
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    RobertaConfig,
+    RobertaModel,
+    ViTConfig,
+    ViTImageProcessorPil,
+)
 from transformers import ViTForImageClassification as ViT
 from typer.testing import CliRunner
 
+from modeling_leaner.cli import recovery
 from modeling_leaner.cli import slim as command
 from modeling_leaner.cli.app import app
+from modeling_leaner.conversion import load_lean
+from modeling_leaner.slimming import calibration
+from modeling_leaner.slimming.scores import Reference
+from modeling_leaner.slimming.slim import Cut, Slimmed
+from modeling_leaner.slimming.worth import Worth
 
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
@@ -107,6 +124,134 @@ def test_the_card(leaner, source, rows, tmp_path):
     assert [cut["part"] for cut in cuts] == ["layers", "heads"]
     for cut in cuts:
         assert f"| {cut['part']} | {cut['before']} | {cut['after']} | {cut['change']:.3f} |" in card.text
+
+
+def test_what_layers_and_heads_are_worth(leaner, source, rows, tmp_path):
+    """In the folder and on the screen; nothing where neither was cut."""
+    result = leaner("slim", source, tmp_path / "slim", "--layers", 2, "--total-heads", 5, "--data", rows)
+    assert result.exit_code == 0, result.output
+    document = json.loads((tmp_path / "slim" / "scores.json").read_text())
+    assert len(document["layers"]["alone"]) == len(document["layers"]["influence"]) == 4
+    assert document["layers"]["kept"] == document["heads"]["layers"]
+    assert [len(layer) for layer in document["heads"]["added"]] == [4, 4]
+    assert (tmp_path / "slim" / "scores.png").is_file() and (tmp_path / "slim" / "scores.svg").is_file()
+    assert f"{tmp_path / 'slim'}: what layers and heads are worth is in scores.png" in result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    for layer, (alone, influence) in enumerate(zip(document["layers"]["alone"], document["layers"]["influence"])):
+        stays = ["stays"] if layer in document["layers"]["kept"] else []
+        assert [str(layer), f"{alone:.3f}", f"{influence:.3f}", *stays] in lines
+    result = leaner("slim", source, tmp_path / "narrow", "--intermediate-size", 20, "--data", rows)
+    assert result.exit_code == 0 and "scores" not in result.output
+    assert not list((tmp_path / "narrow").glob("scores*"))
+
+
+RECIPE = """task: embedding
+dropout: 0.0
+max_length: 24
+split_sentences: true
+learning_rate: 3e-3
+per_device_train_batch_size: 16
+preprocessing_workers: 1
+hardware: cpu
+disable_tqdm: true
+eval_split: none
+"""
+
+
+@pytest.fixture
+def words(source, rows, tmp_path, monkeypatch):
+    """`leaner slim` that tries two choices; folders for a moment lie in `scratch`."""
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    documents(40, 2, words=12).to_parquet(tmp_path / "sentences.parquet")
+    training = f"{tmp_path / 'recipe.yaml'} --max-steps 10 --data_files train={tmp_path / 'sentences.parquet'}"
+    return ["slim", source, tmp_path / "slim", "--layers", 2, "--data", rows, "--try", 2, "--recovery", training]
+
+
+def held_out_change(source, folder, rows):
+    """What the folder's model does to the output of the source, on every other row."""
+    texts = Dataset.from_parquet(str(rows))["text"][1::2]
+    model = load_lean(source).eval()
+    batches = calibration.make_batches(model, AutoTokenizer.from_pretrained(source), texts, 64)
+    return Reference.of(model, batches).change(load_lean(folder).eval())
+
+
+class TestTry:
+    def test_each_cut_is_trained_and_the_best_is_written(self, leaner, words, source, rows, tmp_path):
+        result = leaner(*words)
+        assert result.exit_code == 0, result.output
+        document = json.loads((tmp_path / "slim" / "slim.json").read_text())
+        tries = document["tries"]
+        assert len(tries) == 2 and all(attempt["after"] < 0.7 * attempt["before"] for attempt in tries)
+        assert [attempt["before"] for attempt in tries] == sorted(attempt["before"] for attempt in tries)
+        best = min(tries, key=lambda attempt: attempt["after"])
+        assert document["cuts"][0]["after"] == best["layers"] and document["cuts"][0]["change"] == best["before"]
+        assert held_out_change(source, tmp_path / "slim", rows) == pytest.approx(best["after"], rel=1e-4)
+        lines = [line.split() for line in result.output.splitlines()]
+        card = (tmp_path / "slim" / "README.md").read_text()
+        for attempt in tries:
+            layers = attempt["layers"]
+            numbers = [f"{attempt[when]:.3f}" for when in ("before", "after")]
+            assert [",".join(map(str, layers)), *numbers, *["chosen"] * (attempt is best)] in lines
+            row = f"| {', '.join(map(str, layers))} | {' | '.join(numbers)} | {'kept ' * (attempt is best)}|"
+            assert row in card.replace("  |", " |")
+        assert "A short training followed the cuts" in card and f"--teacher {source}" in card
+        assert {"modules.json", "tokenizer.json", "scores.png"} <= {
+            path.name for path in (tmp_path / "slim").iterdir()
+        }
+        assert not list((tmp_path / "scratch").iterdir())
+
+    def test_the_order_before_the_training_does_not_count(self, leaner, words, tmp_path, monkeypatch):
+        changes = iter([0.2, 0.1])
+        monkeypatch.setattr(recovery, "recover", lambda model, *_: model)
+        monkeypatch.setattr(recovery.Reference, "change", lambda *_: next(changes))
+        slims = [SimpleNamespace(layers=[0, layer]) for layer in (1, 2)]
+        slims = [Slimmed(None, [Cut("layers", 4, 2, change)], Worth(layers)) for layers, change in zip(slims, (1, 2))]
+        for slimmed in slims:
+            slimmed.worth.layers.kept = slimmed.worth.layers.layers
+        chosen, tries = recovery.choose_by_recovery(slims, None, "", [], Reference([], [], 1.0))
+        assert chosen.worth.layers.kept == [0, 2]
+        assert tries == [Try([0, 1], 1, 0.2), Try([0, 2], 2, 0.1)]
+
+    def test_an_interrupted_try_leaves_nothing(self, leaner, words, tmp_path, monkeypatch):
+        before = {path.name for path in tmp_path.iterdir()}
+        monkeypatch.setattr(recovery, "run", lambda *_: None)
+        result = leaner(*words)
+        assert result.exit_code == 130 and "interrupted" in result.stderr
+        assert {path.name for path in tmp_path.iterdir()} == before
+        assert not list((tmp_path / "scratch").iterdir())
+
+    def test_a_recovery_that_fails_leaves_nothing(self, leaner, words, tmp_path):
+        words[-1] += " --learning-rate 1e30"
+        result = leaner(*words)
+        assert result.exit_code == 1
+        assert result.stderr.strip().splitlines()[-1].startswith("leaner slim: --recovery: loss or weights are not")
+        assert not (tmp_path / "slim").exists() and not list((tmp_path / "scratch").iterdir())
+
+    @pytest.mark.parametrize(
+        "changes, message",
+        [
+            ({"--try": None}, "--recovery: expected --try as well"),
+            ({"--recovery": None}, "--try: expected --recovery as well"),
+            ({"--layers": None, "--keep": "0,1"}, "several choices of layers: expected a number of layers"),
+            ({"--layers": None, "--heads": "2"}, "several choices of layers: expected a number of layers"),
+            ({"--recovery": "nothing"}, "nothing: no such recipe file"),
+            ({"--recovery": "{recipe} --step 3"}, "step: unknown key"),
+            ({"--recovery": "{recipe} --teacher other"}, "--recovery: teacher is what --try gives; leave it out"),
+            ({"--recovery": "sst2"}, "--recovery: the task sequence-classification does not train a LeanBERTModel"),
+        ],
+    )
+    def test_what_is_refused(self, leaner, words, tmp_path, monkeypatch, changes, message):
+        """Before the rows are read."""
+        monkeypatch.delattr(command, "calibration_rows")
+        options = dict(zip(words[3::2], words[4::2])) | changes
+        given = [word for option, value in options.items() if value is not None for word in (option, value)]
+        given = [str(word).format(recipe=tmp_path / "recipe.yaml") for word in given]
+        result = leaner(*words[:3], *given)
+        assert result.exit_code == 1, result.output
+        assert message in result.stderr
+        assert not (tmp_path / "slim").exists() and not list((tmp_path / "scratch").iterdir())
 
 
 def test_images(leaner, tmp_path):

@@ -14,9 +14,11 @@ from modeling_leaner import (
     LeanViTForImageClassification,
 )
 from modeling_leaner.slimming import budget, operations, scores
+from modeling_leaner.slimming.figure import draw_worth
 from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.scores import Reference
-from modeling_leaner.slimming.slim import Target, slim
+from modeling_leaner.slimming.slim import Target, best_slims, slim
+from modeling_leaner.slimming.worth import Worth
 
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
@@ -444,6 +446,76 @@ class TestSlim:
         with pytest.raises(SlimError) as error:
             slim(make(), target, [], [])
         assert message in str(error.value)
+
+
+class TestWorth:
+    """What the cuts were chosen from."""
+
+    def test_layers(self):
+        model = bert(num_hidden_layers=4)
+        batches = [inputs(model)]
+        reference = Reference.of(model, batches)
+        worth = slim(model, Target(layers=2), batches, batches).worth
+        for layer, change in enumerate(worth.layers.alone):
+            others = [other for other in range(4) if other != layer]
+            assert reference.change(operations.keep_layers(model, others)) == pytest.approx(change, rel=1e-4)
+        assert worth.layers.influence == scores.block_influence(model, batches)
+        for name, change in worth.layers.choices.items():
+            layers = [int(layer) for layer in name.split()[-1].split(",")]
+            assert reference.change(operations.keep_layers(model, layers)) == pytest.approx(change, rel=1e-4)
+        names = list(worth.layers.choices)
+        assert names[0] == ",".join(map(str, worth.layers.kept))
+        assert names[-2:] == ["evenly spaced 0,2", "evenly spaced 1,3"]
+        assert worth.heads is None
+
+    def test_heads_of_the_layers_that_stay(self):
+        """By the numbers that the layers have in the source, and by what is added to the change of the layers."""
+        model = bert(num_hidden_layers=4)
+        batches = [inputs(model)]
+        worth = slim(model, Target(keep=(1, 3), total_heads=5), batches, batches).worth
+        assert worth.heads.layers == [1, 3] == worth.layers.kept
+        cut = operations.keep_layers(model, [1, 3])
+        reference = Reference.of(model, batches)
+        means = scores.input_moments(cut, batches, "self_attn.o_proj").means
+        without = operations.keep_heads(cut, [[0, 1, 3], [0, 1, 2, 3]], means)
+        added = reference.change(without) - reference.change(cut)
+        assert worth.heads.added[0][2] == pytest.approx(added, rel=1e-3)
+        assert sum(map(len, worth.heads.kept)) == 5
+
+    def test_the_figure(self, tmp_path):
+        model = bert()
+        batches = [inputs(model)]
+        assert draw_worth(Worth(), tmp_path) == []
+        for target in (Target(layers=2), Target(heads=2), Target(layers=2, heads=2)):
+            paths = draw_worth(slim(model, target, batches, batches).worth, tmp_path)
+            assert [path.name for path in paths] == ["scores.png", "scores.svg"]
+            assert paths[0].read_bytes().startswith(b"\x89PNG") and b"<svg" in paths[1].read_bytes()
+            text = paths[1].read_text()
+            assert ("block influence" in text) == (target.layers is not None)
+            assert ("absence of one head" in text) == (target.heads is not None)
+
+
+class TestChoices:
+    """The best choices of layers, each cut to the end."""
+
+    def test_the_best_first(self):
+        model = bert(num_hidden_layers=4)
+        batches = [inputs(model)]
+        ranking = scores.rank_layers(model, Reference.of(model, batches), 2)
+        slims = best_slims(model, Target(layers=2, heads=2), batches, batches, 3)
+        assert [tuple(slimmed.worth.layers.kept) for slimmed in slims] == [layers for layers, _ in ranking[:3]]
+        for slimmed in slims:
+            alone = slim(model, Target(keep=tuple(slimmed.worth.layers.kept), heads=2), batches, batches)
+            assert [cut.change for cut in slimmed.cuts] == [cut.change for cut in alone.cuts]
+            assert torch.equal(output(slimmed.model), output(alone.model))
+
+    def test_fewer_where_there_are_no_more(self):
+        assert len(best_slims(bert(), Target(layers=2), [inputs(bert())], [inputs(bert())], 9)) == 3
+
+    @pytest.mark.parametrize("target", [Target(keep=(0, 1)), Target(heads=2), Target(layers=3)])
+    def test_layers_that_are_not_chosen(self, target):
+        with pytest.raises(SlimError, match="several choices of layers: expected a number of layers, fewer than"):
+            best_slims(bert(), target, [], [], 2)
 
 
 class TestBudget:

@@ -158,6 +158,12 @@ def slim(
     ] = 256,
     max_length: Annotated[int, typer.Option(help="Tokens of a calibration row, at most.")] = 64,
     base_model: Annotated[str | None, typer.Option(help="Hub id of a source that is a folder, for the card.")] = None,
+    tries: Annotated[
+        int | None, typer.Option("--try", min=2, help="Train so many of the best choices of layers, keep the best.")
+    ] = None,
+    recovery: Annotated[
+        str | None, typer.Option(help='With --try: recipe and keys of leaner train, as "RECIPE --max-steps 100".')
+    ] = None,
 ) -> None:
     """Leave layers, heads or neurons out of a trained checkpoint: those whose absence changes its output least."""
     check_new(output)
@@ -166,7 +172,11 @@ def slim(
     library(".support.quiet").quiet_libraries()
     command = library(".cli.slim")
     options = context.params | {"data": data or []}
-    command.run(command.Options(**options))
+    try:
+        command.run(command.Options(**options))
+    except KeyboardInterrupt:
+        print_error("slim", f"interrupted; {output} was not written")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 app.add_typer(commands)

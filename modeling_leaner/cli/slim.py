@@ -4,23 +4,31 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from datasets import Dataset
 from rich.console import Console
 from rich.progress import track
+from rich.table import Table
 
 from ..conversion import copy_sentence_transformers_files, load_lean, load_processors, whole_folder
 from ..layers_leaner import LeanPreTrainedModel
 from ..planning.dials import flag_of
 from ..slimming import budget, calibration
+from ..slimming.figure import draw_worth
 from ..slimming.operations import SlimError, drop_pooler
-from ..slimming.scores import Batch
-from ..slimming.slim import Cut, Slimmed, Target, check_target, slim
+from ..slimming.scores import Batch, Reference
+from ..slimming.slim import Cut, Slimmed, Target, best_slims, check_choice, check_target
+from ..slimming.worth import layer_names, worth_tables
+from ..support.documents import write_json
 from ..training.data.sources import BUILT_IN, describe, likely_texts, load_split
-from ..training.publishing.slim_card import Making, write_slim_card
+from ..training.publishing.slim_card import Making, Try, best_try, write_slim_card
 from .checks import LEAST_CALIBRATION_ROWS
+from .recovery import choose_by_recovery, read_recovery
+
+
+TABLE_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,8 @@ class Options:
     rows: int
     max_length: int
     base_model: str | None
+    tries: int | None
+    recovery: str | None
 
 
 def run(options: Options) -> None:
@@ -69,8 +79,13 @@ def by_flags(message: str, options: Options) -> str:
 def slim_to(options: Options, target: Target) -> None:
     """Reads the checkpoint and the rows, slims it, writes the folder and prints what was done."""
     model = load_lean(options.source).eval()
+    recovery = None
+    if options.tries is not None:
+        recovery = read_recovery(options.recovery, model, options.source)
+    count = options.tries or 1
     if not (options.params or options.latency):
         check_target(model, target)
+        check_choice(model, target, count)
     processors = load_processors(options.source)
     if not processors:
         raise SlimError(f"{options.source}: no tokenizer or image processor, which the calibration rows need")
@@ -79,11 +94,18 @@ def slim_to(options: Options, target: Target) -> None:
     batches = calibration.make_batches(model, processors[0], chosen_by, options.max_length)
     others = calibration.make_batches(model, processors[0], held_out, options.max_length)
     target = within_budget(options, target, model, batches)
-    slimmed = slim(model, target, batches, others, progress_bar)
-    slimmed = Slimmed(without_untrained_pooler(slimmed.model, options.source), slimmed.cuts)
+    slims = [
+        replace(slimmed, model=without_untrained_pooler(slimmed.model, options.source))
+        for slimmed in best_slims(model, target, batches, others, count, progress_bar)
+    ]
     making = Making(options.base_model or options.source, len(chosen_by), len(held_out), command_line())
+    slimmed = slims[0]
+    if recovery is not None:
+        reference = Reference.of(model, others)
+        slimmed, tries = choose_by_recovery(slims, recovery, options.source, processors, reference)
+        making = replace(making, recovery=recovery.command(making.parent), tries=tries)
     write(options, model, slimmed, processors, making)
-    report(options.output, model, slimmed)
+    report(options.output, model, slimmed, making)
 
 
 def read_target(options: Options) -> Target:
@@ -103,6 +125,10 @@ def read_target(options: Options) -> Target:
         raise SlimError(f"--{budgets[0]}: a budget chooses the number of layers; leave --layers and --keep out")
     if len(budgets) > 1:
         raise SlimError("--params and --latency: give one of them")
+    if options.tries is not None and options.recovery is None:
+        raise SlimError('--try: expected --recovery as well, a recipe and its keys, as "enwik8-text-embedding"')
+    if options.recovery is not None and options.tries is None:
+        raise SlimError("--recovery: expected --try as well, how many choices of layers are trained")
     return Target(
         options.layers, keep, options.heads, options.total_heads, options.head_dim, options.intermediate_size
     )
@@ -171,7 +197,7 @@ def without_untrained_pooler(model: LeanPreTrainedModel, source: str) -> LeanPre
 def write(
     options: Options, source: LeanPreTrainedModel, slimmed: Slimmed, processors: list[object], making: Making
 ) -> None:
-    """The folder: model, code, tokenizer or image processor, files of sentence-transformers, card, slim.json."""
+    """The folder: model, code, tokenizer or image processor, files of sentence-transformers, card, numbers, figure."""
     with whole_folder(options.output) as folder:
         for part in (slimmed.model, *processors):
             part.save_pretrained(folder)
@@ -179,6 +205,21 @@ def write(
         write_slim_card(folder, options.output.name, source, slimmed, making)
         document = {**asdict(making), "cuts": [asdict(cut) for cut in slimmed.cuts]}
         (folder / "slim.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        if draw_worth(slimmed.worth, folder):
+            write_json(folder / "scores.json", slimmed.worth.as_document())
+
+
+def tries_table(tries: list[Try]) -> Table:
+    """The change of the output on held-out rows of each cut, before and after its recovery."""
+    table = Table(title="cuts that were tried, by the change on held-out rows", title_justify="left", box=None)
+    table.add_column("layers")
+    for name in ("after all cuts", "after recovery", ""):
+        table.add_column(name, justify="right")
+    best = best_try(tries)
+    for attempt in tries:
+        chosen = "chosen" if attempt is best else ""
+        table.add_row(layer_names(attempt.layers), f"{attempt.before:.3f}", f"{attempt.after:.3f}", chosen)
+    return table
 
 
 def command_line() -> str:
@@ -186,18 +227,27 @@ def command_line() -> str:
     return shlex.join(["leaner", *sys.argv[1:]])
 
 
-def report(output: Path, source: LeanPreTrainedModel, slimmed: Slimmed) -> None:
-    """Prints each cut with its rivals, and what is left."""
+def report(output: Path, source: LeanPreTrainedModel, slimmed: Slimmed, making: Making) -> None:
+    """Prints what was chosen from, each cut with its rivals, what was tried, and what is left."""
+    console = Console(width=TABLE_WIDTH, highlight=False)
+    tables = worth_tables(slimmed.worth)
+    if making.tries:
+        tables.append(tries_table(making.tries))
+    for table in tables:
+        console.print(table)
     for cut in slimmed.cuts:
         print(cut_line(cut))
-        for rival, change in cut.rivals.items():
-            print(f"    {rival}: {change:.3f}")
+        if cut.part != "layers":  # whose rivals have a table
+            for rival, change in cut.rivals.items():
+                print(f"    {rival}: {change:.3f}")
     before = budget.parameters_of(source)
     after = budget.parameters_of(slimmed.model)
     print(
         f"{output}: {type(slimmed.model).__name__}, {after.total / 1e6:.1f}M parameters of {before.total / 1e6:.1f}M; "
         f"without embeddings {after.without_embeddings / 1e6:.1f}M of {before.without_embeddings / 1e6:.1f}M"
     )
+    if not slimmed.worth.is_empty():
+        print(f"{output}: what layers and heads are worth is in scores.png, scores.svg and scores.json")
 
 
 def cut_line(cut: Cut) -> str:

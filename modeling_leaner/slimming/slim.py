@@ -9,6 +9,7 @@ from ..layers_leaner import LeanPreTrainedModel
 from . import operations, scores
 from .operations import SlimError
 from .scores import Batch, Layers, Progress, Reference, plainly
+from .worth import HeadWorth, LayerWorth, Worth, weigh_heads, weigh_layers
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,11 @@ class Cut:
 
 @dataclass(frozen=True)
 class Slimmed:
-    """A slimmed model and its cuts, in order."""
+    """A slimmed model, its cuts, in order, and what they were chosen from."""
 
     model: LeanPreTrainedModel
     cuts: list[Cut]
+    worth: Worth = Worth()
 
 
 def slim(
@@ -68,18 +70,61 @@ def slim(
     Raises:
         SlimError: the model cannot have that shape; nothing is computed before.
     """
+    return best_slims(model, target, calibration, held_out, 1, progress)[0]
+
+
+def best_slims(
+    model: LeanPreTrainedModel,
+    target: Target,
+    calibration: list[Batch],
+    held_out: list[Batch],
+    count: int,
+    progress: Progress = plainly,
+) -> list[Slimmed]:
+    """As `slim`, for each of the `count` best choices of layers, the best first; fewer where there are no more.
+
+    Raises:
+        SlimError: as `slim` does, or several are asked for where the layers are not to be chosen.
+    """
     check_target(model, target)
+    check_choice(model, target, count)
     training = model.training
     model.eval()
     try:
-        state = _Slimming(model, Reference.of(model, calibration), Reference.of(model, held_out), progress)
-        state.cut_layers(target)
-        state.cut_heads(target)
-        state.cut_neurons(target)
-        state.cut_head_dim(target)
+        chosen_by = Reference.of(model, calibration)
+        others = Reference.of(model, held_out)
+        ranking = rank_choices(model, target, chosen_by, progress)
+        slims = []
+        for place in range(min(count, len(ranking))):
+            state = _Slimming(model, chosen_by, others, progress)
+            first = ranking[place : place + 1]
+            state.cut_layers(first + ranking[:place] + ranking[place + 1 :])
+            state.cut_heads(target)
+            state.cut_neurons(target)
+            state.cut_head_dim(target)
+            slims.append(state.result(training))
     finally:
         model.train(training)
-    return Slimmed(state.model.train(training), state.cuts)
+    return slims
+
+
+def check_choice(model: LeanPreTrainedModel, target: Target, count: int) -> None:
+    """Raises SlimError where several choices of layers are asked for and there are none."""
+    if count > 1 and (target.layers is None or target.layers == model.config.num_hidden_layers):
+        raise SlimError("several choices of layers: expected a number of layers, fewer than the model has")
+
+
+def rank_choices(
+    model: LeanPreTrainedModel, target: Target, reference: Reference, progress: Progress
+) -> list[tuple[Layers, float]]:
+    """Choices of layers for the target and the change of the output, the least first; all layers where none goes."""
+    depth = model.config.num_hidden_layers
+    if target.keep is not None:
+        layers = tuple(target.keep)
+        return [(layers, scores.changes_by_layers(model, reference, [layers])[layers])]
+    if target.layers is None or target.layers == depth:
+        return [(tuple(range(depth)), 0.0)]
+    return scores.rank_layers(model, reference, target.layers, progress)
 
 
 def check_target(model: LeanPreTrainedModel, target: Target) -> None:
@@ -135,6 +180,8 @@ class _Slimming:
         self.held_out = held_out
         self.progress = progress
         self.cuts: list[Cut] = []
+        self.layer_worth: LayerWorth | None = None
+        self.head_worth: HeadWorth | None = None
 
     def record(self, part: str, before: object, after: object, rivals: dict[str, float] | None = None) -> None:
         """Notes a cut that was made."""
@@ -142,34 +189,19 @@ class _Slimming:
             rivals = {}
         self.cuts.append(Cut(part, before, after, self.held_out.change(self.model), rivals))
 
-    def cut_layers(self, target: Target) -> None:
-        depth = self.model.config.num_hidden_layers
-        if target.keep is not None:
-            best = tuple(target.keep)
-            rivals = {}
-        elif target.layers is not None and target.layers < depth:
-            ranking = scores.rank_layers(self.model, self.chosen_by, target.layers, self.progress)
-            best = ranking[0][0]
-            rivals = self.layer_rivals(ranking)
-        else:
-            return
-        self.model = operations.keep_layers(self.model, best)
-        self.record("layers", list(range(depth)), list(best), rivals)
+    def result(self, training: bool) -> Slimmed:
+        """The model in training mode or not, with its cuts."""
+        return Slimmed(self.model.train(training), self.cuts, Worth(self.layer_worth, self.head_worth))
 
-    def layer_rivals(self, ranking: list[tuple[Layers, float]]) -> dict[str, float]:
-        """The three best choices, the even ones, and that of block influence, with the change of each."""
-        kept = len(ranking[0][0])
+    def cut_layers(self, ranking: list[tuple[Layers, float]]) -> None:
+        """Keeps the first choice of the ranking; the others are its rivals."""
+        best = ranking[0][0]
         depth = self.model.config.num_hidden_layers
-        rivals = {_layer_names(layers): change for layers, change in ranking[:3]}
-        influence = scores.block_influence(self.model, self.chosen_by.batches)
-        most = sorted(sorted(range(depth), key=lambda layer: -influence[layer])[:kept])
-        others = {"block influence": tuple(most)}
-        for layers in scores.evenly_spaced(depth, kept):
-            others[f"evenly spaced {_layer_names(layers)}"] = layers
-        changes = scores.changes_by_layers(self.model, self.chosen_by, sorted(set(others.values())))
-        for name, layers in others.items():
-            rivals[name] = changes[layers]
-        return rivals
+        if len(best) == depth:
+            return
+        self.layer_worth = weigh_layers(self.model, self.chosen_by, ranking)
+        self.model = operations.keep_layers(self.model, best)
+        self.record("layers", list(range(depth)), list(best), self.layer_worth.choices)
 
     def cut_heads(self, target: Target) -> None:
         before = self.model.config.heads_per_layer
@@ -188,6 +220,10 @@ class _Slimming:
             kept = [_best_heads(self.model, index, layer, target.heads) for index, layer in enumerate(changes)]
         else:
             kept = share_heads(changes, target.total_heads)
+        layers = list(range(len(before)))
+        if self.layer_worth is not None:
+            layers = self.layer_worth.kept
+        self.head_worth = weigh_heads(layers, changes, self.chosen_by.change(self.model), kept)
         self.model, rivals = self.with_better_means(operations.keep_heads, kept, means)
         self.record("heads", before, self.model.config.heads_per_layer, rivals)
 
@@ -215,10 +251,6 @@ class _Slimming:
             return
         self.model = operations.factor_heads(self.model, target.head_dim)
         self.record("head_dim", size, target.head_dim)
-
-
-def _layer_names(layers: Layers) -> str:
-    return ",".join(map(str, layers))
 
 
 def share_heads(changes: list[torch.Tensor], total: int) -> list[list[int]]:

@@ -1,7 +1,7 @@
 """The card of a slimmed model: its parent, what was cut, and what that did."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from huggingface_hub import ModelCardData
@@ -31,6 +31,20 @@ TASKS_OF_HEADS = {task.head: name for name, task in TASKS.items() if task.head}
 
 
 @dataclass(frozen=True)
+class Try:
+    """A choice of layers that was trained for a little: the change on held-out rows before and after."""
+
+    layers: list[int]
+    before: float
+    after: float
+
+
+def best_try(tries: list[Try]) -> Try:
+    """The one that is kept: with the least change after its training, the first of equals."""
+    return min(tries, key=lambda attempt: attempt.after)
+
+
+@dataclass(frozen=True)
 class SlimCard:
     """What `templates/slim_card.md` names."""
 
@@ -48,16 +62,26 @@ class SlimCard:
     chosen_by: int
     cuts: list[Cut]
     command: str
+    recovery: str | None
+    tries: list[Try]
+    kept: Try | None
+    has_figure: bool
 
 
 @dataclass(frozen=True)
 class Making:
-    """How a slim model came about: its parent (Hub id or folder), the numbers of rows, and the command."""
+    """How a slim model came about: its parent (Hub id or folder), the numbers of rows, and the command.
+
+    Where several choices of layers were trained before one was kept: the command of that training, and what they came
+    to.
+    """
 
     parent: str
     chosen_by: int
     held_out: int
     command: str
+    recovery: str | None = None
+    tries: list[Try] = field(default_factory=list)
 
 
 def write_slim_card(folder: Path, name: str, source: LeanPreTrainedModel, slimmed: Slimmed, making: Making) -> None:
@@ -81,6 +105,10 @@ def write_slim_card(folder: Path, name: str, source: LeanPreTrainedModel, slimme
         chosen_by=making.chosen_by,
         cuts=slimmed.cuts,
         command=making.command,
+        recovery=making.recovery,
+        tries=making.tries,
+        kept=best_try(making.tries) if making.tries else None,
+        has_figure=not slimmed.worth.is_empty(),
     )
     (folder / "README.md").write_text(fill_card("slim_card.md", card), encoding="utf-8")
 

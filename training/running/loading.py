@@ -85,6 +85,8 @@ def load_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows |
         if arguments.max_length:
             tokenizer.model_max_length = arguments.max_length
         return tokenizer
+    if name is None and arguments.teacher is not None:
+        name = arguments.teacher  # a student reads what its teacher reads
     if name is None:
         kinds = ", ".join(TOKENIZER_KINDS)
         raise ValueError(f"tokenizer: missing; one of {kinds} to train one, or a folder or Hub id")

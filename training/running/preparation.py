@@ -8,6 +8,7 @@ from modeling_leaner.registry import TEXT
 from ..data.sources import Rows, content_sha256, describe, load_training, naming
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Task
+from ..tasks.taught import with_teacher
 from .loading import fitted, load_processing, shape_config, task_of, with_fields
 
 
@@ -65,10 +66,11 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         with naming(describe(arguments.dataset, arguments.train_split, arguments.data_files)):
             fields = task.configure(train)
         task.config = with_fields(task.config, arguments, fields)
+        taught, prepared = with_teacher(task, prepare_training(task, train))
         return PreparedRun(
             arguments=arguments,
-            task=task,
-            train=prepare_training(task, train),
+            task=taught,
+            train=prepared,
             training_data=training_data(train, task),
             held_out=prepare_held_out(task, held_out),
         )

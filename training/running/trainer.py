@@ -73,7 +73,7 @@ class LeanTrainer(Trainer):
         self.eval_batches_seen = 0  # of the evaluation under way
         self.rows_evaluated = 0  # by the latest evaluation
         if task.has_own_loss:
-            args.label_names = ["labels"]  # Trainer would look for them in the model's own arguments
+            args.label_names = list(task.label_names)  # Trainer would look for them in the model's own arguments
         super().__init__(
             model,
             args,

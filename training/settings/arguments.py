@@ -102,8 +102,20 @@ class RecipeArguments(TrainingArguments):
     whole_word_masking: bool = option(False, "masked-lm: mask all pieces of a word together")
     doc_stride: int = option(64, "question-answering: tokens that neighbouring windows share")
     metric: str | None = option(None, "the metric that counts; left out, the task's")
-    teacher: str | None = option(None, "embedding: folder or Hub id of the model whose vectors are learned")
     split_sentences: bool = option(False, "embedding: every sentence of 20 to 220 characters is a row")
+
+    # A teacher
+    teacher: str | None = option(None, "folder or Hub id of a trained model that is learned from")
+    distill_task: float = option(1.0, "weight of the task's own loss: of the labels, or the teacher's vectors")
+    distill_logits: float = option(1.0, "weight of the distance to the teacher's logits; not for embedding")
+    distill_hidden: float = option(0.0, "weight of the distance to the teacher's hidden states, 1 - cosine")
+    distill_temperature: float = option(2.0, "divides the logits of both")
+    distill_top_k: int = option(32, "language models: logits kept for a token; the others count as one")
+    distill_layers: list[int] = field(
+        default_factory=list,
+        metadata={"help": "the teacher's layer for each of the student's, from 0; left out, as cut, or evenly"},
+    )
+    vector_loss: Literal["cosine", "squared_error"] = option("cosine", "embedding: distance to the teacher's vectors")
 
     # Images
     image_size: int | None = option(None, "pixels of an image's side for a new model; left out, the shape's")
@@ -169,6 +181,7 @@ GROUPS = {  # of RecipeArguments, by the first key of each
     "shape": "The run",
     "dataset": "Data",
     "tokenizer": "Text",
+    "teacher": "A teacher",
     "image_size": "Images",
     "implementation": "The model",
     "checkpoint_steps": "Checkpoints",
@@ -215,6 +228,11 @@ BOUNDS = {
     "seed": (0, 2**32 - 1),
     "data_seed": (0, 2**32 - 1),
     "label_smoothing_factor": (0, 0.99),
+    "distill_task": (0, float("inf")),
+    "distill_logits": (0, float("inf")),
+    "distill_hidden": (0, float("inf")),
+    "distill_temperature": (0.01, float("inf")),
+    "distill_top_k": (1, float("inf")),
     "num_train_epochs": (1e-6, float("inf")),
     "weight_decay": (0, float("inf")),
     "max_grad_norm": (0, float("inf")),

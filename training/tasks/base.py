@@ -152,6 +152,7 @@ class Task:
     is_scored_by_token = False  # and not by row, so that the choice of rows gives no standard error
     has_full_rows = False  # all of one length
     regression = False
+    label_names: tuple[str, ...] = ("labels",)  # what of a batch is not the model's to read
     has_own_loss = False
     is_scored_only = False  # there is nothing to learn, so that evaluations state no loss
     classes: dict[str, int] | None = None  # of a classification, name to number

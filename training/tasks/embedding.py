@@ -15,7 +15,7 @@ from modeling_leaner.slimming.scores import mean_over_tokens
 from ..data.sources import Rows
 from .base import Batch, Prepare, column_names, find_column, require_columns
 from .classification import LABEL_COLUMNS
-from .teacher import load_teacher, with_teacher
+from .teacher import load_teacher, with_vectors
 from .text import TextTask, check_text
 
 
@@ -81,8 +81,7 @@ class Embedding(TextTask):
             raise ValueError(f"{source}: {self.texts[0]} holds no sentence")
         if self.has_pairs:
             return prepared
-        teacher = load_teacher(self.arguments.teacher, self.config, self.processing)
-        return with_teacher(prepared, teacher, source)
+        return with_vectors(prepared, load_teacher(self.arguments.teacher, self), source)
 
     def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
         for column in self.texts:
@@ -117,17 +116,26 @@ class Embedding(TextTask):
         return {**self.collate_text(rows), "labels": labels}
 
     def loss(self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None) -> tuple[torch.Tensor, Batch]:
-        """Mean over rows of 1 − cosine to the teacher, 0 for pairs; and the vectors (B, D)."""
+        """Mean over rows of the distance to the teacher, 0 for pairs; and the vectors (B, D), and states if asked."""
         labels = inputs["labels"]
         tokens = {name: tensor for name, tensor in inputs.items() if name != "labels"}
-        states = model(**tokens).last_hidden_state.float()
-        vectors = mean_over_tokens(states, inputs["attention_mask"])
+        outputs = model(**tokens)
+        vectors = mean_over_tokens(outputs.last_hidden_state.float(), inputs["attention_mask"])
         if self.has_pairs:
             loss = vectors.new_zeros(())
         else:
-            distances = 1 - F.cosine_similarity(vectors, labels, dim=-1)
+            distances = self.distances(vectors, labels)
             loss = distances.mean() if items is None else distances.sum() / items
-        return loss, {"loss": loss, "vectors": vectors}
+        kept = {"loss": loss, "vectors": vectors}
+        if outputs.hidden_states is not None:
+            kept["hidden_states"] = outputs.hidden_states
+        return loss, kept
+
+    def distances(self, vectors: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """(B, D) twice → (B): 1 − cosine, or the mean of the squared differences."""
+        if self.arguments.vector_loss == "squared_error":
+            return (vectors - labels).square().mean(dim=-1)
+        return 1 - F.cosine_similarity(vectors, labels, dim=-1)
 
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         vectors = unit_vectors(prediction.predictions)

@@ -24,6 +24,7 @@ class QuestionAnswering(TextTask):
     head = "ForQuestionAnswering"
     does = "finds the answer to a question in a text"
     not_for = "answers that somebody relies on"
+    label_names = ("start_positions", "end_positions")
     metrics = ("f1", "exact_match", "loss")
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A trained model whose sentence vectors another one learns: computed once, kept in the cache of `datasets`."""
+"""A trained model that another one learns from: whether it fits, and its sentence vectors, computed once."""
 
 import hashlib
 from functools import partial
@@ -7,13 +7,15 @@ import numpy as np
 import torch
 from datasets import Dataset, Features, List, Value
 from datasets.fingerprint import Hasher
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.conversion import load_lean
+from modeling_leaner.conversion import load_lean, load_processors
+from modeling_leaner.registry import IMAGES
 from modeling_leaner.slimming.scores import mean_over_tokens
 
+from .base import Task
 from .text import vocabulary
 
 
@@ -21,21 +23,74 @@ ROWS_AT_ONCE = 64
 ROWS_SORTED = 2048  # by length, so that rows of like length are padded together
 
 
-def load_teacher(source: str, config: LeanConfig, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """The encoder of a checkpoint, to be learned from.
+def load_teacher(source: str, task: Task) -> PreTrainedModel:
+    """The model of a checkpoint with the head of the task, to be learned from.
 
     Raises:
-        ValueError: it reads other tokens than the student, or its vectors have another size.
+        ValueError: it has another head, other classes, reads other tokens or images than the student, or is too narrow
+            or too wide for what is learned.
     """
-    model = load_lean(source, ignore=["pooler.*"]).base_model.eval()
+    ignore = ["pooler.*"] if task.head == "" else []
+    model = load_lean(source, ignore=ignore).eval()
+    if task.head == "":
+        model = model.base_model
+    config = task.config
     if model.config.model_type != config.model_type:
         raise ValueError(f"teacher: {source} is a {model.config.model_type}, expected a {config.model_type}")
-    if model.config.hidden_size != config.hidden_size:
+    if not type(model).__name__.endswith(task.head):
+        raise ValueError(f"teacher: {source} is a {type(model).__name__}, expected one {task.head} for {task.name}")
+    same_width = model.config.hidden_size == config.hidden_size
+    if not same_width and (task.head == "" or task.arguments.distill_hidden):
         width = model.config.hidden_size
         raise ValueError(f"teacher: {source} has vectors of {width} numbers, the student of {config.hidden_size}")
-    if vocabulary(AutoTokenizer.from_pretrained(source)) != vocabulary(tokenizer):
-        raise ValueError(f"teacher: the tokenizer of {source} is not the student's")
+    check_classes(source, model.config, task)
+    if task.modality is IMAGES:
+        check_images(source, model.config, task)
+    else:
+        check_tokens(source, model.config, task)
     return model
+
+
+def check_classes(source: str, config: LeanConfig, task: Task) -> None:
+    """Raises ValueError for a teacher of other classes than the rows have, or in another order."""
+    if task.regression and config.num_labels != 1:
+        raise ValueError(f"teacher: {source} has {config.num_labels} classes, but the labels are numbers")
+    if task.classes is None:
+        return
+    names = list(task.classes)
+    theirs = [config.id2label[index] for index in range(config.num_labels)]
+    unnamed = [f"LABEL_{index}" for index in range(len(names))]
+    numbered = [str(index) for index in range(len(names))]
+    if theirs != names and not (theirs == unnamed and names == numbered):
+        raise ValueError(f"teacher: {source} has the classes {shown(theirs)}, the rows {shown(names)}")
+
+
+def shown(names: list[str]) -> str:
+    """The first names."""
+    if len(names) > 5:
+        return f"{', '.join(names[:5])}, ... ({len(names)})"
+    return ", ".join(names)
+
+
+def check_images(source: str, config: LeanConfig, task: Task) -> None:
+    """Raises ValueError for a teacher that reads images of another size, or scaled otherwise."""
+    if (config.image_shape, config.num_channels) != (task.config.image_shape, task.config.num_channels):
+        raise ValueError(f"teacher: {source} has image_size {config.image_size}, the student {task.config.image_size}")
+    for processor in load_processors(source):
+        for key in ("rescale_factor", "do_normalize", "image_mean", "image_std"):
+            theirs = getattr(processor, key)
+            ours = getattr(task.processing, key)
+            if theirs != ours:
+                raise ValueError(f"teacher: {source} reads images with {key} {theirs}, the student with {ours}")
+
+
+def check_tokens(source: str, config: LeanConfig, task: Task) -> None:
+    """Raises ValueError for a teacher with another tokenizer, or fewer positions than rows have tokens."""
+    if vocabulary(AutoTokenizer.from_pretrained(source)) != vocabulary(task.processing):
+        raise ValueError(f"teacher: the tokenizer of {source} is not the student's")
+    if task.length > config.max_position_embeddings:
+        positions = config.max_position_embeddings
+        raise ValueError(f"teacher: {source} reads {positions} tokens, rows have up to {task.length}; see max_length")
 
 
 def weights_sha256(model: PreTrainedModel) -> str:
@@ -47,7 +102,7 @@ def weights_sha256(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def with_teacher(rows: Dataset, teacher: PreTrainedModel, description: str) -> Dataset:
+def with_vectors(rows: Dataset, teacher: PreTrainedModel, description: str) -> Dataset:
     """The prepared rows with the teacher's vector of each as `labels`, memory-mapped from the cache.
 
     The cache is that of these rows and of these weights, and of no others.
@@ -59,14 +114,14 @@ def with_teacher(rows: Dataset, teacher: PreTrainedModel, description: str) -> D
         batched=True,
         batch_size=ROWS_SORTED,
         features=features,
-        new_fingerprint=Hasher.hash((rows._fingerprint, weights_sha256(teacher), __version__)),
+        new_fingerprint=Hasher.hash((rows._fingerprint, "means", weights_sha256(teacher), __version__)),
         desc=f"teacher's vectors of {description}",
     )
 
 
 @torch.no_grad()
 def teacher_vectors(batch: dict[str, list], teacher: PreTrainedModel) -> dict[str, list[np.ndarray]]:
-    """The mean over tokens of the last states, of length one: (D) for each row of token ids."""
+    """The mean over tokens of the last states: (D) for each row of token ids."""
     ids = batch["input_ids"]
     order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
     vectors: list[np.ndarray] = [np.empty(0)] * len(ids)
@@ -80,7 +135,6 @@ def teacher_vectors(batch: dict[str, list], teacher: PreTrainedModel) -> dict[st
             padded[row, :length] = torch.as_tensor(ids[place])
             mask[row, :length] = 1
         states = teacher(input_ids=padded, attention_mask=mask).last_hidden_state.float()
-        units = torch.nn.functional.normalize(mean_over_tokens(states, mask), dim=-1)
-        for place, unit in zip(places, units.numpy()):
-            vectors[place] = unit
+        for place, mean in zip(places, mean_over_tokens(states, mask).numpy()):
+            vectors[place] = mean
     return {"labels": vectors}

@@ -1,0 +1,109 @@
+"""`leaner slim --try`: each of a few cuts is trained for a little by `leaner train`; the best of them is kept."""
+
+import contextlib
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from ..conversion import load_lean
+from ..layers_leaner import LeanPreTrainedModel
+from ..slimming.operations import SlimError
+from ..slimming.scores import Reference
+from ..slimming.slim import Slimmed
+from ..slimming.worth import layer_names
+from ..training.publishing.slim_card import Try, best_try
+from ..training.running.errors import explain
+from ..training.settings.arguments import SettingsParser, parse, read_recipe
+from ..training.settings.repeated import given_options
+from ..training.tasks.registry import TASKS
+from ..training.train import run
+
+
+STEPS = 100  # where the words name no number
+OURS = ("shape", "teacher", "output_dir", "resume", "restart")  # settings that --try gives
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How a cut is trained: a recipe of `leaner train` and the words that win over it."""
+
+    recipe: str
+    words: list[str]
+
+    def command(self, source: str) -> str:
+        """The command of one recovery, for the card."""
+        return shlex.join(["leaner", "train", self.recipe, "--shape", "CUT", "--teacher", source, *self.words])
+
+
+def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recovery:
+    """The recovery of `--recovery "RECIPE --key value ..."`, checked before any work.
+
+    Raises:
+        ValueError: no such recipe or key, a key that `--try` gives, or a task that trains another head than the model
+            has.
+    """
+    recipe, *words = shlex.split(text) or [""]
+    read_recipe(recipe)
+    given = given_options(SettingsParser(), words)
+    for key in OURS:
+        if key in given:
+            raise SlimError(f"--recovery: {key} is what --try gives; leave it out")
+    if "max_steps" not in given:
+        words += ["--max_steps", str(STEPS)]
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments = parse(recipe, words, needed=("task",), fixed={"shape": source, "output_dir": scratch})
+    head = TASKS[arguments.task].head
+    name = type(model).__name__
+    if not name.endswith(head or "Model"):
+        raise SlimError(f"--recovery: the task {arguments.task} does not train a {name}, as {source} is")
+    return Recovery(recipe, words)
+
+
+def choose_by_recovery(
+    slims: Sequence[Slimmed], recovery: Recovery, source: str, processors: list[object], reference: Reference
+) -> tuple[Slimmed, list[Try]]:
+    """Trains each cut and returns the one whose output then is nearest to the source's, and what all came to.
+
+    Args:
+        source: folder or Hub id of the teacher.
+        reference: the source's output on held-out rows.
+
+    Raises:
+        KeyboardInterrupt: a recovery was interrupted.
+        ValueError: a recovery cannot be run; one line.
+    """
+    trained = []
+    tries = []
+    for number, slimmed in enumerate(slims, start=1):
+        layers = slimmed.worth.layers.kept
+        print(f"recovery {number} of {len(slims)}: layers {layer_names(layers)}", file=sys.stderr)
+        model = recover(slimmed.model, recovery, source, processors)
+        trained.append(replace(slimmed, model=model))
+        tries.append(Try(layers, slimmed.cuts[-1].change, reference.change(model)))
+    return trained[tries.index(best_try(tries))], tries
+
+
+def recover(
+    model: LeanPreTrainedModel, recovery: Recovery, source: str, processors: list[object]
+) -> LeanPreTrainedModel:
+    """The model after a run of `leaner train`, in its own dtype; its folder is a temporary one. Raises as above."""
+    with tempfile.TemporaryDirectory(prefix="leaner-try-") as scratch:
+        start = Path(scratch) / "cut"
+        output = Path(scratch) / "run"
+        for part in (model, *processors):
+            part.save_pretrained(start)
+        fixed = {"shape": str(start), "teacher": source, "output_dir": str(output)}
+        fixed |= {"save_strategy": "no", "eval_strategy": "no"}
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                results = run(parse(recovery.recipe, recovery.words, fixed=fixed), recovery.recipe, "leaner slim")
+        except (ValueError, OSError, RuntimeError, SafetensorError) as error:
+            raise ValueError(f"--recovery: {explain(error, scratch)}") from error
+        if results is None:
+            raise KeyboardInterrupt
+        return load_lean(output).eval().to(model.dtype)

@@ -1,0 +1,116 @@
+"""The figure of a cut: what each layer, each choice of layers and each head is worth."""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from ..support.files import write_bytes
+from .worth import EVENLY, HeadWorth, LayerWorth, Worth, layer_names
+
+
+WIDTH = 8.3  # inches, of a README's column
+KEPT = "tab:blue"
+REMOVED = "lightgrey"
+RIVAL = "tab:orange"
+NUMBERED_HEADS = 16  # in a layer; with more, numbers do not fit into the cells
+THOUSANDTHS = 1000
+
+
+def draw_worth(worth: Worth, folder: Path) -> list[Path]:
+    """Draws `scores.png` and `scores.svg` into a folder and returns them; nothing where nothing was measured."""
+    if worth.is_empty():
+        return []
+    heights = []
+    if worth.layers is not None:
+        heights.append(2.9)
+    if worth.heads is not None:
+        heights.append(1.1 + 0.28 * len(worth.heads.layers))
+    figure = Figure((WIDTH, sum(heights)), layout="constrained")
+    parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    if worth.layers is not None:
+        draw_layers(parts[0].subplots(1, 3, width_ratios=(1, 1, 1.2)), worth.layers)
+    if worth.heads is not None:
+        draw_heads(parts[-1].subplots(), worth.heads)
+    paths = []
+    for ending in ("png", "svg"):
+        content = BytesIO()
+        figure.savefig(content, format=ending, dpi=120)
+        paths.append(folder / f"scores.{ending}")
+        write_bytes(paths[-1], content.getvalue())
+    return paths
+
+
+def draw_layers(axes: np.ndarray, worth: LayerWorth) -> None:
+    """Two bars for each layer, in a panel each, and one for each choice of layers."""
+    without, influence, choices = axes
+    layers = range(len(worth.alone))
+    colours = [KEPT if layer in worth.kept else REMOVED for layer in layers]
+    without.bar(layers, worth.alone, color=colours)
+    without.set(title="one layer left out", ylabel="change of the output")
+    influence.bar(layers, worth.influence, color=colours)
+    influence.set(title="block influence", ylabel="1 − cosine, input to output")
+    for axis in (without, influence):
+        axis.set_xlabel("layer")
+        axis.locator_params(axis="x", integer=True)
+    draw_choices(choices, worth)
+    for axis in axes:
+        axis.title.set_fontsize(10)
+        axis.yaxis.label.set_fontsize(9)
+    marks = [Patch(color=KEPT, label="stays"), Patch(color=REMOVED, label="goes")]
+    without.legend(handles=marks, frameon=False, fontsize=8)
+
+
+def draw_choices(axis: Axes, worth: LayerWorth) -> None:
+    """The change of each choice of layers with its number; the first at the top."""
+    names = list(worth.choices)
+    colours = [choice_colour(name, worth) for name in names]
+    bars = axis.barh(range(len(names)), list(worth.choices.values()), color=colours)
+    axis.bar_label(bars, fmt="%.3f", fontsize=8, padding=2)
+    axis.set_yticks(range(len(names)), [two_lines(name) for name in names], fontsize=8)
+    axis.invert_yaxis()
+    axis.margins(x=0.25)
+    axis.set(title="layers that stay", xlabel="change of the output")
+
+
+def two_lines(name: str) -> str:
+    """The name of a choice, its layers below what they are chosen by."""
+    return "\n".join(name.rsplit(" ", 1))
+
+
+def choice_colour(name: str, worth: LayerWorth) -> str:
+    if name == layer_names(worth.kept):
+        return KEPT
+    if name.startswith(EVENLY):
+        return RIVAL
+    return REMOVED
+
+
+def draw_heads(axis: Axes, worth: HeadWorth) -> None:
+    """A cell for each head, the darker the more its absence adds; those that go are crossed out."""
+    most = max(map(len, worth.added))
+    cells = np.full((len(worth.layers), most), np.nan)
+    for row, added in enumerate(worth.added):
+        cells[row, : len(added)] = THOUSANDTHS * np.array(added)
+    image = axis.imshow(cells, cmap="Blues", aspect="auto")
+    for row, added in enumerate(worth.added):
+        for head in range(len(added)):
+            if most <= NUMBERED_HEADS:
+                write_number(axis, (head, row), cells[row, head], image.norm(cells[row, head]))
+            if head not in worth.kept[row]:
+                axis.plot([head - 0.45, head + 0.45], [row - 0.4, row + 0.4], color="tab:red", linewidth=1)
+    axis.set_yticks(range(len(worth.layers)), [str(layer) for layer in worth.layers])
+    axis.set(xlabel="head", ylabel="layer")
+    axis.locator_params(axis="x", integer=True)
+    axis.set_title("what the absence of one head adds to the change, in thousandths; crossed out: goes", fontsize=10)
+    axis.figure.colorbar(image, ax=axis, pad=0.01)
+
+
+def write_number(axis: Axes, place: tuple[int, int], value: float, shade: float) -> None:
+    """The number of a cell, in a colour that is read on its shade from 0 to 1."""
+    colour = "white" if shade > 0.6 else "black"
+    text = f"{value:.1f}" if abs(value) < 10 else f"{value:.0f}"
+    axis.text(*place, text, ha="center", va="center", fontsize=8, color=colour)

@@ -1,0 +1,282 @@
+"""Learning from a teacher: its logits and hidden states, cached once, for every task of the recipes; bad input."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from modeling_leaner.training import train
+from modeling_leaner.training.running.preparation import prepare
+from modeling_leaner.training.settings.arguments import parse
+from modeling_leaner.training.tasks import answers, taught
+from modeling_leaner.training.tasks.base import training_generators
+from modeling_leaner.training.tasks.states import mapped_layers
+from torch.nn import functional as F
+from training_data import documents, labelled, merged, pictures, questions, read_lines, write_shape
+
+from modeling_leaner.conversion import load_lean, load_processors
+
+
+RUN = """--max_steps 4 --per_device_train_batch_size 8 --learning_rate 3e-3 --eval_strategy no --save_strategy no
+--disable_tqdm true --preprocessing_workers 1 --logging_steps 1 --hardware cpu --dropout 0 --distill_top_k 7""".split()
+CAUSAL = ("gpt", "byte-bpe", documents, "--max_length 24")
+TASKS = {  # family, tokenizer, rows, settings
+    "image-classification": ("vit", None, pictures, "--crop_padding 2 --horizontal_flip true"),
+    "sequence-classification": (
+        "bert",
+        "wordpiece",
+        lambda *size: labelled(*size, ("sentence",), 3),
+        "--max_length 24",
+    ),
+    "question-answering": ("bert", "wordpiece", questions, "--max_length 48 --doc_stride 8"),
+    "causal-lm": CAUSAL,
+    "masked-lm": ("bert", "wordpiece", documents, "--max_length 24"),
+}
+SHIFTED = ("--crop_padding", "0", "--horizontal_flip", "false")  # images whose states can be compared
+
+
+def words_of(folder, task):
+    """The settings of a run of a task, without shape and teacher."""
+    _, _, make, settings = TASKS[task]
+    make(40, 0).to_parquet(folder / "train.parquet")
+    make(12, 1).to_parquet(folder / "validation.parquet")
+    files = [f"{split}={folder / f'{split}.parquet'}" for split in ("train", "validation")]
+    return [*RUN, "--task", task, *settings.split(), "--output_dir", str(folder / "run"), "--data_files", *files]
+
+
+def save_model(folder, task, words, seed, **changes):
+    """A model with the task's head and its tokenizer or image processor."""
+    family, tokenizer, *_ = TASKS[task]
+    words = [*words, "--shape", write_shape(family, folder.parent, initializer_range=0.3, **changes)]
+    if tokenizer is not None:
+        words += ["--tokenizer", tokenizer]
+    prepared = prepare(parse(None, words))
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"AutoModel{prepared.task.head}").from_config(prepared.task.config)
+    model.save_pretrained(folder)
+    prepared.task.processing.save_pretrained(folder)
+    return folder
+
+
+class Pair:
+    """A teacher of two layers and a student of one."""
+
+    def __init__(self, folder, task):
+        self.folder = folder
+        self.words = words_of(folder, task)
+        self.teacher = save_model(folder / "teacher", task, self.words, 0)
+        self.student = save_model(folder / "student", task, self.words, 1, num_hidden_layers=1)
+
+    def prepare(self, *words, shape=None):
+        given = ["--shape", str(shape or self.student), "--teacher", str(self.teacher)]
+        return prepare(parse(None, merged([*self.words, *given], list(map(str, words)))))
+
+
+@pytest.fixture(params=TASKS)
+def pair(request, tmp_path):
+    return Pair(tmp_path, request.param)
+
+
+@pytest.fixture
+def sentences(tmp_path):
+    return Pair(tmp_path, "sequence-classification")
+
+
+@pytest.fixture
+def masked(tmp_path):
+    return Pair(tmp_path, "masked-lm")
+
+
+def losses(prepared, model, rows=range(5)):
+    """The loss of a training batch as the trainer asks for it, once per weight: of the logits, of the states."""
+    task = prepared.task
+    batch = task.collate([prepared.train[row] for row in rows])
+    batch = task.transform(batch, training_generators(3, rows), training=True)
+    with torch.no_grad():
+        return task.loss(model.train(), batch, None)[0].item()
+
+
+class TestWhatIsLearned:
+    def test_its_own_teacher_has_nothing_to_learn(self, pair):
+        """So logits and states of each row are where the student's are: same masks, same order, no padding."""
+        teacher = load_lean(pair.teacher)
+        student = load_lean(pair.student)
+        for weights in (["--distill_hidden", 0], ["--distill_logits", 0, "--distill_hidden", 1]):
+            settings = ["--distill_task", 0, *weights]
+            if "image" in pair.words[pair.words.index("--task") + 1]:
+                settings += SHIFTED
+            prepared = pair.prepare(*settings, shape=pair.teacher)
+            assert losses(prepared, teacher, (4, 0, 7, 11)) == pytest.approx(0, abs=1e-4)
+            if weights[-1] == 0:
+                assert losses(prepared, student) > 0.01
+
+    def test_the_weights(self, sentences):
+        student = load_lean(sentences.student)
+        parts = []
+        for number in range(3):
+            weights = [float(number == part) for part in range(3)]
+            parts.append(losses(self.weighted(sentences, weights), student))
+        mixed = losses(self.weighted(sentences, [0.5, 2, 3]), student)
+        assert mixed == pytest.approx(np.dot(parts, [0.5, 2, 3]), rel=1e-4)
+
+    @staticmethod
+    def weighted(pair, weights):
+        names = ("--distill_task", "--distill_logits", "--distill_hidden")
+        return pair.prepare(*(word for named in zip(names, weights) for word in named))
+
+    def test_the_temperature(self):
+        """Against the definition."""
+        teacher, student = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0)).unbind()
+        expected = F.softmax(teacher / 3, dim=-1)
+        found = F.softmax(student / 3, dim=-1)
+        divergence = (expected * (expected / found).log()).sum(-1).mean() * 9
+        assert answers.divergence(teacher, student, 3.0).item() == pytest.approx(divergence.item(), rel=1e-4)
+
+    def test_tokens_that_are_not_kept_count_as_one(self):
+        whole = F.log_softmax(torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), dim=-1)
+        merged = answers.with_the_rest(whole[:, :2])
+        assert torch.allclose(merged[:, 2].exp(), whole[:, 2:].exp().sum(1), atol=1e-6)
+
+    def test_masks_are_the_same_in_every_epoch(self, masked):
+        """And the same as without a teacher where there is none."""
+        task = masked.prepare().task
+        rows = [masked.prepare().train[row] for row in range(3)]
+        first, second = (
+            task.transform(task.collate(rows), training_generators(1, places), True)
+            for places in (range(3), range(7, 10))
+        )
+        assert torch.equal(first["input_ids"], second["input_ids"])
+        assert (first["labels"] != -100).any(dim=1).all()
+
+    @pytest.mark.parametrize("pair", ["causal-lm"], indirect=True)
+    def test_every_token_but_the_first_is_predicted(self, pair):
+        row = pair.prepare().train[0]
+        assert len(row["teacher_tokens"]) == len(row["teacher_log_probabilities"]) == 7 * (len(row["input_ids"]) - 1)
+
+    @pytest.mark.parametrize("pair", ["causal-lm", "masked-lm"], indirect=True)
+    def test_the_layers_of_the_cut(self, pair):
+        folder = pair.student
+        cut = {"part": "layers", "before": [0, 1], "after": [0]}
+        (folder / "slim.json").write_text(json.dumps({"cuts": [cut]}))
+        assert pair.prepare("--distill_hidden", 1).task.states.layers == [0]
+
+    def test_layers(self, tmp_path):
+        assert mapped_layers(str(tmp_path), [], 3, 6) == [1, 3, 5]
+        assert mapped_layers(str(tmp_path), [], 4, 6) == [0, 2, 3, 5]
+        assert mapped_layers(str(tmp_path), [0, 4, 5], 3, 6) == [0, 4, 5]
+        for named, message in (
+            ([0, 1], "for each of the student's 3, got 2"),
+            ([0, 1, 6], "no layer 6, expected 0..5"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                mapped_layers(str(tmp_path), named, 3, 6)
+
+
+class TestRuns:
+    def test_a_run(self, pair, capsys):
+        """Through the Trainer; held-out rows are scored as without a teacher."""
+        words = ["--distill_hidden", "0.5"]
+        if "image" in pair.words[pair.words.index("--task") + 1]:
+            words = []
+        train.main([*pair.words, "--shape", str(pair.student), "--teacher", str(pair.teacher), *words])
+        results = json.loads((pair.folder / "run" / "results.json").read_text())
+        assert np.isfinite(results["metrics"]["eval_loss"])
+        assert len([line for line in read_lines(pair.folder / "run") if "loss" in line]) == 4
+
+    def test_the_student_turns_to_the_teacher(self, sentences):
+        words = ["--distill_task", "0", "--max_steps", "40"]
+        given = ["--shape", str(sentences.student), "--teacher", str(sentences.teacher)]
+        train.main(merged([*sentences.words, *given], words))
+        lines = [line["loss"] for line in read_lines(sentences.folder / "run") if "loss" in line]
+        assert np.mean(lines[-5:]) < 0.3 * np.mean(lines[:5])
+
+    def test_batches_of_a_step(self, sentences):
+        """Two halves of a batch give the gradient of the whole one."""
+        norms = []
+        for size, steps in ((8, 1), (4, 2)):
+            given = ["--shape", sentences.student, "--teacher", sentences.teacher, "--distill_task", 0]
+            given += ["--per_device_train_batch_size", size, "--gradient_accumulation_steps", steps]
+            given += ["--max_steps", 1, "--output_dir", sentences.folder / f"run{steps}"]
+            train.main(merged(sentences.words, list(map(str, given))))
+            norms.append(read_lines(sentences.folder / f"run{steps}")[0]["grad_norm"])
+        assert norms[0] == pytest.approx(norms[1], rel=1e-3)
+
+    def test_the_teacher_runs_once(self, sentences, monkeypatch):
+        rows = []
+        original = taught.teacher_columns
+
+        def counted(batch, indices, **models):
+            rows.extend(indices)
+            return original(batch, indices, **models)
+
+        monkeypatch.setattr(taught, "teacher_columns", counted)
+        sentences.prepare()
+        assert len(rows) == 40
+        sentences.prepare("--seed", 2, "--distill_task", 0.5)
+        assert len(rows) == 40
+        shutil.rmtree(sentences.teacher)
+        save_model(sentences.teacher, "sequence-classification", sentences.words, 5)
+        sentences.prepare()
+        assert len(rows) == 80
+
+
+def test_a_shape_without_weights_reads_what_its_teacher_reads(sentences):
+    shape = write_shape("bert", sentences.folder, vocab_size=300)
+    prepared = sentences.prepare(shape=shape)
+    assert prepared.task.processing.get_vocab() == load_processors(str(sentences.teacher))[0].get_vocab()
+
+
+class TestRefused:
+    def refuse(self, pair, message, *words):
+        with pytest.raises(ValueError, match=message):
+            pair.prepare(*words)
+
+    def test_another_tokenizer(self, sentences):
+        words = [*sentences.words, "--truncation", "true"]
+        TASKS["bytes"] = ("bert", "bytes", *TASKS["sequence-classification"][2:])
+        try:
+            save_model(sentences.folder / "bytes", "bytes", words, 0)
+        finally:
+            del TASKS["bytes"]
+        self.refuse(sentences, "the tokenizer of .* is not the student's", "--teacher", sentences.folder / "bytes")
+
+    def test_other_classes(self, sentences):
+        labelled(40, 0, ("sentence",), 2).to_parquet(sentences.folder / "train.parquet")
+        labelled(12, 1, ("sentence",), 2).to_parquet(sentences.folder / "validation.parquet")
+        message = "has the classes class 0, class 1, class 2, the rows class 0, class 1"
+        student = save_model(sentences.folder / "two", "sequence-classification", sentences.words, 1)
+        self.refuse(sentences, message, "--shape", student)
+
+    def test_another_head(self, sentences):
+        load_lean(sentences.teacher).base_model.save_pretrained(sentences.folder / "bare")
+        shutil.copy(sentences.teacher / "tokenizer.json", sentences.folder / "bare")
+        self.refuse(sentences, "is a LeanBERTModel, expected one ForSequence", "--teacher", sentences.folder / "bare")
+
+    def test_settings(self, sentences):
+        zero = ["--distill_task", 0, "--distill_logits", 0]
+        self.refuse(sentences, "all are 0, so there is nothing to learn", *zero)
+        self.refuse(sentences, "label_smoothing_factor: not with a teacher", "--label_smoothing_factor", 0.1)
+        self.refuse(sentences, "distill_temperature: 0.0 is not in", "--distill_temperature", 0)
+
+    @pytest.mark.parametrize("pair", ["image-classification"], indirect=True)
+    def test_images(self, pair):
+        self.refuse(pair, "mixup_alpha: not with a teacher", "--mixup_alpha", 0.2)
+        self.refuse(pair, "train_resize: not with a teacher", "--train_resize", 20)
+        self.refuse(pair, "crop_padding: not with distill_hidden", "--distill_hidden", 1)
+        processor = json.loads((pair.teacher / "preprocessor_config.json").read_text())
+        (pair.teacher / "preprocessor_config.json").write_text(json.dumps(processor | {"image_mean": [0.1] * 3}))
+        self.refuse(pair, r"reads images with image_mean .0.1, 0.1, 0.1., the student with .0.5")
+
+    def test_a_full_disk(self, sentences, monkeypatch):
+        usage = shutil.disk_usage("/")._replace(free=1000)
+        monkeypatch.setattr(taught.shutil, "disk_usage", lambda path: usage)
+        self.refuse(sentences, "on 40 rows takes 0.0 GiB, but 0.0 GiB are free", "--distill_hidden", 1)
+
+    def test_a_long_row(self, sentences):
+        short = save_model(
+            sentences.folder / "short", "sequence-classification", sentences.words, 0, max_position_embeddings=24
+        )
+        shutil.copy(sentences.teacher / "tokenizer.json", short)
+        self.refuse(sentences, "reads 24 tokens, rows have up to 30", "--teacher", short, "--max_length", 30)

@@ -1,0 +1,249 @@
+"""Any task with a teacher: the task's own loss, the teacher's logits and its hidden states, weighted.
+
+The teacher runs once over the training rows; what it puts out lies in the cache of `datasets`, memory-mapped, and is
+that of these rows, these weights, this tokenizer and these settings. So a row must be the same in every epoch:
+a masked language model hides the same tokens of a row each time, and the teacher sees an image as it is evaluated.
+"""
+
+import shutil
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from datasets import Dataset, Features
+from datasets.fingerprint import Hasher
+from torch import nn
+from transformers import PreTrainedModel
+
+from modeling_leaner import __version__
+from modeling_leaner.registry import IMAGES
+
+from ..data.sources import Rows
+from ..settings.arguments import RecipeArguments
+from .answers import ANSWERS
+from .base import Batch, Generators, Task, evaluation_generators
+from .states import States, mapped_layers
+from .teacher import ROWS_AT_ONCE, ROWS_SORTED, load_teacher, weights_sha256
+
+
+TARGETS = ("teacher_logits", "teacher_tokens", "teacher_log_probabilities", "teacher_states", "teacher_mask")
+ROW = "teacher_row"
+LOGITS_AT_ONCE = 2**27  # half a GiB
+DISK_SHARE = 0.8  # of the free bytes that the cache may take
+
+
+class Taught:
+    """A task whose model learns from a teacher, too; what it does not define itself is the task's.
+
+    Rows without the teacher's columns, as held-out ones, are the task's alone: their loss is comparable with that of a
+    run without a teacher.
+    """
+
+    has_own_loss = True
+
+    def __init__(self, task: Task, teacher: PreTrainedModel):
+        self.task = task
+        arguments = task.arguments
+        self.answers = None
+        if arguments.distill_logits and task.name in ANSWERS:
+            self.answers = ANSWERS[task.name](task)
+        self.states = None
+        if arguments.distill_hidden:
+            depth = task.config.num_hidden_layers
+            teacher_depth = teacher.config.num_hidden_layers
+            layers = mapped_layers(str(arguments.shape), arguments.distill_layers, depth, teacher_depth)
+            self.states = States(layers, teacher.config.hidden_size)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "task":  # not there yet, while a copy is made
+            raise AttributeError(name)
+        return getattr(self.task, name)
+
+    @property
+    def parts(self) -> list[object]:
+        """What is kept of the teacher's outputs."""
+        return [part for part in (self.answers, self.states) if part is not None]
+
+    def collate(self, rows: list[dict]) -> Batch:
+        batch = self.task.collate(rows)
+        if ROW not in rows[0]:
+            return batch
+        for part in self.parts:
+            batch |= part.collate(rows)
+        return {**batch, ROW: torch.tensor([int(row[ROW]) for row in rows])}
+
+    def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
+        """As the task's; where tokens are hidden, those of a row are always the same ones."""
+        targets = {name: tensor for name, tensor in batch.items() if name in TARGETS}
+        places = batch.get(ROW)
+        plain = {name: tensor for name, tensor in batch.items() if name not in (*TARGETS, ROW)}
+        if places is not None and self.task.modality is not IMAGES:
+            generators = evaluation_generators(places.tolist())
+        return {**self.task.transform(plain, generators, training), **targets}
+
+    def loss(self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None) -> tuple[torch.Tensor, object]:
+        """The weighted sum of the three, each a mean of this batch; of rows without targets the task's own loss."""
+        plain = {name: tensor for name, tensor in inputs.items() if name not in TARGETS}
+        if len(plain) == len(inputs):
+            return self.own_loss(model, plain)
+        arguments = self.task.arguments
+        if self.states is not None:
+            plain["output_hidden_states"] = True
+        with scored_tokens(model) as scored:
+            own, outputs = self.own_loss(model, plain)
+        if scored and outputs.logits is None:
+            outputs.logits = scored[-1]
+        loss = arguments.distill_task * own
+        if self.answers is not None:
+            loss = loss + arguments.distill_logits * self.answers.distance(outputs, inputs)
+        if self.states is not None:
+            loss = loss + arguments.distill_hidden * self.states.distance(outputs, inputs)
+        if items is not None:  # Trainer leaves the division by the batches of a step to this
+            loss = loss / arguments.gradient_accumulation_steps
+        return loss, outputs
+
+    def own_loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, object]:
+        """The task's loss without a teacher, and the outputs."""
+        if self.task.has_own_loss:
+            return self.task.loss(model, inputs, None)
+        outputs = model(**inputs)
+        return outputs.loss, outputs
+
+
+@contextmanager
+def scored_tokens(model: nn.Module):
+    """The logits of a language model's vocabulary, in a list; a masked one scores the hidden tokens and keeps none."""
+    scored: list[torch.Tensor] = []
+    head = getattr(getattr(model, "module", model), "lm_head", None)
+    if head is None:
+        yield scored
+        return
+    handle = head.register_forward_hook(lambda module, args, logits: scored.append(logits))
+    try:
+        yield scored
+    finally:
+        handle.remove()
+
+
+def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
+    """The task that learns from the settings' teacher, and the training rows with what the teacher puts out.
+
+    The task itself and its rows where there is no teacher, or the task reads all of it already.
+
+    Raises:
+        ValueError: the teacher does not fit, or what it puts out does not fit on the disk.
+    """
+    arguments = task.arguments
+    if arguments.teacher is None:
+        return task, rows
+    check_settings(arguments, task)
+    if task.name not in ANSWERS and not arguments.distill_hidden:
+        return task, rows
+    if not isinstance(rows, Dataset):
+        raise ValueError("teacher: streaming: the teacher reads the whole split once")
+    teacher = load_teacher(arguments.teacher, task)
+    taught = Taught(task, teacher)
+    check_disk(taught, rows)
+    kind = [(type(part).__name__, part.bytes_per_token) for part in taught.parts]
+    layers = taught.states.layers if taught.states else None
+    numbers = (arguments.mask_fraction, arguments.distill_temperature)
+    key = (task.name, kind, layers, numbers, reading_key(task), weights_sha256(teacher), __version__)
+    columns = {name: feature for part in taught.parts for name, feature in part.features.items()}
+    features = Features({**rows.features, **columns, ROW: datasets.Value("int64")})
+    kept = rows.map(
+        partial(teacher_columns, taught=taught, teacher=teacher.to(arguments.device)),
+        batched=True,
+        with_indices=True,
+        batch_size=ROWS_SORTED,
+        features=features,
+        new_fingerprint=Hasher.hash((rows._fingerprint, key)),
+        desc="the teacher's outputs",
+    )
+    return taught, kept.with_format("numpy")
+
+
+def reading_key(task: Task) -> str:
+    """What decides how rows are read: the tokenizer, or the image processor."""
+    if task.modality is IMAGES:
+        return task.processing.to_json_string()
+    return task.tokenizer_key()
+
+
+def check_settings(arguments: RecipeArguments, task: Task) -> None:
+    """Raises ValueError for settings that a teacher's cached outputs do not fit, or that leave nothing to learn."""
+    if not (arguments.distill_task or arguments.distill_hidden or (arguments.distill_logits and task.name in ANSWERS)):
+        raise ValueError("distill_task, distill_logits, distill_hidden: all are 0, so there is nothing to learn")
+    if arguments.label_smoothing_factor:
+        raise ValueError("label_smoothing_factor: not with a teacher, whose logits are smooth already")
+    if task.modality is not IMAGES:
+        return
+    for key in ("mixup_alpha", "train_resize"):
+        if getattr(arguments, key):
+            raise ValueError(f"{key}: not with a teacher, which sees each image once, as it is evaluated")
+    for key in ("crop_padding", "horizontal_flip"):
+        if arguments.distill_hidden and getattr(arguments, key):
+            raise ValueError(f"{key}: not with distill_hidden: the teacher's states are those of the whole image")
+
+
+def check_disk(taught: Taught, rows: Dataset) -> None:
+    """Raises ValueError where the cache would take more than most of what is free on its disk."""
+    if "input_ids" in rows.column_names:
+        tokens = sum(map(len, rows["input_ids"]))
+    else:
+        tokens = len(rows) * (taught.task.config.num_patches + 1)
+    needed = tokens * sum(part.bytes_per_token for part in taught.parts)
+    folder = Path(datasets.config.HF_DATASETS_CACHE)
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    if needed > DISK_SHARE * free:
+        raise ValueError(
+            f"teacher: what it puts out on {len(rows):,} rows takes {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} "
+            f"GiB are free in {folder}; fewer rows by max_train_rows, or without distill_hidden"
+        )
+
+
+@torch.no_grad()
+def teacher_columns(
+    batch: dict[str, Any], indices: list[int], taught: Taught, teacher: PreTrainedModel
+) -> dict[str, list]:
+    """The teacher's columns for some rows, which are padded together by their length."""
+    rows = [dict(zip(batch, values)) for values in zip(*batch.values())]
+    sizes = [len(row.get("input_ids", ())) for row in rows]
+    order = sorted(range(len(rows)), key=lambda place: sizes[place])
+    columns: list[dict] = [{}] * len(rows)
+    together = rows_at_once(teacher, max(sizes))
+    for start in range(0, len(order), together):
+        places = order[start : start + together]
+        numbers = [indices[place] for place in places]
+        collated = taught.task.collate([rows[place] for place in places])
+        inputs = taught.task.transform(collated, evaluation_generators(numbers), training=False)
+        read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name not in taught.label_names}
+        outputs = teacher(**read, output_hidden_states=taught.states is not None)
+        outputs = type(outputs)({name: on_cpu(value) for name, value in outputs.items()})
+        found: list[dict] = [{ROW: number} for number in numbers]
+        if taught.answers is not None:
+            found = [one | other for one, other in zip(found, taught.answers.of_rows(outputs, inputs))]
+        if taught.states is not None:
+            lengths = [sizes[place] or outputs.hidden_states[0].shape[1] for place in places]
+            found = [one | other for one, other in zip(found, taught.states.of_rows(outputs, lengths))]
+        for place, row in zip(places, found):
+            columns[place] = row
+    return {name: [row[name] for row in columns] for name in columns[0]}
+
+
+def rows_at_once(teacher: PreTrainedModel, tokens: int) -> int:
+    """How many rows of that many tokens the teacher reads together: all logits of a vocabulary are large."""
+    if getattr(teacher, "lm_head", None) is None:
+        return ROWS_AT_ONCE
+    return max(1, min(ROWS_AT_ONCE, LOGITS_AT_ONCE // (tokens * teacher.config.vocab_size)))
+
+
+def on_cpu(value: object) -> object:
+    """A tensor, or each of several, on the CPU."""
+    if isinstance(value, tuple):
+        return tuple(map(on_cpu, value))
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    return value
