@@ -75,6 +75,7 @@ class Trouble:
     Args:
         after: bytes of the body that are read, or written, before the connection is dropped.
         times: how often.
+        is_late: the request is carried out; only the answer is lost.
     """
 
     method: str
@@ -83,6 +84,11 @@ class Trouble:
     message: str = "refused"
     after: int = 0
     times: int = 1_000_000
+    is_late: bool = False
+
+    @property
+    def cuts_the_request(self) -> bool:
+        return self.status is None and self.method in ("PUT", "POST") and not self.is_late
 
 
 class LocalHub:
@@ -147,6 +153,8 @@ def reached(hub: LocalHub, home: object, token: str | None = TOKEN) -> Iterator[
         patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         patch.setattr(constants, "HF_HUB_CACHE", f"{home}/hub")
         patch.setattr(constants, "HF_TOKEN_PATH", f"{home}/token")
+        patch.setattr(huggingface_hub.hf_api.api, "endpoint", hub.url)
+        patch.setattr("transformers.utils.hub._hf_api", None, raising=False)  # made anew, with the endpoint
         patch.delenv("HF_TOKEN", raising=False)
         if token is not None:
             patch.setenv("HF_TOKEN", token)
@@ -175,7 +183,7 @@ class Handler(BaseHTTPRequestHandler):
             if hub.silent_after is not None and len(hub.requests) > hub.silent_after:
                 raise Dropped
             trouble = self.trouble()
-            if trouble is not None and trouble.status is None and self.command in ("PUT", "POST"):
+            if trouble is not None and trouble.cuts_the_request:
                 self.rfile.read(trouble.after)
                 raise Dropped
             self.body = self.read_body()
