@@ -619,6 +619,7 @@ def test_the_push_of_transformers_own_trainer_loads(here, tmp_path):
     code = {path.name for path in source.glob("*.py")}
     assert code | {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= sent.keys()
     assert json.loads(sent["config.json"])["auto_map"] == json.loads((source / "config.json").read_text())["auto_map"]
+    assert "training_args.bin" in sent  # as docs/hub.md warns
     leaner("push", folder, "someone/own")
     assert not any(STATE.search(path) for path in here.files("someone/own"))
     assert code <= here.files("someone/own").keys()
