@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from hub_server import LocalHub, reached
 from modeling_leaner.training.experiments.grid import load_grid
 from transformers.utils import is_torchvision_available
 from typer.main import get_command
@@ -71,6 +72,13 @@ def clone(request, tmp_path_factory):
     return folder, request.param
 
 
+@pytest.fixture(scope="module")
+def hub():
+    """The Hub of the pages."""
+    with LocalHub() as hub:
+        yield hub
+
+
 def shortened(words: list[str]) -> list[str]:
     """The command with two steps of training, or with few rows to verify."""
     if words[:2] == ["leaner", "train"] or "modeling_leaner.training.train" in words:
@@ -96,10 +104,19 @@ def run_python(block: str) -> str:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_example(example, clone, monkeypatch):
+def test_example(example, clone, hub, monkeypatch):
     """In the order of the page: later examples read what earlier ones wrote."""
     folder, mode = clone
     monkeypatch.chdir(folder)
+    if example.page == "hub" or example.text.startswith("leaner push"):
+        with reached(hub, folder / "home"):
+            run_example(example, mode)
+    else:
+        run_example(example, mode)
+
+
+def run_example(example: Example, mode: str) -> None:
+    """Runs one example; a Python block prints what its page shows."""
     if example.kind == "python":
         has_processor = is_torchvision_available() or version("transformers") >= "5.18"
         if "AutoImageProcessor" in example.text and not has_processor:

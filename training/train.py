@@ -93,7 +93,18 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> dict | None:
     plot(folder / METRICS_FILE, folder / "training.png", trainer.task.metric)
     write_json(folder / "results.json", results)
     write_run_card(folder)
+    if arguments.push_to_hub:
+        send(trainer, arguments.output_dir)
     return results
+
+
+def send(trainer: LeanTrainer, folder: str) -> None:
+    """Sends a finished run to the Hub. Raises ValueError, with the command to try again, where it is not taken."""
+    try:
+        print(trainer.push_to_hub())
+    except ValueError as error:
+        command = shlex.join(["leaner", "push", folder, trainer.hub_model_id])
+        raise ValueError(f"{error}; the run itself is whole, and {command} sends it") from error
 
 
 def trainer_of(prepared: PreparedRun) -> LeanTrainer:

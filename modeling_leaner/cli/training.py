@@ -233,3 +233,32 @@ def report(
 ) -> None:
     """Write one HTML page with every cell of every grid of model_cards/grids, to filter and to compare."""
     library(".training.publishing.report_page").write_report(output)
+
+
+@commands.command(cls=Command, rich_help_panel=PUBLISHING)
+def push(
+    context: typer.Context,
+    folder: Annotated[Path | None, typer.Argument(help="Run folder, published folder, or slim model.")] = None,
+    repository: Annotated[str | None, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hub.")] = None,
+    every: Annotated[
+        str | None, typer.Option("--all", metavar="OWNER", help="Every folder of model_cards/, and a collection.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent and replaced.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="A repository that is made now is private.")] = False,
+) -> None:
+    """Send a model to the Hub in one commit: weights, code, card, tokenizer; nothing of the training's state."""
+    if every is None and repository is None:
+        context.fail("expected FOLDER OWNER/NAME, or --all OWNER")
+    if every is not None and folder is not None:
+        context.fail("--all OWNER sends every folder of model_cards/; expected no FOLDER beside it")
+    library(".training.publishing.push").push_or_all(folder, repository, every, dry_run, private)
+
+
+@commands.command(cls=Command, rich_help_panel=PUBLISHING)
+def pull(
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hub.")],
+    folder: Annotated[Path | None, typer.Argument(help="New folder; left out, NAME.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit; left out, main.")] = None,
+) -> None:
+    """Fetch a repository of the Hub into a folder, whole or not at all."""
+    typer.echo(library(".transfer", models=False).pull(repository, folder, revision))

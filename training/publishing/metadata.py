@@ -7,12 +7,12 @@ import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCardData, eval_result_entries_to_yaml
 
 from modeling_leaner.registry import TEXT
+from modeling_leaner.transfer import HUB_OWNER
 
 from ..records import PublishedResults, RunResults
 from ..tasks.registry import TASKS
 
 
-HUB_OWNER = "OWNER"  # of the repositories; replaced by the account's name before a push
 PROJECT_URL = f"https://github.com/{HUB_OWNER}/modeling_leaner"
 HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity", "exact_match")
 DATASET_NAMES = {  # of rows that are not the Hub dataset's own

@@ -4,6 +4,7 @@ Everything random in the data is drawn from the row's place in the run; dropout 
 the checkpoint holds.
 """
 
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,9 @@ from torch.nn import functional as F
 from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer
 from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import has_length
+from transformers.trainer_utils import HubStrategy, has_length
+
+from modeling_leaner.transfer import check_token, commit, contents, hub_errors
 
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Batch, Task, evaluation_generators, training_generators
@@ -251,6 +254,43 @@ class LeanTrainer(Trainer):
     def _load_best_model(self):
         super()._load_best_model()
         self.average.load(self.model, Path(self.state.best_model_checkpoint), self.args.device)
+
+    # The Hub
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        """As Trainer's, which would push as well: a run goes to the Hub once it has its card."""
+        super().save_model(output_dir, _internal_call=True)
+
+    def init_hf_repo(self, *args, **kwargs):
+        """As Trainer's; raises ValueError, one line, where there is no token or the Hub does not make a repository."""
+        check_token()
+        with hub_errors(str(self.args.hub_model_id)):
+            super().init_hf_repo(*args, **kwargs)
+
+    def push_to_hub(self, commit_message="End of training", revision=None):
+        """Sends the run folder as it is, but for what belongs to the training alone; returns the commit's address.
+
+        Raises:
+            ValueError: one line that says why the Hub has not taken it.
+        """
+        return self._send(self.folder, commit_message, revision)
+
+    def _push_from_checkpoint(self, checkpoint_folder):
+        """Sends what loads of a checkpoint; where that fails, the training goes on."""
+        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+            return
+        try:
+            self._send(Path(checkpoint_folder), f"Training in progress, step {self.state.global_step}")
+        except ValueError as error:
+            print(f"warning: not pushed at step {self.state.global_step}: {error}", file=sys.stderr)
+
+    def _send(self, folder: Path, message: str, revision: str | None = None) -> str:
+        """One commit of a folder's files, as `leaner push` chooses and writes them."""
+        if self.hub_model_id is None:
+            self.init_hf_repo()
+        if revision is None:
+            revision = self.args.hub_revision
+        return commit(contents(folder, self.hub_model_id), self.hub_model_id, message, revision=revision)
 
     def finish_weights(self) -> None:
         """The average, where there is one, becomes the weights; raises NotFinite where they are no numbers."""

@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.trainer_utils import HubStrategy
 
 from .repeated import RepeatedKey, given_options, load_yaml
 
@@ -54,6 +55,14 @@ OF_TRAINING = (  # what evaluation does not read
 ).split()
 NOT_IN_RECIPES = ("shape", "resume", "restart", "output_dir", "resume_from_checkpoint")
 NOT_IN_RECIPES += ("do_train", "do_eval", "do_predict")
+NOT_IN_RECIPES += (
+    "push_to_hub",
+    "hub_model_id",
+    "hub_strategy",
+    "hub_private_repo",
+    "hub_always_push",
+    "hub_revision",
+)
 
 
 def option(default: object, help: str) -> typing.Any:
@@ -174,7 +183,15 @@ class RecipeArguments(TrainingArguments):
             raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
         if self.torch_compile and self.torch_compile_backend is None:
             self.torch_compile_backend = "inductor"
+        if self.hub_token is not None:
+            raise ValueError(
+                "hub_token: a run writes its settings down; hf auth login saves a token, or HF_TOKEN has it"
+            )
         super().__post_init__()
+        if self.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            raise ValueError(
+                f"hub_strategy: {self.hub_strategy.value} sends the optimizer's state; expected end or every_save"
+            )
 
 
 GROUPS = {  # of RecipeArguments, by the first key of each

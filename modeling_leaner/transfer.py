@@ -1,0 +1,263 @@
+"""A model's way to the Hub and back: what may leave this machine, one commit for all of it, whole folders only."""
+
+import hashlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.utils import validate_repo_id
+
+
+HUB_OWNER = "OWNER"  # of the repositories in a card; replaced by the account's name in what is sent
+# What a model on the Hub is made of. Everything else stays: the state of a training, pickles, locks, checkpoints.
+SHIPPED = ("README.md", "LICENSE", "*_leaner.py", "configuration_lean_*.py", "modeling_lean_*.py")
+SHIPPED += ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
+SHIPPED += ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+SHIPPED += ("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "*processor_config.json")
+SHIPPED += ("results.json", "recipe.yaml", "metrics.jsonl", "slim.json", "*.png", ".eval_results/*.yaml")
+SHIPPED += ("modules.json", "*sentence_*.json", "*_Pooling/config.json", "*_Dense/config.json", "onnx/*.onnx")
+REMAINS = (".gitattributes",)  # the Hub's own
+TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in which paths of this machine may stand
+OFFLINE = "HF_HUB_OFFLINE says not to ask the Hub"
+PATH_START = r"(?:~/|\.\./|/[\w.+-]+/)"
+LOCAL_PATH = re.compile(
+    rf"""(?<=["'=]){PATH_START}[^"'\n]*(?=["'])"""  # all of a quoted value
+    rf"""|(?<=(?:: |- )){PATH_START}[^"'`\n]*$"""  # all of a value in YAML
+    rf"""|(?<![\w/:.]){PATH_START}[^\s"'`,;)\]]*""",  # a word
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A repository as it is now: its newest commit, None where there is none, and the hash of each of its files."""
+
+    sha: str | None = None
+    hashes: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_repository(name: str) -> None:
+    """Raises ValueError unless the name is OWNER/NAME, as the Hub accepts it."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ValueError(f"{name!r} is no name on the Hub; expected OWNER/NAME ({error})") from error
+    if "/" not in name:
+        raise ValueError(f"{name!r} is no repository; expected OWNER/NAME")
+
+
+def check_token() -> None:
+    """Raises ValueError where this machine has no token to write to the Hub with."""
+    if get_token() is None:
+        raise ValueError("no token: hf auth login saves one, or HF_TOKEN holds it")
+
+
+@contextmanager
+def hub_errors(repository: str) -> Iterator[None]:
+    """What goes wrong with the Hub becomes a ValueError that says, in one line, what it was."""
+    try:
+        yield
+    except RepositoryNotFoundError as error:
+        who = "this token may not see it"
+        if get_token() is None:
+            who = "private, for which a token is needed (hf auth login, or HF_TOKEN)"
+        raise ValueError(f"{repository}: no such repository on the Hub, or {who}") from error
+    except RevisionNotFoundError as error:
+        raise ValueError(f"{repository}: no such revision on the Hub") from error
+    except OfflineModeIsEnabled as error:
+        raise ValueError(f"{repository}: {OFFLINE}") from error
+    except LocalEntryNotFoundError as error:
+        reason = "the Hub does not answer"
+        if isinstance(error.__cause__, OfflineModeIsEnabled):
+            reason = OFFLINE
+        raise ValueError(f"{repository}: not whole in the cache, and {reason}") from error
+    except HfHubHTTPError as error:
+        raise ValueError(f"{repository}: {refusal(error)}") from error
+    except HTTPError as error:
+        raise ValueError(f"{repository}: the Hub does not answer ({type(error).__name__})") from error
+    except RuntimeError as error:  # of an upload, which hides its reason
+        raise ValueError(f"{repository}: {str(error).rstrip('.')}: {upload_error(error.__cause__)}") from error
+
+
+def refusal(error: HfHubHTTPError) -> str:
+    """What the Hub said when it refused something."""
+    status = error.response.status_code
+    if status == 412:
+        return "it has changed meanwhile; nothing was sent, push again"
+    said = error.server_message
+    if not said:
+        said = str(error).strip().splitlines()[0]
+    return f"the Hub refused ({status}: {said})"
+
+
+def upload_error(cause: BaseException | None) -> str:
+    """Why a file could not be uploaded."""
+    if isinstance(cause, HfHubHTTPError):
+        return refusal(cause)
+    if isinstance(cause, HTTPError):
+        return f"the Hub does not answer ({type(cause).__name__})"
+    return str(cause)
+
+
+def shipped(folder: Path) -> list[str]:
+    """The files of a folder that go to the Hub."""
+    paths = {path for pattern in SHIPPED for path in folder.glob(pattern) if path.is_file()}
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
+
+
+def staying(folder: Path) -> list[str]:
+    """What of a folder stays here: files, and folders of which nothing goes."""
+    leaving = {name.split("/")[0] for name in shipped(folder)}
+    return sorted(path.name for path in folder.iterdir() if path.name not in leaving)
+
+
+def without_local_paths(text: str) -> str:
+    """The text with the names alone of files that it names by their place on this machine."""
+    return LOCAL_PATH.sub(lambda found: found[0].rstrip("/").rpartition("/")[2], text)
+
+
+def as_sent(text: str, name: str, repository: str) -> str:
+    """A text of the folder `name` as the repository has it: the owner in place of the placeholder, no local path."""
+    text = re.sub(rf"\b{HUB_OWNER}/{re.escape(name)}(?![\w-])", repository, text)
+    owner = repository.split("/")[0]
+    return without_local_paths(re.sub(rf"\b{HUB_OWNER}/", f"{owner}/", text))
+
+
+def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
+    """What the repository gets, by name: files as they are, and texts that differ from those in the folder."""
+    found: dict[str, Path | bytes] = {}
+    for name in shipped(folder):
+        path = folder / name
+        found[name] = path
+        if any(path.match(pattern) for pattern in TEXTS):
+            text = path.read_bytes().decode("utf-8")  # not read_text, which would change the ends of lines
+            sent = as_sent(text, folder.resolve().name, repository)
+            if sent != text:
+                found[name] = sent.encode()
+    return found
+
+
+def size_of(content: Path | bytes) -> int:
+    """How many bytes."""
+    if isinstance(content, bytes):
+        return len(content)
+    return content.stat().st_size
+
+
+def same(content: Path | bytes, remote_hash: str) -> bool:
+    """Whether a file is the one with the Hub's hash: git's of a blob, or SHA-256 of a large file."""
+    if isinstance(content, Path):
+        content = content.read_bytes()
+    if len(remote_hash) == 64:
+        return hashlib.sha256(content).hexdigest() == remote_hash
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == remote_hash
+
+
+def remote_of(repository: str) -> Remote:
+    """The repository as it is now; an empty one where there is none that this machine may see.
+
+    Raises:
+        ValueError: the Hub does not answer, or refuses.
+    """
+    api = HfApi()
+    with hub_errors(repository):
+        try:
+            sha = api.model_info(repository).sha
+            entries = list(api.list_repo_tree(repository, recursive=True, revision=sha))
+        except RepositoryNotFoundError:
+            return Remote()
+        except EntryNotFoundError:  # a tree without a file
+            return Remote(sha)
+    hashes = {}
+    for entry in entries:
+        if isinstance(entry, RepoFile):
+            hashes[entry.path] = entry.blob_id
+            if entry.lfs is not None:
+                hashes[entry.path] = entry.lfs.sha256
+    return Remote(sha, hashes)
+
+
+def deleted(files: Mapping[str, Path | bytes], remote: Remote) -> list[str]:
+    """The files of the repository that the folder does not have."""
+    return sorted(remote.hashes.keys() - files.keys() - set(REMAINS))
+
+
+def commit(
+    files: Mapping[str, Path | bytes],
+    repository: str,
+    message: str,
+    remote: Remote | None = None,
+    private: bool | None = None,
+    revision: str | None = None,
+) -> str:
+    """Sends files in one commit, and returns its address: the repository is as before until all has arrived.
+
+    Args:
+        files: by their name in the repository.
+        remote: the repository must still be as it was then, and what it had beside the files is deleted; None adds
+            the files to whatever is there.
+        private: whether a repository that is made now is private; None leaves it to the account's settings.
+        revision: another branch than main.
+
+    Raises:
+        ValueError: one line that says why the Hub has not taken it.
+    """
+    api = HfApi()
+    operations = [CommitOperationAdd(name, content) for name, content in files.items()]
+    parent = None
+    with hub_errors(repository):
+        if remote is not None:
+            operations += [CommitOperationDelete(name) for name in deleted(files, remote)]
+            parent = remote.sha
+        if parent is None:
+            api.create_repo(repository, private=private, exist_ok=True)
+        return api.create_commit(
+            repository, operations, commit_message=message, parent_commit=parent, revision=revision
+        ).commit_url
+
+
+def pull(repository: str, folder: Path | None = None, revision: str | None = None) -> Path:
+    """Writes a repository of the Hub into a folder, whole or not at all, and returns it.
+
+    Files that have arrived stay in the Hub's cache, where the next try finds them.
+
+    Args:
+        folder: None for one here with the repository's name.
+        revision: branch, tag or commit; None for main.
+
+    Raises:
+        ValueError: the name is none, the folder is not empty, or the Hub does not give the repository.
+        OSError: the folder cannot be written.
+    """
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise ValueError(f"{repository!r} is no name on the Hub; expected OWNER/NAME ({error})") from error
+    if folder is None:
+        folder = Path(repository.split("/")[-1])
+    if folder.is_symlink() or folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise ValueError(f"{folder} is there already, and not empty; expected a new folder")
+    with hub_errors(repository):
+        snapshot = Path(HfApi().snapshot_download(repository, revision=revision))
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pull-") as scratch:
+        whole = Path(scratch) / "whole"
+        shutil.copytree(snapshot, whole)  # the files, not the cache's links to them
+        whole.rename(folder)
+    return folder

@@ -1,0 +1,70 @@
+"""A stranger's process: loads models from a Hub with remote code; the package itself cannot be imported.
+
+Each line of stdin is a question in JSON, answered by a line of JSON: {"load": AUTO-CLASS, "repository": ID,
+"options": {of from_pretrained}, "inputs": FILE}, {"pipeline": TASK, "repository": ID, "given": INPUT} or
+{"snapshot": ID}. What fails is answered with "error".
+"""
+
+import json
+import sys
+import traceback
+from pathlib import Path
+
+from remote import NoPackage, logits
+
+
+def load(question: dict) -> dict:
+    """How far the outputs of a model are from those in the file, and where its code is."""
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+
+    auto_class = getattr(transformers, question["load"])
+    options = question.get("options", {})
+    model = auto_class.from_pretrained(question["repository"], trust_remote_code=True, **options)
+    answer = {"module": type(model).__module__, "class": type(model).__name__}
+    if "inputs" in question:
+        tensors = load_file(question["inputs"])
+        expected = tensors.pop("expected")
+        with torch.no_grad():
+            answer["difference"] = (logits(model.eval()(**tensors)) - expected).abs().max().item()
+    return answer
+
+
+def pipeline(question: dict) -> dict:
+    """What a pipeline says."""
+    import transformers
+
+    pipe = transformers.pipeline(question["pipeline"], model=question["repository"], trust_remote_code=True)
+    return {"says": pipe(question["given"], **question.get("options", {}))}
+
+
+def snapshot(question: dict) -> dict:
+    """The files of a snapshot."""
+    import huggingface_hub
+
+    folder = Path(huggingface_hub.snapshot_download(question["snapshot"]))
+    return {"files": sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())}
+
+
+def main() -> None:
+    sys.meta_path.insert(0, NoPackage())
+    try:
+        import modeling_leaner  # noqa: F401
+    except ModuleNotFoundError:
+        pass
+    else:
+        raise AssertionError("the package can be imported: this process proves nothing")
+    answers = {"load": load, "pipeline": pipeline, "snapshot": snapshot}
+    for line in sys.stdin:
+        question = json.loads(line)
+        kind = next(kind for kind in answers if kind in question)
+        try:
+            answer = answers[kind](question)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

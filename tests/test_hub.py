@@ -1,0 +1,641 @@
+"""Models on the Hub: pushed, loaded by strangers, pulled; against the local Hub of hub_server.py."""
+
+import io
+import json
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from command import leaner
+from hub_server import TOKEN, LocalHub, Trouble, reached
+from huggingface_hub import HfApi, ModelCard, constants
+from modeling_leaner.training import train
+from modeling_leaner.training.publishing import push
+from safetensors.torch import load_file, save_file
+from test_remote_code import logits
+from training_data import labelled, write_shape
+
+from modeling_leaner import transfer
+
+
+ROOT = Path(__file__).parent.parent
+CARDS = ROOT / "model_cards"
+FOLDERS = sorted(path.parent for path in CARDS.glob("*/config.json"))
+SMALLEST = CARDS / "leanvit-lean-mini-cifar10"
+ONE_PER_FAMILY = [SMALLEST, CARDS / "leanbert-lean-mini-listops", CARDS / "leangpt-mini-tinystories"]
+STATE = re.compile(r"training_args|optimizer|scheduler|rng_state|trainer_state|checkpoint-|\.lock|started\.json|\.bin")
+
+
+@pytest.fixture
+def hub():
+    with LocalHub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def here(hub, tmp_path):
+    """This process knows the Hub and has a token."""
+    with reached(hub, tmp_path / "home"):
+        yield hub
+
+
+class Stranger:
+    """A process that has never seen the package, with a cache of its own; see stranger.py."""
+
+    def __init__(self, environment: dict[str, str], folder: Path):
+        command = [sys.executable, str(Path(__file__).parent / "stranger.py")]
+        self.log = folder / "stranger.log"
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log.open("w"),
+            text=True,
+            cwd=folder,
+            env=environment,
+        )
+
+    def __enter__(self) -> "Stranger":
+        return self
+
+    def __exit__(self, kind: object, *error: object) -> None:
+        self.process.stdin.close()
+        status = self.process.wait()
+        assert kind is not None or status == 0, self.log.read_text()[-3000:]
+
+    def ask(self, **question: object) -> dict:
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()[-3000:]
+        return json.loads(line)
+
+    def load(self, auto_class: str, repository: str, inputs: Path, **options: object) -> dict:
+        return self.ask(load=auto_class, repository=repository, inputs=str(inputs), options=options)
+
+
+def auto_class_of(folder: Path) -> str:
+    """The Auto class of a published folder's head."""
+    config = json.loads((folder / "config.json").read_text())
+    (kind,) = config["architectures"]
+    return next(name for name, target in config["auto_map"].items() if target.endswith(f".{kind}"))
+
+
+def outputs_of(folder: Path, file: Path) -> Path:
+    """Inputs for a folder's model, and what the folder gives for them, in a file."""
+    model = getattr(transformers, auto_class_of(folder)).from_pretrained(folder).eval()
+    generator = torch.Generator().manual_seed(7)
+    if hasattr(model.config, "image_size"):
+        size = model.config.image_size
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        inputs = {"pixel_values": torch.randn(2, model.config.num_channels, height, width, generator=generator)}
+    else:
+        inputs = {"input_ids": torch.randint(5, model.config.vocab_size, (2, 24), generator=generator)}
+    with torch.no_grad():
+        expected = logits(model(**inputs))
+    save_file({**inputs, "expected": expected.contiguous().clone()}, file)
+    return file
+
+
+def changed_copy(folder: Path, target: Path) -> Path:
+    """Another version of a folder that holds together: other weights, and a card that says so."""
+    shutil.copytree(folder, target)
+    weights = {name: 1.5 * tensor for name, tensor in load_file(target / "model.safetensors").items()}
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    (target / "results.json").unlink()  # of the other weights
+    (target / "README.md").write_text((target / "README.md").read_text() + "\nAnother version.\n")
+    return target
+
+
+def refused(said: str, *words: object) -> None:
+    """A command ends with status 1 and one line that matches."""
+    with pytest.raises(SystemExit) as end:
+        leaner(*words)
+    assert re.search(said, str(end.value)) and "\n" not in str(end.value), end.value
+
+
+# Strangers
+
+
+@pytest.mark.parametrize(
+    "folders", [ONE_PER_FAMILY, pytest.param(FOLDERS, marks=pytest.mark.full)], ids=["a family", "all"]
+)
+def test_a_stranger_loads_what_was_pushed(folders, hub, tmp_path):
+    """From the Hub and then, with the Hub gone, from the cache: the outputs of the local folder."""
+    files = {}
+    with reached(hub, tmp_path / "home"):
+        for folder in folders:
+            leaner("push", folder, f"someone/{folder.name}")
+            files[folder] = outputs_of(folder, tmp_path / f"{folder.name}.inputs")
+    environment = hub.environment(tmp_path / "stranger", token=None)
+    with Stranger(environment, tmp_path) as stranger:
+        for folder, file in files.items():
+            repository = f"someone/{folder.name}"
+            sha = hub.repositories[repository].branches["main"]
+            answer = stranger.load(auto_class_of(folder), repository, file, revision=sha)
+            assert answer.get("difference", 1) < 1e-5, answer
+            assert answer["module"].startswith("transformers_modules.") and sha in answer["module"], answer
+            base = stranger.ask(load="AutoModel", repository=repository)
+            assert base.get("class", "").endswith("Model"), base
+        listed = stranger.ask(snapshot=repository)["files"]
+        assert set(listed) == hub.files(repository).keys()
+    hub.silent_after = 0
+    with Stranger({**environment, "HF_HUB_OFFLINE": "1"}, tmp_path) as stranger:
+        answer = stranger.load(auto_class_of(folder), repository, file)
+        assert answer.get("difference", 1) < 1e-5, answer
+        unknown = stranger.ask(load="AutoModel", repository="someone/unknown")
+        assert "error" in unknown
+
+
+def test_pipelines_of_a_stranger(hub, tmp_path):
+    """They say what those of the local folder say."""
+    given = {
+        "image-classification": (SMALLEST, str(SMALLEST / "training.png"), {}),
+        "text-classification": (ONE_PER_FAMILY[1], "[MAX 2 9 [MIN 4 7 ] 0 ]", {}),
+        "text-generation": (ONE_PER_FAMILY[2], "Once upon a time", {"max_new_tokens": 5, "do_sample": False}),
+    }
+    with reached(hub, tmp_path / "home"):
+        for folder, _, _ in given.values():
+            leaner("push", folder, f"someone/{folder.name}")
+    with Stranger(hub.environment(tmp_path / "stranger"), tmp_path) as stranger:
+        for task, (folder, words, options) in given.items():
+            answer = stranger.ask(pipeline=task, repository=f"someone/{folder.name}", given=words, options=options)
+            local = transformers.pipeline(task, model=str(folder), trust_remote_code=True)(words, **options)
+            if "score" in local[0]:
+                assert [each["label"] for each in answer["says"]] == [each["label"] for each in local], answer
+                assert answer["says"][0]["score"] == pytest.approx(local[0]["score"], abs=1e-5)
+            else:
+                assert answer.get("says") == local, answer
+
+
+def test_branches_code_and_privacy(hub, tmp_path):
+    """A branch that moves, code that is pinned to a commit, and a private repository, each as transformers asks."""
+    repository = "someone/model"
+    new = changed_copy(SMALLEST, tmp_path / "model")
+    auto_class = auto_class_of(SMALLEST)
+    with reached(hub, tmp_path / "home"):
+        leaner("push", SMALLEST, repository)
+        first = hub.repositories[repository].branches["main"]
+        HfApi().create_branch(repository, branch="stable")
+        leaner("push", new, repository)
+        second = hub.repositories[repository].branches["main"]
+    old_outputs = outputs_of(SMALLEST, tmp_path / "old.inputs")
+    new_outputs = outputs_of(new, tmp_path / "new.inputs")
+    with Stranger(hub.environment(tmp_path / "stranger"), tmp_path) as stranger:
+        stable = stranger.load(auto_class, repository, old_outputs, revision="stable")
+        assert stable.get("difference", 1) < 1e-5, stable
+        newest = stranger.load(auto_class, repository, new_outputs)
+        assert newest.get("difference", 1) < 1e-5 and second in newest["module"], newest
+        different = stranger.load(auto_class, repository, old_outputs)
+        assert different["difference"] > 1e-2, "the two versions give the same: this test proves nothing"
+        hub.repositories[repository].branches["stable"] = second
+        moved = stranger.load(auto_class, repository, new_outputs, revision="stable")
+        assert moved.get("difference", 1) < 1e-5, moved
+        pinned = stranger.load(auto_class, repository, new_outputs, revision=second, code_revision=first)
+        assert pinned.get("difference", 1) < 1e-5 and first in pinned["module"], pinned
+        hub.repositories[repository].private = True
+        with_token = stranger.ask(load=auto_class, repository=repository, options={"force_download": True})
+        assert "error" not in with_token, with_token
+    with Stranger(hub.environment(tmp_path / "another", token=None), tmp_path) as stranger:
+        without = stranger.ask(load=auto_class, repository=repository)
+        assert "private repository" in without["error"] and "token" in without["error"], without
+
+
+# leaner push
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(here, tmp_path, capsys):
+    folder = changed_copy(SMALLEST, tmp_path / "model")
+    (folder / "training_args.bin").write_bytes(b"pickle")
+    leaner("push", folder, "someone/model", "--dry-run")
+    said = capsys.readouterr().out
+    assert "(a new repository)" in said and "nothing was sent" in said and "card: in order" in said
+    assert "stays here: training_args.bin" in said and here.repositories == {}
+    leaner("push", SMALLEST, "someone/model")
+    before = here.files("someone/model")
+    capsys.readouterr()
+    leaner("push", folder, "someone/model", "--dry-run")
+    said = capsys.readouterr().out
+    fates = dict(re.findall(r"^  (\S+) .* (new|unchanged|replaced|deleted)$", said, re.MULTILINE))
+    assert fates["model.safetensors"] == "replaced" and fates["README.md"] == "replaced"
+    assert fates["results.json"] == "deleted" and fates["config.json"] == "unchanged"
+    assert "training_args.bin" not in fates and ".gitattributes" not in fates
+    assert here.files("someone/model") == before
+    leaner("push", folder, "someone/model")
+    assert "results.json" not in here.files("someone/model") and ".gitattributes" in here.files("someone/model")
+    assert len(here.repositories["someone/model"].commits) == 3  # the Hub's first, and one for each push
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_owner_takes_the_place_of_the_placeholder(folder):
+    """In the card alone; everything else is sent as it is, and all of it."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    sent = transfer.contents(folder, "some-one/another-name")
+    card = sent.pop("README.md").decode()
+    assert "OWNER" not in card and f"some-one/{folder.name}" not in re.sub(r"-mini[\w-]*", "", card)
+    assert 'repository = "some-one/another-name"' in card
+    base = ModelCard(card).data.base_model
+    assert base is None or base.startswith("some-one/lean")
+    assert sent == {name: folder / name for name in sent}
+    assert transfer.staying(folder) == []
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_pushed_comes_back(here, tmp_path, capsys):
+    """Byte for byte, but for the card's owner."""
+    leaner("push", SMALLEST, "someone/model")
+    leaner("pull", "someone/model", tmp_path / "new" / "back")
+    back = {path.name: path for path in (tmp_path / "new" / "back").rglob("*") if path.is_file()}
+    assert back.keys() == {path.name for path in SMALLEST.rglob("*") if path.is_file()} | {".gitattributes"}
+    for path in SMALLEST.rglob("*"):
+        if path.is_file() and path.name != "README.md":
+            assert back[path.name].read_bytes() == path.read_bytes(), path
+    assert not any(path.is_symlink() for path in back.values())
+    capsys.readouterr()
+    leaner("push", tmp_path / "new" / "back", "someone/model", "--dry-run")  # also a folder that was pulled
+    assert {"new", "replaced", "deleted"}.isdisjoint(capsys.readouterr().out.split("\n", 1)[1].split())
+
+
+def test_push_all_makes_a_collection(here, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(push, "CARDS", tmp_path)
+    for folder in (SMALLEST, ONE_PER_FAMILY[1]):
+        shutil.copytree(folder, tmp_path / "cards" / folder.name)
+    push.push_all("someone", cards=tmp_path / "cards")
+    names = [f"someone/{folder.name}" for folder in sorted((tmp_path / "cards").iterdir())]
+    assert sorted(here.repositories) == names and list(here.collections.values()) == [names]
+    push.push_all("someone", cards=tmp_path / "cards")  # again, into the same collection
+    assert list(here.collections.values()) == [names]
+    here.has_collections = False
+    capsys.readouterr()
+    push.push_all("someone", cards=tmp_path / "cards")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("no collection: ") and "404" in last
+    (tmp_path / "cards" / names[1].split("/")[1] / "README.md").unlink()
+    made = len(here.requests)
+    with pytest.raises(ValueError, match="no card"):
+        push.push_all("someone", cards=tmp_path / "cards")
+    assert len(here.requests) == made  # all are checked before the first is sent
+
+
+def test_all_and_a_folder_are_two_things(here, capsys):
+    for words in (["push"], ["push", SMALLEST], ["push", SMALLEST, "a/b", "--all", "someone"]):
+        with pytest.raises(SystemExit) as end:
+            leaner(*words)
+        assert end.value.code == 2
+    assert here.requests == []
+
+
+def test_what_is_not_whole_is_not_pushed(here, tmp_path):
+    """One line that names the file; the Hub is not even asked."""
+
+    def spoilt(name: str, change) -> Path:
+        folder = tmp_path / name
+        shutil.copytree(SMALLEST, folder)
+        change(folder)
+        return folder
+
+    def without(name: str):
+        return lambda folder: (folder / name).unlink()
+
+    def edited(name: str, before: str, after: str):
+        return lambda folder: (folder / name).write_text((folder / name).read_text().replace(before, after, 1))
+
+    def linked(folder: Path) -> None:
+        (folder / "vocab.txt").symlink_to("/etc/hostname")
+
+    for said, change in {
+        "no config.json": without("config.json"),
+        "no weights": without("model.safetensors"),
+        r"no card \(README.md\)": without("README.md"),
+        "layers_leaner.py: missing": without("layers_leaner.py"),
+        "layers_leaner.py: differs": edited("layers_leaner.py", "import", "import os\nimport"),
+        "auto_map: AutoModel is": edited("config.json", "modeling_lean_vit.LeanViTModel", "elsewhere--x.LeanViTModel"),
+        "of config.json": edited("config.json", '"num_hidden_layers": 4', '"num_hidden_layers": 5'),
+        "metadata that the Hub cannot read": edited("README.md", "tags:", "tags: ["),
+        "library_name is 'timm'": edited("README.md", "library_name: transformers", "library_name: timm"),
+        "weights_sha256": edited("results.json", '"weights_sha256": "', '"weights_sha256": "0'),
+        "a link to": linked,
+    }.items():
+        folder = spoilt(re.sub(r"\W", "", said), change)
+        refused(f"^leaner push: .*{said}", "push", folder, "someone/model")
+    refused("no such folder", "push", tmp_path / "nothing", "someone/model")
+    for name in ("model", "some one/model", "someone/model/deep", "someone/--x", "someone/"):
+        refused("expected OWNER/NAME", "push", SMALLEST, name)
+    assert here.requests == []
+
+
+def test_what_the_hub_refuses_is_said_in_one_line(here, tmp_path, monkeypatch):
+    words = ("push", SMALLEST, "someone/model")
+    refused("other/model: the Hub refused .403: you have no right", "push", SMALLEST, "other/model")
+    here.trouble = [Trouble("PUT", "/lfs/", 403, "no space left")]
+    refused("someone/model: Error while uploading '.*' to the Hub: the Hub refused .403: no space left", *words)
+    here.trouble = [Trouble("POST", "/objects/batch", 413, "too large a file")]
+    refused("someone/model: the Hub refused .413: too large a file", *words)
+    here.trouble = [Trouble("POST", "/validate-yaml", 400)]
+    refused("someone/model: the Hub refused|Invalid metadata", *words)
+    here.trouble = []
+    assert here.files("someone/model").keys() == {".gitattributes"}
+    leaner(*words)
+    monkeypatch.setattr(push, "print_plan", lambda *_: here.repositories["someone/model"].commit("main", {}, "other"))
+    refused("it has changed meanwhile; nothing was sent", "push", changed_copy(SMALLEST, tmp_path / "x"), words[2])
+    monkeypatch.undo()
+    here.silent_after = 0
+    with reached(here, tmp_path / "home"):
+        refused("someone/model: the Hub does not answer", *words)
+    here.silent_after = None
+    here.accounts.clear()
+    with reached(here, tmp_path / "home"):
+        refused("someone/new: the Hub refused .401", "push", SMALLEST, "someone/new")
+    with reached(here, tmp_path / "home", token=None):
+        refused("no token: hf auth login saves one", *words)
+
+
+def test_offline_says_so(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    refused("someone/model: HF_HUB_OFFLINE says not to ask", "push", SMALLEST, "someone/model")
+    refused("not whole in the cache, and HF_HUB_OFFLINE", "pull", "someone/model", tmp_path / "new")
+
+
+def test_a_push_that_ends_anywhere_leaves_the_old_state_or_the_new(here, tmp_path, capsys):
+    """The Hub falls silent after every request in turn: nothing between the two versions is ever there."""
+    repository = "someone/model"
+    new = changed_copy(SMALLEST, tmp_path / "model")
+    leaner("push", SMALLEST, repository)
+    old = here.files(repository)
+    uploaded = dict(here.objects)
+    for requests in range(60):
+        here.objects = dict(uploaded)
+        here.silent_after = len(here.requests) + requests
+        try:
+            leaner("push", new, repository)
+        except SystemExit as end:
+            assert here.files(repository) == old, requests
+            assert str(end.code).startswith("leaner push: someone/model: "), end.code
+            continue
+        break
+    assert requests >= 8, "the push made hardly a request: this test proves nothing"
+    with reached(here, tmp_path / "home"):
+        here.silent_after = None
+        here.trouble = [Trouble("POST", "/commit/", is_late=True)]
+        refused("someone/model: the Hub does not answer", "push", SMALLEST, repository)
+    assert here.files(repository) == old  # it was carried out, only the answer was lost
+    here.trouble = []
+    leaner("push", new, repository)
+    names = {path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file()}
+    assert here.files(repository).keys() == names | {".gitattributes"}
+    assert here.files(repository)["model.safetensors"] == (new / "model.safetensors").read_bytes()
+
+
+@pytest.mark.full
+def test_a_push_that_is_killed_leaves_a_model_that_loads(hub, tmp_path):
+    """Twenty processes, killed at random moments."""
+    repository = "someone/model"
+    versions = [SMALLEST, changed_copy(SMALLEST, tmp_path / "model")]
+    with reached(hub, tmp_path / "home"):
+        leaner("push", SMALLEST, repository)
+    states = [hub.files(repository)]
+    with reached(hub, tmp_path / "home"):
+        leaner("push", versions[1], repository)
+    states.append(hub.files(repository))
+    environment = hub.environment(tmp_path / "home")
+    draw = random.Random(1)
+    killed = 0
+    for number in range(20):
+        hub.requests.clear()
+        command = [sys.executable, "-m", "modeling_leaner", "push", str(versions[number % 2]), repository]
+        process = subprocess.Popen(
+            command, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None and not hub.requests:
+            time.sleep(0.001)
+        time.sleep(draw.uniform(0, 0.4))
+        killed += process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert hub.files(repository) in states
+    assert killed >= 5, "hardly a process was killed at work: this test proves nothing"
+
+
+# leaner pull
+
+
+def test_an_interrupted_pull_goes_on(here, tmp_path, monkeypatch):
+    """A dropped connection within a file, a failed pull with the next file; until then no folder is there."""
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 100_000)
+    leaner("push", SMALLEST, "someone/model")
+    weights = (SMALLEST / "model.safetensors").read_bytes()
+    here.trouble = [Trouble("GET", "model.safetensors", after=1_000_000, times=1)]
+    leaner("pull", "someone/model", tmp_path / "one")
+    first, second = [headers.get("Range") for headers in here.asked("GET", "model.safetensors")]
+    assert first is None and second == "bytes=1000000-"
+    assert (tmp_path / "one" / "model.safetensors").read_bytes() == weights
+    folder = tmp_path / "two"
+    with reached(here, tmp_path / "another home"):
+        here.trouble = [Trouble("GET", "model.safetensors")]
+        refused("someone/model: the Hub does not answer", "pull", "someone/model", folder)
+        assert not folder.exists() and not list(tmp_path.glob(".pull-*"))
+        here.trouble = []
+        here.requests.clear()
+        leaner("pull", "someone/model", folder)
+    assert len(here.asked("GET", "/resolve/")) == 1  # the other files were there
+    assert (folder / "model.safetensors").read_bytes() == weights
+
+
+def test_what_cannot_be_pulled(here, tmp_path):
+    leaner("push", SMALLEST, "someone/model", "--private")
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine.txt").write_text("mine")
+    refused("is there already, and not empty", "pull", "someone/model", full)
+    refused("is there already, and not empty", "pull", "someone/model", full / "mine.txt")
+    refused("expected OWNER/NAME", "pull", "some one/model", tmp_path / "new")
+    refused("someone/model: no such revision", "pull", "someone/model", tmp_path / "new", "--revision", "nope")
+    refused("someone/nothing: no such repository on the Hub, or this token", "pull", "someone/nothing")
+    with reached(here, tmp_path / "another home", token=None):
+        refused("or private, for which a token is needed", "pull", "someone/model", tmp_path / "new")
+    here.silent_after = 0
+    with reached(here, tmp_path / "third home"):
+        refused("someone/model: .*the Hub does not answer", "pull", "someone/model", tmp_path / "new")
+    assert not (tmp_path / "new").exists() and [path.name for path in full.iterdir()] == ["mine.txt"]
+
+
+def test_pull_takes_the_revision_and_an_empty_folder(here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    leaner("push", SMALLEST, "someone/model")
+    sha = here.repositories["someone/model"].branches["main"]
+    leaner("push", changed_copy(SMALLEST, tmp_path / "changed"), "someone/model")
+    (tmp_path / "empty").mkdir()
+    leaner("pull", "someone/model", "empty", "--revision", sha)
+    assert Path("empty/model.safetensors").read_bytes() == (SMALLEST / "model.safetensors").read_bytes()
+    leaner("pull", "someone/model")
+    assert Path("model/model.safetensors").read_bytes() != (SMALLEST / "model.safetensors").read_bytes()
+
+
+# What never leaves
+
+
+LOCAL = {
+    "data_files: [/home/me/rows.parquet]": "data_files: [rows.parquet]",
+    "- /home/my name/rows of mine.parquet": "- rows of mine.parquet",
+    '"name_or_path": "/work/shared/a model"': '"name_or_path": "a model"',
+    "leaner train --data_files train=../mine/x.csv --output_dir ~/runs/y": (
+        "leaner train --data_files train=x.csv --output_dir y"
+    ),
+    "`/tmp/x/y.txt`, (/mnt/z/a.b)": "`y.txt`, (a.b)",
+}
+NOT_LOCAL = ("https://huggingface.co/a/b", "8 / 4 / 2", "and/or/not", "[x](docs/a/b.md)", "OWNER/x", "</b>/<i>", "./a")
+
+
+def test_paths_of_this_machine_are_left_out():
+    for text, expected in LOCAL.items():
+        assert transfer.without_local_paths(text) == expected
+    for text in NOT_LOCAL:
+        assert transfer.without_local_paths(text) == text
+
+
+def check_repository_of_run(hub: LocalHub, name: str, private: Path) -> dict[str, bytes]:
+    """The files of a repository that a training pushed: of all its commits none has what stays here, nor a path."""
+    repository = hub.repositories[name]
+    for tree in repository.commits.values():
+        assert not any(STATE.search(path) for path in tree), sorted(tree)
+        for path, stored in tree.items():
+            assert str(private).encode() not in stored.content and TOKEN.encode() not in stored.content, path
+    return hub.files(name)
+
+
+def test_a_run_pushes_itself(here, tmp_path, monkeypatch):
+    """While it trains what loads; at its end the whole folder; never its state, nor where its data lie."""
+    monkeypatch.chdir(tmp_path)
+    rows = labelled(24, 0, ("sentence",), 2)
+    rows.to_parquet(tmp_path / "rows of mine.parquet")
+    files = [f"{split}={tmp_path}/rows of mine.parquet" for split in ("train", "validation")]
+    words = ["--task", "sequence-classification", "--shape", write_shape("bert", tmp_path), "--tokenizer", "wordpiece"]
+    words += ["--max_steps", "4", "--save_strategy", "steps", "--save_steps", "2", "--eval_strategy", "no"]
+    words += ["--push_to_hub", "true", "--hub_model_id", "someone/run", "--output_dir", str(tmp_path / "run")]
+    words += ["--preprocessing_workers", "1", "--hardware", "cpu", "--data_files", *files]
+    here.trouble = [Trouble("POST", "/commit/", 500, times=1)]  # of the first checkpoint: the training goes on
+    train.main(words)
+    sent = check_repository_of_run(here, "someone/run", tmp_path)
+    messages = list(here.repositories["someone/run"].messages.values())
+    assert messages == ["initial commit", "Training in progress, step 4", "End of training"]
+    folder = tmp_path / "run"
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json", "results.json"} <= sent.keys()
+    assert {path.name for path in folder.glob("*.py")} <= sent.keys()
+    for name in ("README.md", "config.json", "model.safetensors"):
+        assert name == "README.md" or sent[name] == (folder / name).read_bytes()
+    config = json.loads(sent["config.json"])
+    assert "AutoModelForSequenceClassification" in config["auto_map"] and "AutoModel" in config["auto_map"]
+    assert ModelCard(sent["README.md"].decode()).data.pipeline_tag == "text-classification"
+    assert b"OWNER" not in sent["README.md"] and b"rows of mine.parquet" in sent["recipe.yaml"]
+    assert not {"push_to_hub", "hub_model_id"} & set((folder / "recipe.yaml").read_text().replace(":", " ").split())
+    here.silent_after = 0
+    leaner_words = ["push", folder, "someone/run"]
+    refused("someone/run: the Hub does not answer", *leaner_words)
+    here.silent_after = None
+    (folder / "training_args.bin").write_bytes(b"pickle")
+    (folder / "optimizer.pt").write_bytes(b"state")
+    leaner(*leaner_words)
+    check_repository_of_run(here, "someone/run", tmp_path)
+
+
+def test_settings_that_would_send_or_write_down_what_stays_here(tmp_path, capsys):
+    for words, said in {
+        ("--hub_token", "hf_secret"): "hub_token",
+        ("--push_to_hub", "true", "--hub_strategy", "checkpoint"): "hub_strategy: checkpoint sends the optimizer",
+        ("--push_to_hub", "true", "--hub_strategy", "all_checkpoints"): "hub_strategy: all_checkpoints sends",
+    }.items():
+        with pytest.raises(SystemExit):
+            train.main(["digits", "--shape", "vit/nano", "--output_dir", str(tmp_path / "run"), *words])
+        line = capsys.readouterr().err
+        assert said in line and "hf_secret" not in line and not (tmp_path / "run").exists()
+
+
+def test_a_run_that_cannot_be_pushed_says_so_before_it_trains(hub, tmp_path, capsys):
+    words = ["digits", "--shape", "vit/nano", "--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
+    words += ["--push_to_hub", "true", "--hub_model_id", "someone/run"]
+    hub.silent_after = 0
+    for token, said in ((None, "no token: "), (TOKEN, "someone/run: the Hub does not answer")):
+        with reached(hub, tmp_path / "home", token=token), pytest.raises(SystemExit):
+            train.main(words)
+        assert said in capsys.readouterr().err.splitlines()[-1] and not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_last_push_fails_is_whole(here, tmp_path, capsys):
+    words = ["digits", "--shape", "vit/nano", "--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
+    words += ["--max_train_rows", "32", "--max_eval_rows", "8", "--per_device_train_batch_size", "8"]
+    words += ["--push_to_hub", "true", "--hub_model_id", "someone/run", "--hub_strategy", "end"]
+    here.trouble = [Trouble("POST", "/commit/", 503, "closed")]
+    with pytest.raises(SystemExit):
+        train.main(words)
+    last = capsys.readouterr().err.splitlines()[-1]
+    command = re.search(r"the run itself is whole, and leaner (push .*) sends it$", last)
+    assert command and "closed" in last, last
+    here.trouble = []
+    with redirect_stdout(io.StringIO()):
+        leaner(*command[1].split())
+    assert "results.json" in here.files("someone/run")
+
+
+class Numbers(torch.utils.data.Dataset):
+    """Rows for transformers' own Trainer."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        ids = torch.arange(10) + index
+        return {"input_ids": ids, "labels": torch.tensor(index % 2)}
+
+
+def test_the_push_of_transformers_own_trainer_loads(here, tmp_path):
+    """It carries code, full auto_map, card and tokenizer; and training_args.bin, which `leaner push` leaves here."""
+    source = CARDS / "leanbert-lean-mini-sst2"
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(source)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    folder = tmp_path / "run"
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        max_steps=1,
+        push_to_hub=True,
+        hub_model_id="someone/own",
+        hub_strategy="end",
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = transformers.Trainer(model, arguments, train_dataset=Numbers(), processing_class=tokenizer)
+    trainer.train()
+    trainer.push_to_hub()
+    sent = here.files("someone/own")
+    code = {path.name for path in source.glob("*.py")}
+    assert code | {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= sent.keys()
+    assert json.loads(sent["config.json"])["auto_map"] == json.loads((source / "config.json").read_text())["auto_map"]
+    assert "training_args.bin" in sent  # as docs/hub.md warns
+    leaner("push", folder, "someone/own")
+    assert not any(STATE.search(path) for path in here.files("someone/own"))
+    assert code <= here.files("someone/own").keys()
+
+
+def test_push_to_hub_of_a_model_carries_its_code(hub, tmp_path):
+    source = CARDS / "leanbert-lean-mini-sst2"
+    inputs = outputs_of(source, tmp_path / "inputs")
+    with reached(hub, tmp_path / "home"):
+        transformers.AutoModelForSequenceClassification.from_pretrained(source).push_to_hub("someone/model")
+        transformers.AutoTokenizer.from_pretrained(source).push_to_hub("someone/model")
+    sent = check_repository_of_run(hub, "someone/model", ROOT)
+    assert {path.name for path in source.glob("*.py")} | {"README.md", "tokenizer.json"} <= sent.keys()
+    assert json.loads(sent["config.json"])["auto_map"] == json.loads((source / "config.json").read_text())["auto_map"]
+    with Stranger(hub.environment(tmp_path / "stranger"), tmp_path) as stranger:
+        answer = stranger.load("AutoModelForSequenceClassification", "someone/model", inputs)
+        assert answer.get("difference", 1) < 1e-5, answer
+        answer = stranger.ask(pipeline="text-classification", repository="someone/model", given="a fine film")
+        assert answer["says"][0]["score"] > 0, answer

@@ -1,0 +1,208 @@
+"""`leaner push`: what of a folder goes to the Hub, checked before anything leaves, and sent in one commit."""
+
+import tempfile
+from pathlib import Path
+
+from huggingface_hub import HfApi, ModelCard
+from transformers import AutoConfig
+
+from modeling_leaner.support.files import sha256
+from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.transfer import (
+    Remote,
+    check_repository,
+    check_token,
+    commit,
+    contents,
+    deleted,
+    hub_errors,
+    remote_of,
+    same,
+    size_of,
+    staying,
+)
+
+from .code_copies import check_code, check_links
+from .folders import check_there, check_weights, naming, results_in
+
+
+CARDS = Path("model_cards")
+COLLECTION = "modeling_leaner"
+Contents = dict[str, Path | bytes]
+
+
+def check_complete(folder: Path) -> None:
+    """Raises ValueError where a folder is not a model with its card: configuration, weights, README.md."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder}: no config.json; expected the folder of a model")
+    if not any(folder.glob("model*.safetensors")):
+        raise ValueError(f"{folder}: no weights (model.safetensors)")
+    if not (folder / "README.md").is_file():
+        raise ValueError(f"{folder}: no card (README.md); leaner card writes that of a run, you that of another model")
+
+
+def check_card(folder: Path) -> ModelCard:
+    """The card of a folder. Raises ValueError where the Hub could not read its metadata, or it says nothing."""
+    path = folder / "README.md"
+    try:
+        card = ModelCard.load(path)
+    except Exception as error:  # of YAML, of types: as many as there are ways to write it wrong
+        raise ValueError(f"{path}: metadata that the Hub cannot read ({error})") from error
+    if card.data.library_name != "transformers":
+        raise ValueError(f"{path}: library_name is {card.data.library_name!r}, expected 'transformers'")
+    if not card.text.strip():
+        raise ValueError(f"{path}: no text below the metadata")
+    return card
+
+
+def check_sent_code(files: Contents) -> None:
+    """Raises ValueError unless what is sent runs this package's code alone, and all of it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for name, content in files.items():
+            if "/" not in name and name.endswith((".py", ".json")):
+                if isinstance(content, Path):
+                    content = content.read_bytes()
+                (folder / name).write_bytes(content)
+        try:
+            check_code(folder)
+        except ValueError as error:
+            raise ValueError(str(error).replace(f"{folder}/", "")) from error
+
+
+def check(folder: Path, repository: str) -> Contents:
+    """What the repository gets of a folder, once all of it holds together.
+
+    Raises:
+        ValueError: a part is missing; card, code, configuration, results and weights do not fit; a link leads
+            elsewhere. One line that names the file.
+    """
+    check_complete(folder)
+    check_links(folder)
+    check_card(folder)
+    files = contents(folder, repository)
+    check_sent_code(files)
+    with naming(folder / "config.json"):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        (architecture,) = config.architectures
+    check_weights(folder, architecture, config)
+    if (folder / "results.json").is_file():
+        check_there(folder)
+        with naming(folder / "results.json"):
+            results = results_in(folder / "results.json")
+            expected = getattr(results, "weights_sha256", None)
+        if expected is not None and sha256(folder / "model.safetensors") != expected:
+            raise ValueError(f"{folder / 'model.safetensors'}: weights_sha256 of its results.json differs")
+    return files
+
+
+def readable(size: int) -> str:
+    """Bytes for people."""
+    if size < 1000:
+        return f"{size} B"
+    if size < 1e6:
+        return f"{size / 1e3:.1f} kB"
+    return f"{size / 1e6:.1f} MB"
+
+
+def fate(name: str, files: Contents, remote: Remote) -> str:
+    """What happens to a file of the repository."""
+    if name not in files:
+        return "deleted"
+    if name not in remote.hashes:
+        return "new"
+    if same(files[name], remote.hashes[name]):
+        return "unchanged"
+    return "replaced"
+
+
+def print_plan(folder: Path, repository: str, files: Contents, remote: Remote) -> None:
+    """Prints every file with its size and what happens to it, what stays here, and what the card says."""
+    where = "a new repository"
+    if remote.sha is not None:
+        where = f"now at {remote.sha[:12]}"
+    print(f"{folder} → {repository} ({where})")
+    for name in sorted({*files, *deleted(files, remote)}):
+        size = ""
+        if name in files:
+            size = readable(size_of(files[name]))
+        print(f"  {name:<32} {size:>10}  {fate(name, files, remote)}")
+    kept = staying(folder)
+    if kept:
+        print(f"  stays here: {', '.join(kept)}")
+    card = check_card(folder).data
+    terms = "no licence stated"
+    if card.license is not None:
+        terms = card.license
+    print(f"  card: in order ({terms}; {card.pipeline_tag}); code, configuration and weights fit")
+
+
+def push(folder: Path, repository: str, dry_run: bool = False, private: bool | None = None) -> None:
+    """Makes a repository on the Hub hold what a folder holds, in one commit, and prints what it does.
+
+    The placeholder owner in the card becomes the repository's; the folder itself stays as it is.
+
+    Args:
+        dry_run: only says what would be done.
+        private: whether a repository that is made now is private; None leaves it to the account's settings.
+
+    Raises:
+        ValueError: as `check`, or the Hub does not take it; the repository is as it was.
+    """
+    quiet_libraries()
+    check_repository(repository)
+    files = check(folder, repository)
+    if not dry_run:
+        check_token()
+    remote = remote_of(repository)
+    print_plan(folder, repository, files, remote)
+    if dry_run:
+        print("  dry run: nothing was sent")
+        return
+    message = f"{folder.resolve().name}, by leaner push"
+    print(f"  {commit(files, repository, message, remote, private)}")
+
+
+def push_all(owner: str, dry_run: bool = False, private: bool | None = None, cards: Path = CARDS) -> None:
+    """`push` of every published folder to the owner's repository of its name, and a collection of them all.
+
+    Raises:
+        ValueError: as `push`; all folders are checked before the first is sent.
+    """
+    folders = sorted(path.parent for path in cards.glob("*/config.json"))
+    if not folders:
+        raise ValueError(f"{cards}: no published folder; expected a clone of the project here")
+    repositories = {f"{owner}/{folder.name}": folder for folder in folders}
+    for repository, folder in repositories.items():
+        check_repository(repository)
+        check(folder, repository)
+    for repository, folder in repositories.items():
+        push(folder, repository, dry_run, private)
+    if not dry_run:
+        print(collect(owner, list(repositories)))
+
+
+def collect(owner: str, repositories: list[str]) -> str:
+    """Puts repositories into the owner's collection, and says in one line where it is, or why there is none."""
+    api = HfApi()
+    try:
+        with hub_errors(f"{owner}'s collection"):
+            collection = api.create_collection(COLLECTION, namespace=owner, exists_ok=True)
+            for repository in repositories:
+                api.add_collection_item(collection.slug, repository, "model", exists_ok=True)
+    except (ValueError, KeyError) as error:  # KeyError: a Hub without collections that answers all the same
+        return f"no collection: {' '.join(str(error).split())}"
+    return f"collection: {collection.slug}, {len(repositories)} models"
+
+
+def push_or_all(folder: Path | None, repository: str | None, owner: str | None, dry_run: bool, private: bool) -> None:
+    """`leaner push FOLDER REPO`, or `leaner push --all OWNER`. Raises ValueError as they do."""
+    visibility = None
+    if private:
+        visibility = True
+    if owner is not None:
+        push_all(owner, dry_run, visibility)
+    else:
+        push(folder, repository, dry_run, visibility)
