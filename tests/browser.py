@@ -1,6 +1,7 @@
 """A headless Chromium, driven over a pipe by the DevTools protocol; nothing beside the standard library."""
 
 import base64
+import contextlib
 import fcntl
 import itertools
 import json
@@ -8,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,13 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PLAYWRIGHT = Path.home() / ".cache" / "ms-playwright"
 OPTIONS = "--headless --remote-debugging-pipe --no-first-run --no-sandbox --disable-gpu --disable-dev-shm-usage"
+# Becomes Chromium, which reads from 3 and writes to 4:
+HAND_OVER = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 PATIENCE = 120  # seconds until an answer or an event
 
 
@@ -44,13 +53,10 @@ class Page:
         theirs_in, ours_out = map(high, os.pipe())
         ours_in, theirs_out = map(high, os.pipe())
 
-        def hand_over() -> None:
-            os.dup2(theirs_in, 3)
-            os.dup2(theirs_out, 4)
-
         command = [program, *OPTIONS.split(), f"--user-data-dir={folder}", f"--window-size={width},{height}"]
+        handed = [sys.executable, "-c", HAND_OVER, str(theirs_in), str(theirs_out), *command]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(command, preexec_fn=hand_over, pass_fds=(3, 4), **quiet)
+        self.process = subprocess.Popen(handed, pass_fds=(theirs_in, theirs_out), **quiet)
         os.close(theirs_in)
         os.close(theirs_out)
         self.incoming = ours_in
@@ -109,26 +115,25 @@ class Page:
 
     def open(self, address: str) -> None:
         """Goes to an address and waits until the page has loaded."""
-        before = len(self.told("Page.loadEventFired"))
         self.call("Page.navigate", url=address)
-        until = time.monotonic() + PATIENCE
-        while len(self.told("Page.loadEventFired")) == before:
-            self.events.append(self.read(until))
+        page = json.dumps(address.partition("#")[0])
+        self.wait_for(f"location.href.startsWith({page}) && document.readyState === 'complete'")
 
     def ask(self, script: str) -> Any:
         """The value of an expression in the page. Raises RuntimeError where it throws."""
         result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in result:
-            raise RuntimeError(result["exceptionDetails"]["exception"].get("description"))
+            raise RuntimeError(str(result["exceptionDetails"]))
         return result["result"].get("value")
 
     def wait_for(self, script: str) -> Any:
-        """The value of an expression once it holds. Raises TimeoutError."""
+        """The value of an expression once it holds; between two pages it may throw. Raises TimeoutError."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            value = self.ask(script)
-            if value:
-                return value
+            with contextlib.suppress(RuntimeError):
+                value = self.ask(script)
+                if value:
+                    return value
             time.sleep(0.05)
         raise TimeoutError(script)
 

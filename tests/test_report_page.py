@@ -29,7 +29,7 @@ from training_data import write_shape
 ROOT = Path(__file__).parent.parent
 CHROMIUM = browser.find()
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed to open the page in")
-HOSTILE = """"'><img src=x onerror=hacked=1><script>hacked=1"""  # a name of a folder
+HOSTILE = """"'><img src=x onerror=hacked=1><script>hacked=1<br>"""  # a name of a folder
 CLOSING = "</script><script>hacked=1</script><!-- <script>"
 STEP, BRANCHES = 16 * 32, [10 * 512, 20 * 512, 40 * 512]
 
@@ -398,6 +398,7 @@ def test_a_view_can_be_linked(written, tmp_path):
         )
         page.choose("task", "masked-lm")
         assert page.ask(view) == {**first, "task": "masked-lm"}  # which cola is not of
+        assert page.ask("document.getElementById('grid').selectedIndex") == 0
         assert re.findall(r"\d+", page.ask(STATUS))[0] == str(page.ask(DRAWN))
         assert page.complaints() == []
 
