@@ -8,6 +8,7 @@ import pytest
 import yaml
 from modeling_leaner.training.experiments import kappa
 from modeling_leaner.training.experiments.grid import load_grid
+from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.kappa import KappaCell, Trial
 from modeling_leaner.training.experiments.rows import reported
 from modeling_leaner.training.publishing import kappa_figure, wording
@@ -123,11 +124,11 @@ def test_rows_are_read(tmp_path, monkeypatch):
             rows[run] = ResultRow.from_cells({**run._asdict(), **cells, "kappa_end": "inf" if seed == 1 else ""})
     failed = {**run._asdict(), "status": "failed"}
     rows[run] = ResultRow.from_cells(failed)
-    first, second = kappa.read_cells("mine", grid, rows)
+    first, second = kappa.read_cells("mine", GridResults(grid, rows))
     assert first.trials == [Trial(1, 8.0, None, -2.5), Trial(2, 8.0, None, -2.5)] and first.task == "causal-lm"
     assert (second.failed, len(second.trials), second.ended, second.fresh) == (1, 1, True, True)
     del rows[run]
-    assert not kappa.read_cells("mine", grid, rows)[0].ended
+    assert not kappa.read_cells("mine", GridResults(grid, rows))[0].ended
 
 
 def test_the_paragraph_says_what_is_known_and_what_is_not():

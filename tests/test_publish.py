@@ -21,6 +21,7 @@ from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments import baselines, evidence, latency, runs, statistics, summary
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
 from modeling_leaner.training.experiments.rows import Run, read_rows, result_row, write_rows
 from modeling_leaner.training.publishing import cards, figures, findings, index, publish, tables, verify, wording
@@ -98,6 +99,11 @@ def folder(workshop, tmp_path):
     return copy
 
 
+def gathered(path):
+    """The evidence of the grid in a file."""
+    return evidence.gather(load_results(load_grid(path)))
+
+
 def change(folder, **values):
     path = folder / "results.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}, indent=1, ensure_ascii=False) + "\n")
@@ -115,7 +121,7 @@ def test_a_published_folder_holds_what_is_pushed(workshop):
 
 
 def test_the_card_shows_the_grid(workshop):
-    found = evidence.gather(load_grid(Path("grid.yaml")))
+    found = gathered(Path("grid.yaml"))
     text = (workshop / "model_cards/leanbert-shallow/README.md").read_text()
     model_card = ModelCard(text)
     assert model_card.data.model_name == "leanbert-shallow" and model_card.data.license == "apache-2.0"
@@ -339,10 +345,10 @@ def test_the_cells_of_another_grid(workshop):
     """A pair's card may show a grid that says more; its numbers are checked too."""
     grid = dataclasses.replace(load_grid(Path("grid.yaml")), beside="model_cards/grids/tiny")
     with pytest.raises(ValueError, match="beside: goes in a circle: tiny → tiny"):
-        evidence.gather(grid)
+        evidence.gather(load_results(grid))
     shutil.copytree("model_cards/grids/tiny", "other", ignore=shutil.ignore_patterns("runs"))
     folder = workshop / "model_cards/leanbert-shallow"
-    found = evidence.gather(dataclasses.replace(grid, output_dir="other"))
+    found = evidence.gather(load_results(dataclasses.replace(grid, output_dir="other")))
     (said,) = cards.beside(found)
     assert said.summary == "the grid <code>tiny</code>" and said.about.startswith("Recipe `listops-short` with")
     assert said.table == tables.comparison(found.beside, "") and said.claims == wording.claims(found.beside)
@@ -371,7 +377,7 @@ def test_the_index_needs_no_grid_beside_another(workshop):
     try:
         assert index.render(Path("model_cards")).count("| `tiny`, accuracy (higher is better) |") == 1
         with pytest.raises(GridError, match="grids/later"):
-            evidence.gather(load_grid(path))
+            gathered(path)
     finally:
         path.write_text(before)
 
@@ -386,7 +392,7 @@ def test_what_was_fine_tuned_from_a_grid(workshop):
         (later / "grid.yaml").write_text(yaml.safe_dump({**grid, "shapes": grid["shapes"][:1]}))
         lines = (here / "results.csv").read_text().splitlines()
         (later / "results.csv").write_text("\n".join(line for line in lines if "shallow" not in line) + "\n")
-        found, folder = evidence.gather(load_grid(here / "grid.yaml")), workshop / "model_cards/leanbert-shallow"
+        found, folder = gathered(here / "grid.yaml"), workshop / "model_cards/leanbert-shallow"
         (each,) = found.fine_tuned
         (cell,) = each.cells
         assert each.grid == "tiny-later" and not each.published and cell.values == found.cells[0].values
@@ -398,14 +404,14 @@ def test_what_was_fine_tuned_from_a_grid(workshop):
         for learned in (True, False, None):
             each.learned = learned
             assert (", not learned |" in tables.fine_tuned(found)) == (learned is False)
-        each.learned = evidence.gather(load_grid(here / "grid.yaml")).fine_tuned[0].learned
+        each.learned = gathered(here / "grid.yaml").fine_tuned[0].learned
         verify.check_evidence(folder, found)
         cell.values["2"] += 0.25
         with pytest.raises(ValueError, match="evidence.fine_tuned.0.cells.0.values.2 is"):
             verify.check_evidence(folder, found)
     finally:
         shutil.rmtree(later)
-    assert tables.fine_tuned(evidence.gather(load_grid(here / "grid.yaml"))) is None
+    assert tables.fine_tuned(gathered(here / "grid.yaml")) is None
 
 
 def test_the_reference_beside(workshop):
@@ -421,20 +427,20 @@ def test_the_reference_beside(workshop):
         lines = (here / "results.csv").read_text().splitlines()
         kept = [line for line in lines if "shallow" not in line]
         (beside / "results.csv").write_text("\n".join(kept) + "\n")
-        found = evidence.gather(load_grid(here / "grid.yaml"))
+        found = gathered(here / "grid.yaml")
         assert found.reference.mean == found.cells[0].mean and found.reference.n == 2
         assert "transformers' own model of the baseline's shape, tuned and trained alike" in wording.notes_on(found)
-        assert "transformers' own" not in wording.notes_on(evidence.gather(load_grid(beside / "grid.yaml")))
+        assert "transformers' own" not in wording.notes_on(gathered(beside / "grid.yaml"))
         for key, value in (("overrides", {**grid["overrides"], "max_steps": 9}), ("recipe", "listops")):
             (beside / "grid.yaml").write_text(yaml.safe_dump({**grid, key: value}))
             with pytest.raises(ValueError, match=f"tiny-transformers/grid.yaml: {key}: expected .* got"):
-                evidence.gather(load_grid(here / "grid.yaml"))
+                gathered(here / "grid.yaml")
     finally:
         shutil.rmtree(beside)
 
 
 def test_words_of_one_seed_without_tuning_and_margin(workshop):
-    found = evidence.gather(load_grid(Path("grid.yaml")))
+    found = gathered(Path("grid.yaml"))
     for cell in found.cells:
         cell.n, cell.difference, cell.verdict = 1, 0.01, "undecided"
         cell.sd = cell.interval = cell.p = cell.p_non_inferiority = None
@@ -644,7 +650,7 @@ def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
     before = path.read_bytes()
     try:
         path.write_text(json.dumps([{"name": "a bag", "value": 0.99}]))
-        found = evidence.gather(load_grid(Path("grid.yaml")))
+        found = gathered(Path("grid.yaml"))
         assert wording.best_of(found) == ("a bag", 0.99)
         assert [cell.learned for cell in found.cells] == [False, False]
         assert "is worse than the best simple guess that reads the input (a bag, 0.990)" in wording.notes_on(found)

@@ -10,8 +10,7 @@ from pathlib import Path
 from modeling_leaner.support.files import write_bytes
 
 from ..experiments.evidence import gather
-from ..experiments.grid import load_grid
-from ..experiments.rows import read_rows
+from ..experiments.grid_results import load_folder
 from ..experiments.runs import settings
 from ..records import Evidence, PublishedResults, checked
 from ..tasks.registry import TASKS
@@ -60,9 +59,9 @@ def read_grids(cards: Path) -> Grids:
     """Each grid that has rows, with its evidence. Raises ValueError or GridError where its files do not fit."""
     grids = {}
     for path in sorted(cards.glob("grids/*/results.csv")):
-        grid = load_grid(path.parent / "grid.yaml")
-        evidence = gather(replace(grid, beside=None))  # which has lines of its own
-        grids[path.parent.name] = Known(grid, read_rows(path), evidence)
+        results = load_folder(path.parent)
+        results.grid = replace(results.grid, beside=None)  # which has lines of its own
+        grids[path.parent.name] = Known(results, gather(results))
     return grids
 
 
@@ -139,7 +138,7 @@ def by_task(grids: Grids) -> dict[str, Grids]:
     tasks: dict[str, Grids] = {task: {} for task in TASKS}
     for name, known in grids.items():
         if not name.endswith(REFERENCE):
-            task = settings(known.grid, known.grid.baseline).task
+            task = settings(known.results.grid, known.results.grid.baseline).task
             tasks[task][name] = known
     return tasks
 
