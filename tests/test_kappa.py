@@ -11,7 +11,8 @@ from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.kappa import KappaCell, Trial
 from modeling_leaner.training.experiments.rows import reported
-from modeling_leaner.training.publishing import kappa_figure, wording
+from modeling_leaner.training.publishing import kappa_figure
+from modeling_leaner.training.publishing.wording import index_page
 from modeling_leaner.training.records import ResultRow
 from scipy import stats
 
@@ -134,7 +135,7 @@ def test_rows_are_read(tmp_path, monkeypatch):
 def test_the_paragraph_says_what_is_known_and_what_is_not():
     cells = [cell(trials([1, 2, 3], [3, 2, 1]), failed=1), cell([Trial(1, 4.0, None, 0.2)], "two", task="masked-lm")]
     cells.append(cell([], "later", ended=False))
-    text = wording.kappa_paragraph(kappa.conclude(cells), kappa.by_task(cells))
+    text = index_page.kappa_paragraph(kappa.conclude(cells), kappa.by_task(cells))
     assert "κ at the start -1.00 (3 runs of 1 cell, too few for an interval)" in text
     assert "by task: causal-lm -1.00 (3 runs of 1 cell" in text and "2 tasks pooled" in text
     assert "of 4 runs: 0 at the start, 1 at the end; 1 runs failed" in text

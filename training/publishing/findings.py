@@ -9,17 +9,9 @@ from ..experiments.grid_results import GridResults
 from ..experiments.kappa import KappaCell, by_task, conclude, read_cells
 from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
 from ..records import Cell, Evidence, PairedStatistics, ResultRow
-from .wording import (
-    best_of,
-    excludes_zero,
-    gain,
-    has_strays,
-    kappa_paragraph,
-    label,
-    median_score,
-    row_errors_of,
-    stray_seeds,
-)
+from .wording.amounts import excludes_zero, gain, label
+from .wording.index_page import kappa_paragraph
+from .wording.scoring import best_of, has_strays, median_score, row_errors_of, stray_seeds
 
 
 FIRST_SEEDS = (1, 2, 3)  # of the grids with seven: the others were added after these had been seen

@@ -14,12 +14,13 @@ from ..experiments.grid_results import load_folder
 from ..experiments.runs import settings
 from ..records import Evidence, PublishedResults, checked
 from ..tasks.registry import TASKS
-from . import tables, wording
+from . import tables
 from .figures import THEMES, Comparison, comparisons, forest
 from .findings import Grids, Known, findings, kappa_and_quality, kappa_cells
 from .kappa_figure import kappa_figure
 from .rendering import fill
 from .tables import markdown
+from .wording import amounts, index_page, scoring
 
 
 REFERENCE = "-transformers"  # grids of transformers' own models, which stand beside their baseline
@@ -70,7 +71,7 @@ def held_out_score(results: PublishedResults) -> str:
     metric = results.metric
     value = results.metrics[f"eval_{metric}"]
     uncertainty = ""
-    error = wording.score_error(metric, value, results)
+    error = scoring.score_error(metric, value, results)
     if error is not None:
         uncertainty = f" ± {error:.3f}"
     return f"{metric} {value:.3f}{uncertainty}"
@@ -78,7 +79,7 @@ def held_out_score(results: PublishedResults) -> str:
 
 def best_guess(evidence: Evidence) -> str:
     """Value and name of a grid's best simple guess, a dash without any."""
-    best = wording.best_of(evidence)
+    best = scoring.best_of(evidence)
     if best is None:
         return "–"
     name, value = best
@@ -107,10 +108,10 @@ def published_table(folders: list[PublishedResults]) -> str:
             f"{results.parameters:,}",
             held_out_score(results),
             best_guess(evidence),
-            wording.short_data(results),
+            index_page.short_data(results),
         )
         lines.append(line)
-    way = " or ".join(dict.fromkeys(wording.direction(results.evidence) for results in folders))
+    way = " or ".join(dict.fromkeys(amounts.direction(results.evidence) for results in folders))
     header = ("folder", "layers × heads × size", "parameters", f"held-out score, {way}", "best simple guess", "data")
     return markdown(header, lines)
 
@@ -126,10 +127,10 @@ def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> Ta
     return TaskSection(
         title=TASKS[task].title,
         published=published_table(own),
-        note=wording.not_learned(evidence),
-        summary=f"All numbers: {wording.plural(len(grids), 'grid')}, {count} shapes",
+        note=index_page.not_learned(evidence),
+        summary=f"All numbers: {amounts.plural(len(grids), 'grid')}, {count} shapes",
         cells=cells,
-        about="\n".join(f"- {wording.grid_about(name, known.evidence)}" for name, known in grids.items()),
+        about="\n".join(f"- {index_page.grid_about(name, known.evidence)}" for name, known in grids.items()),
     )
 
 
@@ -155,10 +156,10 @@ def render(cards: Path) -> str:
     sections = [task_section(task, folders, task_grids) for task, task_grids in by_task(grids).items()]
     figure_text = None
     if forest_lines(grids):
-        figure_text = wording.FOREST_TEXT
+        figure_text = index_page.FOREST_TEXT
     kappa_text = None
     if kappa_and_quality(grids) is not None:
-        kappa_text = wording.KAPPA_TEXT
+        kappa_text = index_page.KAPPA_TEXT
     paragraphs = ["Nothing yet."]
     if grids:
         paragraphs = findings(grids)
@@ -167,7 +168,7 @@ def render(cards: Path) -> str:
         kappa_text=kappa_text,
         findings=paragraphs,
         tasks=[section for section in sections if section.published or section.cells],
-        glossary=wording.INDEX_GLOSSARY,
+        glossary=index_page.INDEX_GLOSSARY,
     )
     return fill("index.md", context).rstrip() + "\n"
 
