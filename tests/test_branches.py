@@ -12,6 +12,7 @@ from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import branches, runs, summary, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_rows, reported, result_row
 from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
@@ -260,11 +261,11 @@ def test_a_trunk_that_fails_has_the_branches_that_came_before(bench):
     with pytest.raises(SystemExit):
         bench(wanted={"fail": [trunk], "until": {trunk: 8}})
     assert calls() == [trunk, name("report", 1, FIRST), *all_names(2)]
-    grid, found = load_grid(Path("grid.yaml")), read_rows(Path("out/results.csv"))
-    cells = [summary.cells_of(grid, found, {"gpt.json": 3e-3}, tokens) for tokens in (FIRST, SECOND)]
+    found = load_results(load_grid(Path("grid.yaml")))
+    cells = [summary.cells_of(found, tokens) for tokens in (FIRST, SECOND)]
     assert [list(cell.finished["gpt.json"]) for cell in cells] == [[1, 2], [2]]
     assert [cell.failed["gpt.json"] for cell in cells] == [[], [1]]
-    assert summary.summarise(grid, found)["shapes"][0]["notes"] == ["failed seeds: 1"]
+    assert summary.summarise(found).shapes[0].notes == ["failed seeds: 1"]
     assert bench() == [trunk, name("report", 1, SECOND)]
 
 

@@ -21,7 +21,8 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import baselines, row_errors
-from modeling_leaner.training.publishing import figures, findings, folders, index, metadata, rendering, wording
+from modeling_leaner.training.publishing import figures, findings, folders, index, metadata, rendering
+from modeling_leaner.training.publishing.wording import scoring
 from modeling_leaner.training.running import reevaluate
 from modeling_leaner.training.tasks.causal_lm import CausalLM
 from modeling_leaner.training.tasks.masked_lm import MaskedLM
@@ -257,17 +258,17 @@ def test_a_run_that_fails_is_told_from_a_bad_one():
     evidence = known.model_copy(update={"higher_is_better": True, "cells": [base], "guesses": None})
     lower = evidence.model_copy(update={"higher_is_better": False})
     cell = base.model_copy(update={"values": {str(seed): 0.5 + 0.01 * seed for seed in range(7)}})
-    assert wording.stray_seeds(cell, evidence) == []
+    assert scoring.stray_seeds(cell, evidence) == []
     cell.values["3"] = 0.1
-    assert wording.stray_seeds(cell, evidence) == ["3"]
-    assert wording.stray_seeds(cell, lower) == []
+    assert scoring.stray_seeds(cell, evidence) == ["3"]
+    assert scoring.stray_seeds(cell, lower) == []
     base.chance = 0.05
-    assert wording.stray_seeds(cell, evidence) == []  # far below the others, and better than the guess
+    assert scoring.stray_seeds(cell, evidence) == []  # far below the others, and better than the guess
     base.chance = None
-    assert wording.stray_seeds(cell, evidence) == ["3"]  # no guess is known
+    assert scoring.stray_seeds(cell, evidence) == ["3"]  # no guess is known
     base.chance = 0.2
     del cell.values["0"], cell.values["1"], cell.values["2"]
-    assert wording.stray_seeds(cell, evidence) == []  # of four nothing can be said
+    assert scoring.stray_seeds(cell, evidence) == []  # of four nothing can be said
 
 
 @dataclass

@@ -16,7 +16,8 @@ from modeling_leaner.training.experiments.continuations import (
     prompts_of,
     words_of,
 )
-from modeling_leaner.training.publishing import publish, wording
+from modeling_leaner.training.publishing import publish
+from modeling_leaner.training.publishing.wording import samples
 from modeling_leaner.training.records import Continuations
 from spellchecker import SpellChecker
 from training_data import LOCAL_DATA, documents, write_shape
@@ -89,6 +90,6 @@ def test_a_published_language_model_says_what_it_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(continuations, "continued", lambda folder, prompts: [rows[7]["text"]] * len(prompts))
     said = publish.writing(Path("run"), [])
     assert said["longest_copy"].split() == words_of(rows[7]["text"]) and said["longest_copy_words"] == 60
-    text = wording.continuations(SimpleNamespace(continuations=Continuations(**said)))
+    text = samples.continuations(SimpleNamespace(continuations=Continuations(**said)))
     assert f"**{said['texts'][0]['prompt']}**{rows[7]['text']}" in text and "60 words." in text
-    assert wording.continuations(SimpleNamespace(continuations=None)) is None
+    assert samples.continuations(SimpleNamespace(continuations=None)) is None

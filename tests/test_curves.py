@@ -11,6 +11,7 @@ import yaml
 from command import leaner
 from modeling_leaner.training.experiments import curves, step_time, summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.rows import reported, write_rows
 from modeling_leaner.training.records import ResultRow
 from scipy import stats
@@ -84,42 +85,42 @@ def made_up(grid, shapes=("deep.json", "lean.json")):
 
 def measured(seconds=SECONDS, tokens=STEP):
     shapes = {shape: {"seconds": each, "tokens": tokens} for shape, each in seconds.items()}
-    Path(curves.STEP_SECONDS).write_text(json.dumps({"shapes": shapes}))
+    Path(step_time.STEP_SECONDS).write_text(json.dumps({"shapes": shapes}))
 
 
 def test_a_pair_at_equal_costs(grid):
     """The lean shape's branch beside the deep one at the same tokens, at 0.6 of them by FLOPs, at half by seconds."""
     measured()
     rows = made_up(grid)
-    found = summary.summarise(grid, rows)["readings"]
-    assert [(each["equal"], each["branch"]) for each in found] == [
+    found = summary.summarise(GridResults(grid, rows)).readings
+    assert [(each.equal, each.branch) for each in found] == [
         (way, branch) for way in ("tokens", "FLOPs", "seconds") for branch in BUDGETS
     ]
     for each in found:
-        share = {"tokens": 1.0, "FLOPs": 0.6, "seconds": 0.5}[each["equal"]]
-        tokens = each["branch"] * share
+        share = {"tokens": 1.0, "FLOPs": 0.6, "seconds": 0.5}[each.equal]
+        tokens = each.branch * share
         if tokens < BUDGETS[0]:
-            assert (each["pairs"], each["difference"], each["interval"]) == (0, None, None)
+            assert (each.pairs, each.difference, each.interval) == (0, None, None)
             continue
-        own = [loss("lean.json", each["branch"], seed) for seed in (1, 2, 3)]
+        own = [loss("lean.json", each.branch, seed) for seed in (1, 2, 3)]
         others = [loss("deep.json", tokens, seed) for seed in (1, 2, 3)]
-        assert each["pairs"] == 3 and each["interpolation_error"] == pytest.approx(0, abs=1e-9)
-        assert each["difference"] == pytest.approx(np.mean(np.subtract(own, others)))
+        assert each.pairs == 3 and each.interpolation_error == pytest.approx(0, abs=1e-9)
+        assert each.difference == pytest.approx(np.mean(np.subtract(own, others)))
         expected = stats.ttest_rel(own, others)
-        assert each["interval"] == pytest.approx([*expected.confidence_interval()])
+        assert each.interval == pytest.approx([*expected.confidence_interval()])
 
 
 def test_what_is_missing_is_not_read(grid, capsys):
     """No times, no seconds; a seed without the other shape is left out; nothing at all is no error."""
     rows = {run: row for run, row in made_up(grid).items() if (run.shape, run.seed) != ("deep.json", 2)}
-    found = summary.summarise(grid, rows)
-    pairs = {(each["equal"], each["branch"]): each["pairs"] for each in found["readings"]}
+    found = summary.summarise(GridResults(grid, rows))
+    pairs = {(each.equal, each.branch): each.pairs for each in found.readings}
     assert pairs["tokens", BUDGETS[0]] == 2 and pairs["seconds", BUDGETS[-1]] == 0
     summary_tables.show(found)
     said = capsys.readouterr().out
     assert "lean.json − deep.json" in said and "equal FLOPs" in said and "equal seconds" in said and "–" in said
     assert all(len(line) <= 160 for line in said.splitlines()[:-1])
-    assert {each["pairs"] for each in summary.summarise(grid, {})["readings"]} == {0}
+    assert {each.pairs for each in summary.summarise(GridResults(grid, {})).readings} == {0}
 
 
 @pytest.mark.parametrize(
@@ -133,16 +134,16 @@ def test_what_is_missing_is_not_read(grid, capsys):
 def test_times_of_another_form_or_another_step(grid, text, message):
     measured(tokens=256)
     if text is not None:
-        Path(curves.STEP_SECONDS).write_text(text)
+        Path(step_time.STEP_SECONDS).write_text(text)
     with pytest.raises(GridError, match=message):
-        summary.summarise(grid, made_up(grid))
+        summary.summarise(GridResults(grid, made_up(grid)))
 
 
 def test_step_times_are_measured(grid, capsys):
     """Of the grid's own step; more layers take longer; what is written is what is read."""
     leaner("step-time", "my.yaml", "--rounds", 3)
-    held = json.loads(Path(curves.STEP_SECONDS).read_text())
-    found = curves.step_seconds(grid)
+    held = json.loads(Path(step_time.STEP_SECONDS).read_text())
+    found = step_time.step_seconds(grid)
     assert found == {shape: each["seconds"] for shape, each in held["shapes"].items()} and set(found) == set(SECONDS)
     assert all(low <= each["seconds"] <= high for each in held["shapes"].values() for low, high in [each["quartiles"]])
     assert held["rounds"] == 3 and held["environment"]["torch"] and "deep.json: " in capsys.readouterr().err

@@ -10,6 +10,7 @@ from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.rows import Rows, Run
 from modeling_leaner.training.experiments.soundness import check_tuning
 from modeling_leaner.training.experiments.tuning import tune
@@ -40,6 +41,10 @@ def grid_of(folder: Path, **changes):
     text = yaml.safe_dump({key: value for key, value in values.items() if value is not None})
     (folder / "my.yaml").write_text(text)
     return load_grid(folder / "my.yaml")
+
+
+def summarised(grid, rows):
+    return summary.summarise(GridResults(grid, rows))
 
 
 def row(run: Run, value: float | None, **cells):
@@ -75,11 +80,11 @@ def test_the_best_rate_is_that_of_the_mean_over_the_tuning_seeds(tmp_path, capsy
     assert choices[BASE] == (1e-3, pytest.approx(0.04), pytest.approx(0.30)) and choices[BASE].tie
     assert choices[SHALLOW] == (1e-3, pytest.approx(0.105), pytest.approx(0.02)) and not choices[SHALLOW].tie
     assert choices[LEAN] == (1e-3, pytest.approx(0.005), pytest.approx(0.02)) and choices[LEAN].tie
-    cells = {cell["shape"]: cell for cell in summary.summarise(grid, rows)["shapes"]}
-    assert (cells[LEAN]["tuning_lead"], cells[LEAN]["tuning_spread"]) == pytest.approx((0.005, 0.02))
+    cells = {cell.shape: cell for cell in summarised(grid, rows).shapes}
+    assert (cells[LEAN].tuning_lead, cells[LEAN].tuning_spread) == pytest.approx((0.005, 0.02))
     tie = "tie: the best learning rate leads by no more than the tuning seeds differ"
-    assert tie in cells[LEAN]["notes"] and tie not in cells[SHALLOW]["notes"]
-    summary_tables.show(summary.summarise(grid, rows))
+    assert tie in cells[LEAN].notes and tie not in cells[SHALLOW].notes
+    summary_tables.show(summarised(grid, rows))
     said = capsys.readouterr().out
     assert f"{LEAN}: learning rate 0.001 leads by 0.0050, the tuning seeds differ by 0.0200\n{LEAN}: " in said
 
@@ -172,34 +177,32 @@ def test_contrasts_by_scipy(tmp_path, capsys):
     pairs = [[LEAN, SHALLOW], [LEAN, BASE], [SHALLOW, BASE]]
     grid = grid_of(tmp_path, contrasts=pairs, tuning=None, learning_rates=[1e-3])
     values = {BASE: [0.40, 0.42, 0.43, 0.39], SHALLOW: [0.41, 0.44, 0.43, None], LEAN: [0.45, 0.46, 0.48, 0.47]}
-    found = summary.summarise(grid, reported(values))
-    first, second, third = found["contrasts"]
-    assert [[each["shape"], each["minus"]] for each in found["contrasts"]] == pairs
+    found = summarised(grid, reported(values))
+    first, second, third = found.contrasts
+    assert [[each.shape, each.minus] for each in found.contrasts] == pairs
     expected = stats.ttest_rel(values[LEAN][:3], values[SHALLOW][:3])
-    assert (first["pairs"], second["pairs"], third["pairs"]) == (3, 4, 3)
-    assert first["p"] == pytest.approx(expected.pvalue)
-    assert first["interval"] == pytest.approx([*expected.confidence_interval()])
-    assert first["difference"] == pytest.approx(sum(values[LEAN][:3]) / 3 - sum(values[SHALLOW][:3]) / 3)
+    assert (first.pairs, second.pairs, third.pairs) == (3, 4, 3)
+    assert first.p == pytest.approx(expected.pvalue)
+    assert first.interval == pytest.approx([*expected.confidence_interval()])
+    assert first.difference == pytest.approx(sum(values[LEAN][:3]) / 3 - sum(values[SHALLOW][:3]) / 3)
     raw = [stats.ttest_rel(values[a][:n], values[b][:n]).pvalue for (a, b), n in zip(pairs, (3, 4, 3))]
     low, middle, high = sorted(raw)
     steps = [3 * low, max(3 * low, 2 * middle), max(3 * low, 2 * middle, high)]
-    assert [each["p_corrected"] for each in found["contrasts"]] == pytest.approx(
-        [steps[sorted(raw).index(p)] for p in raw]
-    )
+    assert [each.p_corrected for each in found.contrasts] == pytest.approx([steps[sorted(raw).index(p)] for p in raw])
     means = [sum(values[shape][:3]) / 3 for shape in (LEAN, SHALLOW)]
-    assert first["row_error"] == pytest.approx(sum(mean * (1 - mean) / 400 for mean in means) ** 0.5)
+    assert first.row_error == pytest.approx(sum(mean * (1 - mean) / 400 for mean in means) ** 0.5)
     summary_tables.show(found)
     said = capsys.readouterr().out
     assert f"{LEAN} − {SHALLOW}: +0.0367, 95 % interval" in said and "corrected" in said
-    assert f"choice of rows at most {first['row_error']:.4f}" in said
-    assert json.loads(said.splitlines()[-1])["contrasts"] == found["contrasts"]
+    assert f"choice of rows at most {first.row_error:.4f}" in said
+    assert json.loads(said.splitlines()[-1])["contrasts"] == [each.document() for each in found.contrasts]
 
 
 def test_contrasts_of_few_runs(tmp_path):
     grid = grid_of(tmp_path, contrasts=[[LEAN, BASE], [SHALLOW, BASE]], tuning=None, learning_rates=[1e-3])
-    found = summary.summarise(grid, reported({BASE: [0.4, 0.5], LEAN: [0.3]}))["contrasts"]
-    assert [(each["pairs"], each["p"], each["p_corrected"]) for each in found] == [(1, None, None), (0, None, None)]
-    assert found[1]["difference"] is found[1]["row_error"] is None
+    found = summarised(grid, reported({BASE: [0.4, 0.5], LEAN: [0.3]})).contrasts
+    assert [(each.pairs, each.p, each.p_corrected) for each in found] == [(1, None, None), (0, None, None)]
+    assert found[1].difference is found[1].row_error is None
     assert all("–" in summary_tables.contrast_line(each) for each in found)
 
 
@@ -209,22 +212,22 @@ def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
     rows = reported({BASE: [0.40, 0.10, 0.376, 0.377], SHALLOW: [0.4, None, 0.5, 0.6], LEAN: [0.45] * 4})
 
     def cells():
-        return {cell["shape"]: cell for cell in summary.summarise(grid, rows)["shapes"]}
+        return {cell.shape: cell for cell in summarised(grid, rows).shapes}
 
-    assert [cells()[shape]["failure_rate"] for shape in (BASE, SHALLOW, LEAN)] == [0.25, 0.25, 0.0]
+    assert [cells()[shape].failure_rate for shape in (BASE, SHALLOW, LEAN)] == [0.25, 0.25, 0.0]
     (tmp_path / "guesses.json").write_text('[{"name": "a", "value": 0.2}, {"name": "bag of tokens", "value": 0.377}]')
-    assert [cells()[shape]["failure_rate"] for shape in (BASE, SHALLOW, LEAN)] == [0.5, 0.25, 0.0]
-    assert cells()[BASE]["median"] == pytest.approx(0.3765) and cells()[BASE]["mean"] == pytest.approx(0.31325)
+    assert [cells()[shape].failure_rate for shape in (BASE, SHALLOW, LEAN)] == [0.5, 0.25, 0.0]
+    assert cells()[BASE].median == pytest.approx(0.3765) and cells()[BASE].mean == pytest.approx(0.31325)
     for each in rows.values():
         each.chance = None
-    assert cells()[BASE]["failure_rate"] is None
-    assert summary.failure_rate(grid, [], 0) is None
+    assert cells()[BASE].failure_rate is None
+    assert summary.failure_rate([0.2], [], 0) is None
     (tmp_path / "guesses.json").write_text("{}")
     with pytest.raises(ValueError, match="guesses.json: expected a list of name and value"):
-        summary.failure_rate(grid, [row(Run("report", BASE, 1, 1e-3), 0.4)], 0)
+        summarised(grid, rows)
     lower = [ResultRow.from_cells({"value": value, "chance": 6.5, "higher_is_better": 0}) for value in (6.4, 6.6)]
     (tmp_path / "guesses.json").unlink()
-    assert summary.failure_rate(grid, lower, 0) == 0.5
+    assert summary.failure_rate([], lower, 0) == 0.5
 
 
 # κ

@@ -8,9 +8,11 @@ import pytest
 import yaml
 from modeling_leaner.training.experiments import kappa
 from modeling_leaner.training.experiments.grid import load_grid
+from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.kappa import KappaCell, Trial
 from modeling_leaner.training.experiments.rows import reported
-from modeling_leaner.training.publishing import kappa_figure, wording
+from modeling_leaner.training.publishing import kappa_figure
+from modeling_leaner.training.publishing.wording import index_page
 from modeling_leaner.training.records import ResultRow
 from scipy import stats
 
@@ -123,17 +125,17 @@ def test_rows_are_read(tmp_path, monkeypatch):
             rows[run] = ResultRow.from_cells({**run._asdict(), **cells, "kappa_end": "inf" if seed == 1 else ""})
     failed = {**run._asdict(), "status": "failed"}
     rows[run] = ResultRow.from_cells(failed)
-    first, second = kappa.read_cells("mine", grid, rows)
+    first, second = kappa.read_cells("mine", GridResults(grid, rows))
     assert first.trials == [Trial(1, 8.0, None, -2.5), Trial(2, 8.0, None, -2.5)] and first.task == "causal-lm"
     assert (second.failed, len(second.trials), second.ended, second.fresh) == (1, 1, True, True)
     del rows[run]
-    assert not kappa.read_cells("mine", grid, rows)[0].ended
+    assert not kappa.read_cells("mine", GridResults(grid, rows))[0].ended
 
 
 def test_the_paragraph_says_what_is_known_and_what_is_not():
     cells = [cell(trials([1, 2, 3], [3, 2, 1]), failed=1), cell([Trial(1, 4.0, None, 0.2)], "two", task="masked-lm")]
     cells.append(cell([], "later", ended=False))
-    text = wording.kappa_paragraph(kappa.conclude(cells), kappa.by_task(cells))
+    text = index_page.kappa_paragraph(kappa.conclude(cells), kappa.by_task(cells))
     assert "κ at the start -1.00 (3 runs of 1 cell, too few for an interval)" in text
     assert "by task: causal-lm -1.00 (3 runs of 1 cell" in text and "2 tasks pooled" in text
     assert "of 4 runs: 0 at the start, 1 at the end; 1 runs failed" in text

@@ -13,6 +13,7 @@ import yaml
 from command import leaner
 from modeling_leaner.training.experiments import law as fitting
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.experiments.rows import reported, write_rows
 from modeling_leaner.training.records import ResultRow
 from training_data import write_shape
@@ -324,14 +325,14 @@ def test_rows_are_read(grid):
     """Each finished branch with its tokens; accuracy as 1 − accuracy; failed ones are counted."""
     data = made_up(by_tokens)
     fill(grid, data)
-    read = fitting.read_data(grid)
+    read = fitting.read_data(load_results(grid))
     assert len(read.points) == len(data.points) - 1 and read.failed == 1 and read.quality == "loss"
     expected = {(f"{each.shape}.json", each.seed, each.tokens): each.quality for each in data.points}
     assert all(expected[point.shape, point.seed, point.tokens] == point.quality for point in read.points)
     grid.path("results.csv").unlink()
     grid.path("").rmdir()
     fill(grid, data, up=True)
-    read = fitting.read_data(grid)
+    read = fitting.read_data(load_results(grid))
     assert read.quality == "1 − accuracy"
     assert read.points[0].quality == pytest.approx(data.points[0].quality)
 

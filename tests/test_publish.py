@@ -21,10 +21,12 @@ from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments import baselines, evidence, latency, runs, statistics, summary
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
 from modeling_leaner.training.experiments.rows import Run, read_rows, result_row, write_rows
-from modeling_leaner.training.publishing import cards, figures, findings, index, publish, tables, verify, wording
+from modeling_leaner.training.publishing import cards, figures, findings, index, publish, tables, verify
 from modeling_leaner.training.publishing.folders import results_in
+from modeling_leaner.training.publishing.wording import amounts, comparison, limits, provenance, scoring
 from modeling_leaner.training.records import (
     Cell,
     Environment,
@@ -98,6 +100,11 @@ def folder(workshop, tmp_path):
     return copy
 
 
+def gathered(path):
+    """The evidence of the grid in a file."""
+    return evidence.gather(load_results(load_grid(path)))
+
+
 def change(folder, **values):
     path = folder / "results.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}, indent=1, ensure_ascii=False) + "\n")
@@ -115,7 +122,7 @@ def test_a_published_folder_holds_what_is_pushed(workshop):
 
 
 def test_the_card_shows_the_grid(workshop):
-    found = evidence.gather(load_grid(Path("grid.yaml")))
+    found = gathered(Path("grid.yaml"))
     text = (workshop / "model_cards/leanbert-shallow/README.md").read_text()
     model_card = ModelCard(text)
     assert model_card.data.model_name == "leanbert-shallow" and model_card.data.license == "apache-2.0"
@@ -132,7 +139,7 @@ def test_the_card_shows_the_grid(workshop):
     guesses = ("majority class", "length only", "first token only", "bag of tokens")
     results = json.loads((workshop / "model_cards/leanbert-shallow/results.json").read_text())
     ended, held_out = results["train"]["loss"], results["metrics"]["eval_loss"]
-    ended = wording.number(ended, ".4f")  # a run this short may not have logged any
+    ended = amounts.number(ended, ".4f")  # a run this short may not have logged any
     losses = f"384 texts, 6 epochs (6 steps). Loss at the end: {ended} over the last training steps, "
     flops = load_config("shallow/bert.json").count_flops(128, "ForSequenceClassification").forward
     assert f"| FLOPs of a forward pass, 128 tokens | {found.cells[0].flops_forward / 1e6:,.1f}M |" in text
@@ -339,13 +346,13 @@ def test_the_cells_of_another_grid(workshop):
     """A pair's card may show a grid that says more; its numbers are checked too."""
     grid = dataclasses.replace(load_grid(Path("grid.yaml")), beside="model_cards/grids/tiny")
     with pytest.raises(ValueError, match="beside: goes in a circle: tiny → tiny"):
-        evidence.gather(grid)
+        evidence.gather(load_results(grid))
     shutil.copytree("model_cards/grids/tiny", "other", ignore=shutil.ignore_patterns("runs"))
     folder = workshop / "model_cards/leanbert-shallow"
-    found = evidence.gather(dataclasses.replace(grid, output_dir="other"))
+    found = evidence.gather(load_results(dataclasses.replace(grid, output_dir="other")))
     (said,) = cards.beside(found)
     assert said.summary == "the grid <code>tiny</code>" and said.about.startswith("Recipe `listops-short` with")
-    assert said.table == tables.comparison(found.beside, "") and said.claims == wording.claims(found.beside)
+    assert said.table == tables.comparison(found.beside, "") and said.claims == comparison.claims(found.beside)
     assert "compared within one table alone" in said.about and "Another recipe" not in said.about
     (other,) = cards.beside(found.model_copy(update={"recipe": "listops"}))
     assert "Another recipe: compare its numbers with each other" in other.about
@@ -371,7 +378,7 @@ def test_the_index_needs_no_grid_beside_another(workshop):
     try:
         assert index.render(Path("model_cards")).count("| `tiny`, accuracy (higher is better) |") == 1
         with pytest.raises(GridError, match="grids/later"):
-            evidence.gather(load_grid(path))
+            gathered(path)
     finally:
         path.write_text(before)
 
@@ -386,11 +393,11 @@ def test_what_was_fine_tuned_from_a_grid(workshop):
         (later / "grid.yaml").write_text(yaml.safe_dump({**grid, "shapes": grid["shapes"][:1]}))
         lines = (here / "results.csv").read_text().splitlines()
         (later / "results.csv").write_text("\n".join(line for line in lines if "shallow" not in line) + "\n")
-        found, folder = evidence.gather(load_grid(here / "grid.yaml")), workshop / "model_cards/leanbert-shallow"
+        found, folder = gathered(here / "grid.yaml"), workshop / "model_cards/leanbert-shallow"
         (each,) = found.fine_tuned
         (cell,) = each.cells
         assert each.grid == "tiny-later" and not each.published and cell.values == found.cells[0].values
-        score = wording.score(found.cells[0], ".4f")
+        score = amounts.score(found.cells[0], ".4f")
         assert each.guess == cell.chance  # no guesses.json there
         guess = f"{cell.chance:.4f}" + (", not learned" if each.learned is False else "")
         line = f"| `tiny-later`, accuracy (higher is better) | its own | {score} | not run | {guess} |"
@@ -398,14 +405,14 @@ def test_what_was_fine_tuned_from_a_grid(workshop):
         for learned in (True, False, None):
             each.learned = learned
             assert (", not learned |" in tables.fine_tuned(found)) == (learned is False)
-        each.learned = evidence.gather(load_grid(here / "grid.yaml")).fine_tuned[0].learned
+        each.learned = gathered(here / "grid.yaml").fine_tuned[0].learned
         verify.check_evidence(folder, found)
         cell.values["2"] += 0.25
         with pytest.raises(ValueError, match="evidence.fine_tuned.0.cells.0.values.2 is"):
             verify.check_evidence(folder, found)
     finally:
         shutil.rmtree(later)
-    assert tables.fine_tuned(evidence.gather(load_grid(here / "grid.yaml"))) is None
+    assert tables.fine_tuned(gathered(here / "grid.yaml")) is None
 
 
 def test_the_reference_beside(workshop):
@@ -421,78 +428,78 @@ def test_the_reference_beside(workshop):
         lines = (here / "results.csv").read_text().splitlines()
         kept = [line for line in lines if "shallow" not in line]
         (beside / "results.csv").write_text("\n".join(kept) + "\n")
-        found = evidence.gather(load_grid(here / "grid.yaml"))
+        found = gathered(here / "grid.yaml")
         assert found.reference.mean == found.cells[0].mean and found.reference.n == 2
-        assert "transformers' own model of the baseline's shape, tuned and trained alike" in wording.notes_on(found)
-        assert "transformers' own" not in wording.notes_on(evidence.gather(load_grid(beside / "grid.yaml")))
+        assert "transformers' own model of the baseline's shape, tuned and trained alike" in comparison.notes_on(found)
+        assert "transformers' own" not in comparison.notes_on(gathered(beside / "grid.yaml"))
         for key, value in (("overrides", {**grid["overrides"], "max_steps": 9}), ("recipe", "listops")):
             (beside / "grid.yaml").write_text(yaml.safe_dump({**grid, key: value}))
             with pytest.raises(ValueError, match=f"tiny-transformers/grid.yaml: {key}: expected .* got"):
-                evidence.gather(load_grid(here / "grid.yaml"))
+                gathered(here / "grid.yaml")
     finally:
         shutil.rmtree(beside)
 
 
 def test_words_of_one_seed_without_tuning_and_margin(workshop):
-    found = evidence.gather(load_grid(Path("grid.yaml")))
+    found = gathered(Path("grid.yaml"))
     for cell in found.cells:
         cell.n, cell.difference, cell.verdict = 1, 0.01, "undecided"
         cell.sd = cell.interval = cell.p = cell.p_non_inferiority = None
     found.seeds, found.margin, found.tuning = [1], None, None
-    said, base = wording.claims(found), found.cells[0]
+    said, base = comparison.claims(found), found.cells[0]
     assert "0.0100 better than the baseline (accuracy " in said
     assert f" against {base.mean:.4f}), one pair of" in said
     assert "one pair of runs, which may be chance; undecided, with fewer than" in said and "interval" not in said
-    rest = "\n".join(wording.limits(found, SimpleNamespace(task="causal-lm", continuations=None)))
-    quoted = "\n".join(wording.limits(found, SimpleNamespace(task="causal-lm", continuations="some")))
+    rest = "\n".join(limits.limits(found, SimpleNamespace(task="causal-lm", continuations=None)))
+    quoted = "\n".join(limits.limits(found, SimpleNamespace(task="causal-lm", continuations="some")))
     assert "by heart" in rest and "by heart" not in quoted
     assert "was not tuned" in rest and "against a margin fixed" in rest and "–" not in rest.split("Seeds a cell")[1]
-    many = wording.seeds_limit(found.model_copy(update={"seeds": list(range(7)), "margin": 0.02}))
+    many = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7)), "margin": 0.02}))
     assert "would need 7 or more" in rest and "would need" not in many
     assert "Seeds a cell: 7. “No loss of quality” needs p < 0.01 against a margin of 0.02 fixed" in many
     found.tuning = TuningSettings(seed=0, holdout=200, overrides={"max_steps": 3})
-    assert "in runs of max_steps 3, which may favour what learns quickly" in wording.chosen(found, "rows")
+    assert "in runs of max_steps 3, which may favour what learns quickly" in limits.chosen(found, "rows")
     found.cells[1].notes = ["the best learning rate is at the edge of the grid"]
-    assert "Note: the best learning rate is at the edge of the grid." in wording.claims(found)
+    assert "Note: the best learning rate is at the edge of the grid." in comparison.claims(found)
     found.cells[1].verdict = statistics.NOT_LEARNED
-    assert "; no verdict: the baseline" in wording.claims(found) and "undecided" not in wording.claims(found)
+    assert "; no verdict: the baseline" in comparison.claims(found) and "undecided" not in comparison.claims(found)
     found.cells[1].verdict, found.cells[1].pairs, found.cells[1].interval = "undecided", 7, [-0.1, 0.2]
-    assert "includes 0; undecided, without the margin that a verdict needs" in wording.claims(found)
+    assert "includes 0; undecided, without the margin that a verdict needs" in comparison.claims(found)
 
 
 def test_words_of_where_the_weights_start():
     found = Evidence.model_construct(recipe="cola", overrides={"max_steps": 3, "eval_strategy": "no"})
-    assert wording.how_trained(found) == "Recipe `cola` with max_steps 3, eval_strategy no."
+    assert provenance.how_trained(found) == "Recipe `cola` with max_steps 3, eval_strategy no."
     found = Evidence.model_construct(recipe="cola", start_from="masked")
-    assert wording.how_trained(found) == "Recipe `cola`; from the weights of `masked`."
+    assert provenance.how_trained(found) == "Recipe `cola`; from the weights of `masked`."
     found.start_seed = 1
-    assert wording.how_trained(found) == "Recipe `cola`; from the weights of seed 1 of `masked`."
+    assert provenance.how_trained(found) == "Recipe `cola`; from the weights of seed 1 of `masked`."
 
 
 @pytest.mark.parametrize("dataset, hub", [("nyu-mll/glue", True), ("articles/enwik8", False), ("listops", False)])
 def test_commands_name_a_local_copy_where_the_hub_has_none(dataset, hub):
     evidence = Evidence.model_construct(grid="g", hub=hub)
     results = PublishedResults.model_construct(name="lean", dataset=dataset, evidence=evidence)
-    lines = wording.commands(results, "leaner train recipe.yaml").splitlines()
+    lines = provenance.commands(results, "leaner train recipe.yaml").splitlines()
     local = dataset == "articles/enwik8"
     assert (" --data_files enwik8=FOLDER" in lines[0]) == local and ("generated" in lines[0]) == ("/" not in dataset)
     assert [" --data_files FOLDER" in line for line in lines[1:]] == [local] * 3
     evidence.data_files, evidence.start_from = "train=FOLDER/a validation=FOLDER/b", "masked"
-    lines = wording.commands(results, "leaner train recipe.yaml").splitlines()
+    lines = provenance.commands(results, "leaner train recipe.yaml").splitlines()
     assert [" --data_files train=FOLDER/a validation=FOLDER/b" in line for line in lines[1:]] == [False, local, local]
     assert lines[-1].endswith("   # every cell, trained anew; names the runs of masked that it needs")
 
 
 def test_words_of_inputs_rows_and_attempts():
     config, recipe = SimpleNamespace(max_position_embeddings=512), SimpleNamespace(recipe={"max_length": 64})
-    assert "at 64 tokens; of the 512 positions those beyond" in wording.limits_of_inputs(config, recipe)
+    assert "at 64 tokens; of the 512 positions those beyond" in provenance.limits_of_inputs(config, recipe)
     config.max_position_embeddings = 64
-    assert wording.limits_of_inputs(config, recipe) == " Its training cut inputs at 64 tokens."
-    assert wording.limits_of_inputs(SimpleNamespace(), recipe) == ""
-    assert [wording.duration(hours) for hours in (2.3, 1.0, 0.5)] == ["2.3 hours", "1.0 hours", "30 minutes"]
-    assert wording.duration(0.01) == "1 minute"
+    assert provenance.limits_of_inputs(config, recipe) == " Its training cut inputs at 64 tokens."
+    assert provenance.limits_of_inputs(SimpleNamespace(), recipe) == ""
+    assert [amounts.duration(hours) for hours in (2.3, 1.0, 0.5)] == ["2.3 hours", "1.0 hours", "30 minutes"]
+    assert amounts.duration(0.01) == "1 minute"
     tasks = ("causal-lm", "masked-lm", "image-classification")
-    named = {task: wording.rows_of(SimpleNamespace(task=task)) for task in tasks}
+    named = {task: provenance.rows_of(SimpleNamespace(task=task)) for task in tasks}
     assert list(named.values()) == ["documents", "documents", "rows"]
     found = {"software": {"torch": ["2"]}, "commits": ["abc"], "failures": 2, "runs": 9, "failed": 1, "hours": 1.0}
     results = PublishedResults.model_construct(
@@ -501,10 +508,10 @@ def test_words_of_inputs_rows_and_attempts():
         environment=Environment.model_construct(device="cpu", processor="x", threads=1),
     )
     assert "1 of them failed, 2 further attempts failed and were repeated" in " ".join(
-        wording.hardware(results).split()
+        provenance.hardware(results).split()
     )
     results.evidence.failures = 0
-    assert "attempts" not in wording.hardware(results)
+    assert "attempts" not in provenance.hardware(results)
 
 
 def test_the_kinds_of_cells():
@@ -644,10 +651,10 @@ def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
     before = path.read_bytes()
     try:
         path.write_text(json.dumps([{"name": "a bag", "value": 0.99}]))
-        found = evidence.gather(load_grid(Path("grid.yaml")))
-        assert wording.best_of(found) == ("a bag", 0.99)
+        found = gathered(Path("grid.yaml"))
+        assert scoring.best_of(found) == ("a bag", 0.99)
         assert [cell.learned for cell in found.cells] == [False, False]
-        assert "is worse than the best simple guess that reads the input (a bag, 0.990)" in wording.notes_on(found)
+        assert "is worse than the best simple guess that reads the input (a bag, 0.990)" in comparison.notes_on(found)
     finally:
         path.write_bytes(before)
 

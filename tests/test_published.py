@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from modeling_leaner.training.experiments import summary, sweep
 from modeling_leaner.training.experiments.grid import check_unchanged
+from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.publishing import index, verify
 from modeling_leaner.training.publishing.folders import results_in
 from training_data import LOCAL_DATA
@@ -70,5 +71,5 @@ def test_the_rows_are_of_the_grid_in_git(path, monkeypatch):
     saved = sweep.load_grid(path.parent / "grid.yaml")
     changed = [key for key in vars(ours) if getattr(saved, key) != getattr(ours, key)]
     assert not changed, "leaner sweep --summary and leaner publish take the grid as it is now"
-    fresh = json.loads(json.dumps(summary.summarise(ours, rows)))
+    fresh = json.loads(json.dumps(summary.summarise(GridResults(ours, rows)).document()))
     assert verify.difference(json.loads((path.parent / "summary.json").read_text()), fresh, "summary") is None

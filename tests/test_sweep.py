@@ -23,6 +23,7 @@ from modeling_leaner.training.experiments import runs, statistics, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
 from modeling_leaner.training.experiments.tuning import tune
+from modeling_leaner.training.records import PairedStatistics
 from scipy import stats
 
 
@@ -724,20 +725,20 @@ def test_paired_statistics_are_scipys(higher_is_better):
     values = base + random.normal(-0.004, 0.006, 8)
     result = statistics.paired_statistics(values.tolist(), base.tolist(), 0.01, higher_is_better)
     paired = stats.ttest_rel(values, base)
-    assert result["pairs"] == 8 and result["difference"] == pytest.approx((values - base).mean())
-    assert result["p"] == pytest.approx(paired.pvalue, rel=1e-9)
-    assert result["interval"] == pytest.approx(list(paired.confidence_interval(0.95)), rel=1e-9)
+    assert result.pairs == 8 and result.difference == pytest.approx((values - base).mean())
+    assert result.p == pytest.approx(paired.pvalue, rel=1e-9)
+    assert result.interval == pytest.approx(list(paired.confidence_interval(0.95)), rel=1e-9)
     loss = base - values if higher_is_better else values - base
     expected = stats.ttest_1samp(loss, 0.01, alternative="less").pvalue
-    assert result["p_non_inferiority"] == pytest.approx(expected, rel=1e-9)
+    assert result.p_non_inferiority == pytest.approx(expected, rel=1e-9)
 
 
 def test_paired_statistics_by_hand():
     """Differences 1, 2, 3: mean 2, standard error 1/√3, t = 2√3 with two degrees of freedom."""
     result = statistics.paired_statistics([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
-    assert result["difference"] == 2.0 and result["p_non_inferiority"] is None
-    assert result["interval"] == pytest.approx([2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)], rel=1e-6)
-    assert result["p"] == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14), rel=1e-9)  # F(t) = (1 + t/√(2 + t²))/2
+    assert result.difference == 2.0 and result.p_non_inferiority is None
+    assert result.interval == pytest.approx([2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)], rel=1e-6)
+    assert result.p == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14), rel=1e-9)  # F(t) = (1 + t/√(2 + t²))/2
 
 
 @pytest.mark.parametrize(
@@ -748,14 +749,15 @@ def test_differences_without_spread(shift, p, p_non_inferiority):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         result = statistics.paired_statistics([value + shift for value in base], base, 0.01)
-    assert (result["p"], result["p_non_inferiority"]) == (p, p_non_inferiority)
-    assert result["interval"] == pytest.approx([shift, shift], abs=1e-12)
+    assert (result.p, result.p_non_inferiority) == (p, p_non_inferiority)
+    assert result.interval == pytest.approx([shift, shift], abs=1e-12)
 
 
 def test_few_pairs():
     nothing = {"interval": None, "p": None, "p_non_inferiority": None}
-    assert statistics.paired_statistics([], [], 0.1) == {"pairs": 0, "difference": None, **nothing}
-    assert statistics.paired_statistics([2.0], [1.0], 0.1) == {"pairs": 1, "difference": 1.0, **nothing}
+    none, one = statistics.paired_statistics([], [], 0.1), statistics.paired_statistics([2.0], [1.0], 0.1)
+    assert none.document() == {"pairs": 0, "difference": None, **nothing}
+    assert one.document() == {"pairs": 1, "difference": 1.0, **nothing}
 
 
 @pytest.mark.parametrize(
@@ -770,7 +772,7 @@ def test_few_pairs():
     ],
 )
 def test_verdict(pairs, seeds, p, margin, expected):
-    assert statistics.verdict({"pairs": pairs, "p_non_inferiority": p}, margin, seeds, True) == expected
+    assert statistics.verdict(PairedStatistics(pairs=pairs, p_non_inferiority=p), margin, seeds, True) == expected
 
 
 def test_summary_of_a_pair(bench, capsys):

@@ -6,19 +6,17 @@ Seconds are those of `step_time.py`, measured apart in turns, times the steps: w
 beside them.
 """
 
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from operator import itemgetter
+from typing import NamedTuple
 
-from ..records import ResultRow, StepTimes, checked
-from .branches import step_of
-from .grid import Grid, GridError
-from .rows import Rows, finished_row, reported
+from ..records import ResultRow
+from .grid_results import GridResults
+from .rows import finished_row, reported
 
 
-STEP_SECONDS = "step_seconds.json"
 WAYS = ("tokens", "FLOPs", "seconds")
 Points = Sequence[tuple[float, float]]
 
@@ -58,89 +56,69 @@ def read_at(points: Points, cost: float) -> tuple[float, float | None] | None:
     return value, curvature * (x - a) * (b - x)
 
 
-def step_seconds(grid: Grid) -> dict[str, float] | None:
-    """Seconds of a training step by shape, as STEP_SECONDS of the grid has them; None where they were not measured.
-
-    Raises:
-        GridError: the file has another form, or its steps are not those of the grid.
-    """
-    path = grid.path(STEP_SECONDS)
-    if not path.is_file():
-        return None
-    try:
-        measured = checked(StepTimes, json.loads(path.read_bytes()), path).shapes
-    except ValueError as error:
-        raise GridError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner step-time writes it") from error
-    for shape in grid.shapes:
-        step = step_of(grid, shape)
-        expected = None
-        if step is not None:
-            expected = step.tokens
-        tokens = None
-        if shape in measured:
-            tokens = measured[shape].tokens
-        if expected is None or tokens != expected:
-            mismatch = f"expected a step of {shape} of {expected} tokens, got {tokens}"
-            raise GridError(f"{path}: {mismatch}; leaner step-time measures it")
-    return {shape: step.seconds for shape, step in measured.items()}
-
-
-def cost_of(row: ResultRow, way: str, seconds: dict[str, float] | None) -> float | None:
+def cost_of(results: GridResults, row: ResultRow, way: str) -> float | None:
     """What a branch cost, in tokens, FLOPs or seconds; None where it is unknown."""
     if way == "tokens":
         return row.tokens
     if way == "FLOPs":
         return row.training_flops
-    if seconds is None:
+    if results.step_seconds is None:
         return None
-    return row.steps * seconds[row.shape]
+    return row.steps * results.step_seconds[row.shape]
 
 
-def curve_of(
-    grid: Grid, rows: Rows, shape: str, seed: int, rate: float | None, way: str, seconds: dict | None
-) -> dict[int, tuple[float, float]]:
-    """Cost and value of each finished branch of one seed, by its tokens."""
+def curve_of(results: GridResults, shape: str, seed: int, way: str) -> dict[int, tuple[float, float]]:
+    """Cost and value of each finished branch of one seed at the shape's best rate, by the branch's tokens."""
+    grid = results.grid
+    rate = results.tuning.best[shape]
     points = {}
     for branch in grid.branches or []:
-        row = finished_row(rows, reported(grid, shape, seed, rate, branch))
+        row = finished_row(results.rows, reported(grid, shape, seed, rate, branch))
         if row is None:
             continue
-        cost = cost_of(row, way, seconds)
+        cost = cost_of(results, row, way)
         if cost is not None:
             points[branch] = (cost, row.value)
     return points
 
 
-def read_pair(
-    grid: Grid, rows: Rows, best: dict[str, float | None], pair: Sequence[str], way: str
-) -> dict[int, tuple[list[float], list[float], float | None]]:
-    """Of each branch of the first shape: its values, those of the second at the same cost, and their largest error.
+class PairAtCost(NamedTuple):
+    """The values of two shapes at the same cost, of the same seeds in the same order.
 
-    Both hold the same seeds, in the same order: those whose second shape can be read there.
+    error: the largest of those of the second shape's values; None where one of them is unknown.
+    """
+
+    values: list[float]
+    others: list[float]
+    error: float | None
+
+
+def read_pair(results: GridResults, pair: Sequence[str], way: str) -> dict[int, PairAtCost]:
+    """Of each branch of the first shape: its values and those of the second at the same cost.
+
+    Seeds whose second shape cannot be read there are left out.
     """
     shape, other = pair
-    seconds = None
-    if way == "seconds":
-        seconds = step_seconds(grid)
+    grid = results.grid
     by_branch = {}
     for branch in grid.branches or []:
-        own_values = []
-        other_values = []
+        values = []
+        others = []
         errors = []
         for seed in grid.seeds_for(shape):
-            own_curve = curve_of(grid, rows, shape, seed, best[shape], way, seconds)
-            other_curve = curve_of(grid, rows, other, seed, best[other], way, seconds)
+            own_curve = curve_of(results, shape, seed, way)
+            other_curve = curve_of(results, other, seed, way)
             if branch not in own_curve:
                 continue
-            cost, own_value = own_curve[branch]
+            cost, value = own_curve[branch]
             at_same_cost = read_at(sorted(other_curve.values()), cost)
             if at_same_cost is None:
                 continue
             other_value, error = at_same_cost
-            own_values.append(own_value)
-            other_values.append(other_value)
+            values.append(value)
+            others.append(other_value)
             errors.append(error)
-        by_branch[branch] = (own_values, other_values, _largest(errors))
+        by_branch[branch] = PairAtCost(values, others, _largest(errors))
     return by_branch
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from ..records import (
     Cell,
     CellScore,
+    CellSummary,
     Evidence,
     FineTuned,
     Latency,
@@ -19,10 +20,9 @@ from ..records import (
 from ..running.environment import machine_name
 from . import latency
 from .grid import Grid, load_grid
-from .guesses import best_guess, guess_values, read_guesses, read_row_errors
-from .rows import Rows, finished_row, read_rows, reported
-from .summary import summarise
-from .tuning import tune
+from .grid_results import GridResults, load_folder, load_results
+from .guesses import best_guess
+from .summary import Summary, summarise
 
 
 PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference
@@ -60,12 +60,6 @@ def kind(cell: Cell, evidence: Evidence) -> str | None:
     return "baseline"
 
 
-def finished(grid: Grid, shape: str, rate: float | None, rows: Rows) -> list[ResultRow]:
-    """The rows that the cell of a shape is the mean of, in the order of the grid's seeds."""
-    done = [finished_row(rows, reported(grid, shape, seed, rate)) for seed in grid.seeds_for(shape)]
-    return [row for row in done if row is not None]
-
-
 def values_of(done: list[ResultRow]) -> dict[str, float]:
     """Seed → value, the seed as JSON's keys are."""
     return {str(row.seed): row.value for row in done}
@@ -77,25 +71,23 @@ def distinct(values: Iterable[object]) -> list[object]:
 
 
 def _latency_of(timing: LatencyFile | None, shape: str) -> Latency | None:
-    """What `latency.read` says of a shape; None where it was not measured."""
+    """Times of inference of a shape; None where they were not measured."""
     if timing is None:
         return None
     return timing.shapes.get(shape)
 
 
-def cells(grid: Grid, rows: Rows) -> list[Cell]:
+def cells(results: GridResults, summary: Summary) -> list[Cell]:
     """Of each shape: sizes, counts, every seed's value, the paired comparison, conditioning, time and memory."""
-    timing = latency.read(grid)
-    length = latency.length_of(grid)
+    length = latency.length_of(results.grid)
     described = []
-    for cell in summarise(grid, rows)["shapes"]:
-        shape = cell["shape"]
-        config, head = latency.config_of(grid, shape)
-        done = finished(grid, shape, cell["learning_rate"], rows)
+    for cell in summary.shapes:
+        config, head = latency.config_of(results.grid, cell.shape)
+        done = results.finished(cell.shape)
         flops = config.count_flops(length, head)
         memory = [row.peak_memory_bytes for row in done if row.peak_memory_bytes]
         full = Cell(
-            **cell,
+            **cell.document(),
             layers=config.num_hidden_layers,
             width=config.hidden_size,
             heads=config.heads_per_layer[0],
@@ -107,7 +99,7 @@ def cells(grid: Grid, rows: Rows) -> list[Cell]:
             values=values_of(done),
             peak_memory_bytes=max(memory, default=None),
             jobs=distinct(row.jobs for row in done),
-            latency=_latency_of(timing, shape),
+            latency=_latency_of(results.latency, cell.shape),
         )
         described.append(full)
     return described
@@ -124,7 +116,8 @@ def reference(grid: Grid) -> Reference | None:
     folder = Path(grid.output_dir.rstrip("/") + PEERS)
     if not (folder / "results.csv").is_file():
         return None
-    peers = load_grid(folder / "grid.yaml")
+    results = load_folder(folder)
+    peers = results.grid
     overrides = {}
     if grid.overrides is not None:
         overrides |= grid.overrides
@@ -143,31 +136,38 @@ def reference(grid: Grid) -> Reference | None:
         if getattr(peers, key) != expected:
             difference = f"expected {expected} as of the reference of {grid.output_dir}, got {getattr(peers, key)}"
             raise ValueError(f"{folder / 'grid.yaml'}: {key}: {difference}")
-    (cell,) = summarise(peers, read_rows(folder / "results.csv"))["shapes"]
-    if cell["n"] == 0:
+    (cell,) = summarise(results).shapes
+    if cell.n == 0:
         return None
-    return Reference(**{name: cell[name] for name in ("learning_rate", "n", "mean", "sd")})
+    return Reference(learning_rate=cell.learning_rate, n=cell.n, mean=cell.mean, sd=cell.sd)
 
 
-def _fine_tuned_grid(name: str, grid: Grid, rows: Rows) -> FineTuned:
+def _cell_score(results: GridResults, cell: CellSummary) -> CellScore:
+    """The score of a shape alone."""
+    return CellScore(
+        shape=cell.shape,
+        learning_rate=cell.learning_rate,
+        n=cell.n,
+        mean=cell.mean,
+        sd=cell.sd,
+        chance=cell.chance,
+        values=values_of(results.finished(cell.shape)),
+    )
+
+
+def _fine_tuned_grid(name: str, results: GridResults) -> FineTuned:
     """What `fine_tuned` says of one grid, whose folder has the name."""
-    summary = summarise(grid, rows)
-    shapes = summary["shapes"]
-    chances = [shape["chance"] for shape in shapes]
-    cells = []
-    for shape in shapes:
-        cell = {key: shape[key] for key in ("shape", "learning_rate", "n", "mean", "sd", "chance")}
-        done = finished(grid, shape["shape"], shape["learning_rate"], rows)
-        cells.append(CellScore(**cell, values=values_of(done)))
+    summary = summarise(results)
+    chances = [cell.chance for cell in summary.shapes]
     return FineTuned(
         grid=name,
-        metric=summary["metric"],
-        higher_is_better=summary["higher_is_better"],
-        published=bool(grid.publish),
-        start_seed=grid.start_seed,
-        guess=best_guess([*guess_values(grid), *chances], bool(summary["higher_is_better"])),
-        learned=next(shape["learned"] for shape in shapes if shape["shape"] == grid.baseline),
-        cells=cells,
+        metric=summary.metric,
+        higher_is_better=summary.higher_is_better,
+        published=bool(results.grid.publish),
+        start_seed=results.grid.start_seed,
+        guess=best_guess([*results.guess_values, *chances], bool(summary.higher_is_better)),
+        learned=summary.baseline.learned,
+        cells=[_cell_score(results, cell) for cell in summary.shapes],
     )
 
 
@@ -176,10 +176,10 @@ def fine_tuned(grid: Grid) -> list[FineTuned]:
     baseline learned, and whether weights of it are published."""
     grids = []
     for path in sorted(Path(grid.output_dir).parent.glob("*/results.csv")):
-        other = load_grid(path.parent / "grid.yaml")
-        rows = read_rows(path)
-        if rows and other.start_from is not None and Path(other.start_from) == Path(grid.output_dir):
-            grids.append(_fine_tuned_grid(path.parent.name, other, rows))
+        other = load_folder(path.parent)
+        start = other.grid.start_from
+        if other.rows and start is not None and Path(start) == Path(grid.output_dir):
+            grids.append(_fine_tuned_grid(path.parent.name, other))
     return grids
 
 
@@ -213,13 +213,27 @@ def _beside(grid: Grid, around: tuple[str, ...]) -> Evidence | None:
     """The evidence of the grid in `beside`; None without one, and while no metric of it is known yet."""
     if grid.beside is None:
         return None
-    evidence = gather(load_grid(Path(grid.beside) / "grid.yaml"), around)
+    evidence = gather(load_results(load_grid(Path(grid.beside) / "grid.yaml")), around)
     if evidence.metric is None:
         return None
     return evidence
 
 
-def gather(grid: Grid, around: tuple[str, ...] = ()) -> Evidence:
+def _latency_on(timing: LatencyFile | None) -> str | None:
+    """The machine on which inference was timed; None where it was not."""
+    if timing is None:
+        return None
+    return machine_name(timing.environment.processor, timing.environment.threads)
+
+
+def _tuning_settings(grid: Grid) -> TuningSettings | None:
+    """How learning rates were chosen; None where there was one alone."""
+    if grid.tuning is None:
+        return None
+    return TuningSettings(**asdict(grid.tuning))
+
+
+def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
     """The evidence of a grid.
 
     Args:
@@ -228,29 +242,23 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> Evidence:
     Raises:
         GridError, ValueError: no run of it, or of a grid beside it, has ended, or the grids go in a circle.
     """
-    around = (*around, Path(grid.output_dir).name)
+    grid = results.grid
+    around = (*around, results.name)
     if around[-1] in around[:-1]:
         raise ValueError(f"beside: goes in a circle: {' → '.join(around)}")
-    rows = read_rows(grid.path("results.csv"))
+    rows = results.rows.values()
     if not rows:
         raise ValueError(f"{grid.path('results.csv')}: no run has ended yet")
-    done = [row for row in rows.values() if row.has_finished]
-    timing = latency.read(grid)
-    latency_on = None
-    if timing is not None:
-        latency_on = machine_name(timing.environment.processor, timing.environment.threads)
-    summary = summarise(grid, rows)
-    tuning = None
-    if grid.tuning is not None:
-        tuning = TuningSettings(**asdict(grid.tuning))
+    done = [row for row in rows if row.has_finished]
+    summary = summarise(results)
     return Evidence(
-        grid=Path(grid.output_dir).name,
+        grid=results.name,
         recipe=grid.recipe,
         baseline=grid.baseline,
         seeds=grid.seeds,
         planned=sum(len(grid.seeds_for(shape)) for shape in grid.shapes),
-        learning_rates=tune(grid, rows).learning_rates,
-        tuning=tuning,
+        learning_rates=summary.learning_rates,
+        tuning=_tuning_settings(grid),
         overrides=grid.overrides,
         start_from=_folder_name(grid.start_from),
         start_seed=grid.start_seed,
@@ -260,18 +268,18 @@ def gather(grid: Grid, around: tuple[str, ...] = ()) -> Evidence:
         data=grid.data,
         data_files=grid.data_files,
         hub=grid.hub,
-        metric=summary["metric"],
-        higher_is_better=summary["higher_is_better"],
-        cells=cells(grid, rows),
+        metric=summary.metric,
+        higher_is_better=summary.higher_is_better,
+        cells=cells(results, summary),
         reference=reference(grid),
-        guesses=read_guesses(grid),
-        row_errors=read_row_errors(grid),
+        guesses=results.guesses,
+        row_errors=results.row_errors,
         runs=len(rows),
         failed=len(rows) - len(done),
-        failures=_total(row.failures for row in rows.values()),
+        failures=_total(row.failures for row in rows),
         hours=_total(row.seconds for row in done) / 3600,
         processor=_machines(done),
-        latency_on=latency_on,
+        latency_on=_latency_on(results.latency),
         software=_software(done),
         commits=distinct(row.git_commit for row in done),
     )

@@ -39,14 +39,6 @@ def _without(path: Path, error: ValueError) -> str:
     return str(error).removeprefix(f"{path}: ")
 
 
-def guess_values(grid: Grid) -> list[float]:
-    """What the simple guesses in GUESSES, beside a grid's rows, score; empty where none were made."""
-    guesses = read_guesses(grid)
-    if guesses is None:
-        return []
-    return [guess.value for guess in guesses]
-
-
 def best_guess(values: Iterable[float | None], higher_is_better: bool) -> float | None:
     """The best of the values that are known; None where none is."""
     known = [value for value in values if value is not None]

@@ -17,11 +17,9 @@ import numpy as np
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import load_config
 
-from .grid import Grid
-from .rows import Rows
+from .grid_results import GridResults
 from .runs import settings
 from .summary import cells_of
-from .tuning import tune
 
 
 ENDS = ("start", "end")  # before and after training
@@ -65,10 +63,11 @@ class KappaCell:
         return [trial for trial in self.trials if trial.kappa(end) is not None]
 
 
-def read_cells(name: str, grid: Grid, rows: Rows) -> list[KappaCell]:
+def read_cells(name: str, results: GridResults) -> list[KappaCell]:
     """The cells of a grid, of one with branches at the longest: the only place that reads rows."""
+    grid = results.grid
     task = settings(grid, grid.baseline).task
-    reported = cells_of(grid, rows, tune(grid, rows).best)
+    reported = cells_of(results)
     planned = sum(len(grid.seeds_for(shape)) for shape in grid.shapes)
     ended = len(reported.rows()) + sum(map(len, reported.failed.values())) == planned
     cells = []

@@ -41,10 +41,9 @@ from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
 from .grid import Grid, GridError, load_grid
+from .grid_results import GridResults, load_results
 from .law_figure import FIGURE, law_figure
-from .rows import read_rows
 from .summary import cells_of
-from .tuning import tune
 
 
 NO_LAW = "no law of shape found"
@@ -100,16 +99,15 @@ class Data:
         return self.metric
 
 
-def read_data(grid: Grid) -> Data:
+def read_data(results: GridResults) -> Data:
     """The finished runs to report of every branch: the only place that reads rows."""
-    rows = read_rows(grid.path("results.csv"))
-    best = tune(grid, rows).best
+    grid = results.grid
     points = []
     metric = ""
     up = False
     failed = 0
     for branch in grid.branches or []:
-        cells = cells_of(grid, rows, best, branch)
+        cells = cells_of(results, branch)
         failed += sum(map(len, cells.failed.values()))
         for row in cells.rows():
             metric = row.metric
@@ -641,7 +639,7 @@ def law(file: Path) -> dict[str, Any]:
     grid = load_grid(file)
     if grid.branches is None:
         raise GridError(f"{file}: branches: missing, expected several budgets of each shape")
-    data = read_data(grid)
+    data = read_data(load_results(grid))
     document = fit_law(grid, data)
     write_json(grid.path(LAW), document)
     write_bytes(grid.path(FIGURE), law_figure(document, mean_points(data.points)))

@@ -9,16 +9,14 @@ import sys
 from pathlib import Path
 
 from .grid import Grid, GridError, load_grid
-from .rows import read_rows
+from .grid_results import load_results
 from .statistics import paired_statistics
 from .summary import cells_of
-from .tuning import tune
 
 
 def differences(grid: Grid) -> dict[tuple[str, str], dict[int, float]]:
     """The difference of each contrast of a grid, by the seeds that both shapes finished."""
-    rows = read_rows(grid.path("results.csv"))
-    finished = cells_of(grid, rows, tune(grid, rows).best).finished
+    finished = cells_of(load_results(grid)).finished
     by_contrast = {}
     for shape, other in grid.contrasts or []:
         by_contrast[shape, other] = {
@@ -52,8 +50,8 @@ def shifts(one: Grid, other: Grid) -> list[dict[str, object]]:
                 "shape": shape,
                 "minus": minus,
                 "seeds": seeds,
-                "shift": statistics["difference"],
-                "interval": statistics["interval"],
+                "shift": statistics.difference,
+                "interval": statistics.interval,
             }
         )
     return shifted

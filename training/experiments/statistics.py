@@ -2,7 +2,9 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+
+from ..records import PairedStatistics
 
 
 # Of "no loss of quality", which model_cards/README.md decides over all grids:
@@ -21,20 +23,18 @@ def gain(difference: float, higher_is_better: bool | None) -> float:
 
 def paired_statistics(
     values: Sequence[float], baseline: Sequence[float], margin: float | None = None, higher_is_better: bool = True
-) -> dict[str, object]:
+) -> PairedStatistics:
     """Paired t statistics of values − baseline, pair by pair, in the metric's units.
 
-    Returns:
-        pairs; difference, the mean; interval, its 95 % t interval; p, two-sided, of no difference; p_non_inferiority,
-        one-sided, of a loss of at least `margin`. None where there are too few pairs, or no margin. Where all
-        differences are the same, the limits for a vanishing spread: p is 0 or 1.
+    What needs more pairs, or a margin, is None. Where all differences are the same, the p values are the limits for a
+    vanishing spread: 0 or 1.
     """
     differences = [value - base for value, base in zip(values, baseline, strict=True)]
-    result = {"pairs": len(differences), "difference": None, "interval": None, "p": None, "p_non_inferiority": None}
+    result = PairedStatistics(pairs=len(differences), difference=None, interval=None, p=None, p_non_inferiority=None)
     if not differences:
         return result
     mean = statistics.fmean(differences)
-    result["difference"] = mean
+    result.difference = mean
     if len(differences) == 1:
         return result
     from scipy.stats import t  # takes seconds to import
@@ -56,14 +56,14 @@ def paired_statistics(
         return float(t.sf(excess / error, freedom))
 
     half = float(t.ppf(0.975, freedom)) * error
-    result["interval"] = [mean - half, mean + half]
-    result["p"] = min(1.0, 2 * tail(abs(mean)))
+    result.interval = [mean - half, mean + half]
+    result.p = min(1.0, 2 * tail(abs(mean)))
     if margin is not None:
-        result["p_non_inferiority"] = tail(gain(mean, higher_is_better) + margin)
+        result.p_non_inferiority = tail(gain(mean, higher_is_better) + margin)
     return result
 
 
-def holm(values: dict[str, float]) -> dict[str, float]:
+def holm(values: dict[Hashable, float]) -> dict[Hashable, float]:
     """p values corrected for their number by Holm's step-down method (1979): none below its predecessor, 1 at most."""
     adjusted = {}
     highest = 0.0
@@ -87,7 +87,7 @@ def row_error(metric: str, value: float, rows: int) -> float | None:
     return None
 
 
-def verdict(result: dict[str, object], margin: float | None, seeds: int, baseline_learned: bool | None) -> str:
+def verdict(result: PairedStatistics, margin: float | None, seeds: int, baseline_learned: bool | None) -> str:
     """What paired statistics prove: that the baseline has not learned, non-inferiority, or nothing.
 
     Nothing is proven while a seed is missing or has failed, since its loss is unknown, nor where it is unknown whether
@@ -97,8 +97,8 @@ def verdict(result: dict[str, object], margin: float | None, seeds: int, baselin
         return NOT_LEARNED
     if baseline_learned is None or margin is None:
         return "undecided"
-    complete = result["pairs"] >= MIN_PAIRS and result["pairs"] == seeds
-    if complete and result["p_non_inferiority"] < MAX_P:
+    complete = result.pairs >= MIN_PAIRS and result.pairs == seeds
+    if complete and result.p_non_inferiority < MAX_P:
         return f"{NON_INFERIOR} (margin {margin:g})"
     return "undecided"
 

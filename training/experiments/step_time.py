@@ -5,6 +5,7 @@ or pixels made up, neither of which changes the time; what the Trainer adds arou
 nothing else runs. It writes step_seconds.json beside the grid's rows.
 """
 
+import json
 import sys
 import time
 from pathlib import Path
@@ -15,14 +16,15 @@ from transformers import PreTrainedModel
 
 from modeling_leaner.support.documents import write_json
 
+from ..records import StepTimes, checked
 from ..running.environment import environment
 from ..running.timing import take_turns
 from . import latency
 from .branches import recipe_of, step_of
-from .curves import STEP_SECONDS
 from .grid import Grid, GridError, load_grid
 
 
+STEP_SECONDS = "step_seconds.json"
 ROUNDS = 15
 
 
@@ -89,3 +91,30 @@ def measure_grid(file: Path, rounds: int = ROUNDS) -> None:
     for shape, timing in shapes.items():
         print(f"{shape}: {timing['seconds'] * 1e3:.1f} ms a step", file=sys.stderr)
     print(grid.path(STEP_SECONDS))
+
+
+def step_seconds(grid: Grid) -> dict[str, float] | None:
+    """Seconds of a training step by shape, as STEP_SECONDS of the grid has them; None where they were not measured.
+
+    Raises:
+        GridError: the file has another form, or its steps are not those of the grid.
+    """
+    path = grid.path(STEP_SECONDS)
+    if not path.is_file():
+        return None
+    try:
+        measured = checked(StepTimes, json.loads(path.read_bytes()), path).shapes
+    except ValueError as error:
+        raise GridError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner step-time writes it") from error
+    for shape in grid.shapes:
+        step = step_of(grid, shape)
+        expected = None
+        if step is not None:
+            expected = step.tokens
+        tokens = None
+        if shape in measured:
+            tokens = measured[shape].tokens
+        if expected is None or tokens != expected:
+            mismatch = f"expected a step of {shape} of {expected} tokens, got {tokens}"
+            raise GridError(f"{path}: {mismatch}; leaner step-time measures it")
+    return {shape: step.seconds for shape, step in measured.items()}

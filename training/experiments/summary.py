@@ -3,13 +3,23 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
-from ..records import ResultRow
+from ..records import (
+    BranchCell,
+    CellSummary,
+    Contrast,
+    Curve,
+    FailedRun,
+    PairedStatistics,
+    Reading,
+    ResultRow,
+)
 from .curves import WAYS, read_pair
 from .grid import Grid
-from .guesses import best_guess, guess_values
+from .grid_results import GridResults
+from .guesses import best_guess
 from .rows import Rows, Run, reported
 from .statistics import (
     deviation,
@@ -23,7 +33,7 @@ from .statistics import (
     row_error,
     verdict,
 )
-from .tuning import Tuning, tune
+from .tuning import Tuning
 
 
 def _row_error_of(rows: Sequence[ResultRow]) -> float | None:
@@ -69,18 +79,17 @@ def learned(rows: Iterable[ResultRow], guess: float | None = None) -> bool | Non
     return False
 
 
-def failure_rate(grid: Grid, finished: list[ResultRow], failed: int) -> float | None:
+def failure_rate(guesses: Sequence[float], finished: list[ResultRow], failed: int) -> float | None:
     """The share of runs that failed, or that end worse than the best simple guess; None where no guess is known.
 
-    The guess is the best one of GUESSES beside the rows; without that file it is each row's own `chance`.
+    The guess is the best of `guesses`; without any it is each row's own `chance`.
     """
     count = len(finished) + failed
     if count == 0 or any(row.chance is None for row in finished):
         return None
-    simple = guess_values(grid)
 
     def is_worse(row: ResultRow) -> bool:
-        to_beat = best_guess(simple, row.higher_is_better)
+        to_beat = best_guess(guesses, row.higher_is_better)
         if to_beat is None:
             to_beat = row.chance
         if row.higher_is_better:
@@ -95,7 +104,7 @@ def _shared(own: dict[int, ResultRow], others: dict[int, ResultRow]) -> list[tup
     return [(row, others[seed]) for seed, row in own.items() if seed in others]
 
 
-def paired(grid: Grid, own: dict[int, ResultRow], others: dict[int, ResultRow], up: bool | None) -> dict[str, object]:
+def paired(grid: Grid, own: dict[int, ResultRow], others: dict[int, ResultRow], up: bool | None) -> PairedStatistics:
     """`paired_statistics` of two cells over the seeds that both finished."""
     pairs = _shared(own, others)
     values = [row.value for row, _ in pairs]
@@ -113,7 +122,7 @@ def _row_error_of_difference(pairs: Sequence[tuple[ResultRow, ResultRow]]) -> fl
     return math.hypot(*errors)
 
 
-def contrasts(grid: Grid, finished: dict[str, dict[int, ResultRow]], up: bool | None) -> list[dict[str, object]]:
+def contrasts(grid: Grid, finished: dict[str, dict[int, ResultRow]], up: bool | None) -> list[Contrast]:
     """The grid's `contrasts`: paired statistics of the first shape minus the second, p corrected by Holm over them.
 
     row_error is the standard error of the difference by the choice of evaluation rows, which more seeds do not lower.
@@ -124,13 +133,15 @@ def contrasts(grid: Grid, finished: dict[str, dict[int, ResultRow]], up: bool | 
         return []
     compared = []
     for shape, other in grid.contrasts:
-        contrast = {"shape": shape, "minus": other, **paired(grid, finished[shape], finished[other], up)}
-        contrast["row_error"] = _row_error_of_difference(_shared(finished[shape], finished[other]))
-        contrast["p_corrected"] = None
+        statistics_of_pair = paired(grid, finished[shape], finished[other], up)
+        error = _row_error_of_difference(_shared(finished[shape], finished[other]))
+        contrast = Contrast(
+            shape=shape, minus=other, **statistics_of_pair.document(), row_error=error, p_corrected=None
+        )
         compared.append(contrast)
-    corrected = holm({place: contrast["p"] for place, contrast in enumerate(compared) if contrast["p"] is not None})
+    corrected = holm({place: contrast.p for place, contrast in enumerate(compared) if contrast.p is not None})
     for place, p in corrected.items():
-        compared[place]["p_corrected"] = p
+        compared[place].p_corrected = p
     return compared
 
 
@@ -166,15 +177,17 @@ def _row_of(rows: Rows, run: Run) -> ResultRow | None:
     return None
 
 
-def cells_of(grid: Grid, rows: Rows, best: dict[str, float | None], branch: int | None = None) -> Cells:
+def cells_of(results: GridResults, branch: int | None = None) -> Cells:
     """The reported runs at the best rates; of a grid with branches those of `branch` tokens, else of the longest one.
 
     A branch that could not begin, since its trunk had failed before, has failed.
     """
+    grid = results.grid
     cells = Cells({}, {})
     for shape in grid.shapes:
-        runs = {seed: reported(grid, shape, seed, best[shape], branch) for seed in grid.seeds_for(shape)}
-        known = {seed: _row_of(rows, run) for seed, run in runs.items()}
+        rate = results.tuning.best[shape]
+        runs = {seed: reported(grid, shape, seed, rate, branch) for seed in grid.seeds_for(shape)}
+        known = {seed: _row_of(results.rows, run) for seed, run in runs.items()}
         ended = {seed: row for seed, row in known.items() if row is not None}
         done = {seed: row for seed, row in ended.items() if row.has_finished}
         cells.finished[shape] = {seed: row for seed, row in done.items() if row.phase == "report"}
@@ -192,12 +205,11 @@ def metric_of(grid: Grid, rows: Iterable[ResultRow]) -> tuple[str | None, bool |
 
 def _against_baseline(
     grid: Grid, shape: str, finished: dict[str, dict[int, ResultRow]], up: bool | None
-) -> dict[str, object]:
+) -> PairedStatistics:
     """`paired` of a shape with the baseline; the baseline itself has the same fields, all None."""
-    result = paired(grid, finished[shape], finished[grid.baseline], up)
     if shape == grid.baseline:
-        return dict.fromkeys(result)
-    return result
+        return PairedStatistics(**dict.fromkeys(PairedStatistics.model_fields))
+    return paired(grid, finished[shape], finished[grid.baseline], up)
 
 
 def _first(values: Iterable[int | None]) -> int | None:
@@ -205,113 +217,151 @@ def _first(values: Iterable[int | None]) -> int | None:
     return next(iter(values), None)
 
 
-def _branch_cell(grid: Grid, shape: str, cells: Cells, up: bool | None) -> dict[str, object]:
-    """What `curves` says of one shape at one branch."""
+def _branch_cell(grid: Grid, shape: str, cells: Cells, up: bool | None) -> BranchCell:
+    """One shape at one branch."""
     rows = cells.finished[shape].values()
     values = [row.value for row in rows]
-    return {
-        "shape": shape,
-        "n": len(values),
-        "mean": mean_of_known(values),
-        "values": {str(seed): row.value for seed, row in cells.finished[shape].items()},
-        "sd": deviation(values),
-        "failed": cells.failed[shape],
-        "tokens": _first(row.tokens for row in rows),
-        "training_flops": _first(row.training_flops for row in rows),
-        "tokens_per_parameter": mean_of_known(row.tokens_per_parameter for row in rows),
-        "seconds": mean_of_known(row.seconds for row in rows),
-        **_against_baseline(grid, shape, cells.finished, up),
-    }
+    return BranchCell(
+        shape=shape,
+        n=len(values),
+        mean=mean_of_known(values),
+        values={str(seed): row.value for seed, row in cells.finished[shape].items()},
+        sd=deviation(values),
+        failed=cells.failed[shape],
+        tokens=_first(row.tokens for row in rows),
+        training_flops=_first(row.training_flops for row in rows),
+        tokens_per_parameter=mean_of_known(row.tokens_per_parameter for row in rows),
+        seconds=mean_of_known(row.seconds for row in rows),
+        **_against_baseline(grid, shape, cells.finished, up).document(),
+    )
 
 
-def curves(grid: Grid, rows: Rows, best: dict[str, float | None]) -> list[dict[str, object]]:
+def curves(results: GridResults) -> list[Curve]:
     """Of each branch, the shortest first: every shape's values, costs and difference from the baseline, and contrasts.
 
     The contrasts are corrected for their number within each branch. Those that count are the summary's own, of the
     longest branch.
     """
+    grid = results.grid
     if grid.branches is None:
         return []
     branches = []
     for tokens in grid.branches:
-        cells = cells_of(grid, rows, best, tokens)
+        cells = cells_of(results, tokens)
         _, up = metric_of(grid, cells.rows())
         shapes = [_branch_cell(grid, shape, cells, up) for shape in cells.finished]
-        branches.append({"branch": tokens, "shapes": shapes, "contrasts": contrasts(grid, cells.finished, up)})
+        branches.append(Curve(branch=tokens, shapes=shapes, contrasts=contrasts(grid, cells.finished, up)))
     return branches
 
 
-def readings(grid: Grid, rows: Rows, best: dict[str, float | None], up: bool | None) -> list[dict]:
-    """The grid's contrasts at equal tokens, FLOPs and seconds, at the cost of each branch of the first shape.
-
-    interpolation_error is the largest of the second shape's readings; None where they have none (`curves.read_at`).
-    """
+def readings(results: GridResults, up: bool | None) -> list[Reading]:
+    """The grid's contrasts at equal tokens, FLOPs and seconds, at the cost of each branch of the first shape."""
+    grid = results.grid
     if grid.contrasts is None or grid.branches is None:
         return []
     all_readings = []
     for shape, other in grid.contrasts:
         for way in WAYS:
-            for branch, (own, others, error) in read_pair(grid, rows, best, (shape, other), way).items():
-                reading = {"shape": shape, "minus": other, "equal": way, "branch": branch}
-                reading |= paired_statistics(own, others, grid.margin, up)
-                reading["interpolation_error"] = error
+            for branch, pair in read_pair(results, (shape, other), way).items():
+                reading = Reading(
+                    shape=shape,
+                    minus=other,
+                    equal=way,
+                    branch=branch,
+                    **paired_statistics(pair.values, pair.others, grid.margin, up).document(),
+                    interpolation_error=pair.error,
+                )
                 all_readings.append(reading)
     return all_readings
 
 
-def _cell(grid: Grid, shape: str, cells: Cells, tuning: Tuning, up: bool | None) -> dict[str, object]:
-    """What `summarise` says of one shape."""
-    choice = tuning.choices[shape]
+def _cell(results: GridResults, shape: str, cells: Cells, up: bool | None) -> CellSummary:
+    """One shape."""
+    grid = results.grid
+    choice = results.tuning.choices[shape]
     rows = list(cells.finished[shape].values())
     base = list(cells.finished[grid.baseline].values())
     values = [row.value for row in rows]
     size = _first(row.parameters for row in rows)
-    guess = best_guess(guess_values(grid), bool(up))
-    result = _against_baseline(grid, shape, cells.finished, up)
+    guess = best_guess(results.guess_values, bool(up))
+    compared = _against_baseline(grid, shape, cells.finished, up)
     conclusion = "baseline"
     if shape != grid.baseline:
-        conclusion = verdict(result, grid.margin, len(grid.seeds_for(shape)), learned(base, guess))
-    return {
-        "shape": shape,
-        "learning_rate": choice.learning_rate,
-        "tuning_lead": choice.lead,
-        "tuning_spread": choice.spread,
-        "n": len(values),
-        "mean": mean_of_known(values),
-        "sd": deviation(values),
-        "median": median(values),
-        "failure_rate": failure_rate(grid, rows, len(cells.failed[shape])),
-        **result,
-        "parameters": size,
-        "parameters_over_baseline": ratio(size, _first(row.parameters for row in base)),
-        "seconds": mean_of_known(row.seconds for row in rows),
-        "kappa_start": mean_of_all(row.kappa_start for row in rows),
-        "kappa_end": mean_of_all(row.kappa_end for row in rows),
-        "chance": mean_of_known(row.chance for row in rows),
-        "learned": learned(rows, guess),
-        "verdict": conclusion,
-        "notes": _notes(tuning, shape, cells.failed[shape]),
-    }
+        conclusion = verdict(compared, grid.margin, len(grid.seeds_for(shape)), learned(base, guess))
+    return CellSummary(
+        shape=shape,
+        learning_rate=choice.learning_rate,
+        tuning_lead=choice.lead,
+        tuning_spread=choice.spread,
+        n=len(values),
+        mean=mean_of_known(values),
+        sd=deviation(values),
+        median=median(values),
+        failure_rate=failure_rate(results.guess_values, rows, len(cells.failed[shape])),
+        **compared.document(),
+        parameters=size,
+        parameters_over_baseline=ratio(size, _first(row.parameters for row in base)),
+        seconds=mean_of_known(row.seconds for row in rows),
+        kappa_start=mean_of_all(row.kappa_start for row in rows),
+        kappa_end=mean_of_all(row.kappa_end for row in rows),
+        chance=mean_of_known(row.chance for row in rows),
+        learned=learned(rows, guess),
+        verdict=conclusion,
+        notes=_notes(results.tuning, shape, cells.failed[shape]),
+    )
 
 
-def summarise(grid: Grid, rows: Rows) -> dict[str, object]:
-    """The sweep as one JSON document; runs may be missing.
+@dataclass
+class Summary:
+    """A grid compared shape by shape; of one with branches `shapes` and `contrasts` are those of the longest."""
+
+    grid: Grid
+    metric: str | None
+    """None while no run has finished and the grid names none."""
+    higher_is_better: bool | None
+    learning_rates: list[float]
+    """All that are tried, with those that the tuning added."""
+    contrasts: list[Contrast]
+    curves: list[Curve]
+    """Of every branch."""
+    readings: list[Reading]
+    shapes: list[CellSummary]
+    failed: list[FailedRun]
+
+    @property
+    def baseline(self) -> CellSummary:
+        """The shape that the others are compared with."""
+        return next(cell for cell in self.shapes if cell.shape == self.grid.baseline)
+
+    def document(self) -> dict[str, Any]:
+        """summary.json: the grid's keys, then what was read from its rows."""
+        document = asdict(self.grid)
+        document["metric"] = self.metric
+        document["higher_is_better"] = self.higher_is_better
+        document["learning_rates"] = self.learning_rates
+        for name in ("contrasts", "curves", "readings", "shapes", "failed"):
+            document[name] = [record.document() for record in getattr(self, name)]
+        return document
+
+
+def summarise(results: GridResults) -> Summary:
+    """The comparison of a grid's shapes; runs may be missing.
 
     Of each shape: mean, sd and median over the finished seeds, `paired_statistics` over those that the baseline
-    finished too, `failure_rate`; of the grid its `contrasts`. With branches all of that is of the longest, and
-    `curves` has every one.
+    finished too, `failure_rate`; of the grid its `contrasts`.
     """
-    tuning = tune(grid, rows)
-    cells = cells_of(grid, rows, tuning.best)
+    grid = results.grid
+    cells = cells_of(results)
     metric, up = metric_of(grid, cells.rows())
-    summary = asdict(grid)
-    summary["metric"] = metric
-    summary["higher_is_better"] = up
-    summary["learning_rates"] = tuning.learning_rates
-    summary["contrasts"] = contrasts(grid, cells.finished, up)
-    summary["curves"] = curves(grid, rows, tuning.best)
-    summary["readings"] = readings(grid, rows, tuning.best, up)
-    summary["shapes"] = [_cell(grid, shape, cells, tuning, up) for shape in grid.shapes]
-    failed = {run: row for run, row in rows.items() if row.has_failed}
-    summary["failed"] = [{**run._asdict(), "error": row.error} for run, row in failed.items()]
-    return summary
+    failed = {run: row for run, row in results.rows.items() if row.has_failed}
+    return Summary(
+        grid=grid,
+        metric=metric,
+        higher_is_better=up,
+        learning_rates=results.tuning.learning_rates,
+        contrasts=contrasts(grid, cells.finished, up),
+        curves=curves(results),
+        readings=readings(results, up),
+        shapes=[_cell(results, shape, cells, up) for shape in grid.shapes],
+        failed=[FailedRun(**run._asdict(), error=row.error) for run, row in failed.items()],
+    )

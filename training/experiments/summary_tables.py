@@ -6,7 +6,9 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from ..records import CellSummary, Contrast, Curve, Reading
 from .curves import WAYS
+from .summary import Summary
 
 
 SHOWN = {  # what of a shape is in the table: heading and format
@@ -35,59 +37,60 @@ def _text(value: object, form: str) -> str:
     return format(value, form)
 
 
-def contrast_line(contrast: dict[str, object]) -> str:
+def contrast_line(contrast: Contrast) -> str:
     """One contrast in words."""
-    parts = {"difference": "+.4f", "interval": "+.4f", "pairs": "d", "p": ".3g", "p_corrected": ".3g"}
-    text = {name: _text(contrast[name], form) for name, form in parts.items()}
-    line = f"{contrast['shape']} − {contrast['minus']}: {text['difference']}, 95 % interval {text['interval']}, "
-    line += f"{text['pairs']} pairs, p {text['p']}, corrected {text['p_corrected']}"
-    if contrast["row_error"] is not None:
-        line += f"; standard error by the choice of rows at most {contrast['row_error']:.4f}"
+    line = (
+        f"{contrast.shape} − {contrast.minus}: {_text(contrast.difference, '+.4f')}, "
+        f"95 % interval {_text(contrast.interval, '+.4f')}, {_text(contrast.pairs, 'd')} pairs, "
+        f"p {_text(contrast.p, '.3g')}, corrected {_text(contrast.p_corrected, '.3g')}"
+    )
+    if contrast.row_error is not None:
+        line += f"; standard error by the choice of rows at most {contrast.row_error:.4f}"
     return line
 
 
-def reading_table(contrast: dict[str, object], readings: list[dict[str, object]]) -> Table:
+def reading_table(contrast: Contrast, readings: list[Reading]) -> Table:
     """A pair's difference at the cost of each branch, a column for each thing that is equal."""
-    pair = [contrast["shape"], contrast["minus"]]
-    own = [reading for reading in readings if [reading["shape"], reading["minus"]] == pair]
+    pair = (contrast.shape, contrast.minus)
+    of_pair = [reading for reading in readings if (reading.shape, reading.minus) == pair]
     caption = "difference with its 95 % interval, ± error of the interpolation"
     table = Table(title=" − ".join(pair), caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("tokens", justify="right")
     for way in WAYS:
         table.add_column(f"equal {way}", justify="right")
-    for branch in dict.fromkeys(reading["branch"] for reading in own):
-        at_branch = [reading for reading in own if reading["branch"] == branch]
-        table.add_row(f"{branch:,}", *map(_reading, at_branch))
+    for branch in dict.fromkeys(reading.branch for reading in of_pair):
+        at_branch = [reading for reading in of_pair if reading.branch == branch]
+        table.add_row(f"{branch:,}", *map(_reading_text, at_branch))
     return table
 
 
-def _reading(reading: dict[str, object]) -> str:
-    """One difference of `readings` in a cell of a table."""
-    if reading["difference"] is None:
+def _reading_text(reading: Reading) -> str:
+    """One difference in a cell of a table."""
+    if reading.difference is None:
         return "–"
-    text = f"{reading['difference']:+.4f} ({_text(reading['interval'], '+.4f')})"
-    if reading["interpolation_error"]:
-        text += f" ± {reading['interpolation_error']:.4f}"
+    text = f"{reading.difference:+.4f} ({_text(reading.interval, '+.4f')})"
+    if reading.interpolation_error:
+        text += f" ± {reading.interpolation_error:.4f}"
     return text
 
 
-def choice_line(cell: dict[str, object]) -> str:
+def choice_line(cell: CellSummary) -> str:
     """How clear a cell's best learning rate is."""
-    line = f"{cell['shape']}: learning rate {cell['learning_rate']:g} leads by {cell['tuning_lead']:.4f}"
-    if cell["tuning_spread"] is None:
+    line = f"{cell.shape}: learning rate {cell.learning_rate:g} leads by {cell.tuning_lead:.4f}"
+    if cell.tuning_spread is None:
         return f"{line}, one tuning seed"
-    return f"{line}, the tuning seeds differ by {cell['tuning_spread']:.4f}"
+    return f"{line}, the tuning seeds differ by {cell.tuning_spread:.4f}"
 
 
-def curve_table(curves: list[dict[str, object]]) -> Table:
+def curve_table(curves: list[Curve]) -> Table:
     """Mean ± sd of each shape at each budget."""
     table = Table(caption="mean ± sd by tokens", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("shape")
     for curve in curves:
-        table.add_column(f"{curve['branch']:,}", justify="right")
-    for cells in zip(*(curve["shapes"] for curve in curves)):
-        values = [f"{_text(cell['mean'], '.4f')} ± {_text(cell['sd'], '.4f')}" for cell in cells]
-        table.add_row(cells[0]["shape"], *values)
+        table.add_column(f"{curve.branch:,}", justify="right")
+    for cells in zip(*(curve.shapes for curve in curves)):
+        values = [f"{_text(cell.mean, '.4f')} ± {_text(cell.sd, '.4f')}" for cell in cells]
+        table.add_row(cells[0].shape, *values)
     return table
 
 
@@ -102,42 +105,42 @@ def _metric_text(metric: str | None, higher_is_better: bool | None) -> str:
     return f"{metric}, lower is better"
 
 
-def shape_table(summary: dict[str, object]) -> Table:
+def shape_table(summary: Summary) -> Table:
     """What SHOWN says of each shape, and the verdict."""
-    metric = _metric_text(summary["metric"], summary["higher_is_better"])
-    caption = f"{metric}; difference from {summary['baseline']} over the same seeds"
+    metric = _metric_text(summary.metric, summary.higher_is_better)
+    caption = f"{metric}; difference from {summary.grid.baseline} over the same seeds"
     table = Table(caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("shape")
     for heading, _ in SHOWN.values():
         table.add_column(heading, justify="right")
     table.add_column("verdict")
-    for row in summary["shapes"]:
-        cells = [_text(row[name], form) for name, (_, form) in SHOWN.items()]
-        table.add_row(row["shape"], *cells, row["verdict"])
+    for cell in summary.shapes:
+        values = [_text(getattr(cell, name), form) for name, (_, form) in SHOWN.items()]
+        table.add_row(cell.shape, *values, cell.verdict)
     return table
 
 
-def show(summary: dict[str, object]) -> None:
+def show(summary: Summary) -> None:
     """Prints a summary: a table and notes for people, the document on the last line for programs."""
     width = 160
     if sys.stdout.isatty():
         width = None  # the terminal's own
     console = Console(width=width, markup=False, highlight=False)
     console.print(shape_table(summary))
-    for row in summary["shapes"]:
-        if row["tuning_lead"] is not None:
-            console.print(choice_line(row), soft_wrap=True)
-        for note in row["notes"]:
-            console.print(f"{row['shape']}: {note}", soft_wrap=True)
-    if summary["curves"]:
-        console.print(curve_table(summary["curves"]))
-    if summary["readings"]:
-        for contrast in summary["contrasts"]:
-            console.print(reading_table(contrast, summary["readings"]))
-    for contrast in summary["contrasts"]:
+    for cell in summary.shapes:
+        if cell.tuning_lead is not None:
+            console.print(choice_line(cell), soft_wrap=True)
+        for note in cell.notes:
+            console.print(f"{cell.shape}: {note}", soft_wrap=True)
+    if summary.curves:
+        console.print(curve_table(summary.curves))
+    if summary.readings:
+        for contrast in summary.contrasts:
+            console.print(reading_table(contrast, summary.readings))
+    for contrast in summary.contrasts:
         console.print(contrast_line(contrast), soft_wrap=True)
-    if summary["unsound_tuning"]:
-        console.print(f"the tuning is unsound: {summary['unsound_tuning']}", soft_wrap=True)
-    if summary["failed"]:
-        console.print(f"failed runs: {len(summary['failed'])}, see results.csv; the same command tries them again")
-    print(json.dumps(summary, allow_nan=False), flush=True)
+    if summary.grid.unsound_tuning:
+        console.print(f"the tuning is unsound: {summary.grid.unsound_tuning}", soft_wrap=True)
+    if summary.failed:
+        console.print(f"failed runs: {len(summary.failed)}, see results.csv; the same command tries them again")
+    print(json.dumps(summary.document(), allow_nan=False), flush=True)

@@ -29,6 +29,7 @@ from modeling_leaner.support.files import write_bytes
 from ..records import ResultRow
 from .branches import data_words
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
+from .grid_results import GridResults
 from .rows import Rows, Run, read_rows, result_row, write_rows
 from .runs import begin_branch, check_starts, check_trunk, command, due_runs, phases, place_of, planned, settings
 from .soundness import check_grid
@@ -264,8 +265,8 @@ def sweep(
         write_grid(grid)  # what no run depends on, such as data and publish, may have changed
     else:
         rows = run_sweep(grid, jobs, data_words(data_files))
-    comparison = summarise(grid, rows)
-    write_json(grid.path("summary.json"), comparison)
+    comparison = summarise(GridResults(grid, rows))
+    write_json(grid.path("summary.json"), comparison.document())
     show(comparison)
     finished = {run for run, row in rows.items() if row.has_finished}
     return summary or finished.issuperset(planned(grid, tune(grid, rows).best))

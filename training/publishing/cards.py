@@ -1,7 +1,7 @@
 """`leaner card`: README.md of published folders and of runs, from config.json and results.json, never by hand.
 
 A published folder's results.json holds `evidence`, the cells of its grid; its card shows them all: a table, a figure,
-what was not tested, the data and their terms. The text is that of `templates/`, the sentences those of wording.py.
+what was not tested, the data and their terms. The text is that of `templates/`, the sentences those of `wording/`.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ from modeling_leaner.support.files import sha256, write_bytes
 from ..experiments.grid import is_folder_name
 from ..records import Cell, Evidence, PublishedResults, RunResults
 from ..running.figure import plot
-from . import figures, tables, wording
+from . import figures, tables
 from .folders import Run, check_weights, read_run
 from .metadata import PROJECT_URL, eval_results, metadata, repository
 from .rendering import fill_card
 from .snippets import snippet
+from .wording import comparison, limits, opening, provenance, samples, scoring, single_run
 
 
 FIGURE = "evidence.png"
@@ -97,14 +98,14 @@ def run_card(folder: Path, run: Run) -> str:
         metadata=metadata(results, run.config.model_type),
         name=f"{results.shape} on {results.dataset}",
         architecture=results.architecture,
-        shape=wording.run_shape(run.config, results),
+        shape=single_run.run_shape(run.config, results),
         snippet=snippet(results, run.config, where),
         scores=tables.run_scores(results),
         figure=(folder / CURVES).is_file(),
-        caution=wording.caution(run.settings),
-        training=wording.run_training(results, run.settings),
-        commands=wording.run_commands(run.command, where),
-        hardware=wording.run_hardware(results.environment),
+        caution=single_run.caution(run.settings),
+        training=single_run.run_training(results, run.settings),
+        commands=single_run.run_commands(run.command, where),
+        hardware=single_run.run_hardware(results.environment),
     )
     return fill_card("run_card.md", context)
 
@@ -121,9 +122,9 @@ def beside(evidence: Evidence) -> list[Beside]:
         return []
     nearest = Beside(
         summary=f"the grid <code>{other.grid}</code>",
-        about=wording.beside_about(other, evidence),
+        about=comparison.beside_about(other, evidence),
         table=tables.comparison(other, own=""),
-        claims=wording.claims(other),
+        claims=comparison.claims(other),
     )
     return [nearest, *beside(other)]
 
@@ -138,31 +139,31 @@ def published_card(folder: Path, run: Run) -> str:
     context = ModelCardContext(
         metadata=metadata(results, config.model_type, hub=evidence.hub),
         name=name,
-        purpose=wording.purpose(config.model_type, results),
-        standing=wording.standing(results),
+        purpose=opening.purpose(config.model_type, results),
+        standing=opening.standing(results),
         snippet=snippet(results, config, repository(name)),
-        facts=wording.facts(results, run.settings, own),
+        facts=opening.facts(results, run.settings, own),
         scores=tables.scores(results),
-        scores_note=wording.scores_note(results, own),
+        scores_note=opening.scores_note(results, own),
         guesses=tables.guesses(evidence),
-        comparison_intro=wording.COMPARISON_INTRO,
+        comparison_intro=comparison.COMPARISON_INTRO,
         comparison=tables.comparison(evidence, own.shape),
-        claims=wording.claims(evidence),
-        comparison_notes=wording.notes_on(evidence, results.rows),
-        figure_text=wording.figure_text(evidence),
+        claims=comparison.claims(evidence),
+        comparison_notes=comparison.notes_on(evidence, results.rows),
+        figure_text=comparison.figure_text(evidence),
         details=tables.details(evidence, own.shape),
-        glossary=wording.glossary(evidence),
+        glossary=comparison.glossary(evidence),
         beside=beside(evidence),
         fine_tuned=tables.fine_tuned(evidence),
-        continuations=wording.continuations(results),
-        limits=wording.limits(evidence, results),
-        training=wording.training(config, results, run.settings),
+        continuations=samples.continuations(results),
+        limits=limits.limits(evidence, results),
+        training=provenance.training(config, results, run.settings),
         metric=evidence.metric,
-        data=wording.data(results),
+        data=provenance.data(results),
         project=PROJECT_URL,
-        commands=wording.commands(results, run.command),
-        hardware=wording.hardware(results),
-        bibtex=wording.BIBTEX % PROJECT_URL,
+        commands=provenance.commands(results, run.command),
+        hardware=provenance.hardware(results),
+        bibtex=opening.BIBTEX % PROJECT_URL,
     )
     return fill_card("model_card.md", context)
 
@@ -221,7 +222,7 @@ def write_card(folder: Path) -> None:
     if isinstance(results, PublishedResults):
         write_bytes(folder / FIGURE, figures.evidence_figure(results))
         if (folder / METRICS).is_file():
-            guess = wording.best_of(results.evidence)
+            guess = scoring.best_of(results.evidence)
             plot(folder / METRICS, folder / CURVES, results.main_metric, guess)
         if entries := eval_results(results):
             (folder / ".eval_results").mkdir(exist_ok=True)

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from ..experiments.evidence import KINDS, baseline_of, dataset_name, kind
 from ..experiments.statistics import row_error
 from ..records import Cell, Evidence, PublishedResults
-from .wording import best_of, direction, gain, has_strays, interval_of, stray_seeds
+from .wording.amounts import direction, gain, interval_of
+from .wording.scoring import best_of, has_strays, stray_seeds
 
 
 COLOURS = dict(zip(KINDS, ("tab:blue", "tab:cyan", "tab:orange", "tab:red")))

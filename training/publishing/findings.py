@@ -3,25 +3,15 @@
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from ..experiments.evidence import KINDS, PEERS, baseline_of, finished, kind
-from ..experiments.grid import Grid
+from ..experiments.evidence import KINDS, PEERS, baseline_of, kind
+from ..experiments.grid_results import GridResults
 from ..experiments.kappa import KappaCell, by_task, conclude, read_cells
-from ..experiments.rows import Rows
 from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
-from ..records import Cell, Evidence, ResultRow
-from .wording import (
-    best_of,
-    excludes_zero,
-    gain,
-    has_strays,
-    kappa_paragraph,
-    label,
-    median_score,
-    row_errors_of,
-    stray_seeds,
-)
+from ..records import Cell, Evidence, PairedStatistics, ResultRow
+from .wording.amounts import excludes_zero, gain, label
+from .wording.index_page import kappa_paragraph
+from .wording.scoring import best_of, has_strays, median_score, row_errors_of, stray_seeds
 
 
 FIRST_SEEDS = (1, 2, 3)  # of the grids with seven: the others were added after these had been seen
@@ -29,10 +19,9 @@ FIRST_SEEDS = (1, 2, 3)  # of the grids with seven: the others were added after 
 
 @dataclass
 class Known:
-    """A grid, its rows, and its evidence."""
+    """A grid with its rows, and its evidence."""
 
-    grid: Grid
-    rows: Rows
+    results: GridResults
     evidence: Evidence
 
 
@@ -46,7 +35,7 @@ def interval(values: Iterable[float] | None) -> str:
     return " to ".join(f"{value:+.3f}" for value in values)
 
 
-def effect(values: list[float], baseline: list[float], higher_is_better: bool) -> dict[str, Any]:
+def effect(values: list[float], baseline: list[float], higher_is_better: bool) -> PairedStatistics:
     """`paired_statistics` with plus = better."""
     sign = 1
     if not higher_is_better:
@@ -137,7 +126,7 @@ def later_seeds(grids: Grids) -> str | None:
                 evidence.margin,
                 evidence.higher_is_better,
             )
-            raw[f"{cell.layers} × {cell.heads} on {name}"] = result["p_non_inferiority"]
+            raw[f"{cell.layers} × {cell.heads} on {name}"] = result.p_non_inferiority
     if not raw:
         return None
     adjusted = holm(raw)
@@ -170,12 +159,12 @@ def pretraining(grids: Grids) -> str | None:
             [scratch.values[seed] for seed in seeds],
             pretrained.higher_is_better,
         )
-        limits = interval(result["interval"])
-        if not excludes_zero(result["interval"]):
+        limits = interval(result.interval)
+        if not excludes_zero(result.interval):
             limits += ", includes 0"
         lines.append(
             f"- {cell.layers} × {cell.heads}: {cell.mean:.3f} against {scratch.mean:.3f}, "
-            f"{result['difference']:+.3f} ({limits})"
+            f"{result.difference:+.3f} ({limits})"
         )
     text = (
         "**What masked pretraining was worth on SST-2** (accuracy, same tokenizer, 3 seeds, 95 % intervals):\n\n"
@@ -227,10 +216,10 @@ def pairs_by_heads(known: Known) -> Iterator[tuple[ResultRow, ResultRow]]:
 
 def by_seed(known: Known, cell: Cell) -> dict[int, ResultRow]:
     """The finished runs that a cell is the mean of: seed → row."""
-    return {row.seed: row for row in finished(known.grid, cell.shape, cell.learning_rate, known.rows)}
+    return {row.seed: row for row in known.results.finished(cell.shape)}
 
 
-def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str]) -> dict[str, Any] | None:
+def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str]) -> PairedStatistics | None:
     """The mean of the two cells `many` against that of the two cells `few`, seed by seed, plus = better.
 
     None without all four.
@@ -247,13 +236,13 @@ def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str])
     )
 
 
-def equivalence(result: dict[str, Any], margin: float) -> float:
+def equivalence(result: PairedStatistics, margin: float) -> float:
     """p of two one-sided paired t tests (TOST) that a difference lies within ± margin."""
     from scipy.stats import t  # takes seconds to import
 
-    freedom = result["pairs"] - 1
-    error = (result["interval"][1] - result["difference"]) / float(t.ppf(0.975, freedom))
-    return float(t.sf((margin - abs(result["difference"])) / error, freedom))
+    freedom = result.pairs - 1
+    error = (result.interval[1] - result.difference) / float(t.ppf(0.975, freedom))
+    return float(t.sf((margin - abs(result.difference)) / error, freedom))
 
 
 def heads_on_loss(grids: Grids) -> str | None:
@@ -264,19 +253,19 @@ def heads_on_loss(grids: Grids) -> str | None:
     margin = known.evidence.margin
     heads = main_effect(known.evidence, ("baseline", "fewer layers"), ("more heads", "both"))
     layers = main_effect(known.evidence, ("baseline", "more heads"), ("fewer layers", "both"))
-    if heads is None or heads["interval"] is None or margin is None:
+    if heads is None or heads.interval is None or margin is None:
         return None
     verdict = "not shown to be equivalent"
-    if max(map(abs, heads["interval"])) < margin:
+    if max(map(abs, heads.interval)) < margin:
         verdict = "equivalent"
     means = {kind(cell, known.evidence): cell.mean for cell in known.evidence.cells}
     scores = ", ".join(f"{means[name]:.3f}" for name in KINDS)
-    changed = f"{heads['difference']:+.3f} nats (95 % interval {interval(heads['interval'])}; plus is better)"
+    changed = f"{heads.difference:+.3f} nats (95 % interval {interval(heads.interval)}; plus is better)"
     return (
         f"The loss hardly moved: on causal enwik8 (loss {scores} for 8 × 3, 8 × 6, 4 × 3, 4 × 6; lower is better) "
         f"twice the heads changed it by {changed}, {verdict} within ±{margin:g} (TOST p "
         f"{equivalence(heads, margin):.2g}); half the layers by "
-        f"{layers['difference']:+.3f} ({interval(layers['interval'])})."
+        f"{layers.difference:+.3f} ({interval(layers.interval)})."
     )
 
 
@@ -297,7 +286,7 @@ def failures(grids: Grids) -> str | None:
                 [cell.values[seed] for seed in kept], [base.values[seed] for seed in kept], evidence.higher_is_better
             )
             name = f"{cell.layers} × {cell.heads}"
-            others.append(f"{name}: {result['difference']:+.3f} ({interval(result['interval'])})")
+            others.append(f"{name}: {result.difference:+.3f} ({interval(result.interval)})")
     best = best_of(evidence)
     return (
         f"**ListOps: medians, because one run failed** (accuracy, higher is better; best simple guess {best[1]:.3f}). "
@@ -371,7 +360,7 @@ def conditioning_and_loss(grids: Grids) -> str | None:
 def kappa_cells(grids: Grids) -> list[KappaCell]:
     """The cells of all grids but those of transformers' own models."""
     own = {name: known for name, known in grids.items() if not name.endswith(PEERS)}
-    return [cell for name, known in own.items() for cell in read_cells(name, known.grid, known.rows)]
+    return [cell for name, known in own.items() for cell in read_cells(name, known.results)]
 
 
 def kappa_and_quality(grids: Grids) -> str | None:

@@ -10,17 +10,17 @@ from pathlib import Path
 from modeling_leaner.support.files import write_bytes
 
 from ..experiments.evidence import gather
-from ..experiments.grid import load_grid
-from ..experiments.rows import read_rows
+from ..experiments.grid_results import load_folder
 from ..experiments.runs import settings
 from ..records import Evidence, PublishedResults, checked
 from ..tasks.registry import TASKS
-from . import tables, wording
+from . import tables
 from .figures import THEMES, Comparison, comparisons, forest
 from .findings import Grids, Known, findings, kappa_and_quality, kappa_cells
 from .kappa_figure import kappa_figure
 from .rendering import fill
 from .tables import markdown
+from .wording import amounts, index_page, scoring
 
 
 REFERENCE = "-transformers"  # grids of transformers' own models, which stand beside their baseline
@@ -60,9 +60,9 @@ def read_grids(cards: Path) -> Grids:
     """Each grid that has rows, with its evidence. Raises ValueError or GridError where its files do not fit."""
     grids = {}
     for path in sorted(cards.glob("grids/*/results.csv")):
-        grid = load_grid(path.parent / "grid.yaml")
-        evidence = gather(replace(grid, beside=None))  # which has lines of its own
-        grids[path.parent.name] = Known(grid, read_rows(path), evidence)
+        results = load_folder(path.parent)
+        results.grid = replace(results.grid, beside=None)  # which has lines of its own
+        grids[path.parent.name] = Known(results, gather(results))
     return grids
 
 
@@ -71,7 +71,7 @@ def held_out_score(results: PublishedResults) -> str:
     metric = results.metric
     value = results.metrics[f"eval_{metric}"]
     uncertainty = ""
-    error = wording.score_error(metric, value, results)
+    error = scoring.score_error(metric, value, results)
     if error is not None:
         uncertainty = f" ± {error:.3f}"
     return f"{metric} {value:.3f}{uncertainty}"
@@ -79,7 +79,7 @@ def held_out_score(results: PublishedResults) -> str:
 
 def best_guess(evidence: Evidence) -> str:
     """Value and name of a grid's best simple guess, a dash without any."""
-    best = wording.best_of(evidence)
+    best = scoring.best_of(evidence)
     if best is None:
         return "–"
     name, value = best
@@ -108,10 +108,10 @@ def published_table(folders: list[PublishedResults]) -> str:
             f"{results.parameters:,}",
             held_out_score(results),
             best_guess(evidence),
-            wording.short_data(results),
+            index_page.short_data(results),
         )
         lines.append(line)
-    way = " or ".join(dict.fromkeys(wording.direction(results.evidence) for results in folders))
+    way = " or ".join(dict.fromkeys(amounts.direction(results.evidence) for results in folders))
     header = ("folder", "layers × heads × size", "parameters", f"held-out score, {way}", "best simple guess", "data")
     return markdown(header, lines)
 
@@ -127,10 +127,10 @@ def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> Ta
     return TaskSection(
         title=TASKS[task].title,
         published=published_table(own),
-        note=wording.not_learned(evidence),
-        summary=f"All numbers: {wording.plural(len(grids), 'grid')}, {count} shapes",
+        note=index_page.not_learned(evidence),
+        summary=f"All numbers: {amounts.plural(len(grids), 'grid')}, {count} shapes",
         cells=cells,
-        about="\n".join(f"- {wording.grid_about(name, known.evidence)}" for name, known in grids.items()),
+        about="\n".join(f"- {index_page.grid_about(name, known.evidence)}" for name, known in grids.items()),
     )
 
 
@@ -139,7 +139,7 @@ def by_task(grids: Grids) -> dict[str, Grids]:
     tasks: dict[str, Grids] = {task: {} for task in TASKS}
     for name, known in grids.items():
         if not name.endswith(REFERENCE):
-            task = settings(known.grid, known.grid.baseline).task
+            task = settings(known.results.grid, known.results.grid.baseline).task
             tasks[task][name] = known
     return tasks
 
@@ -156,10 +156,10 @@ def render(cards: Path) -> str:
     sections = [task_section(task, folders, task_grids) for task, task_grids in by_task(grids).items()]
     figure_text = None
     if forest_lines(grids):
-        figure_text = wording.FOREST_TEXT
+        figure_text = index_page.FOREST_TEXT
     kappa_text = None
     if kappa_and_quality(grids) is not None:
-        kappa_text = wording.KAPPA_TEXT
+        kappa_text = index_page.KAPPA_TEXT
     paragraphs = ["Nothing yet."]
     if grids:
         paragraphs = findings(grids)
@@ -168,7 +168,7 @@ def render(cards: Path) -> str:
         kappa_text=kappa_text,
         findings=paragraphs,
         tasks=[section for section in sections if section.published or section.cells],
-        glossary=wording.INDEX_GLOSSARY,
+        glossary=index_page.INDEX_GLOSSARY,
     )
     return fill("index.md", context).rstrip() + "\n"
 

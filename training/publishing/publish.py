@@ -25,9 +25,9 @@ from ..experiments.branches import data_words
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
+from ..experiments.grid_results import GridResults, load_results
 from ..experiments.guesses import GUESSES
-from ..experiments.rows import finished_row, read_rows, reported
-from ..experiments.tuning import tune
+from ..experiments.rows import finished_row, reported
 from ..records import Evidence, PublishedResults, RunResults, checked
 from ..running.evaluation import load
 from ..tasks.causal_lm import CausalLM
@@ -41,12 +41,11 @@ GRIDS = Path("training/grids")
 SUBSET = 200  # rows of the short verification
 
 
-def run_of(grid: Grid, shape: str) -> Path:
+def run_of(results: GridResults, shape: str) -> Path:
     """The folder of the run to publish. Raises ValueError where it has not finished or is not on this machine."""
-    rows = read_rows(grid.path("results.csv"))
-    rate = tune(grid, rows).best[shape]
-    run = reported(grid, shape, grid.seeds[0], rate)
-    if finished_row(rows, run) is None:
+    grid = results.grid
+    run = reported(grid, shape, grid.seeds[0], results.tuning.best[shape])
+    if finished_row(results.rows, run) is None:
         raise ValueError(f"{grid.path('results.csv')}: no finished run of {shape} with seed {grid.seeds[0]}")
     folder = run.folder(grid)
     if not (folder / "model.safetensors").is_file():
@@ -76,10 +75,10 @@ def started_from(grid: Grid, shape: str, folder: Path) -> str:
     return str(CARDS / name)
 
 
-def gathered(grid: Grid) -> Evidence:
+def gathered(results: GridResults) -> Evidence:
     """The evidence of the rows. Raises GridError where they are of another grid."""
-    check_unchanged(grid, read_rows(grid.path("results.csv")).values())
-    return gather(grid)
+    check_unchanged(results.grid, results.rows.values())
+    return gather(results)
 
 
 @contextlib.contextmanager
@@ -176,7 +175,7 @@ def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
     """
     target = cards / grid.publish[shape]
     results = check_target(target, grid, shape)
-    results = results.model_copy(update={"partners": grid.partners(shape), "evidence": gathered(grid)})
+    results = results.model_copy(update={"partners": grid.partners(shape), "evidence": gathered(load_results(grid))})
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
         shutil.copytree(target, folder)
@@ -208,13 +207,14 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
         ValueError: a run is missing, or the folder does not hold what its card says.
     """
     target = cards / grid.publish[shape]
-    source = run_of(grid, shape)
+    grid_results = load_results(grid)
+    source = run_of(grid_results, shape)
     if target.exists():
         check_target(target, grid, shape)
     fitted = guesses(source, words)
     if fitted:
-        write_json(grid.path(GUESSES), fitted)
-    results = results_of(source, grid, shape, gathered(grid), words)
+        write_json(grid.path(GUESSES), fitted)  # before they are read for the evidence
+    results = results_of(source, grid, shape, gathered(grid_results), words)
     local_copies = {}
     if words:
         local_copies[dataset_name(results)] = words[1:]

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from ..experiments.statistics import NON_INFERIOR, NOT_LEARNED
 from ..records import Cell, Evidence, FineTuned, RunResults
 from .metadata import named_metrics
-from .wording import best_of, direction, gain, has_strays, interval_of, median_score, number, score, score_error
+from .wording.amounts import direction, gain, interval_of, number, score
+from .wording.scoring import best_of, has_strays, median_score, score_error
 
 
 NO_BREAK = "&nbsp;"

@@ -35,7 +35,8 @@ from modeling_leaner.support.quiet import quiet_libraries
 from ..experiments.baselines import guesses
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
-from ..experiments.rows import read_rows, reported
+from ..experiments.grid_results import load_folder, load_results
+from ..experiments.rows import reported
 from ..experiments.runs import settings
 from ..records import Evidence, Guess, PublishedResults, RunResults, Subset, checked
 from ..running import reevaluate
@@ -197,7 +198,7 @@ def check_evidence(folder: Path, evidence: Evidence) -> None:
     if not path.is_file():
         raise ValueError(f"{file}: evidence.grid is {evidence.grid}, {grids} has no such grid")
     with of_the_project(grids):
-        fresh = gather(load_grid(path))
+        fresh = gather(load_results(load_grid(path)))
     stale = difference(evidence.document(), fresh.document(), "evidence")
     if stale is not None:
         raise ValueError(f"{file}: {stale} by the rows in {grids}; leaner publish renews it")
@@ -210,11 +211,12 @@ def check_run(folder: Path, results: PublishedResults) -> None:
     if not grids.is_dir():
         return
     with of_the_project(grids):
-        grid = load_grid(grids / results.evidence.grid / "grid.yaml")
+        held = load_folder(grids / results.evidence.grid)
+        grid = held.grid
         asked = settings(grid, results.cell).settings
     own = next(cell for cell in results.evidence.cells if cell.shape == results.cell)
     run = reported(grid, results.cell, results.seed, own.learning_rate)
-    row = read_rows(grids / results.evidence.grid / "results.csv").get(run)
+    row = held.rows.get(run)
     name = None
     if grid.publish is not None:
         name = grid.publish.get(results.cell)

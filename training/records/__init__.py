@@ -6,25 +6,33 @@ from .guesses import Guess, RowError
 from .published import Continuation, Continuations, PublishedResults, PublishedTrain, Subset
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
+from .summary import BranchCell, CellSummary, Contrast, Curve, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
 
 __all__ = [
+    "BranchCell",
     "Cell",
     "CellScore",
+    "CellSummary",
     "Chance",
     "Continuation",
     "Continuations",
+    "Contrast",
     "Count",
+    "Curve",
     "Duration",
     "Environment",
     "Evidence",
+    "FailedRun",
     "FineTuned",
     "Guess",
     "Latency",
     "LatencyFile",
+    "PairedStatistics",
     "PublishedResults",
     "PublishedTrain",
+    "Reading",
     "Record",
     "Reference",
     "ResultRow",

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from .base import Count, Duration, Record
 from .guesses import Guess, RowError
+from .summary import CellSummary
 from .timings import Latency
 
 
@@ -39,53 +40,9 @@ class CellScore(Record):
     """The metric by seed."""
 
 
-class Cell(Record):
+class Cell(CellSummary):
     """One shape of a grid: its score, its comparison with the baseline, its sizes and its costs."""
 
-    shape: str
-    learning_rate: float | None = None
-    """The best of the tuning; None where none finished."""
-    tuning_lead: float | None = None
-    """Distance of the best rate's mean from the runner-up's, in the metric's units."""
-    tuning_spread: float | None = None
-    """Range of the metric over the tuning seeds, the larger one of the two best rates."""
-    n: Count
-    """Seeds that finished."""
-    mean: float | None = None
-    """Of the metric over the seeds."""
-    sd: float | None = None
-    """Over the seeds; None of fewer than two."""
-    median: float | None = None
-    """Of the metric over the seeds."""
-    failure_rate: float | None = None
-    """Share, 0 to 1, of runs that failed or ended worse than the best simple guess."""
-    pairs: Count | None = None
-    """Seeds that the shape and the baseline both finished."""
-    difference: float | None = None
-    """Mean over the pairs of shape minus baseline, in the metric's units."""
-    interval: list[float] | None = None
-    """95 % t interval of the difference."""
-    p: float | None = None
-    """Two-sided, of no difference."""
-    p_non_inferiority: float | None = None
-    """One-sided, of a loss of at least the margin."""
-    parameters: Count | None = None
-    parameters_over_baseline: float | None = None
-    """Share of the baseline's."""
-    seconds: Duration | None = None
-    """Of a training, the mean over the seeds."""
-    kappa_start: float | None = None
-    """Condition number of the head outputs before the training: median over the layers, mean over the seeds."""
-    kappa_end: float | None = None
-    """The same after the training."""
-    chance: float | None = None
-    """The metric of a guess that reads nothing, the mean over the seeds."""
-    learned: bool | None = None
-    """Whether the runs clearly beat the best simple guess; None where that is unknown."""
-    verdict: str
-    """baseline, undecided, not learned, or non-inferior before correction."""
-    notes: list[str]
-    """What a reader has to know."""
     layers: Count
     width: Count
     """Of the hidden states."""

@@ -1,0 +1,75 @@
+"""A grid with its rows and all that lies beside them: loaded once, and passed on."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ..records import Guess, LatencyFile, ResultRow, RowError
+from . import latency
+from .grid import Grid, load_grid
+from .guesses import read_guesses, read_row_errors
+from .rows import Rows, finished_row, read_rows, reported
+from .step_time import step_seconds
+from .tuning import Tuning, tune
+
+
+@dataclass
+class GridResults:
+    """A grid and the rows of its runs. What lies beside the rows is read when it is first asked for, and once."""
+
+    grid: Grid
+    rows: Rows
+
+    @property
+    def name(self) -> str:
+        """The name of the grid's folder."""
+        return Path(self.grid.output_dir).name
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        """The choice of learning rates, as far as the rows go."""
+        return tune(self.grid, self.rows)
+
+    @cached_property
+    def guesses(self) -> list[Guess] | None:
+        """The simple guesses that read the input; None where none were made."""
+        return read_guesses(self.grid)
+
+    @property
+    def guess_values(self) -> list[float]:
+        """What the simple guesses score; empty where none were made."""
+        if self.guesses is None:
+            return []
+        return [guess.value for guess in self.guesses]
+
+    @cached_property
+    def row_errors(self) -> list[RowError] | None:
+        """How much the choice of held-out rows moves published pairs; None where it was not measured."""
+        return read_row_errors(self.grid)
+
+    @cached_property
+    def latency(self) -> LatencyFile | None:
+        """Times of inference; None where they were not measured."""
+        return latency.read(self.grid)
+
+    @cached_property
+    def step_seconds(self) -> dict[str, float] | None:
+        """Seconds of a training step by shape; None where they were not measured."""
+        return step_seconds(self.grid)
+
+    def finished(self, shape: str) -> list[ResultRow]:
+        """The rows that the cell of a shape is the mean of, in the order of the grid's seeds."""
+        rate = self.tuning.best[shape]
+        runs = [reported(self.grid, shape, seed, rate) for seed in self.grid.seeds_for(shape)]
+        done = [finished_row(self.rows, run) for run in runs]
+        return [row for row in done if row is not None]
+
+
+def load_results(grid: Grid) -> GridResults:
+    """The results of a grid; without rows before its first run. Raises GridError where results.csv does not fit."""
+    return GridResults(grid, read_rows(grid.path("results.csv")))
+
+
+def load_folder(folder: Path) -> GridResults:
+    """The results in a folder with grid.yaml and results.csv. Raises GridError where one of them does not fit."""
+    return GridResults(load_grid(folder / "grid.yaml"), read_rows(folder / "results.csv"))

@@ -1,0 +1,1 @@
+"""The sentences of cards and index, a file for each part of them. Arguments are records; nothing here reads a file."""

@@ -1,0 +1,72 @@
+"""How numbers and sizes are written."""
+
+from ...records import Cell, CellScore, Evidence, FineTuned, Reference, RunResults
+
+
+def number(value: float | None, form: str) -> str:
+    """A formatted number, a dash where it is unknown."""
+    if value is None:
+        return "–"
+    return format(value, form)
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    if count == 1:
+        return f"{count:,} {noun}"
+    return f"{count:,} {noun}s"
+
+
+def duration(hours: float) -> str:
+    """Hours, or minutes where they are fewer than one hour."""
+    if hours >= 1:
+        return f"{hours:.1f} hours"
+    return plural(round(60 * hours), "minute")
+
+
+def millions(count: float) -> str:
+    """`4.1M`; below a million with thousands separated."""
+    if count >= 1e6:
+        return f"{count / 1e6:.1f}M"
+    return f"{count:,.0f}"
+
+
+def direction(evidence: Evidence | FineTuned | RunResults) -> str:
+    """`higher is better`, or lower."""
+    if evidence.higher_is_better:
+        return "higher is better"
+    return "lower is better"
+
+
+def score(cell: Cell | CellScore | Reference, form: str) -> str:
+    """Mean ± sd (n) of a cell."""
+    if cell.mean is None:
+        return "not run"
+    text = f"{cell.mean:{form}}"
+    if cell.sd is not None:
+        text += f" ± {cell.sd:{form}}"
+    return f"{text} ({cell.n})"
+
+
+def gain(value: float, evidence: Evidence) -> float:
+    """A difference of the metric, plus = better."""
+    if evidence.higher_is_better:
+        return value
+    return -value
+
+
+def interval_of(cell: Cell, evidence: Evidence) -> list[float] | None:
+    """The interval of a cell's difference, plus = better; None where there is none."""
+    if cell.interval is None:
+        return None
+    return sorted(gain(limit, evidence) for limit in cell.interval)
+
+
+def excludes_zero(interval: list[float]) -> bool:
+    """Whether both limits of an interval lie on the same side of 0."""
+    return interval[0] * interval[1] > 0
+
+
+def label(cell: Cell) -> str:
+    """A cell's layers and heads."""
+    return f"{cell.layers} layers × {cell.heads} heads of {cell.head_dim}"

@@ -1,0 +1,180 @@
+"""What a card says of the cells of its grid: differences, what they prove, and what a reader should know of them."""
+
+from ...experiments.evidence import baseline_of
+from ...experiments.statistics import MIN_PAIRS, NOT_LEARNED
+from ...records import Cell, Evidence
+from .amounts import excludes_zero, gain, label, score
+from .provenance import how_trained
+from .scoring import best_of, has_strays, median_score, row_errors_of
+
+
+BESIDE_TIMES = "Times of inference are to be compared within one table alone."
+OTHER_RECIPE = "Another recipe: compare its numbers with each other, not with those above."
+COMPARISON_INTRO = (
+    "Each line of the table is a *cell*: one shape, trained with several seeds. All cells were trained by the same "
+    "file, with the same data in the same order for each seed. This model is in bold; a difference with a plus is "
+    "better than the baseline, the first line."
+)
+
+
+def certainty(cell: Cell, evidence: Evidence) -> str:
+    """What may be said of one cell's difference."""
+    interval = cell.interval
+    if interval is None:
+        text = "one pair of runs, which may be chance"
+    elif excludes_zero(interval):
+        text = f"over {cell.pairs} seeds; the 95 % interval excludes 0"
+    else:
+        text = f"over {cell.pairs} seeds; the 95 % interval includes 0"
+    if cell.verdict == NOT_LEARNED:
+        return f"{text}; no verdict: the baseline is not clearly better than the best simple guess"
+    if cell.pairs < MIN_PAIRS:
+        return f"{text}; undecided, with fewer than the {MIN_PAIRS} seeds that a verdict needs"
+    if evidence.margin is None:
+        return f"{text}; undecided, without the margin that a verdict needs"
+    if cell.p_non_inferiority is None:
+        return text
+    against = f"being worse by {evidence.margin:g} or more"
+    return f"{text}; one-sided p against {against}, not corrected: {cell.p_non_inferiority:.3g}"
+
+
+def claim(cell: Cell, evidence: Evidence) -> str:
+    """One cell against the baseline, with both scores."""
+    base = baseline_of(evidence)
+    ahead = gain(cell.difference, evidence)
+    if ahead == 0:
+        compared = "equal to the baseline"
+    elif ahead > 0:
+        compared = f"{ahead:.4f} better than the baseline"
+    else:
+        compared = f"{-ahead:.4f} worse than the baseline"
+    values = f"{evidence.metric} {cell.mean:.4f} against {base.mean:.4f}"
+    return f"{label(cell)}: {compared} ({values}), {certainty(cell, evidence)}."
+
+
+def claims(evidence: Evidence) -> str:
+    """What the numbers say, cell by cell. Whether quality was lost is decided over all grids, in the index."""
+    lines = []
+    for cell in evidence.cells:
+        notes = "".join(f" Note: {note}." for note in cell.notes)
+        if cell.shape != evidence.baseline and cell.difference is not None:
+            lines.append(f"- {claim(cell, evidence)}{notes}")
+        elif notes:
+            lines.append(f"- {label(cell)}:{notes}")
+    if lines:
+        return "\n".join(lines)
+    if len(evidence.cells) == 1:
+        return "- One cell, with nothing to compare in this grid."
+    return "- No cell has been compared yet."
+
+
+def learned_note(evidence: Evidence) -> str | None:
+    """What the baseline fails to beat clearly; None where it has learned, or where that is not known."""
+    best = best_of(evidence)
+    base = baseline_of(evidence)
+    if base.learned is not False or best is None or base.mean is None:
+        return None
+    name, value = best
+    compared = "not clearly better than"
+    if gain(base.mean - value, evidence) < 0:
+        compared = "worse than"
+    why = "What is compared is how fast the shapes begin to learn."
+    if has_strays(evidence):
+        why = "With the run that failed, its mean is that uncertain."
+    return (
+        f"**No cell can be said to keep quality here:** the baseline ({evidence.metric} {base.mean:.3f}) is "
+        f"{compared} the best simple guess that reads the input ({name}, {value:.3f}). {why}"
+    )
+
+
+def rows_note(evidence: Evidence, rows: int | None) -> str | None:
+    """What the intervals are conditional on, and how much the choice of rows adds where that is known."""
+    notes = []
+    if len(evidence.seeds) > 1:
+        notes.append(
+            "Intervals are over seeds, conditional on the same held-out rows, and not corrected for their number."
+        )
+    pairs = row_errors_of(evidence)
+    if pairs and rows:
+        notes.append(
+            f"Another choice of {rows:,} rows would move a difference, too. Of the published pairs, one run each: "
+            f"difference from the baseline (plus is better), its standard error by the choice of rows, and the sd of "
+            f"such differences over the seeds: {'; '.join(pairs)}."
+        )
+    if not notes:
+        return None
+    return " ".join(notes)
+
+
+def strays_note(evidence: Evidence) -> str | None:
+    """Failed runs and medians, where a mean over a run that failed would mislead."""
+    if not has_strays(evidence):
+        return None
+    cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence.cells)
+    return (
+        f"A run that ended far below the others of its cell moves means and intervals, so read the medians: {cells}. "
+        "Failed is a run worse than its cell's median by ten median absolute deviations."
+    )
+
+
+def reference_note(evidence: Evidence) -> str | None:
+    """transformers' own model beside the baseline."""
+    base = baseline_of(evidence)
+    peer = evidence.reference
+    if peer is not None:
+        return (
+            "transformers' own model of the baseline's shape, tuned and trained alike, at learning rate "
+            f"{peer.learning_rate:g}: {score(peer, '.4f')}; the baseline here: {score(base, '.4f')}."
+        )
+    overrides = evidence.overrides
+    if overrides and overrides.get("implementation") == "transformers":
+        return None
+    return "transformers' own model of the baseline's shape has not been trained this way."
+
+
+def start_note(evidence: Evidence) -> str | None:
+    """What the seeds do not vary."""
+    if evidence.start_seed is None:
+        return None
+    return (
+        f"All runs start from the weights of the same seed, {evidence.start_seed}: what differs between seeds "
+        "is the fine-tuning alone, and intervals do not include the chance of the pretraining."
+    )
+
+
+def notes_on(evidence: Evidence, rows: int | None = None) -> str:
+    """What a reader of the comparison should know, a paragraph each."""
+    notes = (
+        learned_note(evidence),
+        strays_note(evidence),
+        rows_note(evidence, rows),
+        start_note(evidence),
+        reference_note(evidence),
+    )
+    return "\n\n".join(note for note in notes if note)
+
+
+def glossary(evidence: Evidence) -> str:
+    """What the rows of the large table are; once on a page."""
+    timed = "not timed yet."
+    if evidence.latency_on:
+        timed = f"measured in turns on {evidence.latency_on}: compare it within this table, not with another's."
+    return (
+        "κ is σ_max/σ_min of the concatenated head outputs: the median over 8 held-out rows and over the layers, the "
+        "mean over the seeds, – where it was infinite. FLOPs are those of the matrix products, for one input of the "
+        "stated length. Times of training are means over the seeds, of runs that shared the machine with other work; "
+        "memory is the most that the process held, on a GPU what its tensors took there, the largest of the seeds. "
+        f"Inference was {timed}"
+    )
+
+
+def beside_about(other: Evidence, evidence: Evidence) -> str:
+    """How the cells of another grid were trained, and what they may be compared with."""
+    if other.recipe == evidence.recipe:
+        return f"{how_trained(other)} {BESIDE_TIMES}"
+    return f"{how_trained(other)} {OTHER_RECIPE}"
+
+
+def figure_text(evidence: Evidence) -> str:
+    """What the figure shows, for those who cannot see it."""
+    return f"{evidence.metric} of every seed, parameters and time of each cell"

@@ -1,0 +1,130 @@
+"""The index of all grids: one line on each, what has not been learned, and the paragraph on κ."""
+
+from ...experiments.evidence import baseline_of, dataset_name
+from ...experiments.guesses import AS_MANY_ROWS
+from ...experiments.kappa import Conclusion, Correlation
+from ...records import Evidence, PublishedResults
+from .amounts import duration, label, plural
+from .comparison import learned_note, reference_note
+from .provenance import how_trained, is_local
+from .scoring import best_of, guesses_of, stray_seeds
+
+
+FOREST_TEXT = "Differences of each shape from its baseline with their intervals, in accuracy and in loss"
+INDEX_GLOSSARY = (
+    "- *Grid:* one comparison, shapes × seeds trained by one recipe. *Cell:* one of its shapes, over all its seeds.\n"
+    "- *Difference:* paired over the seeds and signed so that plus is better for every metric. Its 95 % interval is "
+    "conditional on the same held-out rows, and not corrected for the number of comparisons.\n"
+    "- *Not learned:* not clearly (by three standard errors) better than the best simple guess that reads the input, "
+    "each in the grid's `guesses.json`, which `leaner guesses` fits. *No verdict:* the baseline has not learned.\n"
+    "- *κ:* σ_max/σ_min of the concatenated head outputs before and after training: the median over 8 held-out rows "
+    "and over the layers, the mean over the seeds, – where it was infinite.\n"
+    "- *Times of inference* were measured in turns: compare them within one grid. FLOPs, memory and cache are on the "
+    "cards."
+)
+KAPPA_TEXT = "Quality of runs against the condition number of their head outputs, within and between cells"
+
+
+def not_learned_line(grid: str, evidence: Evidence) -> str:
+    """The score of a baseline that has not learned, and those of the guesses that it should beat."""
+    base = baseline_of(evidence)
+    text = f"`{grid}` {evidence.metric} {base.mean:.3f}"
+    failed = len(stray_seeds(base, evidence))
+    if failed:
+        text += f", the mean of {base.n} runs of which {failed} failed"
+    name, value = best_of(evidence)
+    text += f", against {value:.3f} ({name})"
+    for guess in guesses_of(evidence):
+        if guess.name == AS_MANY_ROWS:
+            text += f", or {guess.value:.3f} from as many rows as the runs read"
+    return text
+
+
+def not_learned(grids: dict[str, Evidence]) -> str | None:
+    """The grids of a task whose baseline has not learned, with its score and what it should beat; None without."""
+    lines = []
+    for grid, evidence in grids.items():
+        if learned_note(evidence) is not None:
+            lines.append(not_learned_line(grid, evidence))
+    if not lines:
+        return None
+    listed = f" {lines[0]}."
+    if len(lines) > 1:
+        listed = "\n\n" + "\n".join(f"- {line}" for line in lines)
+    return (
+        "**Not learned:** here the baseline is not clearly better than the best simple guess that reads the input, so "
+        f"differences say how fast the shapes begin to learn, and nothing of kept quality:{listed}"
+    )
+
+
+def short_data(results: PublishedResults) -> str:
+    """A dataset's name, and what a reader must know of its rows at once."""
+    name = dataset_name(results)
+    if name == "TinyStories":
+        return "TinyStories; 32,957 of 36,181 training stories were sampled from a model"
+    if is_local(results):
+        return f"{name} (local copy)"
+    return name
+
+
+def grid_about(name: str, evidence: Evidence) -> str:
+    """One line on a grid: how it was trained and how far it is."""
+    planned = evidence.planned
+    if not planned:
+        planned = len(evidence.seeds) * len(evidence.cells)
+    done = sum(cell.n for cell in evidence.cells)
+    progress = f"{done} of {planned}"
+    if done == planned:
+        progress = "all"
+    seeds = ", ".join(map(str, evidence.seeds))
+    rates = ", ".join(f"{rate:g}" for rate in evidence.learning_rates)
+    text = (
+        f"**{name}:** {how_trained(evidence)} Seeds {seeds}; learning rates {rates}; {progress} reported runs "
+        f"finished, {evidence.failed} failed, {duration(evidence.hours)}."
+    )
+    reference = reference_note(evidence)
+    if reference is not None:
+        text += f" {reference}"
+    notes = [f"{label(cell)}: {note}" for cell in evidence.cells for note in cell.notes]
+    if notes:
+        text += f" Notes: {'; '.join(notes)}."
+    return text
+
+
+def correlation_text(correlation: Correlation, groups: str, ranked: str) -> str:
+    """`−0.06 (−0.24 to +0.14; 158 runs of 40 cells)`; that nothing could be ranked."""
+    if correlation.value is None:
+        return f"not known, too few {ranked}"
+    count = f"{correlation.ranked} {ranked} of {plural(correlation.groups, groups)}"
+    if correlation.interval is None:
+        return f"{correlation.value:+.2f} ({count}, too few for an interval)"
+    low, high = correlation.interval
+    return f"{correlation.value:+.2f} ({low:+.2f} to {high:+.2f}; {count})"
+
+
+def kappa_paragraph(all_runs: Conclusion, tasks: dict[str, Conclusion]) -> str:
+    """What correlation κ has with quality, how much is unknown, and what it does not say."""
+    within = {end: correlation_text(each, "cell", "runs") for end, each in all_runs.within.items()}
+    between = {end: correlation_text(each, "grid", "cells") for end, each in all_runs.between.items()}
+    by_task = []
+    for task, conclusion in tasks.items():
+        each = conclusion.within["end"]
+        if each.value is not None:
+            by_task.append(f"{task} {correlation_text(each, 'cell', 'runs')}")
+    doubled = all_runs.doubling
+    unknown = ", ".join(f"{count} at the {end}" for end, count in all_runs.unknown.items())
+    text = (
+        "**Does κ matter?** Spearman's rank correlation of κ with quality (below 0: lower κ was better; 95 % bootstrap"
+        f" intervals, {len(tasks)} tasks pooled, nothing corrected). Among the runs of one cell, which differ by the "
+        f"seed: κ at the start {within['start']}, at the end {within['end']}. Among the cells of one grid, by their "
+        f"means, the interval over seeds and not over shapes: at the start {between['start']}, at the end "
+        f"{between['end']}. Within cells at the end, by task: {'; '.join(by_task)}. Twice the heads lowered κ in "
+        f"{doubled.lower_start} of {doubled.pairs} pairs at the start and in {doubled.lower_end} at the end; of the "
+        f"latter, {doubled.better} were better with more heads. κ is unknown or infinite in so many of "
+        f"{all_runs.runs} runs: {unknown}; {all_runs.failed} runs failed and have neither. Cells of a grid differ in "
+        "size and depth, too, and a correlation is no cause."
+    )
+    if all_runs.waiting:
+        names = ", ".join(all_runs.waiting)
+        text += f" Nothing is read from {plural(len(all_runs.waiting), 'grid')} that has runs to come: {names}."
+    return text

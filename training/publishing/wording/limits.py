@@ -1,0 +1,63 @@
+"""What a reader might take for granted and should not."""
+
+from ...experiments.statistics import MAX_P, MIN_PAIRS
+from ...records import Evidence, PublishedResults, TuningSettings
+from ...tasks.registry import TASKS
+from .provenance import overrides_listed, rows_of
+
+
+def tuning_seeds(tuning: TuningSettings) -> str:
+    """`seed 101`, `seeds 101, 102`; cards from before there could be several hold `seed` alone."""
+    seeds = tuning.seeds
+    if not seeds:
+        return f"seed {tuning.seed}"
+    listed = ", ".join(map(str, seeds))
+    if len(seeds) == 1:
+        return f"seed {listed}"
+    return f"seeds {listed}"
+
+
+def chosen(evidence: Evidence, unit: str) -> str:
+    """How the learning rates came about."""
+    tuning = evidence.tuning
+    if tuning is None:
+        return "The learning rate was the same for every cell and was not tuned; nor was anything else."
+    rates = ", ".join(f"{rate:g}" for rate in evidence.learning_rates)
+    overrides = overrides_listed(tuning.overrides)
+    text = (
+        f"Only the learning rate was tuned for each cell, among {rates}, with {tuning_seeds(tuning)} on "
+        f"{tuning.holdout:,} {unit} of the training split that are not reported"
+    )
+    if overrides:
+        text += f", in runs of {overrides}, which may favour what learns quickly"
+    return f"{text}."
+
+
+def seeds_limit(evidence: Evidence) -> str:
+    """How many seeds there are, and what a verdict would need."""
+    seeds = len(evidence.seeds)
+    margin = "a margin"
+    if evidence.margin is not None:
+        margin += f" of {evidence.margin:g}"
+    rule = f"p < {MAX_P:g} against {margin} fixed before the first run, corrected over the tasks"
+    if seeds < MIN_PAIRS:
+        return f"Seeds a cell: {seeds}. “No loss of quality” would need {MIN_PAIRS} or more, and {rule}."
+    return (
+        f"Seeds a cell: {seeds}. “No loss of quality” needs {rule}: the project's index of all grids decides it, not "
+        "this card; whether seeds were added after others had been seen is in the project's log."
+    )
+
+
+def limits(evidence: Evidence, results: PublishedResults) -> list[str]:
+    """What a reader might take for granted and should not."""
+    cell = evidence.cells[0]
+    untested = [
+        f"One width ({cell.width}), one MLP width ({cell.mlp}), one recipe and one length of training; larger "
+        "models and longer training may order the cells otherwise.",
+        seeds_limit(evidence),
+        chosen(evidence, rows_of(results)),
+        "Speed on accelerators, long inputs, and robustness to other data.",
+    ]
+    if TASKS[results.task].is_scored_by_token and not results.continuations:
+        untested.append("What the model has learned by heart from its training text.")
+    return untested

@@ -1,0 +1,158 @@
+"""Where a model comes from: data, training, the commands that get its numbers again, and the machine."""
+
+from typing import Any
+
+from ...experiments.evidence import dataset_name
+from ...records import Evidence, PublishedResults, RunResults
+from ...running.environment import machine_name
+from ...tasks.registry import TASKS
+from ..metadata import named_metrics
+from .amounts import duration, millions, number, plural
+
+
+def seen(results: RunResults, settings: dict[str, Any]) -> str:
+    """How much the training read: tokens and tokens a parameter of a language model, else rows and epochs."""
+    train = results.train
+    batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"]
+    rows = train.steps * batch * train.processes
+    if TASKS[results.task].is_scored_by_token and settings["max_length"]:
+        tokens = rows * settings["max_length"]
+        ratio = tokens / results.parameters
+        return f"{millions(tokens)} tokens, {ratio:.1f} a parameter ({plural(train.steps, 'step')})"
+    unit = TASKS[results.task].trained_unit
+    text = f"{millions(rows)} {unit}"
+    epochs = train.epochs
+    if epochs and epochs >= 0.995:
+        text += f", {plural(round(epochs), 'epoch')}"
+    return f"{text} ({plural(train.steps, 'step')})"
+
+
+def overrides_listed(overrides: dict[str, Any] | None) -> str:
+    """`max_steps 300, warmup_steps 30`; empty without overrides."""
+    if not overrides:
+        return ""
+    return ", ".join(f"{key} {value}" for key, value in overrides.items())
+
+
+def how_trained(evidence: Evidence) -> str:
+    """A grid's recipe with its overrides, and where its weights start from."""
+    text = f"Recipe `{evidence.recipe}`"
+    overrides = overrides_listed(evidence.overrides)
+    if overrides:
+        text += f" with {overrides}"
+    if evidence.start_from:
+        start = f"`{evidence.start_from}`"
+        if evidence.start_seed is not None:
+            start = f"seed {evidence.start_seed} of {start}"
+        text += f"; from the weights of {start}"
+    return f"{text}."
+
+
+def rows_of(results: RunResults) -> str:
+    """What the training data is counted in: language models pack documents into rows of one length."""
+    if TASKS[results.task].is_scored_by_token:
+        return "documents"
+    return "rows"
+
+
+def limits_of_inputs(config: Any, results: PublishedResults) -> str:
+    """Where the recipe cut the inputs, in tokens; nothing for images, which have one size."""
+    length = results.recipe.get("max_length")
+    positions = getattr(config, "max_position_embeddings", None)
+    if length is None or positions is None:
+        return ""
+    if positions > length:
+        return (
+            f" Its training cut inputs at {length} tokens; of the {positions} positions those beyond its longest row "
+            "have not been trained."
+        )
+    return f" Its training cut inputs at {length} tokens."
+
+
+def training(config: Any, results: PublishedResults, settings: dict[str, Any]) -> str:
+    """How long it was trained and where its losses ended."""
+    smoothing = results.recipe.get("label_smoothing_factor")
+    smoothing_note = ""
+    if smoothing:
+        smoothing_note = f" (with labels smoothed by {smoothing:g}, which raises it)"
+    last_loss = number(results.train.loss, ".4f")
+    held_out_loss = number(named_metrics(results).get("loss"), ".4f")
+    return (
+        f"It read {seen(results, settings)}. Loss at the end: {last_loss} over the last training steps"
+        f"{smoothing_note}, {held_out_loss} held out.{limits_of_inputs(config, results)}"
+    )
+
+
+def is_local(results: PublishedResults) -> bool:
+    """Whether its rows are neither generated nor those of a dataset of the Hub."""
+    return "/" in results.dataset and not results.evidence.hub
+
+
+def data(results: PublishedResults) -> str:
+    """What it was trained and evaluated on."""
+    source = results.evidence.data
+    if not source:
+        source = f"{results.dataset}, as its owners publish it."
+    unit = rows_of(results)
+    training_rows = f"an unknown number of {unit}"
+    training_data = results.training_data
+    if training_data is not None and training_data.rows:
+        training_rows = f"{training_data.rows:,} {unit}"
+    if training_data is not None and training_data.sha256:
+        training_rows += f" (sha256 of what they hold: `{training_data.sha256[:16]}…`)"
+    evaluated = f"{results.rows:,}"
+    if unit == "documents":
+        evaluated += " rows cut from held-out documents"
+    text = f"{source} Trained on {training_rows}, evaluated on {evaluated} (`{results.data_sha256[:16]}…`)."
+    if is_local(results):
+        text += " From a local copy, which no command here makes."
+    return text
+
+
+def commands(results: PublishedResults, command: str) -> str:
+    """What gets the card's numbers again, and where its rows come from."""
+    folder = f"model_cards/{results.name}"
+    dataset = dataset_name(results)
+    evidence = results.evidence
+    verified_files = ""
+    evaluated_files = ""
+    training_files = ""
+    if is_local(results):
+        verified_files = f" --data_files {dataset}=FOLDER"
+        evaluated_files = " --data_files FOLDER"
+        training_files = evaluated_files
+        if evidence.data_files:
+            training_files = f" --data_files {evidence.data_files}"
+        rows = "FOLDER: the copy described above"
+    elif "/" in results.dataset:
+        rows = f"rows from the Hub, or --data_files {dataset}=…"
+    else:
+        rows = "rows are generated"
+    grid = evidence.grid
+    anew = "every cell, trained anew"
+    if evidence.start_from:
+        anew += f"; names the runs of {evidence.start_from} that it needs"
+    return (
+        f"leaner verify-cards {folder}{verified_files}   # {rows}\n"
+        f"leaner evaluate {folder}{evaluated_files}\n{command}{training_files}\n"
+        f"leaner sweep training/grids/{grid}.yaml --output_dir runs/{grid}{training_files}   # {anew}"
+    )
+
+
+def hardware(results: PublishedResults) -> str:
+    """Hardware, hours and software, of this run and of all runs of the grid."""
+    evidence = results.evidence
+    train = results.train
+    processor = machine_name(results.environment.processor, results.environment.threads)
+    software = ", ".join(f"{name} {' and '.join(versions)}" for name, versions in evidence.software.items())
+    commits = ", ".join(f"`{commit[:12]}`" for commit in evidence.commits) or "unknown"
+    repeated = ""
+    if evidence.failures:
+        repeated = f", {evidence.failures} further attempts failed and were repeated"
+    return (
+        f"This run: {train.seconds:,.0f} s for {train.steps:,} steps, {processor}.\n\n"
+        f"The grid: {evidence.runs} runs, {evidence.failed} of them failed{repeated}, "
+        f"{duration(evidence.hours)} together without failed ones, on {'; '.join(evidence.processor)}; all of "
+        f"them are in `model_cards/grids/{evidence.grid}/results.csv`. Their software: {software}; commits of this "
+        f"project: {commits}."
+    )

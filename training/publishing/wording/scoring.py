@@ -1,0 +1,84 @@
+"""What is read from the scores of a grid before it is put into words: best guesses, failed runs, errors by rows."""
+
+import statistics
+
+from ...experiments.evidence import baseline_of
+from ...experiments.guesses import best_guess
+from ...experiments.statistics import row_error
+from ...records import Cell, Evidence, Guess, RunResults
+from ...tasks.registry import TASKS
+from .amounts import gain
+
+
+def guesses_of(evidence: Evidence) -> list[Guess]:
+    """The simple guesses that read the input, an empty list where none was fitted."""
+    return evidence.guesses or []
+
+
+def best_of(evidence: Evidence) -> tuple[str, float] | None:
+    """Name and value of the best simple guess that reads the input, else of the one that reads nothing.
+
+    None where neither is known.
+    """
+    guesses = {guess.name: guess.value for guess in guesses_of(evidence)}
+    chance = baseline_of(evidence).chance
+    if chance is not None and not guesses:
+        guesses["a guess that reads nothing"] = chance
+    best = best_guess(guesses.values(), evidence.higher_is_better)
+    for name, value in guesses.items():
+        if value == best:
+            return name, value
+    return None
+
+
+def stray_seeds(cell: Cell, evidence: Evidence) -> list[str]:
+    """Seeds whose run failed without an error: worse than the cell's median by ten median absolute deviations, and
+    no better than the best simple guess.
+
+    Empty for fewer than five seeds, which are too few to tell.
+    """
+    values = cell.values
+    if len(values) < 5:
+        return []
+    median = statistics.median(values.values())
+    deviation = statistics.median(abs(value - median) for value in values.values())
+    far_below = [seed for seed, value in values.items() if gain(value - median, evidence) < -10 * deviation]
+    best = best_of(evidence)
+    if best is None:
+        return far_below
+    return [seed for seed in far_below if gain(values[seed] - best[1], evidence) <= 0]
+
+
+def has_strays(evidence: Evidence) -> bool:
+    """Whether any cell has a stray seed; then medians say more than means."""
+    return any(stray_seeds(cell, evidence) for cell in evidence.cells)
+
+
+def median_score(cell: Cell, evidence: Evidence) -> str:
+    """Median and failed runs of a cell."""
+    failed = len(stray_seeds(cell, evidence))
+    return f"{statistics.median(cell.values.values()):.4f}, {failed} of {cell.n} failed"
+
+
+def score_error(metric: str, value: float, results: RunResults) -> float | None:
+    """`row_error` of a score; None for language models, which are scored by tokens, not by rows."""
+    if TASKS[results.task].is_scored_by_token:
+        return None
+    return row_error(metric, value, results.rows)
+
+
+def row_errors_of(evidence: Evidence) -> list[str]:
+    """Of each published shape: its difference, the error by the choice of rows, the sd over seeds."""
+    base = baseline_of(evidence)
+    cells = {cell.shape: cell for cell in evidence.cells}
+    lines = []
+    for published in evidence.row_errors or ():
+        cell = cells[published.shape]
+        shared = cell.values.keys() & base.values.keys()
+        differences = [cell.values[seed] - base.values[seed] for seed in sorted(shared)]
+        ahead = gain(published.difference, evidence)
+        text = f"{cell.layers} × {cell.heads}: {ahead:+.3f}, {published.error:.3f} by rows"
+        if len(differences) > 1:
+            text += f", {statistics.stdev(differences):.3f} over seeds"
+        lines.append(text)
+    return lines
