@@ -135,7 +135,7 @@ def test_rows_are_read(tmp_path, monkeypatch):
 def test_the_paragraph_says_what_is_known_and_what_is_not():
     cells = [cell(trials([1, 2, 3], [3, 2, 1]), failed=1), cell([Trial(1, 4.0, None, 0.2)], "two", task="masked-lm")]
     cells.append(cell([], "later", ended=False))
-    text = index_page.kappa_paragraph(kappa.conclude(cells), kappa.by_task(cells))
+    text = index_page.kappa_paragraph(kappa.conclude(cells), kappa.conclude_by_task(cells))
     assert "κ at the start -1.00 (3 runs of 1 cell, too few for an interval)" in text
     assert "by task: causal-lm -1.00 (3 runs of 1 cell" in text and "2 tasks pooled" in text
     assert "of 4 runs: 0 at the start, 1 at the end; 1 runs failed" in text

@@ -15,7 +15,7 @@ from modeling_leaner.training.experiments import law as fitting
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.experiments.rows import reported, write_rows
-from modeling_leaner.training.records import ResultRow
+from modeling_leaner.training.records import LawErrors, LawForm, ResultRow
 from training_data import write_shape
 
 from modeling_leaner.planning import advice, laws, tables
@@ -94,18 +94,18 @@ def found():
 
 def test_a_known_law_is_recovered(found):
     """Its terms where they belong, its exponents within their intervals, which are neither empty nor endless."""
-    assert found["found"] and found["form"] == {"floor": ("layers",), "scale": ("layers",)}
+    assert found.found and found.form == LawForm(floor=["layers"], scale=["layers"])
     for name, truth in {"exponent": 0.5, "floor by layers": -0.05, "scale by layers": 0.2}.items():
-        low, high = found["parameters"][name]["interval"]
+        low, high = found.parameters[name].interval
         assert low <= truth <= high, name
         assert 0 < high - low < 0.3 * abs(truth), name
-    assert found["error"]["law"] < 0.5 * found["error"]["tokens_only"] and found["error"]["interval"][1] < 0
-    assert found["without_effect"] == ["heads", "width", "mlp"]
-    assert found["sentence"].startswith("a law of layers: ")
+    assert found.error.law < 0.5 * found.error.tokens_only and found.error.interval[1] < 0
+    assert found.without_effect == ["heads", "width", "mlp"]
+    assert found.sentence.startswith("a law of layers: ")
 
 
 def test_terms_that_follow_from_others_are_named(found):
-    assert found["not_fitted"] == [
+    assert [size.document() for size in found.not_fitted] == [
         {"term": "head_dim", "reason": "follows from heads, width"},
         {"term": "parameters", "reason": "follows from layers, heads, width, mlp"},
     ]
@@ -118,17 +118,17 @@ def test_terms_that_follow_from_others_are_named(found):
 
 def test_crossings(found):
     """Deep and shallow cross within the interval; shapes that differ in nothing that counts do not."""
-    crossings = {frozenset((each["ahead_below"], each["other"])): each for each in found["crossings"]}
+    crossings = {frozenset((each.ahead_below, each.other)): each for each in found.crossings}
     assert len(crossings) == len(SHAPES) * (len(SHAPES) - 1) / 2
     each = crossings[frozenset(("deep", "shallow"))]
-    low, high = each["interval"]
-    assert (each["ahead_below"], each["ahead_above"]) == ("shallow", "deep")
-    assert low < CROSSING < high and BUDGETS[0] < low < each["tokens"] < high < BUDGETS[-1] and high < 1.5 * low
-    per_parameter = each["tokens"] / sizes("shallow")["parameters"]
-    assert each["tokens_per_parameter"] == pytest.approx(per_parameter)
-    assert f"{per_parameter:.2g} a parameter of shallow" in each["sentence"]
+    low, high = each.interval
+    assert (each.ahead_below, each.ahead_above) == ("shallow", "deep")
+    assert low < CROSSING < high and BUDGETS[0] < low < each.tokens < high < BUDGETS[-1] and high < 1.5 * low
+    per_parameter = each.tokens / sizes("shallow")["parameters"]
+    assert each.tokens_per_parameter == pytest.approx(per_parameter)
+    assert f"{per_parameter:.2g} a parameter of shallow" in each.sentence
     none = crossings[frozenset(("deep", "half"))]
-    assert none["tokens"] is None and fitting.NO_CROSSING in none["sentence"]
+    assert none.tokens is None and fitting.NO_CROSSING in none.sentence
 
 
 def test_a_limit_beyond_the_fit_is_none():
@@ -139,21 +139,21 @@ def test_a_limit_beyond_the_fit_is_none():
         return 3.5 * share**-0.02 + 1.7 * share**0.15 * (tokens / 1e6) ** -0.5
 
     document = fitting.fit_law(Nowhere(), made_up(late, noise=0.02))
-    law = laws.law_of(document)
+    law = laws.law_of(document.document())
     place = math.exp(float(fitting.crossing_tokens(law, sizes("shallow"), sizes("deep"), law.parameters)))
     assert 3e6 < place < 12e6
-    each = next(each for each in document["crossings"] if {each["ahead_below"], each["other"]} == {"shallow", "deep"})
-    assert each["interval"][1] is None and "beyond the fit" in each["sentence"]
+    each = next(each for each in document.crossings if {each.ahead_below, each.other} == {"shallow", "deep"})
+    assert each.interval[1] is None and "beyond the fit" in each.sentence
 
 
 def test_no_law_without_an_effect_of_shape():
     document = fitting.fit_law(Nowhere(), made_up(by_tokens))
-    assert not document["found"] and document["crossings"] == []
-    assert document["form"] == {"floor": (), "scale": ()}
-    errors = document["error"]
-    assert document["sentence"].startswith("no law of shape found: ")
-    assert f"{errors['law']:.4f}" in document["sentence"] and f"{errors['tokens_only']:.4f}" in document["sentence"]
-    low, high = document["parameters"]["exponent"]["interval"]
+    assert not document.found and document.crossings == []
+    assert document.form == LawForm(floor=[], scale=[])
+    errors = document.error
+    assert document.sentence.startswith("no law of shape found: ")
+    assert f"{errors.law:.4f}" in document.sentence and f"{errors.tokens_only:.4f}" in document.sentence
+    low, high = document.parameters["exponent"].interval
     assert low < 0.5 < high
 
 
@@ -164,7 +164,7 @@ def test_differences_that_sizes_do_not_explain_are_no_law():
     def odd(shape, tokens):
         return by_tokens(shape, tokens) + offset[shape]
 
-    assert not fitting.fit_law(Nowhere(), made_up(odd))["found"]
+    assert not fitting.fit_law(Nowhere(), made_up(odd)).found
 
 
 def test_a_shape_that_is_left_out_does_not_count():
@@ -181,13 +181,18 @@ def test_a_shape_that_is_left_out_does_not_count():
     assert pairs[0].tokens_only.tolist() == pairs[1].tokens_only.tolist()
 
 
+def error(difference, low, high):
+    """The difference of a law's error from that of the curve over tokens, with its interval."""
+    return LawErrors(law=0.1, tokens_only=0.1 - difference, difference=difference, interval=[low, high])
+
+
 def test_the_criterion():
     """A term, and an interval of the difference that lies below 0; a mean below 0 is not enough."""
     form = fitting.Form(("layers",))
-    assert fitting.is_found(form, {"difference": -0.01, "interval": (-0.03, -0.001)})
-    assert not fitting.is_found(form, {"difference": -0.01, "interval": (-0.03, 0.001)})
-    assert not fitting.is_found(form, {"difference": 0.01, "interval": (0.001, 0.03)})
-    assert not fitting.is_found(fitting.Form(), {"difference": -0.01, "interval": (-0.03, -0.001)})
+    assert fitting.is_found(form, error(-0.01, -0.03, -0.001))
+    assert not fitting.is_found(form, error(-0.01, -0.03, 0.001))
+    assert not fitting.is_found(form, error(0.01, 0.001, 0.03))
+    assert not fitting.is_found(fitting.Form(), error(-0.01, -0.03, -0.001))
 
 
 def test_errors_by_hand():
@@ -196,15 +201,15 @@ def test_errors_by_hand():
     law, curve = np.full(4, 4.1), np.full(4, 3.7)
     held = [fitting.Held(shape, list(BUDGETS), law, curve, fitting.Form()) for shape in data.shapes]
     errors = fitting.errors_of(held, data)
-    assert (errors["law"], errors["tokens_only"]) == (pytest.approx(0.1), pytest.approx(0.3))
-    assert errors["interval"] == pytest.approx((-0.2, -0.2))
+    assert (errors.law, errors.tokens_only) == (pytest.approx(0.1), pytest.approx(0.3))
+    assert errors.interval == pytest.approx([-0.2, -0.2])
     held[1] = replace(held[1], law=np.full(4, 3.5))
-    low, high = fitting.errors_of(held, data)["interval"]
+    low, high = fitting.errors_of(held, data).interval
     assert (low, high) == pytest.approx((-0.2, 0.2))  # the draws of one of the two shapes twice
 
 
 def test_the_plan_says_nothing_where_the_interval_includes_0(found):
-    law = replace(laws.law_of(found), family="gpt")
+    law = replace(laws.law_of(found.document()), family="gpt")
     configs = {name: load_config(f"gpt/{name}") for name in ("mini", "shallow-mini")}
     case = advice.Case(configs["shallow-mini"], 32, configs["mini"])
     verdict = advice.judge_law(law, case)
@@ -233,7 +238,7 @@ def test_seeds_that_differ_more_give_wider_intervals(found):
     for name in ("floor by layers", "scale by layers"):
         spans = []
         for document in (found, wide):
-            low, high = document["parameters"][name]["interval"]
+            low, high = document.parameters[name].interval
             spans.append(high - low)
         assert spans[1] > 1.5 * spans[0]
 
@@ -255,7 +260,7 @@ def test_widening_for_few_seeds():
     ],
 )
 def test_outside_its_range_it_refuses(found, changes, tokens, said):
-    law = laws.law_of(json.loads(json.dumps(found)))
+    law = laws.law_of(json.loads(json.dumps(found.document())))
     with pytest.raises(laws.OutOfRange) as refusal:
         law.predict({**sizes("deep"), **changes}, tokens)
     assert str(refusal.value).startswith(said) and "\n" not in str(refusal.value)
@@ -381,7 +386,7 @@ def candidate(name, start="deep"):
 def test_without_a_law_the_plan_says_nothing_of_it(grid):
     fill(grid, made_up(by_tokens))
     document = fitting.law(Path("my.yaml"))
-    assert not document["found"]
+    assert not document.found
     advice.laws_of.cache_clear()
     assert "law" not in advice.advise(load_config("lean.json"), 32, load_config("deep.json"))
     assert set(advice.all_sources()) == set(advice.SOURCES)

@@ -220,7 +220,7 @@ def doubling(cells: Sequence[KappaCell]) -> Doubling:
         by_seed = {trial.seed: trial for trial in few.trials}
         for trial in many.trials:
             pair = (by_seed.get(trial.seed), trial)
-            if all(each is not None and None not in each for each in pair):
+            if all(run is not None and None not in run for run in pair):
                 pairs.append(pair)
     fell = [(few, many) for few, many in pairs if many.end < few.end]
     return Doubling(
@@ -263,7 +263,7 @@ def conclude(cells: Sequence[KappaCell]) -> Conclusion:
     )
 
 
-def by_task(cells: Sequence[KappaCell]) -> dict[str, Conclusion]:
+def conclude_by_task(cells: Sequence[KappaCell]) -> dict[str, Conclusion]:
     """`conclude` of each task that has runs."""
     tasks: dict[str, list[KappaCell]] = {}
     for cell in cells:

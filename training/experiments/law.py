@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -40,6 +39,7 @@ from modeling_leaner.shapes import load_config
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
+from ..records import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, NotFitted
 from .grid import Grid, GridError, load_grid
 from .grid_results import GridResults, load_results
 from .law_figure import FIGURE, law_figure
@@ -260,14 +260,14 @@ def ties(others: dict[str, list[str]], sizes: dict[str, dict[str, float]], shape
     return tied
 
 
-def not_fitted(others: dict[str, list[str]]) -> list[dict[str, Any]]:
+def not_fitted(others: dict[str, list[str]]) -> list[NotFitted]:
     """The terms that are not fitted, each with the reason."""
     stated = []
     for term, needed in others.items():
         reason = "the same in all shapes"
         if needed:
             reason = f"follows from {', '.join(needed)}"
-        stated.append({"term": term, "reason": reason})
+        stated.append(NotFitted(term=term, reason=reason))
     return stated
 
 
@@ -281,7 +281,7 @@ def moves(form: Form, terms: Sequence[str]) -> list[Form]:
         on_floor = tuple(name for name in TERMS if name in (*form.floor, term))
         on_scale = tuple(name for name in TERMS if name in (*form.scale, term))
         larger += [Form(on_floor, form.scale), Form(form.floor, on_scale), Form(on_floor, on_scale)]
-    return [each for each in dict.fromkeys(larger) if each != form]
+    return [candidate for candidate in dict.fromkeys(larger) if candidate != form]
 
 
 def grown(parameters: np.ndarray, form: Form, larger: Form) -> np.ndarray:
@@ -393,24 +393,24 @@ def leave_one_out(fitter: Fitter) -> list[Held]:
     return held
 
 
-def errors_of(held: Sequence[Held], data: Data) -> dict[str, Any]:
+def errors_of(held: Sequence[Held], data: Data) -> LawErrors:
     """The mean errors at fixed tokens of both, and the interval of their difference by the paired bootstrap."""
     values = {shape: by_seed(data.points, shape) for shape in data.shapes}
     random = np.random.default_rng(0)
 
-    def errors(each: Held, seeds: Sequence[int]) -> tuple[float, float]:
-        known = [values[each.shape][seed] for seed in seeds]
+    def errors(prediction: Held, seeds: Sequence[int]) -> tuple[float, float]:
+        known = [values[prediction.shape][seed] for seed in seeds]
         law = []
         curve = []
-        for place, tokens in enumerate(each.budgets):
+        for place, tokens in enumerate(prediction.budgets):
             at_budget = [runs[tokens] for runs in known if tokens in runs]
             if at_budget:
                 mean = statistics.fmean(at_budget)
-                law.append(abs(each.law[place] - mean))
-                curve.append(abs(each.tokens_only[place] - mean))
+                law.append(abs(prediction.law[place] - mean))
+                curve.append(abs(prediction.tokens_only[place] - mean))
         return statistics.fmean(law), statistics.fmean(curve)
 
-    measured = [errors(each, list(values[each.shape])) for each in held]
+    measured = [errors(prediction, list(values[prediction.shape])) for prediction in held]
     differences = []
     for _ in range(DRAWS):
         drawn = []
@@ -420,7 +420,8 @@ def errors_of(held: Sequence[Held], data: Data) -> dict[str, Any]:
             drawn.append(law - curve)
         differences.append(statistics.fmean(drawn))
     law, curve = (statistics.fmean(side) for side in zip(*measured))
-    return {"law": law, "tokens_only": curve, "difference": law - curve, "interval": interval(np.array(differences))}
+    limits = list(interval(np.array(differences)))
+    return LawErrors(law=law, tokens_only=curve, difference=law - curve, interval=limits)
 
 
 def by_seed(points: Sequence[Point], shape: str) -> dict[int, dict[int, float]]:
@@ -432,9 +433,9 @@ def by_seed(points: Sequence[Point], shape: str) -> dict[int, dict[int, float]]:
     return values
 
 
-def is_found(form: Form, errors: dict[str, Any]) -> bool:
+def is_found(form: Form, errors: LawErrors) -> bool:
     """The criterion: the form has a term, and the interval of law − curve lies below 0."""
-    return form != Form() and errors["interval"][1] < 0
+    return form != Form() and errors.interval[1] < 0
 
 
 # Spread over seeds, and what follows
@@ -466,20 +467,21 @@ def replicates(fitter: Fitter, form: Form, parameters: np.ndarray) -> np.ndarray
     return parameters + widening(fitter.data) * (np.array(refits) - parameters)
 
 
-def parameter_document(form: Form, parameters: np.ndarray, refits: np.ndarray) -> dict[str, dict[str, Any]]:
-    """Of each parameter: value and interval; `fitted` is what the form computes with, a logarithm for the first 3."""
-    document = {}
+def fitted_parameters(form: Form, parameters: np.ndarray, refits: np.ndarray) -> dict[str, LawParameter]:
+    """Each parameter by its name; the first three are fitted as logarithms."""
+    by_name = {}
     for place, name in enumerate(form.names):
-        value = float(parameters[place])
+        fitted = float(parameters[place])
+        value = fitted
         limits = None
         if len(refits):
-            limits = interval(refits[:, place])
-        document[name] = {"value": value, "interval": limits, "fitted": value}
+            limits = list(interval(refits[:, place]))
         if place < 3:
-            document[name]["value"] = math.exp(value)
+            value = math.exp(fitted)
             if limits is not None:
-                document[name]["interval"] = tuple(map(math.exp, limits))
-    return document
+                limits = list(map(math.exp, limits))
+        by_name[name] = LawParameter(value=value, interval=limits, fitted=fitted)
+    return by_name
 
 
 def crossing_tokens(law: Law, shape: dict[str, float], other: dict[str, float], parameters: np.ndarray) -> np.ndarray:
@@ -510,38 +512,52 @@ def difference_at(
 ) -> np.ndarray:
     """The difference of two shapes, each set of parameters (R, P) at tokens of its own (R)."""
     pairs = zip(parameters.reshape(-1, parameters.shape[-1]), np.atleast_1d(tokens))
-    found = [law.at(shape, own, each) - law.at(other, own, each) for each, own in pairs]
-    return np.array(found).reshape(np.shape(tokens))
+    differences = [law.at(shape, at, drawn) - law.at(other, at, drawn) for drawn, at in pairs]
+    return np.array(differences).reshape(np.shape(tokens))
 
 
-def crossing(law: Law, data: Data, shape: str, other: str) -> dict[str, Any]:
-    """The budget at which two shapes are equal, with its interval; tokens are None where they do not cross.
-
-    `ahead_below` is the shape that is ahead below it. A limit of None lies beyond the budgets of the fit.
-    """
+def crossing(law: Law, data: Data, shape: str, other: str) -> Crossing:
+    """The budget at which two shapes are equal, with its interval."""
     sizes = [data.sizes[name] for name in (shape, other)]
     low, _ = law.ranges[TOKENS]
     if law.at(sizes[0], low, law.parameters) > law.at(sizes[1], low, law.parameters):
         shape, other = other, shape
         sizes.reverse()
     place = float(crossing_tokens(law, *sizes, law.parameters))
-    document: dict[str, Any] = {"ahead_below": shape, "ahead_above": None, "tokens": None, "interval": None}
     if not math.isfinite(place):
-        document["ahead_above"] = shape
-        document["other"] = other
-        document["sentence"] = f"{shape} and {other}: {NO_CROSSING}, {shape} ahead"
-        return document
+        return Crossing(
+            ahead_below=shape,
+            ahead_above=shape,
+            tokens=None,
+            interval=None,
+            other=other,
+            sentence=f"{shape} and {other}: {NO_CROSSING}, {shape} ahead",
+        )
     tokens = math.exp(place)
-    document |= {"ahead_above": other, "other": other, "tokens": tokens}
+    limits = None
     if len(law.replicates):
         ends = np.quantile(crossing_tokens(law, *sizes, law.replicates), (0.025, 0.975), method="nearest")
-        document["interval"] = [math.exp(end) if math.isfinite(end) else None for end in ends]
-    document["tokens_per_parameter"] = tokens / sizes[0]["parameters"]
-    document["sentence"] = (
-        f"below {tokens:.3g} tokens ({limits_text(document['interval'])}), {document['tokens_per_parameter']:.2g} a "
-        f"parameter of {shape} without embeddings, {shape} is ahead of {other}"
+        limits = list(map(tokens_within, ends))
+    per_parameter = tokens / sizes[0]["parameters"]
+    return Crossing(
+        ahead_below=shape,
+        ahead_above=other,
+        tokens=tokens,
+        interval=limits,
+        other=other,
+        tokens_per_parameter=per_parameter,
+        sentence=(
+            f"below {tokens:.3g} tokens ({limits_text(limits)}), {per_parameter:.2g} a "
+            f"parameter of {shape} without embeddings, {shape} is ahead of {other}"
+        ),
     )
-    return document
+
+
+def tokens_within(end: float) -> float | None:
+    """The tokens of a logarithm; None of one beyond the fit."""
+    if not math.isfinite(end):
+        return None
+    return math.exp(end)
 
 
 def limits_text(limits: Sequence[float | None] | None) -> str:
@@ -567,8 +583,8 @@ def check_enough(data: Data, terms: Sequence[str], where: str) -> None:
         raise GridError(f"{where}: expected {need}, got {have}")
 
 
-def fit_law(grid: Grid, data: Data) -> dict[str, Any]:
-    """The document of `law.json`. Raises GridError where there are too few finished cells."""
+def fit_law(grid: Grid, data: Data) -> LawFile:
+    """The law of a grid's data. Raises GridError where there are too few finished cells."""
     where = str(grid.path("results.csv"))
     check_enough(data, (), where)
     terms, others = independent(data.sizes, data.shapes)
@@ -585,53 +601,53 @@ def fit_law(grid: Grid, data: Data) -> dict[str, Any]:
     ranges = {term: extent([data.sizes[shape][term] for shape in data.shapes]) for term in bounded}
     ranges[TOKENS] = extent(fitter.budgets)
     seeds = sorted({point.seed for point in data.points})
-    document = {
-        "grid": Path(grid.output_dir).name,
-        "found": found,
-        "sentence": sentence(found, form, errors, data.quality),
-        "quality": data.quality,
-        "family": data.family,
-        "evidence": f"{len(data.shapes)} shapes, {len(fitter.budgets)} budgets, {len(seeds)} seeds",
-        "runs": len(data.points),
-        "failed": data.failed,
-        "seeds": seeds,
-        "error": errors,
-        "form": asdict(form),
-        "without_effect": [term for term in terms if term not in form.terms],
-        "not_fitted": not_fitted(others),
-        "parameters": parameter_document(form, parameters, refits),
-        "reference": fitter.reference,
-        "ranges": ranges,
-        "ties": [asdict(tie) for tie in ties(others, data.sizes, data.shapes)],
-        "shapes": {shape: data.sizes[shape] for shape in data.shapes},
-        "crossings": [],
-        "replicates": [[float(f"{value:.6g}") for value in refit] for refit in refits],
-    }
+    fitted = LawFile(
+        grid=Path(grid.output_dir).name,
+        found=found,
+        sentence=sentence(found, form, errors, data.quality),
+        quality=data.quality,
+        family=data.family,
+        evidence=f"{len(data.shapes)} shapes, {len(fitter.budgets)} budgets, {len(seeds)} seeds",
+        runs=len(data.points),
+        failed=data.failed,
+        seeds=seeds,
+        error=errors,
+        form=LawForm(floor=list(form.floor), scale=list(form.scale)),
+        without_effect=[term for term in terms if term not in form.terms],
+        not_fitted=not_fitted(others),
+        parameters=fitted_parameters(form, parameters, refits),
+        reference=fitter.reference,
+        ranges=ranges,
+        ties=[LawTie(**asdict(tie)) for tie in ties(others, data.sizes, data.shapes)],
+        shapes={shape: data.sizes[shape] for shape in data.shapes},
+        crossings=[],
+        replicates=[[float(f"{value:.6g}") for value in refit] for refit in refits],
+    )
     if found:
-        law = law_of(document)
-        document["crossings"] = [crossing(law, data, *pair) for pair in combinations(data.shapes, 2)]
-    return document
+        law = law_of(fitted.document())
+        fitted.crossings = [crossing(law, data, *pair) for pair in combinations(data.shapes, 2)]
+    return fitted
 
 
-def extent(values: Sequence[float]) -> tuple[float, float]:
+def extent(values: Sequence[float]) -> list[float]:
     """The least and the greatest."""
-    return min(values), max(values)
+    return [min(values), max(values)]
 
 
-def sentence(found: bool, form: Form, errors: dict[str, Any], quality: str) -> str:
+def sentence(found: bool, form: Form, errors: LawErrors, quality: str) -> str:
     """Whether a law was found, with both errors."""
-    low, high = errors["interval"]
+    low, high = errors.interval
     compared = (
-        f"of a shape that was left out, {quality} is predicted within {errors['law']:.4f}, by tokens alone within "
-        f"{errors['tokens_only']:.4f}, difference {errors['difference']:+.4f} ({low:+.4f} to {high:+.4f})"
+        f"of a shape that was left out, {quality} is predicted within {errors.law:.4f}, by tokens alone within "
+        f"{errors.tokens_only:.4f}, difference {errors.difference:+.4f} ({low:+.4f} to {high:+.4f})"
     )
     if not found:
         return f"{NO_LAW}: {compared}"
     return f"a law of {', '.join(TERM_NAMES.get(term, term) for term in form.terms)}: {compared}"
 
 
-def law(file: Path) -> dict[str, Any]:
-    """Fits the law of a grid file's finished rows; writes `law.json` and its figure beside them; returns the document.
+def law(file: Path) -> LawFile:
+    """Fits the law of a grid file's finished rows; writes `law.json` and its figure beside them; returns the law.
 
     Raises:
         GridError: the grid has no branches, or too few finished cells.
@@ -640,10 +656,10 @@ def law(file: Path) -> dict[str, Any]:
     if grid.branches is None:
         raise GridError(f"{file}: branches: missing, expected several budgets of each shape")
     data = read_data(load_results(grid))
-    document = fit_law(grid, data)
-    write_json(grid.path(LAW), document)
-    write_bytes(grid.path(FIGURE), law_figure(document, mean_points(data.points)))
-    return document
+    fitted = fit_law(grid, data)
+    write_json(grid.path(LAW), fitted.document())
+    write_bytes(grid.path(FIGURE), law_figure(fitted, mean_points(data.points)))
+    return fitted
 
 
 def write_law(file: Path) -> None:
@@ -652,10 +668,10 @@ def write_law(file: Path) -> None:
     Raises:
         ValueError, OSError: the grid is refused, or its finished rows are too few.
     """
-    document = law(file)
-    for stated in document["not_fitted"]:
-        print(f"{stated['term']}: not fitted, {stated['reason']}", file=sys.stderr)
-    print(document["sentence"], file=sys.stderr)
-    for each in document["crossings"]:
-        print(each["sentence"], file=sys.stderr)
+    fitted = law(file)
+    for size in fitted.not_fitted:
+        print(f"{size.term}: not fitted, {size.reason}", file=sys.stderr)
+    print(fitted.sentence, file=sys.stderr)
+    for pair in fitted.crossings:
+        print(pair.sentence, file=sys.stderr)
     print(load_grid(file).path(LAW))

@@ -3,12 +3,14 @@
 import io
 import textwrap
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from modeling_leaner.planning.laws import TOKENS, law_of
+
+from ..records import LawFile
 
 
 FIGURE = "law.png"
@@ -22,19 +24,19 @@ class Mean(Protocol):
     quality: float
 
 
-def law_figure(document: dict[str, Any], means: Sequence[Mean]) -> bytes:
+def law_figure(fitted: LawFile, means: Sequence[Mean]) -> bytes:
     """PNG of quality against tokens, a colour per shape: points as measured, lines by the law.
 
     On the right the same less the mean over the shapes at each budget. Where no law of shape was found the only line
     is the curve over tokens alone.
     """
-    law = law_of(document)
+    law = law_of(fitted.document())
     figure = Figure((11, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     tokens = np.geomspace(*law.ranges[TOKENS], 60)
     lines = {
-        shape: np.array([float(law.at(sizes, each, law.parameters)) for each in tokens])
-        for shape, sizes in document["shapes"].items()
+        shape: np.array([float(law.at(sizes, budget, law.parameters)) for budget in tokens])
+        for shape, sizes in fitted.shapes.items()
     }
     middle = np.mean(list(lines.values()), axis=0)
     budgets = dict.fromkeys(mean.tokens for mean in means)
@@ -45,18 +47,18 @@ def law_figure(document: dict[str, Any], means: Sequence[Mean]) -> bytes:
         colour = f"C{place}"
         left.plot(dots, [mean.quality for mean in own], "o", color=colour, label=shape, markersize=5)
         right.plot(dots, [mean.quality - level[mean.tokens] for mean in own], "o", color=colour, markersize=5)
-        if document["found"]:
+        if fitted.found:
             left.plot(tokens, line, color=colour)
             right.plot(tokens, line - middle, color=colour)
-    if not document["found"]:
+    if not fitted.found:
         left.plot(tokens, middle, color="grey", label="by tokens alone")
-    left.set_ylabel(f"{document['quality']} (lower is better)")
+    left.set_ylabel(f"{fitted.quality} (lower is better)")
     right.set_ylabel("less the mean over the shapes")
     for axis in (left, right):
         axis.set(xscale="log", xlabel="training tokens")
         axis.grid(alpha=0.3)
     left.legend(frameon=False, fontsize=8)
-    figure.suptitle(textwrap.fill(f"{document['grid']}: {document['sentence']}", 130), fontsize=9)
+    figure.suptitle(textwrap.fill(f"{fitted.grid}: {fitted.sentence}", 130), fontsize=9)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=110)
     return content.getvalue()

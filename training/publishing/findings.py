@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..experiments.evidence import KINDS, PEERS, baseline_of, kind
 from ..experiments.grid_results import GridResults
-from ..experiments.kappa import KappaCell, by_task, conclude, read_cells
+from ..experiments.kappa import KappaCell, conclude, conclude_by_task, read_cells
 from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
 from ..records import Cell, Evidence, PairedStatistics, ResultRow
 from .wording.amounts import excludes_zero, gain, label
@@ -28,7 +28,7 @@ class Known:
 Grids = dict[str, Known]
 
 
-def interval(values: Iterable[float] | None) -> str:
+def interval_text(values: Iterable[float] | None) -> str:
     """`+0.001 to +0.024`; `one pair` without an interval."""
     if not values:
         return "one pair"
@@ -159,7 +159,7 @@ def pretraining(grids: Grids) -> str | None:
             [scratch.values[seed] for seed in seeds],
             pretrained.higher_is_better,
         )
-        limits = interval(result.interval)
+        limits = interval_text(result.interval)
         if not excludes_zero(result.interval):
             limits += ", includes 0"
         lines.append(
@@ -260,12 +260,12 @@ def heads_on_loss(grids: Grids) -> str | None:
         verdict = "equivalent"
     means = {kind(cell, known.evidence): cell.mean for cell in known.evidence.cells}
     scores = ", ".join(f"{means[name]:.3f}" for name in KINDS)
-    changed = f"{heads.difference:+.3f} nats (95 % interval {interval(heads.interval)}; plus is better)"
+    changed = f"{heads.difference:+.3f} nats (95 % interval {interval_text(heads.interval)}; plus is better)"
     return (
         f"The loss hardly moved: on causal enwik8 (loss {scores} for 8 × 3, 8 × 6, 4 × 3, 4 × 6; lower is better) "
         f"twice the heads changed it by {changed}, {verdict} within ±{margin:g} (TOST p "
         f"{equivalence(heads, margin):.2g}); half the layers by "
-        f"{layers.difference:+.3f} ({interval(layers.interval)})."
+        f"{layers.difference:+.3f} ({interval_text(layers.interval)})."
     )
 
 
@@ -286,7 +286,7 @@ def failures(grids: Grids) -> str | None:
                 [cell.values[seed] for seed in kept], [base.values[seed] for seed in kept], evidence.higher_is_better
             )
             name = f"{cell.layers} × {cell.heads}"
-            others.append(f"{name}: {result.difference:+.3f} ({interval(result.interval)})")
+            others.append(f"{name}: {result.difference:+.3f} ({interval_text(result.interval)})")
     best = best_of(evidence)
     return (
         f"**ListOps: medians, because one run failed** (accuracy, higher is better; best simple guess {best[1]:.3f}). "
@@ -369,4 +369,4 @@ def kappa_and_quality(grids: Grids) -> str | None:
     conclusion = conclude(cells)
     if conclusion.within["end"].value is None and conclusion.between["end"].value is None:
         return None
-    return kappa_paragraph(conclusion, by_task(cells))
+    return kappa_paragraph(conclusion, conclude_by_task(cells))

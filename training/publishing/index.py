@@ -134,7 +134,7 @@ def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> Ta
     )
 
 
-def by_task(grids: Grids) -> dict[str, Grids]:
+def grids_by_task(grids: Grids) -> dict[str, Grids]:
     """The grids of each task, in the order of `TASKS`, without those of references."""
     tasks: dict[str, Grids] = {task: {} for task in TASKS}
     for name, known in grids.items():
@@ -153,7 +153,7 @@ def render(cards: Path) -> str:
     """The index's text. Raises ValueError or GridError where a grid's files do not fit."""
     folders = read_published(cards)
     grids = read_grids(cards)
-    sections = [task_section(task, folders, task_grids) for task, task_grids in by_task(grids).items()]
+    sections = [task_section(task, folders, task_grids) for task, task_grids in grids_by_task(grids).items()]
     figure_text = None
     if forest_lines(grids):
         figure_text = index_page.FOREST_TEXT

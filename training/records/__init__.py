@@ -3,6 +3,7 @@
 from .base import Count, Duration, Record, checked, message_of
 from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
 from .guesses import Guess, RowError
+from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, NotFitted
 from .published import Continuation, Continuations, PublishedResults, PublishedTrain, Subset
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
@@ -20,6 +21,7 @@ __all__ = [
     "Continuations",
     "Contrast",
     "Count",
+    "Crossing",
     "Curve",
     "Duration",
     "Environment",
@@ -29,6 +31,12 @@ __all__ = [
     "Guess",
     "Latency",
     "LatencyFile",
+    "LawErrors",
+    "LawFile",
+    "LawForm",
+    "LawParameter",
+    "LawTie",
+    "NotFitted",
     "PairedStatistics",
     "PublishedResults",
     "PublishedTrain",

@@ -104,13 +104,13 @@ def correlation_text(correlation: Correlation, groups: str, ranked: str) -> str:
 
 def kappa_paragraph(all_runs: Conclusion, tasks: dict[str, Conclusion]) -> str:
     """What correlation κ has with quality, how much is unknown, and what it does not say."""
-    within = {end: correlation_text(each, "cell", "runs") for end, each in all_runs.within.items()}
-    between = {end: correlation_text(each, "grid", "cells") for end, each in all_runs.between.items()}
+    within = {end: correlation_text(correlation, "cell", "runs") for end, correlation in all_runs.within.items()}
+    between = {end: correlation_text(correlation, "grid", "cells") for end, correlation in all_runs.between.items()}
     by_task = []
     for task, conclusion in tasks.items():
-        each = conclusion.within["end"]
-        if each.value is not None:
-            by_task.append(f"{task} {correlation_text(each, 'cell', 'runs')}")
+        at_end = conclusion.within["end"]
+        if at_end.value is not None:
+            by_task.append(f"{task} {correlation_text(at_end, 'cell', 'runs')}")
     doubled = all_runs.doubling
     unknown = ", ".join(f"{count} at the {end}" for end, count in all_runs.unknown.items())
     text = (
