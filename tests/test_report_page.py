@@ -18,9 +18,10 @@ import pytest
 import yaml
 from command import leaner
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.rows import reported, typed_row, write_rows
+from modeling_leaner.training.experiments.rows import reported, write_rows
 from modeling_leaner.training.publishing import index, report_data
-from modeling_leaner.training.publishing.wording import best_of, has_strays
+from modeling_leaner.training.publishing.wording.scoring import best_of, has_strays
+from modeling_leaner.training.records import ResultRow
 from PIL import Image
 from scipy import stats
 from training_data import write_shape
@@ -117,7 +118,8 @@ def test_every_cell_of_every_grid_is_in_the_table(written, read):
         for cell in known.evidence.cells
     ]
     assert len(cells) > 50 and {tuple(row[:4]) for row in rows} == set(cells)
-    lengths = [len(known.grid.branches or [None]) * len(known.grid.shapes) for known in written[1].values()]
+    grids = [known.results.grid for known in written[1].values()]
+    lengths = [len(grid.branches or [None]) * len(grid.shapes) for grid in grids]
     assert len(rows) == sum(lengths)
     assert [row[0] for row in rows] == [mark["grid"] for mark in read.marks()]
 
@@ -160,10 +162,10 @@ def test_costs_are_those_of_the_rows(written, read):
         file = (ROOT / "model_cards/grids" / name / "results.csv").read_text()
         all_rows = [row for row in csv.DictReader(io.StringIO(file)) if row["phase"] == "report" and row["value"]]
         for cell in known.evidence.cells:
-            seeds, rate = known.grid.seeds_for(cell.shape), cell.learning_rate
+            seeds, rate = known.results.grid.seeds_for(cell.shape), cell.learning_rate
             rows = [row for row in all_rows if row["shape"] == cell.shape and int(row["seed"]) in seeds]
             rows = [row for row in rows if float(row["learning_rate"]) == rate]
-            rows = [row for row in rows if row.get("branch", "") in ("", str(known.grid.longest))]
+            rows = [row for row in rows if row.get("branch", "") in ("", str(known.results.grid.longest))]
             costs = marks[name, cell.shape]
             assert len(rows) == cell.n
             if not rows:
@@ -250,7 +252,8 @@ def test_branches_are_marks_of_their_own(tmp_path, monkeypatch):
                 run = reported(grid, shape, seed, 1e-3, branch)
                 cells = {"status": "finished", "metric": "loss", "value": loss, "higher_is_better": 0}
                 cells |= {"tokens": branch, "training_flops": 70 * branch, "steps": branch // STEP, "seconds": 9.0}
-                rows.append(typed_row({**run._asdict(), **cells, "parameters": 1000, "peak_memory_bytes": 2**30}))
+                cells |= {"parameters": 1000, "peak_memory_bytes": 2**30}
+                rows.append(ResultRow.from_cells({**run._asdict(), **cells}))
     with (folder / "results.csv").open("w", newline="") as file:
         write_rows(rows, file)
     times = {shape: {"seconds": 0.5, "tokens": STEP} for shape in grid.shapes}

@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..experiments.branches import Step, step_of
-from ..experiments.curves import step_seconds
 from ..experiments.evidence import kind
-from ..experiments.rows import Row, reported
+from ..experiments.rows import finished_row, reported
 from ..experiments.runs import settings
 from ..experiments.statistics import NOT_LEARNED, mean_of_known
 from ..experiments.summary import curves
-from ..experiments.tuning import tune
-from ..records import Cell, Evidence
+from ..records import Cell, Evidence, ResultRow
 from ..tasks.registry import TASKS
 from . import tables
 from .figures import centre_of, compared
 from .findings import Grids, Known
-from .wording import best_of, direction, has_strays, median_score, number, plural, score
+from .wording.amounts import direction, number, plural, score
+from .wording.scoring import best_of, has_strays, median_score
 
 
 AXES = {  # what a mark is drawn over → its name and unit
@@ -116,49 +115,53 @@ def label_of(cell: Cell) -> str:
     return f"{cell.layers} × {cell.heads} × {cell.head_dim}"
 
 
-def rows_at(known: Known, cell: Cell, branch: int | None) -> list[Row]:
+def rows_at(known: Known, cell: Cell, branch: int | None) -> list[ResultRow]:
     """The finished rows of a cell at a branch; None is the longest, or a grid without branches."""
-    grid = known.grid
+    grid = known.results.grid
     if cell.learning_rate is None:
         return []
     runs = [reported(grid, cell.shape, seed, cell.learning_rate, branch) for seed in grid.seeds_for(cell.shape)]
-    rows = [known.rows[run] for run in runs if run in known.rows]
-    return [row for row in rows if row["status"] == "finished"]
+    rows = [finished_row(known.results.rows, run) for run in runs]
+    return [row for row in rows if row is not None]
 
 
-def spent(row: Row, step: Step | None, name: str) -> float | None:
-    """Tokens or FLOPs of a run: the column, or, in rows from before there was one, its steps times those of a step."""
-    if row[name] is not None:
-        return row[name]
-    if step is None or row["steps"] is None:
-        return None
-    per_step = {"tokens": step.tokens, "training_flops": step.flops}
-    return row["steps"] * per_step[name]
+def tokens_of(row: ResultRow, step: Step | None) -> float | None:
+    """Tokens of a run: the column, or, in rows from before there was one, its steps times those of a step."""
+    if row.tokens is not None or step is None or row.steps is None:
+        return row.tokens
+    return row.steps * step.tokens
 
 
-def apart(known: Known, rows: list[Row]) -> float | None:
+def flops_of(row: ResultRow, step: Step | None) -> float | None:
+    """Training FLOPs of a run: the column, or, in rows from before there was one, its steps times those of a step."""
+    if row.training_flops is not None or step is None or row.steps is None:
+        return row.training_flops
+    return row.steps * step.flops
+
+
+def apart(known: Known, rows: list[ResultRow]) -> float | None:
     """Seconds of a cell's training by the step time that was measured apart; None where none was."""
-    seconds = step_seconds(known.grid)
+    seconds = known.results.step_seconds
     if seconds is None:
         return None
-    return mean_of_known(row["steps"] * seconds[row["shape"]] for row in rows if row["steps"] is not None)
+    return mean_of_known(row.steps * seconds[row.shape] for row in rows if row.steps is not None)
 
 
 def costs_of(known: Known, cell: Cell, branch: int | None) -> dict[str, float | None]:
     """What a cell cost up to a branch, in the units of AXES, the mean over its seeds; of memory the largest."""
     rows = rows_at(known, cell, branch)
-    step = step_of(known.grid, cell.shape)
+    step = step_of(known.results.grid, cell.shape)
     milliseconds = None
     if cell.latency is not None:
         milliseconds = cell.latency.one.seconds * 1e3
-    memory = max((row["peak_memory_bytes"] for row in rows if row["peak_memory_bytes"]), default=None)
+    memory = max((row.peak_memory_bytes for row in rows if row.peak_memory_bytes), default=None)
     if memory is not None:
         memory /= 2**30
     return {
         "parameters": cell.parameters,
-        "tokens": mean_of_known(spent(row, step, "tokens") for row in rows),
-        "flops": mean_of_known(spent(row, step, "training_flops") for row in rows),
-        "seconds": mean_of_known(row["seconds"] for row in rows),
+        "tokens": mean_of_known(tokens_of(row, step) for row in rows),
+        "flops": mean_of_known(flops_of(row, step) for row in rows),
+        "seconds": mean_of_known(row.seconds for row in rows),
         "step_seconds": apart(known, rows),
         "milliseconds": milliseconds,
         "memory": memory,
@@ -292,15 +295,15 @@ def mark_of(known: Known, evidence: Evidence, cell: Cell, branch: int | None) ->
 
 def by_branch(known: Known) -> Iterator[tuple[int | None, Evidence]]:
     """The evidence of a grid at each of its branches, the longest last; of a grid without branches that of its end."""
-    grid = known.grid
-    for found in curves(grid, known.rows, tune(grid, known.rows).best)[:-1]:
+    for curve in curves(known.results)[:-1]:
         cells = []
-        for cell, then in zip(known.evidence.cells, found["shapes"]):
-            values = {name: then[name] for name in ("n", "mean", "sd", "values", "pairs", "difference", "interval")}
+        for cell, then in zip(known.evidence.cells, curve.shapes):
+            same = ("n", "mean", "sd", "values", "pairs", "difference", "interval")
+            values = {name: getattr(then, name) for name in same}
             values |= {"verdict": BEFORE_THE_END, "notes": []}
             cells.append(cell.model_copy(update=values))
-        yield found["branch"], known.evidence.model_copy(update={"cells": cells})
-    yield grid.longest, known.evidence
+        yield curve.branch, known.evidence.model_copy(update={"cells": cells})
+    yield known.results.grid.longest, known.evidence
 
 
 def marks_of(known: Known) -> list[Mark]:
@@ -328,8 +331,8 @@ def guesses_of(grids: Grids) -> list[Line]:
 
 def held_out(known: Known) -> set[tuple[int, str]]:
     """How many rows the finished runs of a grid were evaluated on, and the hash of what these hold."""
-    rows = [row for row in known.rows.values() if row["status"] == "finished" and row["phase"] == "report"]
-    return {(row["rows"], row["data_sha256"]) for row in rows if row["rows"] is not None}
+    rows = [row for row in known.results.rows.values() if row.has_finished and row.phase == "report"]
+    return {(row.rows, row.data_sha256) for row in rows if row.rows is not None}
 
 
 def notes_of(grids: Grids) -> list[str]:
@@ -340,11 +343,12 @@ def notes_of(grids: Grids) -> list[str]:
         counts = [f"{name} {count:,}" for name, rows in evaluated.items() for count, _ in rows]
         notes.append(f"Not all on the same held-out rows, so many: {', '.join(counts)}.")
     for name, known in grids.items():
-        overrides = known.grid.overrides
+        grid = known.results.grid
+        overrides = grid.overrides
         if overrides is not None and overrides.get("implementation") == "transformers":
             notes.append(f"{name}: transformers' own model of the baseline's shape.")
-        if known.grid.unsound_tuning is not None:
-            notes.append(f"{name}: the tuning is unsound, {known.grid.unsound_tuning}.")
+        if grid.unsound_tuning is not None:
+            notes.append(f"{name}: the tuning is unsound, {grid.unsound_tuning}.")
     return notes
 
 
@@ -356,7 +360,7 @@ def panels_of(grids: Grids) -> list[Panel]:
     """
     together: dict[tuple[str, str, str], Grids] = {}
     for name, known in grids.items():
-        task = settings(known.grid, known.grid.baseline).task
+        task = settings(known.results.grid, known.results.grid.baseline).task
         key = (task, known.evidence.recipe, metric_text(known.evidence))
         together.setdefault(key, {})[name] = known
     places = {task: place for place, task in enumerate(TASKS)}
