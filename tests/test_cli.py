@@ -183,7 +183,7 @@ class TestStart:
             ("Shapes", "shapes", "plan", "convert", "slim"),
             ("Runs", "train", "evaluate", "tokenizer"),
             ("Experiments", "sweep", "latency", "step-time", "law", "guesses", "shift"),
-            ("Publishing", "card", "publish", "verify-cards"),
+            ("Publishing", "card", "publish", "verify-cards", "push", "pull"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
             assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel
