@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 import pytest
@@ -395,34 +396,61 @@ def test_a_push_that_ends_anywhere_leaves_the_old_state_or_the_new(here, tmp_pat
     assert here.files(repository)["model.safetensors"] == (new / "model.safetensors").read_bytes()
 
 
+PUSHER = """
+import os, sys
+from pathlib import Path
+import modeling_leaner.family
+from modeling_leaner.training.publishing.push import push
+
+for line in sys.stdin:
+    folder, repository = line.split()
+    child = os.fork()  # importing everything takes longer than a push
+    if child == 0:
+        push(Path(folder), repository)
+        os._exit(0)
+    print("pid", child, flush=True)
+    os.waitpid(child, 0)
+    print("ended", flush=True)
+"""
+
+
 @pytest.mark.full
 def test_a_push_that_is_killed_leaves_a_model_that_loads(hub, tmp_path):
-    """Twenty processes, killed at random moments."""
+    """Twenty pushes, killed at random moments: each time one of the two versions is there."""
     repository = "someone/model"
     versions = [SMALLEST, changed_copy(SMALLEST, tmp_path / "model")]
+    states = []
     with reached(hub, tmp_path / "home"):
-        leaner("push", SMALLEST, repository)
-    states = [hub.files(repository)]
-    with reached(hub, tmp_path / "home"):
-        leaner("push", versions[1], repository)
-    states.append(hub.files(repository))
-    environment = hub.environment(tmp_path / "home")
+        for folder in versions:
+            leaner("push", folder, repository)
+            states.append(hub.files(repository))
+    process = subprocess.Popen(
+        [sys.executable, "-c", PUSHER],
+        env=hub.environment(tmp_path / "home"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     draw = random.Random(1)
-    killed = 0
+    at_work = 0
     for number in range(20):
+        hub.objects.clear()  # all is uploaded again
         hub.requests.clear()
-        command = [sys.executable, "-m", "modeling_leaner", "push", str(versions[number % 2]), repository]
-        process = subprocess.Popen(
-            command, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        while process.poll() is None and not hub.requests:
+        process.stdin.write(f"{versions[number % 2]} {repository}\n")
+        process.stdin.flush()
+        child = next(line.split()[1] for line in process.stdout if line.startswith("pid"))
+        while not hub.requests:
             time.sleep(0.001)
-        time.sleep(draw.uniform(0, 0.4))
-        killed += process.poll() is None
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        time.sleep(draw.uniform(0, 0.3))
+        with suppress(ProcessLookupError):  # it may have ended
+            os.kill(int(child), signal.SIGKILL)
+        assert "ended\n" in process.stdout
+        at_work += not hub.asked("POST", "/commit/")
         assert hub.files(repository) in states
-    assert killed >= 5, "hardly a process was killed at work: this test proves nothing"
+    process.stdin.close()
+    assert process.wait() == 0
+    assert at_work >= 5, "hardly a push was killed at work: this test proves nothing"
 
 
 # leaner pull
@@ -547,6 +575,10 @@ def test_a_run_pushes_itself(here, tmp_path, monkeypatch):
     check_repository_of_run(here, "someone/run", tmp_path)
 
 
+DIGITS = "digits --shape vit/nano --max_steps 1 --max_train_rows 32 --max_eval_rows 8".split()
+DIGITS += "--per_device_train_batch_size 8 --hardware cpu".split()
+
+
 def test_settings_that_would_send_or_write_down_what_stays_here(tmp_path, capsys):
     for words, said in {
         ("--hub_token", "hf_secret"): "hub_token",
@@ -554,14 +586,13 @@ def test_settings_that_would_send_or_write_down_what_stays_here(tmp_path, capsys
         ("--push_to_hub", "true", "--hub_strategy", "all_checkpoints"): "hub_strategy: all_checkpoints sends",
     }.items():
         with pytest.raises(SystemExit):
-            train.main(["digits", "--shape", "vit/nano", "--output_dir", str(tmp_path / "run"), *words])
+            train.main([*DIGITS, "--output_dir", str(tmp_path / "run"), *words])
         line = capsys.readouterr().err
         assert said in line and "hf_secret" not in line and not (tmp_path / "run").exists()
 
 
 def test_a_run_that_cannot_be_pushed_says_so_before_it_trains(hub, tmp_path, capsys):
-    words = ["digits", "--shape", "vit/nano", "--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
-    words += ["--push_to_hub", "true", "--hub_model_id", "someone/run"]
+    words = [*DIGITS, "--output_dir", str(tmp_path / "run"), "--push_to_hub", "true", "--hub_model_id", "someone/run"]
     hub.silent_after = 0
     for token, said in ((None, "no token: "), (TOKEN, "someone/run: the Hub does not answer")):
         with reached(hub, tmp_path / "home", token=token), pytest.raises(SystemExit):
@@ -570,9 +601,8 @@ def test_a_run_that_cannot_be_pushed_says_so_before_it_trains(hub, tmp_path, cap
 
 
 def test_a_run_whose_last_push_fails_is_whole(here, tmp_path, capsys):
-    words = ["digits", "--shape", "vit/nano", "--output_dir", str(tmp_path / "run"), "--max_steps", "1"]
-    words += ["--max_train_rows", "32", "--max_eval_rows", "8", "--per_device_train_batch_size", "8"]
-    words += ["--push_to_hub", "true", "--hub_model_id", "someone/run", "--hub_strategy", "end"]
+    words = [*DIGITS, "--output_dir", str(tmp_path / "run"), "--push_to_hub", "true", "--hub_model_id", "someone/run"]
+    words += ["--hub_strategy", "end"]
     here.trouble = [Trouble("POST", "/commit/", 503, "closed")]
     with pytest.raises(SystemExit):
         train.main(words)
