@@ -3,6 +3,7 @@
 import hashlib
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -92,6 +93,7 @@ def hub_errors(repository: str) -> Iterator[None]:
     except HTTPError as error:
         raise ValueError(f"{repository}: the Hub does not answer ({type(error).__name__})") from error
     except RuntimeError as error:  # of an upload, which hides its reason
+        print(file=sys.stderr)  # ends the line of a progress bar that was left as it was
         raise ValueError(f"{repository}: {str(error).rstrip('.')}: {upload_error(error.__cause__)}") from error
 
 

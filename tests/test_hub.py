@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+import yaml
 from command import leaner
 from hub_server import TOKEN, LocalHub, Trouble, reached
 from huggingface_hub import HfApi, ModelCard, constants
@@ -563,7 +564,9 @@ def test_a_run_pushes_itself(here, tmp_path, monkeypatch):
     config = json.loads(sent["config.json"])
     assert "AutoModelForSequenceClassification" in config["auto_map"] and "AutoModel" in config["auto_map"]
     assert ModelCard(sent["README.md"].decode()).data.pipeline_tag == "text-classification"
-    assert b"OWNER" not in sent["README.md"] and b"rows of mine.parquet" in sent["recipe.yaml"]
+    assert b"OWNER" not in sent["README.md"]
+    files = yaml.safe_load(sent["recipe.yaml"])["data_files"]
+    assert files == ["train=rows of mine.parquet", "validation=rows of mine.parquet"]
     assert not {"push_to_hub", "hub_model_id"} & set((folder / "recipe.yaml").read_text().replace(":", " ").split())
     here.silent_after = 0
     leaner_words = ["push", folder, "someone/run"]

@@ -46,7 +46,7 @@ METRICS = {  # of each task; the first counts where none is named
     "embedding": ("cosine", "spearman", "mrr", "loss"),
 }
 OF_TEXT = ("tokenizer", "max_length", "truncation", "text_column", "text_pair_column", "doc_stride")
-OF_TEXT += ("mask_fraction", "whole_word_masking", "teacher", "split_sentences")
+OF_TEXT += ("mask_fraction", "whole_word_masking", "split_sentences")
 OF_IMAGES = ("image_column", "train_resize", "crop_padding", "horizontal_flip", "mixup_alpha")
 OF_TRAINING = (  # what evaluation does not read
     "learning_rate weight_decay warmup_steps lr_scheduler_type lr_scheduler_kwargs optim max_grad_norm max_steps "
