@@ -420,5 +420,5 @@ def test_cards_give_the_error_of_rows_beside_that_of_seeds():
     spread = np.std([own[seed] - base[seed] for seed in base], ddof=1)
     assert each.error > spread
     text = (CARDS / "leanbert-shallow-mini-sst2" / "README.md").read_text()
-    assert f"{each.difference:+.3f}, {each.error:.3f} by rows, {spread:.3f} over seeds" in text
+    assert f"| 4 × 3 | {each.difference:+.3f} | {each.error:.3f} | {spread:.3f} |" in text
     assert "conditional on the same held-out rows" in text

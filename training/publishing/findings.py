@@ -9,9 +9,10 @@ from ..experiments.grid_results import GridResults
 from ..experiments.kappa import KappaCell, conclude, conclude_by_task, read_cells
 from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
 from ..records import Cell, Evidence, PairedStatistics, ResultRow
+from .rendering import markdown
 from .wording.amounts import excludes_zero, gain, label
 from .wording.index_page import kappa_paragraph
-from .wording.scoring import best_of, has_strays, median_score, row_errors_of, stray_seeds
+from .wording.scoring import PAIR_ERROR_HEADER, best_of, has_strays, median_score, pair_errors, stray_seeds
 
 
 FIRST_SEEDS = (1, 2, 3)  # of the grids with seven: the others were added after these had been seen
@@ -298,15 +299,12 @@ def row_sampling(grids: Grids) -> str | None:
     """Of published pairs, the choice of held-out rows beside that of the seed."""
     lines = []
     for name, known in grids.items():
-        texts = row_errors_of(known.evidence)
-        if texts:
-            lines.append(f"- {name}: {'; '.join(texts)}")
+        lines += [(name, *pair.columns()) for pair in pair_errors(known.evidence)]
     if not lines:
         return None
     return (
         "**Rows and seeds.** Intervals over seeds are conditional on the held-out rows. Of the published pairs, one "
-        "run each, the difference from 8 × 3 (plus is better), its standard error by the choice of rows, and the sd "
-        "of such differences over the seeds:\n\n" + "\n".join(lines)
+        "run each, against 8 × 3:\n\n" + markdown(("grid", *PAIR_ERROR_HEADER), lines)
     )
 
 

@@ -18,8 +18,7 @@ from . import tables
 from .figures import THEMES, Comparison, comparisons, forest
 from .findings import Grids, Known, findings, kappa_and_quality, kappa_cells
 from .kappa_figure import kappa_figure
-from .rendering import fill
-from .tables import markdown
+from .rendering import fill, markdown
 from .wording import amounts, index_page, scoring
 
 

@@ -1,5 +1,6 @@
-"""The templates of `templates/`: text that a person can read, filled from one dataclass each."""
+"""Markdown: the templates of `templates/`, filled from one dataclass each, and tables."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,6 +15,12 @@ ENVIRONMENT = Environment(
     keep_trailing_newline=True,
     autoescape=select_autoescape(),  # HTML; in Markdown there is nothing to escape
 )
+
+
+def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    rows = [header, ["---"] * len(header), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def fill(template: str, context: object) -> str:

@@ -1,21 +1,14 @@
 """The Markdown tables of cards and index."""
 
-from collections.abc import Iterable, Sequence
-
 from ..experiments.statistics import NON_INFERIOR, NOT_LEARNED
 from ..records import Cell, Evidence, FineTuned, RunResults
 from .metadata import named_metrics
+from .rendering import markdown
 from .wording.amounts import direction, gain, interval_of, number, score
 from .wording.scoring import best_of, has_strays, median_score, score_error
 
 
 NO_BREAK = "&nbsp;"
-
-
-def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    rows = [header, ["---"] * len(header), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def in_bold(text: str) -> str:

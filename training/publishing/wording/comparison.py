@@ -3,9 +3,10 @@
 from ...experiments.evidence import baseline_of
 from ...experiments.statistics import MIN_PAIRS, NOT_LEARNED
 from ...records import Cell, Evidence
+from ..rendering import markdown
 from .amounts import excludes_zero, gain, label, score
 from .provenance import how_trained
-from .scoring import best_of, has_strays, median_score, row_errors_of
+from .scoring import PAIR_ERROR_HEADER, best_of, has_strays, median_score, pair_errors
 
 
 BESIDE_TIMES = "Times of inference are to be compared within one table alone."
@@ -75,15 +76,15 @@ def learned_note(evidence: Evidence) -> str | None:
     if base.learned is not False or best is None or base.mean is None:
         return None
     name, value = best
-    compared = "not clearly better than"
+    compared = "is not clearly better than"
     if gain(base.mean - value, evidence) < 0:
-        compared = "worse than"
+        compared = "loses to"
     why = "What is compared is how fast the shapes begin to learn."
     if has_strays(evidence):
         why = "With the run that failed, its mean is that uncertain."
     return (
-        f"**No cell can be said to keep quality here:** the baseline ({evidence.metric} {base.mean:.3f}) is "
-        f"{compared} the best simple guess that reads the input ({name}, {value:.3f}). {why}"
+        f"**No verdict on quality:** even the baseline ({evidence.metric} {base.mean:.3f}) {compared} the best simple "
+        f"guess that reads the input ({name}, {value:.3f}). {why}"
     )
 
 
@@ -94,16 +95,17 @@ def rows_note(evidence: Evidence, rows: int | None) -> str | None:
         notes.append(
             "Intervals are over seeds, conditional on the same held-out rows, and not corrected for their number."
         )
-    pairs = row_errors_of(evidence)
+    pairs = pair_errors(evidence)
     if pairs and rows:
         notes.append(
-            f"Another choice of {rows:,} rows would move a difference, too. Of the published pairs, one run each: "
-            f"difference from the baseline (plus is better), its standard error by the choice of rows, and the sd of "
-            f"such differences over the seeds: {'; '.join(pairs)}."
+            f"Another choice of {rows:,} rows would move a difference, too. Of the published pairs, one run each:"
         )
     if not notes:
         return None
-    return " ".join(notes)
+    text = " ".join(notes)
+    if pairs and rows:
+        text += f"\n\n{markdown(PAIR_ERROR_HEADER, [pair.columns() for pair in pairs])}"
+    return text
 
 
 def strays_note(evidence: Evidence) -> str | None:

@@ -63,8 +63,8 @@ def limits_of_inputs(config: Any, results: PublishedResults) -> str:
         return ""
     if positions > length:
         return (
-            f" Its training cut inputs at {length} tokens; of the {positions} positions those beyond its longest row "
-            "have not been trained."
+            f" Its training cut inputs at {length} tokens. Positions beyond the longest training row were never "
+            f"trained ({positions} exist)."
         )
     return f" Its training cut inputs at {length} tokens."
 

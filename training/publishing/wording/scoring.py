@@ -1,13 +1,14 @@
 """What is read from the scores of a grid before it is put into words: best guesses, failed runs, errors by rows."""
 
 import statistics
+from typing import NamedTuple
 
 from ...experiments.evidence import baseline_of
 from ...experiments.guesses import best_guess
 from ...experiments.statistics import row_error
 from ...records import Cell, Evidence, Guess, RunResults
 from ...tasks.registry import TASKS
-from .amounts import gain
+from .amounts import gain, number
 
 
 def guesses_of(evidence: Evidence) -> list[Guess]:
@@ -67,18 +68,42 @@ def score_error(metric: str, value: float, results: RunResults) -> float | None:
     return row_error(metric, value, results.rows)
 
 
-def row_errors_of(evidence: Evidence) -> list[str]:
-    """Of each published shape: its difference, the error by the choice of rows, the sd over seeds."""
+class PairError(NamedTuple):
+    """A published pair: its difference from the baseline, plus = better, and what would move it; in metric units.
+
+    `by_rows` is the standard error by the choice of rows; `over_seeds` the sd over the seeds, None of one seed.
+    """
+
+    cell: str
+    difference: float
+    by_rows: float
+    over_seeds: float | None
+
+    def columns(self) -> tuple[str, str, str, str]:
+        """A line of a table with the header PAIR_ERROR_HEADER."""
+        return self.cell, f"{self.difference:+.3f}", f"{self.by_rows:.3f}", number(self.over_seeds, ".3f")
+
+
+PAIR_ERROR_HEADER = (
+    "layers × heads",
+    "difference, + is better",
+    "standard error by the choice of rows",
+    "sd over the seeds",
+)
+
+
+def pair_errors(evidence: Evidence) -> list[PairError]:
+    """Of each published shape but the baseline: how much rows and seeds move its difference."""
     base = baseline_of(evidence)
     cells = {cell.shape: cell for cell in evidence.cells}
-    lines = []
+    pairs = []
     for published in evidence.row_errors or ():
         cell = cells[published.shape]
         shared = cell.values.keys() & base.values.keys()
         differences = [cell.values[seed] - base.values[seed] for seed in sorted(shared)]
-        ahead = gain(published.difference, evidence)
-        text = f"{cell.layers} × {cell.heads}: {ahead:+.3f}, {published.error:.3f} by rows"
+        spread = None
         if len(differences) > 1:
-            text += f", {statistics.stdev(differences):.3f} over seeds"
-        lines.append(text)
-    return lines
+            spread = statistics.stdev(differences)
+        ahead = gain(published.difference, evidence)
+        pairs.append(PairError(f"{cell.layers} × {cell.heads}", ahead, published.error, spread))
+    return pairs
