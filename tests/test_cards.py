@@ -237,6 +237,18 @@ def test_what_the_index_says_is_in_the_rows(grids):
         assert f"{np.median([*listops[shape].values()]):.4f}, {failed} of 7 failed" in said
 
 
+def test_the_readme_has_the_primary_contrast_of_listops():
+    """4 × 6 against 4 × 3, by scipy from results.csv."""
+    values = values_of("listops-short-heads")[0]
+    more, fewer = values["lean-mini"], values["shallow-mini"]
+    mean, (low, high) = paired(more, fewer)
+    chance = stats.ttest_rel([more[seed] for seed in fewer], [*fewer.values()]).pvalue
+    text = " ".join((CARDS.parent / "README.md").read_text(encoding="utf-8").split())
+    assert len(fewer) == 10
+    assert f"accuracy {np.mean([*more.values()]):.3f} with 4 × 6 and {np.mean([*fewer.values()]):.3f} with 4 × 3" in text
+    assert f"(better by {mean:.3f}, −{-low:.3f} to +{high:.3f}, p {chance:.2f}; best simple guess" in text
+
+
 def test_seeds_that_were_all_planned_at_once_are_not_later_ones(grids):
     """Only a grid that began with the first seeds has some that were added after these had been seen."""
     known = grids["enwik8-text-causal"]
