@@ -245,7 +245,8 @@ def test_the_readme_has_the_primary_contrast_of_listops():
     chance = stats.ttest_rel([more[seed] for seed in fewer], [*fewer.values()]).pvalue
     text = " ".join((CARDS.parent / "README.md").read_text(encoding="utf-8").split())
     assert len(fewer) == 10
-    assert f"accuracy {np.mean([*more.values()]):.3f} with 4 × 6 and {np.mean([*fewer.values()]):.3f} with 4 × 3" in text
+    means = [np.mean([*each.values()]) for each in (more, fewer)]
+    assert f"accuracy {means[0]:.3f} with 4 × 6 and {means[1]:.3f} with 4 × 3" in text
     assert f"(better by {mean:.3f}, −{-low:.3f} to +{high:.3f}, p {chance:.2f}; best simple guess" in text
 
 
