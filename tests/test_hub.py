@@ -515,7 +515,7 @@ def test_pull_takes_the_revision_and_an_empty_folder(here, tmp_path, monkeypatch
 LOCAL = {
     "data_files: [/home/me/rows.parquet]": "data_files: [rows.parquet]",
     "- /home/my name/rows of mine.parquet": "- rows of mine.parquet",
-    '"name_or_path": "/work/shared/a model"': '"name_or_path": "a model"',
+    '"name_or_path": "/home/me/models/a model"': '"name_or_path": "a model"',
     "leaner train --data_files train=../mine/x.csv --output_dir ~/runs/y": (
         "leaner train --data_files train=x.csv --output_dir y"
     ),
