@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from modeling_leaner.registry import FAMILIES
 from modeling_leaner.shapes import load_config
 
 from . import train
@@ -25,11 +26,12 @@ from .running.errors import explain
 
 OUTPUT = Path("runs/demo")
 PAIR = ("nano", "lean-nano")  # the baseline and its twin
-RECIPES = {  # family: its recipe, and how it is cut short
-    "vit": "digits",
-    "gpt": "python-docs --per_device_train_batch_size 8 --max_steps 200 --warmup_steps 50",
-    "bert": "listops-short --max_train_rows 32000 --max_steps 500",
+CUT_SHORT = {  # family: how its first recipe is
+    "vit": "",
+    "gpt": "--per_device_train_batch_size 8 --max_steps 200 --warmup_steps 50",
+    "bert": "--max_train_rows 32000 --max_steps 500",
 }
+RECIPES = {family: f"{FAMILIES[family].first_recipe.name} {options}" for family, options in CUT_SHORT.items()}
 ONCE = "--eval_strategy no --save_strategy no"  # evaluated and saved at the end
 LOADED_AGAIN = "bert-lean-nano"
 

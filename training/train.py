@@ -18,11 +18,12 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from .data.sources import Rows
 from .publishing.cards import write_run_card
+from .records import RunResults, checked
 from .running.errors import explain
 from .running.figure import plot
 from .running.loading import build_model
 from .running.preparation import PreparedRun, prepare
-from .running.results import last_entry, results_of_run
+from .running.results import RESULTS, last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
 from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings.arguments import RecipeArguments, parse
@@ -32,7 +33,7 @@ from .tasks.base import Task
 NEEDED = ("task", "shape")
 
 
-def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | None:
+def run(arguments: RecipeArguments, recipe: str | None, command: str) -> RunResults | None:
     """One run to its end, or to where it was interrupted (None).
 
     Raises:
@@ -44,16 +45,17 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | 
         return _run(arguments, recipe, command)
 
 
-def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict | None:
+def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> RunResults | None:
     checkpoint = find_checkpoint(arguments)
     prepared = prepare(arguments)
     start = compare_start(prepared)
-    results = finished_results(Path(arguments.output_dir))
-    if results is not None:
+    folder = Path(arguments.output_dir)
+    finished = finished_results(folder)
+    if finished is not None:
         if arguments.process_index != 0:
             return None
         print(f"{arguments.output_dir}: already finished; nothing is changed")
-        return results
+        return checked(RunResults, finished, folder / RESULTS)
     trainer = trainer_of(prepared)
     if trainer.is_world_process_zero():
         open_folder(arguments, recipe, start)
@@ -68,7 +70,7 @@ def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> dict |
     return finish(trainer, prepared)
 
 
-def finish(trainer: LeanTrainer, prepared: PreparedRun) -> dict | None:
+def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     """Evaluates the final weights and writes weights, figure, results and card.
 
     Returns the results on the main process, None on the others.
@@ -91,7 +93,7 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> dict | None:
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
     results = results_of_run(trainer, prepared, metrics)
     plot(folder / METRICS_FILE, folder / "training.png", trainer.task.metric)
-    write_json(folder / "results.json", results)
+    write_json(folder / RESULTS, results.document())
     write_run_card(folder)
     if arguments.push_to_hub:
         send(trainer, arguments.output_dir)
@@ -169,20 +171,20 @@ def len_of(rows: Rows) -> str:
     return "streamed"
 
 
-def print_results(results: dict, folder: str) -> None:
+def print_results(results: RunResults, folder: str) -> None:
     """The end of a run, for people."""
-    train = results["train"]
-    key = f"eval_{results['main_metric']}"
+    train = results.train
+    key = f"eval_{results.metric}"
     quality = "not evaluated"
-    if key in results["metrics"]:
-        quality = f"{key} {results['metrics'][key]:.4f}"
-    if results["chance"]:
-        quality += f" ({results['chance']['name']} {results['chance']['value']:.4f})"
-    print(f"{folder}: {quality}; {train['steps']} steps in {train['seconds']:.0f} s", end="")
-    if train["items_per_second"]:
-        share = 100 * train["input_pipeline_share"]
-        print(f", {train['items_per_second']:.1f} rows/s, input pipeline {share:.1f} % of a step", end="")
-    print(f"; peak memory {train['peak_memory_bytes'] / 2**30:.2f} GiB")
+    if key in results.metrics:
+        quality = f"{key} {results.metrics[key]:.4f}"
+    if results.chance is not None:
+        quality += f" ({results.chance.name} {results.chance.value:.4f})"
+    print(f"{folder}: {quality}; {train.steps} steps in {train.seconds:.0f} s", end="")
+    if train.items_per_second:
+        share = 100 * train.input_pipeline_share
+        print(f", {train.items_per_second:.1f} rows/s, input pipeline {share:.1f} % of a step", end="")
+    print(f"; peak memory {train.peak_memory_bytes / 2**30:.2f} GiB")
 
 
 def resume_command(recipe: str | None, options: list[str]) -> str:

@@ -226,6 +226,13 @@ def language_baselines(
     return [*guesses, guess("bigram, all training rows", everything.nats(left, right))]
 
 
+def rows_trained_on(arguments: RecipeArguments) -> int | None:
+    """Rows of all steps of a run that is limited by steps; None of one that is limited by epochs."""
+    if arguments.max_steps <= 0:
+        return None
+    return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.max_steps
+
+
 def guesses_on(arguments: RecipeArguments, task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:
     """The guesses of a task on prepared rows; None where none is known for it or its metric."""
     if isinstance(task, SequenceClassification):
@@ -233,11 +240,7 @@ def guesses_on(arguments: RecipeArguments, task: Task, train: Dataset, held_out:
     if isinstance(task, ImageClassification) and not task.regression:
         return image_baselines(task, train, held_out)
     if isinstance(task, LanguageModelling) and task.metric != "accuracy":
-        trained_on = None
-        if arguments.max_steps > 0:
-            batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
-            trained_on = batch * arguments.max_steps
-        return language_baselines(task, train, held_out, trained_on)
+        return language_baselines(task, train, held_out, rows_trained_on(arguments))
     return None
 
 

@@ -564,10 +564,10 @@ def limits_text(limits: Sequence[float | None] | None) -> str:
     """An interval of tokens in words; a limit of None is beyond the fit."""
     if limits is None:
         return "one seed, no interval"
-    words = []
+    ends = []
     for limit in limits:
-        words.append("beyond the fit" if limit is None else f"{limit:.3g}")
-    return " to ".join(words)
+        ends.append("beyond the fit" if limit is None else f"{limit:.3g}")
+    return " to ".join(ends)
 
 
 # The whole

@@ -19,6 +19,7 @@ from modeling_leaner.support.documents import write_json
 from ..records import StepTimes, checked
 from ..running.environment import environment
 from ..running.timing import take_turns
+from ..tasks.masked_lm import MaskedLM
 from . import latency
 from .branches import recipe_of, step_of
 from .grid import Grid, GridError, load_grid
@@ -42,7 +43,7 @@ class TrainingStep:
             self.batch["labels"] = torch.zeros(rows, dtype=torch.long)
         else:
             self.batch["labels"] = self.batch["input_ids"].clone()
-        if self.arguments.task == "masked-lm":
+        if self.arguments.task == MaskedLM.name:
             unmasked = torch.rand(self.batch["labels"].shape) >= self.arguments.mask_fraction
             self.batch["labels"][unmasked] = -100
 

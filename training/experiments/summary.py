@@ -158,7 +158,7 @@ def _notes(tuning: Tuning, shape: str, failed: list[int]) -> list[str]:
     return [note for note, holds in notes.items() if holds]
 
 
-class Cells(NamedTuple):
+class GridCells(NamedTuple):
     """The runs of one budget: finished rows by shape and seed, and the seeds that failed."""
 
     finished: dict[str, dict[int, ResultRow]]
@@ -177,13 +177,13 @@ def _row_of(rows: Rows, run: Run) -> ResultRow | None:
     return None
 
 
-def cells_of(results: GridResults, branch: int | None = None) -> Cells:
+def cells_of(results: GridResults, branch: int | None = None) -> GridCells:
     """The reported runs at the best rates; of a grid with branches those of `branch` tokens, else of the longest one.
 
     A branch that could not begin, since its trunk had failed before, has failed.
     """
     grid = results.grid
-    cells = Cells({}, {})
+    cells = GridCells({}, {})
     for shape in grid.shapes:
         rate = results.tuning.best[shape]
         runs = {seed: reported(grid, shape, seed, rate, branch) for seed in grid.seeds_for(shape)}
@@ -217,7 +217,7 @@ def _first(values: Iterable[int | None]) -> int | None:
     return next(iter(values), None)
 
 
-def _branch_cell(grid: Grid, shape: str, cells: Cells, up: bool | None) -> BranchCell:
+def _branch_cell(grid: Grid, shape: str, cells: GridCells, up: bool | None) -> BranchCell:
     """One shape at one branch."""
     rows = cells.finished[shape].values()
     values = [row.value for row in rows]
@@ -275,7 +275,7 @@ def readings(results: GridResults, up: bool | None) -> list[Reading]:
     return all_readings
 
 
-def _cell(results: GridResults, shape: str, cells: Cells, up: bool | None) -> CellSummary:
+def _cell(results: GridResults, shape: str, cells: GridCells, up: bool | None) -> CellSummary:
     """One shape."""
     grid = results.grid
     choice = results.tuning.choices[shape]

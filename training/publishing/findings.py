@@ -19,14 +19,14 @@ FIRST_SEEDS = (1, 2, 3)  # of the grids with seven: the others were added after 
 
 
 @dataclass
-class Known:
-    """A grid with its rows, and its evidence."""
+class GatheredGrid:
+    """A grid with its rows, and the evidence gathered from them."""
 
     results: GridResults
     evidence: Evidence
 
 
-Grids = dict[str, Known]
+Grids = dict[str, GatheredGrid]
 
 
 def interval_text(values: Iterable[float] | None) -> str:
@@ -110,8 +110,8 @@ def barred_note(barred: list[str], raw: dict[str, float]) -> str:
 def later_seeds(grids: Grids) -> str | None:
     """The same test on those seeds alone that were added after the first ones."""
     raw = {}
-    for name, known in grids.items():
-        evidence = known.evidence
+    for name, gathered in grids.items():
+        evidence = gathered.evidence
         seeds = [str(seed) for seed in evidence.seeds if seed not in FIRST_SEEDS]
         if len(evidence.seeds) < MIN_PAIRS or evidence.margin is None:
             continue
@@ -182,9 +182,9 @@ def pretraining(grids: Grids) -> str | None:
 def conditioning(grids: Grids) -> str | None:
     """κ of runs that differ in the number of heads alone, of the grids whose weights start at random."""
     pairs = []
-    for known in grids.values():
-        if not known.evidence.start_from:
-            pairs.extend(pairs_by_heads(known))
+    for gathered in grids.values():
+        if not gathered.evidence.start_from:
+            pairs.extend(pairs_by_heads(gathered))
     if not pairs:
         return None
     lower_at_start = sum(many.kappa_start < few.kappa_start for few, many in pairs)
@@ -196,28 +196,28 @@ def conditioning(grids: Grids) -> str | None:
     )
 
 
-def pairs_by_heads(known: Known) -> Iterator[tuple[ResultRow, ResultRow]]:
+def pairs_by_heads(gathered: GatheredGrid) -> Iterator[tuple[ResultRow, ResultRow]]:
     """The finished runs of each seed with fewer and with twice the heads, where both have κ before and after training.
 
     None of a grid that is under way, before a run of its baseline.
     """
-    if baseline_of(known.evidence).n == 0:
+    if baseline_of(gathered.evidence).n == 0:
         return
-    cells = {kind(cell, known.evidence): cell for cell in known.evidence.cells}
+    cells = {kind(cell, gathered.evidence): cell for cell in gathered.evidence.cells}
     for few, many in (("baseline", "more heads"), ("fewer layers", "both")):
         if few not in cells or many not in cells:
             continue
-        few_heads = by_seed(known, cells[few])
-        many_heads = by_seed(known, cells[many])
+        few_heads = by_seed(gathered, cells[few])
+        many_heads = by_seed(gathered, cells[many])
         for seed in few_heads.keys() & many_heads.keys():
             pair = (few_heads[seed], many_heads[seed])
             if all(row.kappa_start is not None and row.kappa_end is not None for row in pair):
                 yield pair
 
 
-def by_seed(known: Known, cell: Cell) -> dict[int, ResultRow]:
+def by_seed(gathered: GatheredGrid, cell: Cell) -> dict[int, ResultRow]:
     """The finished runs that a cell is the mean of: seed → row."""
-    return {row.seed: row for row in known.results.finished(cell.shape)}
+    return {row.seed: row for row in gathered.results.finished(cell.shape)}
 
 
 def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str]) -> PairedStatistics | None:
@@ -248,18 +248,18 @@ def equivalence(result: PairedStatistics, margin: float) -> float:
 
 def heads_on_loss(grids: Grids) -> str | None:
     """The main effects of heads and of layers on causal enwik8."""
-    known = grids.get("enwik8-text-causal")
-    if known is None:
+    gathered = grids.get("enwik8-text-causal")
+    if gathered is None:
         return None
-    margin = known.evidence.margin
-    heads = main_effect(known.evidence, ("baseline", "fewer layers"), ("more heads", "both"))
-    layers = main_effect(known.evidence, ("baseline", "more heads"), ("fewer layers", "both"))
+    margin = gathered.evidence.margin
+    heads = main_effect(gathered.evidence, ("baseline", "fewer layers"), ("more heads", "both"))
+    layers = main_effect(gathered.evidence, ("baseline", "more heads"), ("fewer layers", "both"))
     if heads is None or heads.interval is None or margin is None:
         return None
     verdict = "not shown to be equivalent"
     if max(map(abs, heads.interval)) < margin:
         verdict = "equivalent"
-    means = {kind(cell, known.evidence): cell.mean for cell in known.evidence.cells}
+    means = {kind(cell, gathered.evidence): cell.mean for cell in gathered.evidence.cells}
     scores = ", ".join(f"{means[name]:.3f}" for name in KINDS)
     changed = f"{heads.difference:+.3f} nats (95 % interval {interval_text(heads.interval)}; plus is better)"
     return (
@@ -272,10 +272,10 @@ def heads_on_loss(grids: Grids) -> str | None:
 
 def failures(grids: Grids) -> str | None:
     """ListOps: how many runs failed, and medians."""
-    known = grids.get("listops-short")
-    if known is None or not has_strays(known.evidence):
+    gathered = grids.get("listops-short")
+    if gathered is None or not has_strays(gathered.evidence):
         return None
-    evidence = known.evidence
+    evidence = gathered.evidence
     cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence.cells)
     base = baseline_of(evidence)
     strays = stray_seeds(base, evidence)
@@ -298,8 +298,8 @@ def failures(grids: Grids) -> str | None:
 def row_sampling(grids: Grids) -> str | None:
     """Of published pairs, the choice of held-out rows beside that of the seed."""
     lines = []
-    for name, known in grids.items():
-        lines += [(name, *pair.columns()) for pair in pair_errors(known.evidence)]
+    for name, gathered in grids.items():
+        lines += [(name, *pair.columns()) for pair in pair_errors(gathered.evidence)]
     if not lines:
         return None
     return (
@@ -312,15 +312,15 @@ def length_of_training(grids: Grids) -> str | None:
     """What longer training did to the order of the published pairs; one seed each."""
     lines = []
     for name in ("tinystories", "cifar10-long"):
-        known = grids.get(name)
-        if known is None:
+        gathered = grids.get(name)
+        if gathered is None:
             continue
-        base = baseline_of(known.evidence)
-        for cell in known.evidence.cells:
+        base = baseline_of(gathered.evidence)
+        for cell in gathered.evidence.cells:
             if cell is not base and cell.difference is not None:
-                ahead = gain(cell.difference, known.evidence)
+                ahead = gain(cell.difference, gathered.evidence)
                 values = f"{cell.mean:.3f} against {base.mean:.3f}"
-                lines.append(f"{name}, {known.evidence.metric} {values}: {ahead:+.3f} (plus is better)")
+                lines.append(f"{name}, {gathered.evidence.metric} {values}: {ahead:+.3f} (plus is better)")
     if not lines:
         return None
     return (
@@ -332,7 +332,7 @@ def length_of_training(grids: Grids) -> str | None:
 
 def findings(grids: Grids) -> list[str]:
     """Paragraphs for the index."""
-    evidence = {name: known.evidence for name, known in grids.items()}
+    evidence = {name: gathered.evidence for name, gathered in grids.items()}
     paragraphs = [
         f"**Verdicts.** {verdicts(evidence)}",
         later_seeds(grids),
@@ -357,8 +357,8 @@ def conditioning_and_loss(grids: Grids) -> str | None:
 
 def kappa_cells(grids: Grids) -> list[KappaCell]:
     """The cells of all grids but those of transformers' own models."""
-    own = {name: known for name, known in grids.items() if not name.endswith(PEERS)}
-    return [cell for name, known in own.items() for cell in read_cells(name, known.results)]
+    own = {name: gathered for name, gathered in grids.items() if not name.endswith(PEERS)}
+    return [cell for name, gathered in own.items() for cell in read_cells(name, gathered.results)]
 
 
 def kappa_and_quality(grids: Grids) -> str | None:

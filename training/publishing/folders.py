@@ -16,6 +16,7 @@ from modeling_leaner.support.documents import flat, read_object, require
 
 from ..records import PublishedResults, RunResults, checked
 from ..settings.arguments import TASK_NAMES, SettingsParser, tokens_of
+from ..tasks.registry import TASKS
 from .snippets import auto_class
 
 
@@ -66,10 +67,12 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     """The results of a folder, compared with its configuration. Raises ValueError that names the field."""
     file = folder / "results.json"
     results = results_in(file)
+    task = TASKS.get(results.task)
+    has_no_head = task is not None and task.head == ""
     classes = []
     for auto, target in config.auto_classes().items():
         is_bare = auto == "AutoModel"
-        if auto.startswith("AutoModel") and is_bare == (results.task == "embedding"):
+        if auto.startswith("AutoModel") and is_bare == has_no_head:
             classes.append(target.split(".")[1])
     kind = results.architecture
     require(kind in classes, file, "architecture", kind, f"one of {classes}")
@@ -80,8 +83,7 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     metrics = list(results.metrics)
     require(results.task in TASK_NAMES, file, "task", results.task, f"one of {TASK_NAMES}")
     require(main in metrics or not (metrics or results.rows), file, "main_metric", main, f"one of {metrics}")
-    may_lack_pooling = results.task == "embedding"
-    same = may_lack_pooling or results.parameters == parameters
+    same = has_no_head or results.parameters == parameters  # a bare model may lack its pooling layer
     require(same, file, "parameters", results.parameters, f"{parameters}")
     return Run(config, results, settings, shlex.join(["leaner", "train", *words]))
 

@@ -16,7 +16,7 @@ from ..records import Evidence, PublishedResults, checked
 from ..tasks.registry import TASKS
 from . import tables
 from .figures import THEMES, Comparison, comparisons, forest
-from .findings import Grids, Known, findings, kappa_and_quality, kappa_cells
+from .findings import GatheredGrid, Grids, findings, kappa_and_quality, kappa_cells
 from .kappa_figure import kappa_figure
 from .rendering import fill, markdown
 from .wording import amounts, index_page, scoring
@@ -61,7 +61,7 @@ def read_grids(cards: Path) -> Grids:
     for path in sorted(cards.glob("grids/*/results.csv")):
         results = load_folder(path.parent)
         results.grid = replace(results.grid, beside=None)  # which has lines of its own
-        grids[path.parent.name] = Known(results, gather(results))
+        grids[path.parent.name] = GatheredGrid(results, gather(results))
     return grids
 
 
@@ -118,8 +118,8 @@ def published_table(folders: list[PublishedResults]) -> str:
 def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> TaskSection:
     """The folders and cells of one task."""
     own = [results for results in folders if results.task == task]
-    evidence = {name: known.evidence for name, known in grids.items()}
-    count = sum(len(known.evidence.cells) for known in grids.values())
+    evidence = {name: gathered.evidence for name, gathered in grids.items()}
+    count = sum(len(gathered.evidence.cells) for gathered in grids.values())
     cells = ""
     if grids:
         cells = tables.all_cells(evidence)
@@ -129,23 +129,23 @@ def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> Ta
         note=index_page.not_learned(evidence),
         summary=f"All numbers: {amounts.plural(len(grids), 'grid')}, {count} shapes",
         cells=cells,
-        about="\n".join(f"- {index_page.grid_about(name, known.evidence)}" for name, known in grids.items()),
+        about="\n".join(f"- {index_page.grid_about(name, gathered.evidence)}" for name, gathered in grids.items()),
     )
 
 
 def grids_by_task(grids: Grids) -> dict[str, Grids]:
     """The grids of each task, in the order of `TASKS`, without those of references."""
     tasks: dict[str, Grids] = {task: {} for task in TASKS}
-    for name, known in grids.items():
+    for name, gathered in grids.items():
         if not name.endswith(REFERENCE):
-            task = settings(known.results.grid, known.results.grid.baseline).task
-            tasks[task][name] = known
+            task = settings(gathered.results.grid, gathered.results.grid.baseline).task
+            tasks[task][name] = gathered
     return tasks
 
 
 def forest_lines(grids: Grids) -> list[Comparison]:
     """The lines of the forest plot; none where there is nothing to compare."""
-    return comparisons({name: known.evidence for name, known in grids.items()})
+    return comparisons({name: gathered.evidence for name, gathered in grids.items()})
 
 
 def render(cards: Path) -> str:

@@ -17,7 +17,7 @@ from ..records import Cell, Evidence, ResultRow
 from ..tasks.registry import TASKS
 from . import tables
 from .figures import centre_of, compared
-from .findings import Grids, Known
+from .findings import GatheredGrid, Grids
 from .wording.amounts import direction, number, plural, score
 from .wording.scoring import best_of, has_strays, median_score
 
@@ -115,13 +115,13 @@ def label_of(cell: Cell) -> str:
     return f"{cell.layers} × {cell.heads} × {cell.head_dim}"
 
 
-def rows_at(known: Known, cell: Cell, branch: int | None) -> list[ResultRow]:
+def rows_at(gathered: GatheredGrid, cell: Cell, branch: int | None) -> list[ResultRow]:
     """The finished rows of a cell at a branch; None is the longest, or a grid without branches."""
-    grid = known.results.grid
+    grid = gathered.results.grid
     if cell.learning_rate is None:
         return []
     runs = [reported(grid, cell.shape, seed, cell.learning_rate, branch) for seed in grid.seeds_for(cell.shape)]
-    rows = [finished_row(known.results.rows, run) for run in runs]
+    rows = [finished_row(gathered.results.rows, run) for run in runs]
     return [row for row in rows if row is not None]
 
 
@@ -139,18 +139,18 @@ def flops_of(row: ResultRow, step: Step | None) -> float | None:
     return row.steps * step.flops
 
 
-def apart(known: Known, rows: list[ResultRow]) -> float | None:
+def apart(gathered: GatheredGrid, rows: list[ResultRow]) -> float | None:
     """Seconds of a cell's training by the step time that was measured apart; None where none was."""
-    seconds = known.results.step_seconds
+    seconds = gathered.results.step_seconds
     if seconds is None:
         return None
     return mean_of_known(row.steps * seconds[row.shape] for row in rows if row.steps is not None)
 
 
-def costs_of(known: Known, cell: Cell, branch: int | None) -> dict[str, float | None]:
+def costs_of(gathered: GatheredGrid, cell: Cell, branch: int | None) -> dict[str, float | None]:
     """What a cell cost up to a branch, in the units of AXES, the mean over its seeds; of memory the largest."""
-    rows = rows_at(known, cell, branch)
-    step = step_of(known.results.grid, cell.shape)
+    rows = rows_at(gathered, cell, branch)
+    step = step_of(gathered.results.grid, cell.shape)
     milliseconds = None
     if cell.latency is not None:
         milliseconds = cell.latency.one.seconds * 1e3
@@ -162,7 +162,7 @@ def costs_of(known: Known, cell: Cell, branch: int | None) -> dict[str, float | 
         "tokens": mean_of_known(tokens_of(row, step) for row in rows),
         "flops": mean_of_known(flops_of(row, step) for row in rows),
         "seconds": mean_of_known(row.seconds for row in rows),
-        "step_seconds": apart(known, rows),
+        "step_seconds": apart(gathered, rows),
         "milliseconds": milliseconds,
         "memory": memory,
     }
@@ -244,16 +244,16 @@ def guess_text(evidence: Evidence) -> str:
 
 def said_of(cell: Cell, evidence: Evidence, branch: int | None) -> list[str]:
     """What a reader who points at a mark is told, line by line."""
-    said = [f"{label_of(cell)}, width {cell.width}, MLP {cell.mlp}", f"grid {evidence.grid}"]
+    lines = [f"{label_of(cell)}, width {cell.width}, MLP {cell.mlp}", f"grid {evidence.grid}"]
     if branch is not None:
-        said.append(f"after {branch:,} tokens")
-    said += [
+        lines.append(f"after {branch:,} tokens")
+    lines += [
         f"{metric_text(evidence)}: {score_in_full(cell, evidence)}",
         f"difference, plus is better: {difference_text(cell, evidence)}",
         f"{number(cell.parameters, ',d')} parameters",
         f"verdict: {verdict_of(cell, evidence)}",
     ]
-    return said + [f"note: {note}" for note in cell.notes]
+    return lines + [f"note: {note}" for note in cell.notes]
 
 
 def columns_of(cell: Cell, evidence: Evidence, costs: dict[str, float | None]) -> list[str]:
@@ -277,9 +277,9 @@ def columns_of(cell: Cell, evidence: Evidence, costs: dict[str, float | None]) -
     ]
 
 
-def mark_of(known: Known, evidence: Evidence, cell: Cell, branch: int | None) -> Mark:
+def mark_of(gathered: GatheredGrid, evidence: Evidence, cell: Cell, branch: int | None) -> Mark:
     """A cell at a branch, of which `evidence` is."""
-    costs = costs_of(known, cell, branch)
+    costs = costs_of(gathered, cell, branch)
     measures = {"score": score_of(cell, evidence), "difference": difference_of(cell, evidence)}
     return Mark(
         grid=evidence.grid,
@@ -293,34 +293,34 @@ def mark_of(known: Known, evidence: Evidence, cell: Cell, branch: int | None) ->
     )
 
 
-def by_branch(known: Known) -> Iterator[tuple[int | None, Evidence]]:
+def by_branch(gathered: GatheredGrid) -> Iterator[tuple[int | None, Evidence]]:
     """The evidence of a grid at each of its branches, the longest last; of a grid without branches that of its end."""
-    for curve in curves(known.results)[:-1]:
+    for curve in curves(gathered.results)[:-1]:
         cells = []
-        for cell, then in zip(known.evidence.cells, curve.shapes):
+        for cell, then in zip(gathered.evidence.cells, curve.shapes):
             same = ("n", "mean", "sd", "values", "pairs", "difference", "interval")
             values = {name: getattr(then, name) for name in same}
             values |= {"verdict": BEFORE_THE_END, "notes": []}
             cells.append(cell.model_copy(update=values))
-        yield curve.branch, known.evidence.model_copy(update={"cells": cells})
-    yield known.results.grid.longest, known.evidence
+        yield curve.branch, gathered.evidence.model_copy(update={"cells": cells})
+    yield gathered.results.grid.longest, gathered.evidence
 
 
-def marks_of(known: Known) -> list[Mark]:
+def marks_of(gathered: GatheredGrid) -> list[Mark]:
     """Every cell of a grid, at each of its branches, the cells in the grid's order."""
-    evidences = list(by_branch(known))
+    evidences = list(by_branch(gathered))
     marks = []
-    for place in range(len(known.evidence.cells)):
+    for place in range(len(gathered.evidence.cells)):
         for branch, evidence in evidences:
-            marks.append(mark_of(known, evidence, evidence.cells[place], branch))
+            marks.append(mark_of(gathered, evidence, evidence.cells[place], branch))
     return marks
 
 
 def guesses_of(grids: Grids) -> list[Line]:
     """The best simple guess of each grid, those that are the same together."""
     lines: dict[tuple[str, float], Line] = {}
-    for name, known in grids.items():
-        best = guess_of(known.evidence)
+    for name, gathered in grids.items():
+        best = guess_of(gathered.evidence)
         if best is None:
             continue
         guess, value = best
@@ -329,21 +329,21 @@ def guesses_of(grids: Grids) -> list[Line]:
     return list(lines.values())
 
 
-def held_out(known: Known) -> set[tuple[int, str]]:
+def held_out(gathered: GatheredGrid) -> set[tuple[int, str]]:
     """How many rows the finished runs of a grid were evaluated on, and the hash of what these hold."""
-    rows = [row for row in known.results.rows.values() if row.has_finished and row.phase == "report"]
+    rows = [row for row in gathered.results.rows.values() if row.has_finished and row.phase == "report"]
     return {(row.rows, row.data_sha256) for row in rows if row.rows is not None}
 
 
 def notes_of(grids: Grids) -> list[str]:
     """What a reader of a panel has to know of its grids."""
     notes = []
-    evaluated = {name: held_out(known) for name, known in grids.items()}
+    evaluated = {name: held_out(gathered) for name, gathered in grids.items()}
     if len(set().union(*evaluated.values())) > 1:
         counts = [f"{name} {count:,}" for name, rows in evaluated.items() for count, _ in rows]
         notes.append(f"Not all on the same held-out rows, so many: {', '.join(counts)}.")
-    for name, known in grids.items():
-        grid = known.results.grid
+    for name, gathered in grids.items():
+        grid = gathered.results.grid
         overrides = grid.overrides
         if overrides is not None and overrides.get("implementation") == "transformers":
             notes.append(f"{name}: transformers' own model of the baseline's shape.")
@@ -359,16 +359,16 @@ def panels_of(grids: Grids) -> list[Panel]:
         GridError: the settings of a grid are refused, or its step times are of other steps.
     """
     together: dict[tuple[str, str, str], Grids] = {}
-    for name, known in grids.items():
-        task = settings(known.results.grid, known.results.grid.baseline).task
-        key = (task, known.evidence.recipe, metric_text(known.evidence))
-        together.setdefault(key, {})[name] = known
+    for name, gathered in grids.items():
+        task = settings(gathered.results.grid, gathered.results.grid.baseline).task
+        key = (task, gathered.evidence.recipe, metric_text(gathered.evidence))
+        together.setdefault(key, {})[name] = gathered
     places = {task: place for place, task in enumerate(TASKS)}
     panels = []
     for key in sorted(together, key=lambda key: (places[key[0]], key)):
         task, recipe, metric = key
         own = together[key]
-        marks = [mark for known in own.values() for mark in marks_of(known)]
+        marks = [mark for gathered in own.values() for mark in marks_of(gathered)]
         title = f"{TASKS[task].title}: {recipe}"
         panels.append(Panel(task, title, metric, list(own), guesses_of(own), notes_of(own), marks))
     return panels

@@ -1,11 +1,13 @@
 """results.json of a finished run: its numbers, and what is needed to get them again."""
 
 import math
+from pathlib import Path
 
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.conversion import convert
 
 from ..data.sources import Rows
+from ..records import RunResults, checked
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import evaluation_generators
 from .environment import environment, peak_memory_bytes
@@ -14,12 +16,17 @@ from .preparation import PreparedRun, split_name
 from .trainer import LeanTrainer, scores
 
 
+RESULTS = "results.json"
 CONDITION_ROWS = 8  # on which the conditioning is measured
 ANSWERS = ("labels", "start_positions", "end_positions")
 
 
-def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, float]) -> dict:
-    """results.json: the numbers of a finished run, and what is needed to get them again."""
+def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, float]) -> RunResults:
+    """results.json: the numbers of a finished run, and what is needed to get them again.
+
+    Raises:
+        ValueError: a number is not finite; names the file and the number.
+    """
     arguments = run.arguments
     task = run.task
     state = trainer.state
@@ -36,7 +43,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
         if not arguments.streaming:
             chance = chance_of(trainer, run.held_out.rows)
             conditioning = condition(trainer, arguments)
-    return {
+    document = {
         "task": task.name,
         "dataset": arguments.dataset or "local files",
         "dataset_config": arguments.dataset_config,
@@ -69,6 +76,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
         },
         "environment": environment(),
     }
+    return checked(RunResults, document, Path(arguments.output_dir) / RESULTS)
 
 
 def parameters_of(trainer: LeanTrainer) -> int:

@@ -39,8 +39,8 @@ class Answers(Protocol):
 def divergence(teacher: torch.Tensor, student: torch.Tensor, temperature: float) -> torch.Tensor:
     """Mean over all but the last dimension, from logits (..., C)."""
     expected = F.log_softmax(teacher.float() / temperature, dim=-1).flatten(0, -2)
-    found = F.log_softmax(student.float() / temperature, dim=-1).flatten(0, -2)
-    return F.kl_div(found, expected, reduction="batchmean", log_target=True) * temperature**2
+    predicted = F.log_softmax(student.float() / temperature, dim=-1).flatten(0, -2)
+    return F.kl_div(predicted, expected, reduction="batchmean", log_target=True) * temperature**2
 
 
 class ClassLogits:
@@ -117,10 +117,10 @@ class TopTokens:
 
     def of_rows(self, outputs: ModelOutput, batch: Batch) -> list[dict[str, np.ndarray]]:
         logits, counted = self.predicted(outputs.logits, batch["labels"])
-        found = F.log_softmax(logits.float() / self.temperature, dim=-1).topk(self.kept)
+        top = F.log_softmax(logits.float() / self.temperature, dim=-1).topk(self.kept)
         sizes = counted.sum(dim=1).tolist()
         rows = []
-        for tokens, values in zip(found.indices.split(sizes), found.values.split(sizes)):
+        for tokens, values in zip(top.indices.split(sizes), top.values.split(sizes)):
             columns = {"teacher_tokens": tokens.flatten().int(), "teacher_log_probabilities": values.flatten()}
             rows.append({name: column.numpy() for name, column in columns.items()})
         return rows
@@ -134,10 +134,10 @@ class TopTokens:
         logits = outputs.logits
         if logits.dim() == 3:  # of every position
             logits, _ = self.predicted(logits, batch["labels"])
-        found = F.log_softmax(logits.float() / self.temperature, dim=-1)
-        found = with_the_rest(found.gather(1, batch["teacher_tokens"].long()))
+        log_probabilities = F.log_softmax(logits.float() / self.temperature, dim=-1)
+        predicted = with_the_rest(log_probabilities.gather(1, batch["teacher_tokens"].long()))
         expected = with_the_rest(batch["teacher_log_probabilities"])
-        return F.kl_div(found, expected, reduction="batchmean", log_target=True) * self.temperature**2
+        return F.kl_div(predicted, expected, reduction="batchmean", log_target=True) * self.temperature**2
 
 
 def with_the_rest(log_probabilities: torch.Tensor) -> torch.Tensor:

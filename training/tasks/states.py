@@ -73,6 +73,6 @@ class States:
 
     def distance(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
         """Mean over layers and tokens of 1 − cosine."""
-        found = torch.stack(list(outputs["hidden_states"][1:]), dim=1)  # (B, L, T, D)
-        cosines = F.cosine_similarity(found.float(), batch["teacher_states"].float(), dim=-1)  # (B, L, T)
+        states = torch.stack(list(outputs["hidden_states"][1:]), dim=1)  # (B, L, T, D)
+        cosines = F.cosine_similarity(states.float(), batch["teacher_states"].float(), dim=-1)  # (B, L, T)
         return (1 - cosines).transpose(1, 2)[batch["teacher_mask"]].mean()

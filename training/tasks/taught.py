@@ -222,13 +222,13 @@ def teacher_columns(
         read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name not in taught.label_names}
         outputs = teacher(**read, output_hidden_states=taught.states is not None)
         outputs = type(outputs)({name: on_cpu(value) for name, value in outputs.items()})
-        found: list[dict] = [{ROW: number} for number in numbers]
+        kept: list[dict] = [{ROW: number} for number in numbers]
         if taught.answers is not None:
-            found = [one | other for one, other in zip(found, taught.answers.of_rows(outputs, inputs))]
+            kept = [one | other for one, other in zip(kept, taught.answers.of_rows(outputs, inputs))]
         if taught.states is not None:
             lengths = [sizes[place] or outputs.hidden_states[0].shape[1] for place in places]
-            found = [one | other for one, other in zip(found, taught.states.of_rows(outputs, lengths))]
-        for place, row in zip(places, found):
+            kept = [one | other for one, other in zip(kept, taught.states.of_rows(outputs, lengths))]
+        for place, row in zip(places, kept):
             columns[place] = row
     return {name: [row[name] for row in columns] for name in columns[0]}
 
