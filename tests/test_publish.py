@@ -492,7 +492,7 @@ def test_commands_name_a_local_copy_where_the_hub_has_none(dataset, hub):
 
 def test_words_of_inputs_rows_and_attempts():
     config, recipe = SimpleNamespace(max_position_embeddings=512), SimpleNamespace(recipe={"max_length": 64})
-    assert "at 64 tokens; of the 512 positions those beyond" in provenance.limits_of_inputs(config, recipe)
+    assert "at 64 tokens. Positions beyond the longest training row were never trained (512 exist)" in provenance.limits_of_inputs(config, recipe)
     config.max_position_embeddings = 64
     assert provenance.limits_of_inputs(config, recipe) == " Its training cut inputs at 64 tokens."
     assert provenance.limits_of_inputs(SimpleNamespace(), recipe) == ""
@@ -654,7 +654,7 @@ def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
         found = gathered(Path("grid.yaml"))
         assert scoring.best_of(found) == ("a bag", 0.99)
         assert [cell.learned for cell in found.cells] == [False, False]
-        assert "is worse than the best simple guess that reads the input (a bag, 0.990)" in comparison.notes_on(found)
+        assert "loses to the best simple guess that reads the input (a bag, 0.990)" in comparison.notes_on(found)
     finally:
         path.write_bytes(before)
 
