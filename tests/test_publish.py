@@ -492,7 +492,8 @@ def test_commands_name_a_local_copy_where_the_hub_has_none(dataset, hub):
 
 def test_words_of_inputs_rows_and_attempts():
     config, recipe = SimpleNamespace(max_position_embeddings=512), SimpleNamespace(recipe={"max_length": 64})
-    assert "at 64 tokens. Positions beyond the longest training row were never trained (512 exist)" in provenance.limits_of_inputs(config, recipe)
+    untrained = "at 64 tokens. Positions beyond the longest training row were never trained (512 exist)"
+    assert untrained in provenance.limits_of_inputs(config, recipe)
     config.max_position_embeddings = 64
     assert provenance.limits_of_inputs(config, recipe) == " Its training cut inputs at 64 tokens."
     assert provenance.limits_of_inputs(SimpleNamespace(), recipe) == ""
