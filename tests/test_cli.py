@@ -116,6 +116,7 @@ class TestStart:
             ("train sst2 --shape bert/nanoo", 1, "leaner train: unknown shape 'bert/nanoo'; did you mean bert/nano?"),
             ("train sst2 --shape=bert/nanoo", 1, "did you mean bert/nano?"),
             ("sweep grid.yaml --jobs 2", 1, "leaner sweep: grid.yaml: no such grid file; did you mean grids.yaml?"),
+            ("law there", 1, "leaner law: there: expected a grid file, got a folder"),
             ("publish grid.yaml", 1, "leaner publish: grid.yaml: no such grid file; did you mean grids.yaml?"),
             ("sweep", 2, "leaner sweep: Missing argument 'GRID.yaml'."),
             ("evaluate --task causal-lm", 2, "leaner evaluate: Missing argument 'model'."),

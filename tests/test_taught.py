@@ -20,7 +20,8 @@ from modeling_leaner.conversion import load_lean, load_processors
 
 
 RUN = """--max_steps 4 --per_device_train_batch_size 8 --learning_rate 3e-3 --eval_strategy no --save_strategy no
---disable_tqdm true --preprocessing_workers 1 --logging_steps 1 --hardware cpu --dropout 0 --distill_top_k 7""".split()
+--disable_tqdm true --preprocessing_workers 1 --logging_steps 1 --hardware cpu --dropout 0""".split()
+FEW = ("--distill_top_k", "7")  # of a token's logits
 CAUSAL = ("gpt", "byte-bpe", documents, "--max_length 24")
 TASKS = {  # family, tokenizer, rows, settings
     "image-classification": ("vit", None, pictures, "--crop_padding 2 --horizontal_flip true"),
@@ -70,7 +71,7 @@ class Pair:
         self.student = save_model(folder / "student", task, self.words, 1, num_hidden_layers=1)
 
     def prepare(self, *words, shape=None):
-        given = ["--shape", str(shape or self.student), "--teacher", str(self.teacher)]
+        given = ["--shape", str(shape or self.student), "--teacher", str(self.teacher), *FEW]
         return prepare(parse(None, merged([*self.words, *given], list(map(str, words)))))
 
 
@@ -177,7 +178,7 @@ class TestWhatIsLearned:
 class TestRuns:
     def test_a_run(self, pair, capsys):
         """Through the Trainer; held-out rows are scored as without a teacher."""
-        words = ["--distill_hidden", "0.5"]
+        words = [*FEW, "--distill_hidden", "0.5"]
         if "image" in pair.words[pair.words.index("--task") + 1]:
             words = []
         train.main([*pair.words, "--shape", str(pair.student), "--teacher", str(pair.teacher), *words])
@@ -232,6 +233,13 @@ class TestRefused:
     def refuse(self, pair, message, *words):
         with pytest.raises(ValueError, match=message):
             pair.prepare(*words)
+
+    def test_no_such_teacher(self, sentences):
+        self.refuse(sentences, "nope: no file or folder", "--teacher", "nope")
+
+    def test_how_to_learn_from_nobody(self):
+        with pytest.raises(ValueError, match="distill_hidden: expected with teacher"):
+            parse("listops-short", ["--shape", "bert/mini", "--distill_hidden", "1"])
 
     def test_another_tokenizer(self, sentences):
         words = [*sentences.words, "--truncation", "true"]

@@ -29,6 +29,8 @@ def existing_grid(path: Path | None) -> Path | None:
         return None
     if not path.exists():
         raise ValueError(f"{path}: no such grid file{did_you_mean_path(path)}")
+    if path.is_dir():
+        raise ValueError(f"{path}: expected a grid file, got a folder")
     try:
         values = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:

@@ -201,7 +201,7 @@ def publish(
     grid: Annotated[
         Path | None,
         typer.Argument(
-            metavar="GRID.yaml", help="With publish; left out, renew the folders there are.", callback=existing_grid
+            metavar="GRID.yaml", help="What to publish; left out, renew the folders there are.", callback=existing_grid
         ),
     ] = None,
     data_files: DataFiles = None,

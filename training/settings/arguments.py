@@ -53,6 +53,8 @@ OF_TRAINING = (  # what evaluation does not read
     "num_train_epochs per_device_train_batch_size gradient_accumulation_steps dropout initializer_range ema_decay "
     "early_stopping_patience checkpoint_steps save_strategy save_steps save_total_limit resume restart"
 ).split()
+OF_TEACHER = ("distill_task", "distill_logits", "distill_hidden", "distill_temperature", "distill_top_k")
+OF_TEACHER += ("distill_layers", "vector_loss")
 NOT_IN_RECIPES = ("shape", "resume", "restart", "output_dir", "resume_from_checkpoint")
 NOT_IN_RECIPES += ("do_train", "do_eval", "do_predict")
 NOT_IN_RECIPES += (
@@ -330,6 +332,13 @@ def check_given(task: str | None, given: Iterable[str]) -> None:
             raise ValueError(f"{key}: not for {task}, which reads {reads}")
 
 
+def check_taught(teacher: str | None, given: Iterable[str]) -> None:
+    """Raises ValueError for a key that says how to learn from a teacher where there is none."""
+    for key in sorted(given):
+        if teacher is None and key in OF_TEACHER:
+            raise ValueError(f"{key}: expected with teacher, the model that is learned from")
+
+
 def suggestion(name: str, names: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest of the names, or nothing where none is near."""
     nearest = difflib.get_close_matches(name, list(names), n=1)
@@ -481,6 +490,7 @@ def parse(
     arguments = arguments_of(namespace)
     arguments.given = set(given)
     check_given(arguments.task, arguments.given)
+    check_taught(arguments.teacher, arguments.given)
     arguments.settings = {}
     defaults = vars(parser.parse_tokens([]))
     for key, value in vars(namespace).items():

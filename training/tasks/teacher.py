@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import load_lean, load_processors
+from modeling_leaner.hub import require_source
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.slimming.scores import mean_over_tokens
 
@@ -30,6 +31,7 @@ def load_teacher(source: str, task: Task) -> PreTrainedModel:
         ValueError: it has another head, other classes, reads other tokens or images than the student, or is too narrow
             or too wide for what is learned.
     """
+    require_source(source)
     ignore = ["pooler.*"] if task.head == "" else []
     model = load_lean(source, ignore=ignore).eval()
     if task.head == "":
