@@ -146,7 +146,7 @@ def published_card(folder: Path, run: Run) -> str:
         scores=tables.scores(results),
         scores_note=opening.scores_note(results, own),
         guesses=tables.guesses(evidence),
-        comparison_intro=comparison.COMPARISON_INTRO,
+        comparison_intro=comparison.comparison_intro(evidence),
         comparison=tables.comparison(evidence, own.shape),
         claims=comparison.claims(evidence),
         comparison_notes=comparison.notes_on(evidence, results.rows),

@@ -11,11 +11,18 @@ from .scoring import PAIR_ERROR_HEADER, best_of, has_strays, median_score, pair_
 
 BESIDE_TIMES = "Times of inference are to be compared within one table alone."
 OTHER_RECIPE = "Another recipe: compare its numbers with each other, not with those above."
-COMPARISON_INTRO = (
-    "Each line of the table is a *cell*: one shape, trained with several seeds. All cells were trained by the same "
-    "file, with the same data in the same order for each seed. This model is in bold; a difference with a plus is "
-    "better than the baseline, the first line."
-)
+
+
+def comparison_intro(evidence: Evidence) -> str:
+    """How to read the table of cells."""
+    often = "once"
+    if len(evidence.seeds) > 1:
+        often = f"with {len(evidence.seeds)} seeds"
+    return (
+        f"Each line of the table is a *cell*: one shape, trained {often}. All cells were trained by the same file, "
+        "with the same data in the same order for each seed. This model is in bold; a difference with a plus is better "
+        "than the baseline, the first line."
+    )
 
 
 def certainty(cell: Cell, evidence: Evidence) -> str:
