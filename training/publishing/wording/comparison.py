@@ -20,8 +20,8 @@ def comparison_intro(evidence: Evidence) -> str:
         often = f"with {len(evidence.seeds)} seeds"
     return (
         f"Each line of the table is a *cell*: one shape, trained {often}. All cells were trained by the same file, "
-        "with the same data in the same order for each seed. This model is in bold; a difference with a plus is better "
-        "than the baseline, the first line."
+        "with the same data in the same order for each seed. This model is in bold; a difference with a plus is "
+        "better than the baseline, the first line."
     )
 
 
