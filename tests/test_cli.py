@@ -182,7 +182,7 @@ class TestStart:
         for panel, *names in (
             ("Shapes", "shapes", "plan", "convert", "slim"),
             ("Runs", "train", "evaluate", "tokenizer"),
-            ("Experiments", "sweep", "latency", "step-time", "law", "guesses", "shift"),
+            ("Experiments", "sweep", "cut-cells", "latency", "step-time", "law", "guesses", "shift"),
             ("Publishing", "card", "publish", "verify-cards"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]

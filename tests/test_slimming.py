@@ -126,6 +126,14 @@ class TestExact:
         new = slim.base_model.layers[0].self_attn.o_proj.weight.grad[:, -2 * slim.config.head_dim :]
         assert (new.abs().amax(dim=0) > 0).all()
 
+    def test_new_neurons_contribute_nothing_and_can_learn(self, model):
+        slim = operations.add_neurons(model, 3)
+        assert slim.config.intermediate_size == 43
+        same_output(slim, model)
+        slim.train()
+        slim(**inputs(slim))[0].float().square().sum().backward()
+        assert (slim.base_model.layers[0].mlp.fc2.weight.grad[:, -3:].abs().amax(dim=0) > 0).all()
+
     def test_permuted_heads(self, model):
         if is_grouped(model):
             kept = [[1, 0, 3, 2]] * 3  # within each group

@@ -68,7 +68,7 @@ def run(options: Options) -> None:
     processors = load_processors(options.source)
     if not processors:
         raise SlimError(f"{options.source}: no tokenizer or image processor, which the calibration rows need")
-    rows = calibration_rows(options, model)
+    rows = calibration_rows(model, options.data, options.column, options.rows)
     chosen_by, held_out = calibration.halves(rows)
     batches = calibration.make_batches(model, processors[0], chosen_by, options.max_length)
     others = calibration.make_batches(model, processors[0], held_out, options.max_length)
@@ -120,19 +120,19 @@ def within_budget(options: Options, target: Target, model: LeanPreTrainedModel, 
     return Target(**(vars(target) | {"layers": layers}))
 
 
-def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
-    """Texts or images from the files of `--data`, or a built-in set, at most `--rows` of them."""
-    if not options.data:
+def calibration_rows(model: LeanPreTrainedModel, data: list[str], column: str | None, count: int) -> list:
+    """Texts or images from files, or a built-in set, at most `count` of them. Raises ValueError, naming the option."""
+    if not data:
         raise SlimError("--data: missing; files or a folder with texts or images as the model reads")
-    if len(options.data) == 1 and options.data[0] in BUILT_IN:
-        rows = load_split(options.data[0], "train")
+    if len(data) == 1 and data[0] in BUILT_IN:
+        rows = load_split(data[0], "train")
     else:
-        rows = load_split(None, "train", data_files=options.data)
-    column = options.column or only_column(rows, model)
+        rows = load_split(None, "train", data_files=data)
+    column = column or only_column(rows, model)
     if column not in rows.column_names:
         raise SlimError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
     rows = rows.filter(lambda row: row[column] not in (None, ""), desc="rows with content")
-    return rows.select(range(min(len(rows), options.rows)))[column]
+    return rows.select(range(min(len(rows), count)))[column]
 
 
 def only_column(rows: Dataset, model: LeanPreTrainedModel) -> str:

@@ -158,6 +158,20 @@ def sweep(
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
+def cut_cells(
+    source: Annotated[str, typer.Argument(help="Folder or Hub id of an encoder.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
+    data: Annotated[list[str] | None, typer.Option(help="File or folder of calibration rows.")] = None,
+    column: Annotated[str | None, typer.Option(help="Column of the texts; left out, the only one.")] = None,
+    rows: Annotated[int, typer.Option(help="At most so many rows: half to choose by, half held out.")] = 256,
+) -> None:
+    """Write an encoder, as the teacher, and its cuts: the cells of training/grids/cuts/, for leaner sweep."""
+    library(".support.quiet").quiet_libraries()
+    library(".hub").require_source(source)
+    library(".cli.cells").write_cells(source, folder, data or [], column, rows)
+
+
+@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def latency(grid: GridFile, rounds: Rounds = 15) -> None:
     """Measure inference time and throughput of a grid's shapes, in turns, on this machine."""
     library(".training.experiments.latency").measure_grid(grid, rounds)
