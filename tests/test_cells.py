@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-import yaml
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.settings.arguments import RECIPES
 from training_data import documents, save_encoder
@@ -16,10 +15,6 @@ from modeling_leaner.conversion import load_lean
 
 
 GRIDS = sorted((RECIPES.parent / "grids" / "cuts").glob("*.yaml"))
-SWEEP = """overrides: {teacher: runs/minilm/teacher, task: embedding, max_steps: 2, per_device_train_batch_size: 4,
-  eval_strategy: "no", save_strategy: "no", logging_steps: 1, hardware: cpu, max_length: 24, max_eval_rows: 4,
-  preprocessing_workers: 1, distill_hidden: 0.5, holdout: 4}
-"""
 
 
 @pytest.fixture
@@ -61,19 +56,6 @@ def test_the_grids_name_the_cells(grid, folder):
         name = re.sub(r"x(\d+)", lambda heads: f"x{3 * int(heads[1])}", cell.name)
         (folder / "runs" / "minilm" / name).mkdir(parents=True)
     assert load_grid(grid).overrides["max_steps"] == 1500
-
-
-def test_the_sweep_of_two_cells(folder):
-    assert leaner("cut-cells", "source", "runs/minilm", "--data", "rows.parquet").exit_code == 0
-    values = yaml.safe_load(SWEEP) | {"recipe": "recipe.yaml", "seeds": [1], "learning_rates": [1e-3]}
-    values |= {
-        "shapes": ["runs/minilm/6x2-unequal", "runs/minilm/3x4-random.json"],
-        "baseline": "runs/minilm/6x2-unequal",
-    }
-    (folder / "recipe.yaml").write_text("task: embedding\n")
-    (folder / "grid.yaml").write_text(yaml.safe_dump(values))
-    result = leaner("sweep", "grid.yaml", "--data-files", "train=rows.parquet")
-    assert result.exit_code == 0, result.output + result.stderr
 
 
 def test_an_interrupted_command_leaves_nothing(folder, monkeypatch):
