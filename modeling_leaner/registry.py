@@ -70,8 +70,7 @@ class FirstRecipe:
 class Family:
     """What is said of a family outside its configuration and its models.
 
-    `title` is its name for people; `first_recipe` one for a first try. A family of text has
-    `special_tokens`.
+    `title` is its name for people; `first_recipe` one for a first try. A family of text has `special_tokens`.
     """
 
     title: str

@@ -23,6 +23,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils.sha import git_hash
 
 
 HUB_OWNER = "OWNER"  # of the repositories in a card; replaced by the account's name in what is sent
@@ -53,12 +54,17 @@ class Remote:
     hashes: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_repository(name: str) -> None:
-    """Raises ValueError unless the name is OWNER/NAME, as the Hub accepts it."""
+def check_name(name: str) -> None:
+    """Raises ValueError for a name that the Hub does not accept."""
     try:
         validate_repo_id(name)
     except HFValidationError as error:
         raise ValueError(f"{name!r} is no name on the Hub; expected OWNER/NAME ({error})") from error
+
+
+def check_repository(name: str) -> None:
+    """Raises ValueError unless the name is OWNER/NAME, as the Hub accepts it."""
+    check_name(name)
     if "/" not in name:
         raise ValueError(f"{name!r} is no repository; expected OWNER/NAME")
 
@@ -168,7 +174,7 @@ def same(content: Path | bytes, remote_hash: str) -> bool:
         content = content.read_bytes()
     if len(remote_hash) == 64:
         return hashlib.sha256(content).hexdigest() == remote_hash
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == remote_hash
+    return git_hash(content) == remote_hash
 
 
 def remote_of(repository: str) -> Remote:
@@ -247,10 +253,7 @@ def pull(repository: str, folder: Path | None = None, revision: str | None = Non
         ValueError: the name is none, the folder is not empty, or the Hub does not give the repository.
         OSError: the folder cannot be written.
     """
-    try:
-        validate_repo_id(repository)
-    except HFValidationError as error:
-        raise ValueError(f"{repository!r} is no name on the Hub; expected OWNER/NAME ({error})") from error
+    check_name(repository)
     if folder is None:
         folder = Path(repository.split("/")[-1])
     if folder.is_symlink() or folder.is_file() or (folder.is_dir() and any(folder.iterdir())):

@@ -22,7 +22,7 @@ from huggingface_hub import ModelCard
 from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import baselines, row_errors
 from modeling_leaner.training.publishing import figures, findings, folders, index, metadata, rendering
-from modeling_leaner.training.publishing.wording import scoring
+from modeling_leaner.training.publishing.wording import comparison, scoring
 from modeling_leaner.training.running import reevaluate
 from modeling_leaner.training.tasks.causal_lm import CausalLM
 from modeling_leaner.training.tasks.masked_lm import MaskedLM
@@ -263,6 +263,13 @@ def test_seeds_that_were_all_planned_at_once_are_not_later_ones(grids):
 def renumbered(values: dict[str, float]) -> dict[str, float]:
     """The values of seeds 10 higher."""
     return {str(int(seed) + 10): value for seed, value in values.items()}
+
+
+def test_a_table_says_how_often_its_cells_were_trained():
+    known = RESULTS["leanbert-mini-sst2"].evidence
+    assert f"one shape, trained with {len(known.seeds)} seeds." in comparison.comparison_intro(known)
+    one = known.model_copy(update={"seeds": known.seeds[:1]})
+    assert "one shape, trained once." in comparison.comparison_intro(one)
 
 
 def test_a_run_that_fails_is_told_from_a_bad_one():

@@ -244,14 +244,20 @@ def push(
         str | None, typer.Option("--all", metavar="OWNER", help="Every folder of model_cards/, and a collection.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent and replaced.")] = False,
-    private: Annotated[bool, typer.Option("--private", help="A repository that is made now is private.")] = False,
+    private: Annotated[
+        bool | None, typer.Option("--private", help="A repository that is made now is private.")
+    ] = None,
 ) -> None:
     """Send a model to the Hub in one commit: weights, code, card, tokenizer; nothing of the training's state."""
     if every is None and repository is None:
         context.fail("expected FOLDER OWNER/NAME, or --all OWNER")
     if every is not None and folder is not None:
         context.fail("--all OWNER sends every folder of model_cards/; expected no FOLDER beside it")
-    library(".training.publishing.push").push_or_all(folder, repository, every, dry_run, private)
+    module = library(".training.publishing.push")
+    if every is not None:
+        module.push_all(every, dry_run, private)
+    else:
+        module.push(folder, repository, dry_run, private)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)

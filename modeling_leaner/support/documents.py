@@ -1,7 +1,9 @@
-"""JSON documents: written whole or not at all, without NaN."""
+"""JSON documents: written whole or not at all, without NaN; errors that name the file they are about."""
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,17 @@ def require(condition: bool, path: Path, name: str, value: object, expected: str
     """Raises ValueError, with the file and what was expected of the value, unless the condition holds."""
     if not condition:
         raise ValueError(f"{path}: {name} is {value!r}, expected {expected}")
+
+
+@contextmanager
+def naming(place: object, kinds: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
+    """Errors of these kinds become a ValueError that begins with the file, or the rows, that they are about."""
+    try:
+        yield
+    except kinds as error:
+        if str(error).startswith(str(place)):
+            raise
+        raise ValueError(f"{place}: {error}") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -242,17 +242,6 @@ def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bo
         raise ValueError(f"dataset {dataset}: {' '.join(str(error).split())}") from error
 
 
-@contextmanager
-def naming(source: str) -> Iterator[None]:
-    """A ValueError about rows begins with where these are from."""
-    try:
-        yield
-    except ValueError as error:
-        if source in str(error):
-            raise
-        raise ValueError(f"{source}: {error}") from error
-
-
 def likely_texts(columns: list[str]) -> list[str]:
     """Of columns with text those that may be meant where none is named: the first of TEXT_COLUMNS, or else all."""
     usual = [name for name in TEXT_COLUMNS if name in columns]

@@ -288,11 +288,16 @@ def forest(lines: list[Comparison], theme: str, form: str = "svg") -> bytes:
             draw_panel(axis, panel, colours)
             axis.set_xlabel(title, fontsize=8.5, color=colours.text)
         figure.text(0.006, 0.008, FOOTER, fontsize=7.8, color=colours.faint, linespacing=1.4)
-        metadata = None
-        if form == "svg":
-            metadata = {"Date": None}  # equal lines give equal files
-        content = io.BytesIO()
-        figure.savefig(content, format=form, transparent=True, metadata=metadata, dpi=192)
+        return image_of_page(figure, form)
+
+
+def image_of_page(figure: Figure, form: str) -> bytes:
+    """A figure of the README or the index, without a background, as `png` or `svg`; equal figures give equal bytes."""
+    metadata = None
+    if form == "svg":
+        metadata = {"Date": None}
+    content = io.BytesIO()
+    figure.savefig(content, format=form, transparent=True, metadata=metadata, dpi=192)
     return content.getvalue()
 
 

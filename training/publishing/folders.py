@@ -1,8 +1,6 @@
 """Run folders and published ones, read and checked; ValueError where config, results and weights do not fit."""
 
-import contextlib
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from modeling_leaner.shapes import CONFIG_CLASSES
-from modeling_leaner.support.documents import flat, read_object, require
+from modeling_leaner.support.documents import flat, naming, read_object, require
 
 from ..records import PublishedResults, RunResults, checked
 from ..settings.arguments import TASK_NAMES, SettingsParser, tokens_of
@@ -21,6 +19,7 @@ from .snippets import auto_class
 
 
 FAMILIES = tuple(kind.model_type for kind in CONFIG_CLASSES.values())
+UNREADABLE = (OSError, ValueError, KeyError)  # what a file that cannot be used raises
 SIZES = ["hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size"]
 
 
@@ -88,23 +87,12 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     return Run(config, results, settings, shlex.join(["leaner", "train", *words]))
 
 
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Errors become a ValueError that begins with the file's name."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError) as error:
-        if str(error).startswith(str(path)):
-            raise
-        raise ValueError(f"{path}: {error}") from error
-
-
 def read_run(folder: Path) -> Run:
     """What a folder holds of its run. Raises ValueError that names the file and the missing or wrong field."""
     check_there(folder)
-    with naming(folder / "config.json"):
+    with naming(folder / "config.json", UNREADABLE):
         config = read_config(folder)
-    with naming(folder / "results.json"):
+    with naming(folder / "results.json", UNREADABLE):
         return read_results(folder, config)
 
 

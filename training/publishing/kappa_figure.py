@@ -1,6 +1,5 @@
 """kappa-light.svg and kappa-dark.svg of the index: κ against quality, within cells and between them."""
 
-import io
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..experiments.kappa import ENDS, MIN_RUNS, Correlation, KappaCell, conclude, mean_of
-from .figures import THEMES, WIDTH, Theme
+from .figures import THEMES, WIDTH, Theme, image_of_page
 
 
 COLOURS = {
@@ -98,9 +97,4 @@ def kappa_figure(cells: Sequence[KappaCell], theme: str, form: str = "svg") -> b
             figure.text(0.09 + 0.22 * place, 0.04, f"● {task}", fontsize=8, color=COLOURS.get(task, OTHER))
         footer = "Above 0 is better. Groups: cells (above), grids (below). Intervals: 95 %, bootstrap."
         figure.text(0.09, 0.012, footer, fontsize=7.8, color=colours.faint)
-        metadata = None
-        if form == "svg":
-            metadata = {"Date": None}  # equal runs give equal files
-        content = io.BytesIO()
-        figure.savefig(content, format=form, transparent=True, metadata=metadata, dpi=192)
-    return content.getvalue()
+        return image_of_page(figure, form)

@@ -6,6 +6,8 @@ from pathlib import Path
 from huggingface_hub import HfApi, ModelCard
 from transformers import AutoConfig
 
+from modeling_leaner.planning.units import human_bytes
+from modeling_leaner.support.documents import naming
 from modeling_leaner.support.files import sha256
 from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.transfer import (
@@ -23,7 +25,7 @@ from modeling_leaner.transfer import (
 )
 
 from .code_copies import check_code, check_links
-from .folders import check_there, check_weights, naming, results_in
+from .folders import UNREADABLE, check_there, check_weights, results_in
 
 
 CARDS = Path("model_cards")
@@ -84,27 +86,18 @@ def check(folder: Path, repository: str) -> Contents:
     check_card(folder)
     files = contents(folder, repository)
     check_sent_code(files)
-    with naming(folder / "config.json"):
+    with naming(folder / "config.json", UNREADABLE):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         (architecture,) = config.architectures
     check_weights(folder, architecture, config)
     if (folder / "results.json").is_file():
         check_there(folder)
-        with naming(folder / "results.json"):
+        with naming(folder / "results.json", UNREADABLE):
             results = results_in(folder / "results.json")
             expected = getattr(results, "weights_sha256", None)
         if expected is not None and sha256(folder / "model.safetensors") != expected:
             raise ValueError(f"{folder / 'model.safetensors'}: weights_sha256 of its results.json differs")
     return files
-
-
-def readable(size: int) -> str:
-    """Bytes for people."""
-    if size < 1000:
-        return f"{size} B"
-    if size < 1e6:
-        return f"{size / 1e3:.1f} kB"
-    return f"{size / 1e6:.1f} MB"
 
 
 def fate(name: str, files: Contents, remote: Remote) -> str:
@@ -127,7 +120,7 @@ def print_plan(folder: Path, repository: str, files: Contents, remote: Remote) -
     for name in sorted({*files, *deleted(files, remote)}):
         size = ""
         if name in files:
-            size = readable(size_of(files[name]))
+            size = human_bytes(size_of(files[name]))
         print(f"  {name:<32} {size:>10}  {fate(name, files, remote)}")
     kept = staying(folder)
     if kept:
@@ -195,14 +188,3 @@ def collect(owner: str, repositories: list[str]) -> str:
     except (ValueError, KeyError) as error:  # KeyError: a Hub without collections that answers all the same
         return f"no collection: {' '.join(str(error).split())}"
     return f"collection: {collection.slug}, {len(repositories)} models"
-
-
-def push_or_all(folder: Path | None, repository: str | None, owner: str | None, dry_run: bool, private: bool) -> None:
-    """`leaner push FOLDER REPO`, or `leaner push --all OWNER`. Raises ValueError as they do."""
-    visibility = None
-    if private:
-        visibility = True
-    if owner is not None:
-        push_all(owner, dry_run, visibility)
-    else:
-        push(folder, repository, dry_run, visibility)

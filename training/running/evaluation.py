@@ -10,8 +10,9 @@ from huggingface_hub.errors import HfHubHTTPError
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.hub import require_source
 from modeling_leaner.shapes import load_config
+from modeling_leaner.support.documents import naming
 
-from ..data.sources import load_evaluation, load_training, naming
+from ..data.sources import load_evaluation, load_training
 from ..settings.arguments import OF_TRAINING, RecipeArguments, SettingsParser, parse
 from ..settings.repeated import given_options
 from ..tasks.base import Task

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.registry import TEXT
+from modeling_leaner.support.documents import naming
 
-from ..data.sources import Rows, content_sha256, describe, load_training, naming
+from ..data.sources import Rows, content_sha256, describe, load_training
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Task
 from ..tasks.taught import with_teacher
