@@ -233,8 +233,8 @@ def test_what_the_index_says_is_in_the_rows(grids):
     assert pairs >= 46
     assert f"at the start in {at_start} of {pairs} pairs of runs and at the end in {at_end} of {pairs}" in said
     listops = values_of("listops-short")[0]
-    for shape, failed in (("mini", 1), ("many-heads-mini", 0), ("shallow-mini", 0), ("lean-mini", 0)):
-        assert f"{np.median([*listops[shape].values()]):.4f}, {failed} of 7 failed" in said
+    for shape, count in (("mini", 1), ("many-heads-mini", 0), ("shallow-mini", 0), ("lean-mini", 0)):
+        assert f"{np.median([*listops[shape].values()]):.4f}, outliers: {count} of 7" in said
 
 
 def test_the_readme_has_the_primary_contrast_of_listops():
@@ -272,23 +272,23 @@ def test_a_table_says_how_often_its_cells_were_trained():
     assert "one shape, trained once." in comparison.comparison_intro(one)
 
 
-def test_a_run_that_fails_is_told_from_a_bad_one():
+def test_an_outlier_is_told_from_a_bad_run():
     known = RESULTS["leanbert-mini-sst2"].evidence
     base = known.cells[0].model_copy(update={"shape": known.baseline, "chance": 0.2})
     evidence = known.model_copy(update={"higher_is_better": True, "cells": [base], "guesses": None})
     lower = evidence.model_copy(update={"higher_is_better": False})
     cell = base.model_copy(update={"values": {str(seed): 0.5 + 0.01 * seed for seed in range(7)}})
-    assert scoring.stray_seeds(cell, evidence) == []
+    assert scoring.outliers(cell, evidence) == []
     cell.values["3"] = 0.1
-    assert scoring.stray_seeds(cell, evidence) == ["3"]
-    assert scoring.stray_seeds(cell, lower) == []
+    assert scoring.outliers(cell, evidence) == ["3"]
+    assert scoring.outliers(cell, lower) == []
     base.chance = 0.05
-    assert scoring.stray_seeds(cell, evidence) == []  # far below the others, and better than the guess
+    assert scoring.outliers(cell, evidence) == []  # far below the others, and better than the guess
     base.chance = None
-    assert scoring.stray_seeds(cell, evidence) == ["3"]  # no guess is known
+    assert scoring.outliers(cell, evidence) == ["3"]  # no guess is known
     base.chance = 0.2
     del cell.values["0"], cell.values["1"], cell.values["2"]
-    assert scoring.stray_seeds(cell, evidence) == []  # of four nothing can be said
+    assert scoring.outliers(cell, evidence) == []  # of four nothing can be said
 
 
 @dataclass

@@ -20,7 +20,7 @@ from command import leaner
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.rows import reported, write_rows
 from modeling_leaner.training.publishing import index, report_data
-from modeling_leaner.training.publishing.wording.scoring import best_of, has_strays
+from modeling_leaner.training.publishing.wording.scoring import best_of, has_outliers
 from modeling_leaner.training.records import ResultRow
 from PIL import Image
 from scipy import stats
@@ -137,7 +137,7 @@ def test_the_numbers_are_those_of_the_evidence(written, read):
                 assert own is difference is None and row[5] == "not run"
                 continue
             values = list(cell.values.values())
-            if has_strays(evidence):
+            if has_outliers(evidence):
                 assert own == {"value": statistics.median(values), "low": None, "high": None}
                 assert row[5].startswith(f"median {own['value']:.4f}") and difference["low"] is None
                 continue

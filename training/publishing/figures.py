@@ -13,7 +13,7 @@ from ..experiments.evidence import KINDS, baseline_of, dataset_name, kind
 from ..experiments.statistics import row_error
 from ..records import Cell, Evidence, PublishedResults
 from .wording.amounts import direction, gain, interval_of
-from .wording.scoring import best_of, has_strays, stray_seeds
+from .wording.scoring import best_of, has_outliers, outliers
 
 
 COLOURS = dict(zip(KINDS, ("tab:blue", "tab:cyan", "tab:orange", "tab:red")))
@@ -53,8 +53,8 @@ def draw_seeds(axis: Axes, place: int, values: list[float], centre: float, colou
 
 
 def centre_of(cell: Cell, evidence: Evidence) -> float:
-    """The mean of a cell's seeds; the median where a run failed, as in the tables."""
-    if has_strays(evidence):
+    """The mean of a cell's seeds; the median where a run is an outlier, as in the tables."""
+    if has_outliers(evidence):
         return statistics.median(cell.values.values())
     return statistics.fmean(cell.values.values())
 
@@ -139,8 +139,8 @@ def evidence_figure(results: PublishedResults) -> bytes:
     dots = "one seed a shape"
     if seeds > 1:
         bar = "mean"
-        if has_strays(evidence):
-            bar = "median, since a run failed"
+        if has_outliers(evidence):
+            bar = "median, because of an outlier"
         dots = f"{seeds} seeds a shape, each a dot; the bar is their {bar}"
     figure.suptitle(f"{dataset_name(results)}: {dots}", fontsize=10.5)
     return png(figure)
@@ -176,7 +176,7 @@ class Comparison:
     baseline: float
     guess: float | None
     learned: bool | None
-    failed: int = 0  # seeds of which one run failed; then `difference` is the median and there is no interval
+    outliers: int = 0  # seeds with one; then `difference` is the median and there is no interval
 
 
 TITLES = {
@@ -204,12 +204,12 @@ def comparisons(grids: dict[str, Evidence]) -> list[Comparison]:
 
 
 def compared(title: str, name: str, cell: Cell, evidence: Evidence) -> Comparison:
-    """One cell against the baseline; the median of the seeds where a run failed."""
+    """One cell against the baseline; the median of the seeds where a run is an outlier."""
     base = baseline_of(evidence)
     seeds = [seed for seed in cell.values if seed in base.values]
     differences = [gain(cell.values[seed] - base.values[seed], evidence) for seed in seeds]
-    failed = {*stray_seeds(cell, evidence), *stray_seeds(base, evidence)}
-    if has_strays(evidence):
+    excluded = {*outliers(cell, evidence), *outliers(base, evidence)}
+    if has_outliers(evidence):
         difference = statistics.median(differences)
         interval = None
         baseline = statistics.median(base.values.values())
@@ -232,7 +232,7 @@ def compared(title: str, name: str, cell: Cell, evidence: Evidence) -> Compariso
         baseline=baseline,
         guess=guess,
         learned=base.learned,
-        failed=len(failed),
+        outliers=len(excluded),
     )
 
 
@@ -259,7 +259,7 @@ BASELINE = 1.56
 GUESS = 1.73
 FOOTER = (
     "Bar: 95 % interval over seeds, paired by seed, not corrected for the number of comparisons. Small dots: the "
-    "seeds (arrow:\noutside). Diamond: median, where a run failed. Shaded: the margin fixed before the first run. "
+    "seeds (arrow:\noutside). Diamond: median, because of an outlier. Shaded: the margin fixed before the first run. "
     "8 × 3: the baseline's own\n"
     "score. Guess: the best simple guess that reads the input. †: the baseline is not clearly better than the guess."
 )
@@ -302,14 +302,14 @@ def image_of_page(figure: Figure, form: str) -> bytes:
 
 
 def limits(panel: list[Comparison]) -> tuple[float, float]:
-    """The ends of a panel's axis, which holds all intervals, and the seeds of comparisons without a failed run."""
+    """The ends of a panel's axis, which holds all intervals, and the seeds of comparisons without an outlier."""
     shown = [0.0]
     for line in panel:
         if line.interval is None:
             shown.append(line.difference)
         else:
             shown.extend(line.interval)
-        if not line.failed:
+        if not line.outliers:
             shown.extend(line.differences)
         if line.margin is not None:
             shown.extend((-line.margin, line.margin))
@@ -368,7 +368,7 @@ def write(axis: Axes, x: float, place: float, text: str, colour: str, weight: st
 
 
 def draw_line(axis: Axes, place: float, line: Comparison, colours: Theme) -> None:
-    """Seeds as small dots, the interval as a bar, the mean (or, where a run failed, the median) as a large mark."""
+    """Seeds as small dots, the interval as a bar, the mean (or the median, beside an outlier) as a large mark."""
     low, high = axis.get_xlim()
     inside = [value for value in line.differences if low <= value <= high]
     axis.plot(inside, [place + 0.24] * len(inside), ".", color=colours.faint, markersize=4)
@@ -394,11 +394,11 @@ def signed(value: float) -> str:
 
 
 def numbers(line: Comparison) -> str:
-    """The difference and its interval; where a run failed, that it is the median, and how many runs failed."""
+    """The difference and its interval; where a run is an outlier, that it is the median, and how many are."""
     if line.interval is not None:
         low, high = line.interval
         return f"{signed(line.difference)} ({signed(low)} to {signed(high)})"
     text = f"{signed(line.difference)} median"
-    if line.failed:
-        text += f", {line.failed} of {len(line.differences)} failed"
+    if line.outliers:
+        text += f", outliers: {line.outliers} of {len(line.differences)}"
     return text

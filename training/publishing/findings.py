@@ -12,7 +12,7 @@ from ..records import Cell, Evidence, PairedStatistics, ResultRow
 from .rendering import markdown
 from .wording.amounts import excludes_zero, gain, label
 from .wording.index_page import kappa_paragraph
-from .wording.scoring import PAIR_ERROR_HEADER, best_of, has_strays, median_score, pair_errors, stray_seeds
+from .wording.scoring import PAIR_ERROR_HEADER, best_of, has_outliers, median_score, outliers, pair_errors
 
 
 FIRST_SEEDS = (1, 2, 3)  # of the grids with seven: the others were added after these had been seen
@@ -266,20 +266,20 @@ def heads_on_loss(grids: Grids) -> str | None:
         f"The loss hardly moved: on causal enwik8 (loss {scores} for 8 × 3, 8 × 6, 4 × 3, 4 × 6; lower is better) "
         f"twice the heads changed it by {changed}, {verdict} within ±{margin:g} (TOST p "
         f"{equivalence(heads, margin):.2g}); half the layers by "
-        f"{layers.difference:+.3f} ({interval_text(layers.interval)})."
+        f"{layers.difference:+.3f} ({interval_text(layers.interval)}). Each is the mean over both values of the other."
     )
 
 
-def failures(grids: Grids) -> str | None:
-    """ListOps: how many runs failed, and medians."""
+def medians(grids: Grids) -> str | None:
+    """ListOps: medians, and how many runs are outliers."""
     gathered = grids.get("listops-short")
-    if gathered is None or not has_strays(gathered.evidence):
+    if gathered is None or not has_outliers(gathered.evidence):
         return None
     evidence = gathered.evidence
     cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence.cells)
     base = baseline_of(evidence)
-    strays = stray_seeds(base, evidence)
-    kept = [seed for seed in base.values if seed not in strays]
+    left_out = outliers(base, evidence)
+    kept = [seed for seed in base.values if seed not in left_out]
     others = []
     for cell in evidence.cells:
         if cell is not base:
@@ -290,8 +290,9 @@ def failures(grids: Grids) -> str | None:
             others.append(f"{name}: {result.difference:+.3f} ({interval_text(result.interval)})")
     best = best_of(evidence)
     return (
-        f"**ListOps: medians, because one run failed** (accuracy, higher is better; best simple guess {best[1]:.3f}). "
-        f"{cells}. Against 8 × 3 without the failed seed, a choice made after seeing it: {'; '.join(others)}."
+        "**ListOps: medians, because one run is an outlier** (accuracy, higher is better; best simple guess "
+        f"{best[1]:.3f}). {cells}. Against 8 × 3 without the outlier's seed, a choice made after seeing it: "
+        f"{'; '.join(others)}."
     )
 
 
@@ -338,7 +339,7 @@ def findings(grids: Grids) -> list[str]:
         later_seeds(grids),
         conditioning_and_loss(grids),
         kappa_and_quality(grids),
-        failures(grids),
+        medians(grids),
         pretraining(grids),
         row_sampling(grids),
         length_of_training(grids),

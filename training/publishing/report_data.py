@@ -19,7 +19,7 @@ from . import tables
 from .figures import centre_of, compared
 from .findings import GatheredGrid, Grids
 from .wording.amounts import direction, number, plural, score
-from .wording.scoring import best_of, has_strays, median_score
+from .wording.scoring import best_of, has_outliers, median_score
 
 
 AXES = {  # what a mark is drawn over → its name and unit
@@ -169,17 +169,17 @@ def costs_of(gathered: GatheredGrid, cell: Cell, branch: int | None) -> dict[str
 
 
 def score_of(cell: Cell, evidence: Evidence) -> Span | None:
-    """The mean over the seeds ± their sd; where a run of the grid failed, the median alone."""
+    """The mean over the seeds ± their sd; where a run of the grid is an outlier, the median alone."""
     if not cell.values:
         return None
     centre = centre_of(cell, evidence)
-    if cell.sd is None or has_strays(evidence):
+    if cell.sd is None or has_outliers(evidence):
         return Span(centre)
     return Span(centre, centre - cell.sd, centre + cell.sd)
 
 
 def difference_of(cell: Cell, evidence: Evidence) -> Span | None:
-    """The difference from the baseline, plus = better, with its interval; where a run failed, the median alone."""
+    """The difference from the baseline, plus = better, with its interval; the median alone beside an outlier."""
     if cell.shape == evidence.baseline:
         if not cell.values:
             return None
@@ -193,15 +193,15 @@ def difference_of(cell: Cell, evidence: Evidence) -> Span | None:
 
 
 def score_text(cell: Cell, evidence: Evidence) -> str:
-    """A cell's score in words: mean ± sd (seeds), or the median where a run failed."""
-    if has_strays(evidence) and cell.values:
+    """A cell's score in words: mean ± sd (seeds), or the median where a run is an outlier."""
+    if has_outliers(evidence) and cell.values:
         return f"median {median_score(cell, evidence)}"
     return score(cell, ".4f")
 
 
 def score_in_full(cell: Cell, evidence: Evidence) -> str:
     """A cell's score as one line to be read alone."""
-    if cell.mean is None or has_strays(evidence):
+    if cell.mean is None or has_outliers(evidence):
         return score_text(cell, evidence)
     text = f"{cell.mean:.4f}"
     if cell.sd is not None:
@@ -212,7 +212,7 @@ def score_in_full(cell: Cell, evidence: Evidence) -> str:
 def difference_text(cell: Cell, evidence: Evidence) -> str:
     """A cell's difference in words, as it is drawn."""
     drawn = difference_of(cell, evidence)
-    if has_strays(evidence) and drawn is not None and cell.shape != evidence.baseline:
+    if has_outliers(evidence) and drawn is not None and cell.shape != evidence.baseline:
         return f"median {drawn.value:+.3f}"
     return tables.difference(cell, evidence)
 

@@ -5,7 +5,7 @@ from ..records import Cell, Evidence, FineTuned, RunResults
 from .metadata import named_metrics
 from .rendering import markdown
 from .wording.amounts import direction, gain, interval_of, number, score
-from .wording.scoring import best_of, has_strays, median_score, score_error
+from .wording.scoring import best_of, has_outliers, median_score, score_error
 
 
 NO_BREAK = "&nbsp;"
@@ -82,8 +82,8 @@ def comparison(evidence: Evidence, own: str) -> str:
     """The cells, a line each, this model's in bold: size, score, difference, speed."""
     comparison_name = "difference, + is better (95 % interval)"
     compared = difference
-    if has_strays(evidence):
-        comparison_name = "median, failed runs"
+    if has_outliers(evidence):
+        comparison_name = "median, outliers"
         compared = median_score
     header = (
         "layers × heads × head size",
@@ -266,7 +266,7 @@ def unbroken(text: str) -> str:
 def cell_line(cell: Cell, evidence: Evidence) -> tuple[str, ...]:
     """One cell of the index, as of the header of `all_cells`."""
     compared = difference(cell, evidence)
-    if has_strays(evidence):
+    if has_outliers(evidence):
         compared = f"median {median_score(cell, evidence)}"
     return (
         unbroken(f"{cell.layers} × {cell.heads} × {cell.head_dim}"),

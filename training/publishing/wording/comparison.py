@@ -6,7 +6,7 @@ from ...records import Cell, Evidence
 from ..rendering import markdown
 from .amounts import excludes_zero, gain, label, score
 from .provenance import how_trained
-from .scoring import PAIR_ERROR_HEADER, best_of, has_strays, median_score, pair_errors
+from .scoring import PAIR_ERROR_HEADER, best_of, has_outliers, median_score, pair_errors
 
 
 BESIDE_TIMES = "Times of inference are to be compared within one table alone."
@@ -87,11 +87,11 @@ def learned_note(evidence: Evidence) -> str | None:
     if gain(base.mean - value, evidence) < 0:
         compared = "loses to"
     why = "What is compared is how fast the shapes begin to learn."
-    if has_strays(evidence):
-        why = "With the run that failed, its mean is that uncertain."
+    if has_outliers(evidence):
+        why = "One of its runs is an outlier, which makes that mean uncertain."
     return (
-        f"**No verdict on quality:** even the baseline ({evidence.metric} {base.mean:.3f}) {compared} the best simple "
-        f"guess that reads the input ({name}, {value:.3f}). {why}"
+        f"**No verdict on quality:** the baseline's mean ({evidence.metric} {base.mean:.3f}) {compared} the best "
+        f"simple guess that reads the input ({name}, {value:.3f}). {why}"
     )
 
 
@@ -115,14 +115,14 @@ def rows_note(evidence: Evidence, rows: int | None) -> str | None:
     return text
 
 
-def strays_note(evidence: Evidence) -> str | None:
-    """Failed runs and medians, where a mean over a run that failed would mislead."""
-    if not has_strays(evidence):
+def outliers_note(evidence: Evidence) -> str | None:
+    """Medians, where a mean over an outlier would mislead."""
+    if not has_outliers(evidence):
         return None
     cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence.cells)
     return (
-        f"A run that ended far below the others of its cell moves means and intervals, so read the medians: {cells}. "
-        "Failed is a run worse than its cell's median by ten median absolute deviations."
+        f"An outlier moves means and intervals, so read the medians: {cells}. An outlier is a run that is worse than "
+        "its cell's median by ten median absolute deviations and no better than the best simple guess."
     )
 
 
@@ -155,7 +155,7 @@ def notes_on(evidence: Evidence, rows: int | None = None) -> str:
     """What a reader of the comparison should know, a paragraph each."""
     notes = (
         learned_note(evidence),
-        strays_note(evidence),
+        outliers_note(evidence),
         rows_note(evidence, rows),
         start_note(evidence),
         reference_note(evidence),

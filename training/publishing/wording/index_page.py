@@ -4,10 +4,11 @@ from ...experiments.evidence import baseline_of, dataset_name
 from ...experiments.guesses import AS_MANY_ROWS
 from ...experiments.kappa import Conclusion, Correlation
 from ...records import Evidence, PublishedResults
+from ..rendering import markdown
 from .amounts import duration, label, plural
 from .comparison import learned_note, reference_note
 from .provenance import how_trained, is_local
-from .scoring import best_of, guesses_of, stray_seeds
+from .scoring import best_of, guesses_of, outliers
 
 
 FOREST_TEXT = "Differences of each shape from its baseline with their intervals, in accuracy and in loss"
@@ -29,9 +30,9 @@ def not_learned_line(grid: str, evidence: Evidence) -> str:
     """The score of a baseline that has not learned, and those of the guesses that it should beat."""
     base = baseline_of(evidence)
     text = f"`{grid}` {evidence.metric} {base.mean:.3f}"
-    failed = len(stray_seeds(base, evidence))
-    if failed:
-        text += f", the mean of {base.n} runs of which {failed} failed"
+    count = len(outliers(base, evidence))
+    if count:
+        text += f", the mean of {base.n} runs, outliers: {count}"
     name, value = best_of(evidence)
     text += f", against {value:.3f} ({name})"
     for guess in guesses_of(evidence):
@@ -102,27 +103,31 @@ def correlation_text(correlation: Correlation, groups: str, ranked: str) -> str:
     return f"{correlation.value:+.2f} ({low:+.2f} to {high:+.2f}; {count})"
 
 
+def correlation_row(among: str, correlations: dict[str, Correlation], groups: str, ranked: str) -> list[str]:
+    """What is correlated, and its correlation with κ before and after training."""
+    return [among, *(correlation_text(correlations[end], groups, ranked) for end in ("start", "end"))]
+
+
 def kappa_paragraph(all_runs: Conclusion, tasks: dict[str, Conclusion]) -> str:
     """What correlation κ has with quality, how much is unknown, and what it does not say."""
-    within = {end: correlation_text(correlation, "cell", "runs") for end, correlation in all_runs.within.items()}
-    between = {end: correlation_text(correlation, "grid", "cells") for end, correlation in all_runs.between.items()}
-    by_task = []
+    rows = [
+        correlation_row("runs of one cell, which differ by the seed", all_runs.within, "cell", "runs"),
+        correlation_row("cells of one grid, by the means over their seeds", all_runs.between, "grid", "cells"),
+    ]
     for task, conclusion in tasks.items():
-        at_end = conclusion.within["end"]
-        if at_end.value is not None:
-            by_task.append(f"{task} {correlation_text(at_end, 'cell', 'runs')}")
+        if conclusion.within["end"].value is not None:
+            rows.append(correlation_row(f"runs of one cell, {task} alone", conclusion.within, "cell", "runs"))
+    table = markdown(("among", "κ at the start", "κ at the end"), rows)
     doubled = all_runs.doubling
-    unknown = ", ".join(f"{count} at the {end}" for end, count in all_runs.unknown.items())
+    unknown = " and ".join(f"{count} at the {end}" for end, count in all_runs.unknown.items())
     text = (
-        "**Does κ matter?** Spearman's rank correlation of κ with quality (below 0: lower κ was better; 95 % bootstrap"
-        f" intervals, {len(tasks)} tasks pooled, nothing corrected). Among the runs of one cell, which differ by the "
-        f"seed: κ at the start {within['start']}, at the end {within['end']}. Among the cells of one grid, by their "
-        f"means, the interval over seeds and not over shapes: at the start {between['start']}, at the end "
-        f"{between['end']}. Within cells at the end, by task: {'; '.join(by_task)}. Twice the heads lowered κ in "
-        f"{doubled.lower_start} of {doubled.pairs} pairs at the start and in {doubled.lower_end} at the end; of the "
-        f"latter, {doubled.better} were better with more heads. κ is unknown or infinite in so many of "
-        f"{all_runs.runs} runs: {unknown}; {all_runs.failed} runs failed and have neither. Cells of a grid differ in "
-        "size and depth, too, and a correlation is no cause."
+        "**Does κ matter?** Spearman's rank correlation of κ with quality: below 0, lower κ was better. In brackets "
+        f"its 95 % bootstrap interval, {len(tasks)} tasks pooled, nothing corrected.\n\n{table}\n\n"
+        f"Twice the heads lowered κ in {doubled.lower_start} of {doubled.pairs} pairs of runs at the start, and in "
+        f"{doubled.lower_end} at the end; {doubled.better} of these {doubled.lower_end} were better with more heads. "
+        "Cells of a grid differ in size and depth, too, and their interval is over seeds, not over shapes; a "
+        f"correlation is no cause. Of {all_runs.runs} runs, κ is unknown or infinite for {unknown}; {all_runs.failed} "
+        "more ended with an error."
     )
     if all_runs.waiting:
         names = ", ".join(all_runs.waiting)

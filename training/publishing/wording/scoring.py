@@ -1,4 +1,4 @@
-"""What is read from the scores of a grid before it is put into words: best guesses, failed runs, errors by rows."""
+"""What is read from the scores of a grid before it is put into words: best guesses, outliers, errors by rows."""
 
 import statistics
 from typing import NamedTuple
@@ -32,9 +32,9 @@ def best_of(evidence: Evidence) -> tuple[str, float] | None:
     return None
 
 
-def stray_seeds(cell: Cell, evidence: Evidence) -> list[str]:
-    """Seeds whose run failed without an error: worse than the cell's median by ten median absolute deviations, and
-    no better than the best simple guess.
+def outliers(cell: Cell, evidence: Evidence) -> list[str]:
+    """Seeds whose run is worse than the cell's median by ten median absolute deviations, and no better than the best
+    simple guess.
 
     Empty for fewer than five seeds, which are too few to tell.
     """
@@ -50,15 +50,15 @@ def stray_seeds(cell: Cell, evidence: Evidence) -> list[str]:
     return [seed for seed in far_below if gain(values[seed] - best[1], evidence) <= 0]
 
 
-def has_strays(evidence: Evidence) -> bool:
-    """Whether any cell has a stray seed; then medians say more than means."""
-    return any(stray_seeds(cell, evidence) for cell in evidence.cells)
+def has_outliers(evidence: Evidence) -> bool:
+    """Whether any cell has an outlier; then medians say more than means."""
+    return any(outliers(cell, evidence) for cell in evidence.cells)
 
 
 def median_score(cell: Cell, evidence: Evidence) -> str:
-    """Median and failed runs of a cell."""
-    failed = len(stray_seeds(cell, evidence))
-    return f"{statistics.median(cell.values.values()):.4f}, {failed} of {cell.n} failed"
+    """Median of a cell, and how many of its runs are outliers."""
+    count = len(outliers(cell, evidence))
+    return f"{statistics.median(cell.values.values()):.4f}, outliers: {count} of {cell.n}"
 
 
 def score_error(metric: str, value: float, results: RunResults) -> float | None:
