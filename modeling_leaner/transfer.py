@@ -254,6 +254,8 @@ def pull(repository: str, folder: Path | None = None, revision: str | None = Non
         OSError: the folder cannot be written.
     """
     check_name(repository)
+    if revision == "":
+        raise ValueError("--revision: empty; expected a branch, tag or commit")
     if folder is None:
         folder = Path(repository.split("/")[-1])
     if folder.is_symlink() or folder.is_file() or (folder.is_dir() and any(folder.iterdir())):

@@ -293,6 +293,7 @@ def test_all_and_a_folder_are_two_things(here, capsys):
         with pytest.raises(SystemExit) as end:
             leaner(*words)
         assert end.value.code == 2
+    refused("--all a/b: expected the owner alone", "push", "--all", "a/b")
     assert here.requests == []
 
 
@@ -361,9 +362,14 @@ def test_what_the_hub_refuses_is_said_in_one_line(here, tmp_path, monkeypatch):
         refused("no token: hf auth login saves one", *words)
 
 
-def test_offline_says_so(here, tmp_path, monkeypatch):
+def test_offline_says_so(here, tmp_path, monkeypatch, capsys):
+    """A dry run lists what would be sent all the same."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     refused("someone/model: HF_HUB_OFFLINE says not to ask", "push", SMALLEST, "someone/model")
+    assert "model.safetensors" not in capsys.readouterr().out
+    refused("someone/model: HF_HUB_OFFLINE says not to ask", "push", SMALLEST, "someone/model", "--dry-run")
+    said = capsys.readouterr().out
+    assert "(not known what it has)" in said and re.search(r"^  model.safetensors +[\d.]+ .?B", said, re.MULTILINE)
     refused("not whole in the cache, and HF_HUB_OFFLINE", "pull", "someone/model", tmp_path / "new")
 
 
@@ -487,6 +493,7 @@ def test_what_cannot_be_pulled(here, tmp_path):
     refused("is there already, and not empty", "pull", "someone/model", full)
     refused("is there already, and not empty", "pull", "someone/model", full / "mine.txt")
     refused("expected OWNER/NAME", "pull", "some one/model", tmp_path / "new")
+    refused("--revision: empty", "pull", "someone/model", tmp_path / "new", "--revision", "")
     refused("someone/model: no such revision", "pull", "someone/model", tmp_path / "new", "--revision", "nope")
     refused("someone/nothing: no such repository on the Hub, or this token", "pull", "someone/nothing")
     with reached(here, tmp_path / "another home", token=None):

@@ -111,6 +111,12 @@ def fate(name: str, files: Contents, remote: Remote) -> str:
     return "replaced"
 
 
+def print_files(files: Contents) -> None:
+    """Prints every file with its size, where the repository could not be asked what it has."""
+    for name in sorted(files):
+        print(f"  {name:<32} {human_bytes(size_of(files[name])):>10}")
+
+
 def print_plan(folder: Path, repository: str, files: Contents, remote: Remote) -> None:
     """Prints every file with its size and what happens to it, what stays here, and what the card says."""
     where = "a new repository"
@@ -149,7 +155,13 @@ def push(folder: Path, repository: str, dry_run: bool = False, private: bool | N
     files = check(folder, repository)
     if not dry_run:
         check_token()
-    remote = remote_of(repository)
+    try:
+        remote = remote_of(repository)
+    except ValueError:
+        if dry_run:
+            print(f"{folder} → {repository} (not known what it has)")
+            print_files(files)
+        raise
     print_plan(folder, repository, files, remote)
     if dry_run:
         print("  dry run: nothing was sent")
@@ -164,6 +176,8 @@ def push_all(owner: str, dry_run: bool = False, private: bool | None = None, car
     Raises:
         ValueError: as `push`; all folders are checked before the first is sent.
     """
+    if "/" in owner:
+        raise ValueError(f"--all {owner}: expected the owner alone, each folder's repository has the folder's name")
     folders = sorted(path.parent for path in cards.glob("*/config.json"))
     if not folders:
         raise ValueError(f"{cards}: no published folder; expected a clone of the project here")
