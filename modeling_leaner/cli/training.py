@@ -24,7 +24,7 @@ BENCH_SHAPES = ["vit/tiny", "bert/tiny", "gpt/tiny"]  # defaults of leaner bench
 PHASES = ["training", "inference"]
 DTYPES = ["float32", "bfloat16"]
 MODES = ["eager", "compile"]
-ATTENTIONS = ["eager", "sdpa"]
+ATTENTIONS = ["eager", "sdpa", "lean"]
 
 commands = typer.Typer()
 

@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 
 from ..records.benchmark import BenchCell, Comparison
-from .contestants import DEFAULT_ATTENTION, OURS
+from .contestants import DEFAULT_ATTENTION, OUR_ATTENTION, OURS
 from .measure import Measured
 from .workload import Workload
 
@@ -81,9 +81,16 @@ def fastest(measured: Iterable[Measured]) -> Measured | None:
 
 
 def pairs(measured: Iterable[Measured]) -> dict[str, tuple[Measured | None, Measured | None]]:
-    """This family's default and the peer that it is compared with, by what the comparison is called."""
+    """This family and the peer that it is compared with, by what the comparison is called.
+
+    The family has the attention that picks its kernel, or else its default, whichever of its others was faster.
+    """
     ran = [each for each in measured if each.seconds is not None]
-    ours = [each for each in ran if each.contestant.library == OURS and each.contestant.attention == DEFAULT_ATTENTION]
+    of_family = [each for each in ran if each.contestant.library == OURS]
+    attention = DEFAULT_ATTENTION
+    if any(each.contestant.attention == OUR_ATTENTION for each in of_family):
+        attention = OUR_ATTENTION
+    ours = [each for each in of_family if each.contestant.attention == attention]
     peers = [each for each in ran if each.contestant.library != OURS]
 
     def of_mode(group: list[Measured], mode: str) -> list[Measured]:

@@ -22,6 +22,7 @@ from .workload import class_name
 OURS = "modeling_leaner"
 PEERS = ("transformers", "timm")
 DEFAULT_ATTENTION = "sdpa"  # what both this family and transformers take where nothing is said
+OUR_ATTENTION = "lean"  # which picks its kernel, and which no peer has
 TIMM_ATTENTIONS = ("eager", "sdpa")
 
 
@@ -57,7 +58,7 @@ class Contestant:
 
 
 def contestants(config: LeanConfig, attentions: list[str], modes: list[str]) -> list[Contestant]:
-    """All that are measured at a shape: timm only at images, only with an attention that it has, and if installed."""
+    """All that are measured at a shape; timm only at images, and if it is installed."""
     libraries = [OURS, "transformers"]
     if modality_of(config) is IMAGES and find_spec("timm") is not None:
         libraries.append("timm")
@@ -66,8 +67,15 @@ def contestants(config: LeanConfig, attentions: list[str], modes: list[str]) -> 
         for mode in modes
         for library in libraries
         for attention in attentions
-        if library != "timm" or attention in TIMM_ATTENTIONS
+        if may_have(library, attention)
     ]
+
+
+def may_have(library: str, attention: str) -> bool:
+    """Whether an attention is worth a cell; one that transformers does not know says so there."""
+    if library == "timm":
+        return attention in TIMM_ATTENTIONS
+    return library == OURS or attention != OUR_ATTENTION
 
 
 def build_ours(config: LeanConfig, attention: str) -> nn.Module:

@@ -54,7 +54,7 @@ class BenchCell(Record):
 
 
 class Comparison(Record):
-    """This family's default beside a peer, in the rounds that both ran."""
+    """This family beside a peer, in the rounds that both ran."""
 
     phase: str
     shape: str
