@@ -140,7 +140,7 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
         matrix_product_flops=rates,
         processor_flags=processor_flags(),
         timm=timm_version(),
-        environment=Environment(**environment()),
+        environment=Environment(**{**environment(), "git_commit": software["git_commit"]}),  # of the code that ran
     )
     for name, mean in document.geometric_means.items():
         print(f"{name}: {mean:.2f}")
