@@ -124,6 +124,7 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
         "torch": software["torch"],
         "transformers": software["transformers"],
     }
+    of_the_code = {"git_commit": software["git_commit"]}  # that ran: files may change meanwhile
     cells = []
     compared = []
     for workload in workloads:
@@ -140,7 +141,7 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
         matrix_product_flops=rates,
         processor_flags=processor_flags(),
         timm=timm_version(),
-        environment=Environment(**{**environment(), "git_commit": software["git_commit"]}),  # of the code that ran
+        environment=Environment(**{**environment(), **of_the_code}),
     )
     for name, mean in document.geometric_means.items():
         print(f"{name}: {mean:.2f}")
