@@ -3,6 +3,7 @@
 import csv
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,11 +136,15 @@ def test_too_little_memory(bench, shape, monkeypatch):
     assert all(each.note.startswith("needs about 0.0 GB of memory") for each in document.cells)
 
 
+class Broken(Exception):
+    """What a compiler raises, say."""
+
+
 def test_one_that_breaks_stops_no_other(bench, shape, monkeypatch):
     """A dtype without a kernel, say."""
 
     def broken(config, attention):
-        raise RuntimeError("no kernel\n for Half")
+        raise Broken("no kernel\n for Half")
 
     monkeypatch.setitem(contestants.BUILDERS, "transformers", broken)
     document = bench("--shapes", shape("bert"), "--dtypes", "float32")
@@ -256,3 +261,29 @@ def test_compiled(bench, shape):
     document = bench("--shapes", shape("vit"), "--modes", "compile", "--dtypes", "float32", "--attentions", "sdpa")
     assert {each.mode for each in document.cells} == {"compile"} and {each.note for each in document.cells} == {None}
     assert {each.against for each in document.comparisons} == {"best compiled peer", "best peer"}
+
+
+SPEED = Path(__file__).parent.parent / "docs" / "speed"
+
+
+def table_of(path):
+    """The lines of the page's table: medians of this family's attentions, the best peer, and its time over lean's."""
+    lines = path.read_text().splitlines()
+    workloads = {}
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        name = (row["shape"].removesuffix(".json"), row["length"], row["phase"], row["dtype"])
+        cells = workloads.setdefault(name, {})
+        cells[row["library"], row["attention"]] = float(row["milliseconds"])
+    for name, cells in workloads.items():
+        ours = [cells.pop((OURS, attention)) for attention in ("eager", "sdpa", "lean")]
+        best = min(cells, key=cells.get)
+        numbers = [f"{each:.0f}" for each in ours]
+        ratio = f"{cells[best] / ours[-1]:.2f}"
+        yield f"| {' | '.join((*name, *numbers, f'{cells[best]:.0f}, {best[0]} {best[1]}', ratio))} |"
+
+
+def test_the_page_has_the_numbers_of_its_file():
+    lines = SPEED.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    expected = list(table_of(SPEED / "cpu-1-thread.csv"))
+    assert len(expected) == 24
+    assert [line for line in lines if line.startswith(("| vit-", "| bert-", "| gpt-"))] == expected
