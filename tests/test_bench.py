@@ -54,8 +54,8 @@ def shape(tmp_path):
 def bench(capsys):
     """`leaner bench`, uncompiled and of three rounds; the document in its last line."""
 
-    def run(*words):
-        leaner("bench", "--modes", "eager", "--batch", 2, "--rounds", 3, *words)
+    def run(*words, mode="eager"):
+        leaner("bench", "--modes", mode, "--batch", 2, "--rounds", 3, *words)
         return BenchFile.model_validate_json(capsys.readouterr().out.splitlines()[-1])
 
     return run
@@ -258,7 +258,7 @@ def test_the_family_is_faster_where_it_scores_masked_tokens_only(bench, shape):
 
 @pytest.mark.full
 def test_compiled(bench, shape):
-    document = bench("--shapes", shape("vit"), "--modes", "compile", "--dtypes", "float32", "--attentions", "sdpa")
+    document = bench("--shapes", shape("vit"), "--dtypes", "float32", "--attentions", "sdpa", mode="compile")
     assert {each.mode for each in document.cells} == {"compile"} and {each.note for each in document.cells} == {None}
     assert {each.against for each in document.comparisons} == {"best compiled peer", "best peer"}
 
