@@ -118,6 +118,7 @@ class TestStart:
             ("sweep grid.yaml --jobs 2", 1, "leaner sweep: grid.yaml: no such grid file; did you mean grids.yaml?"),
             ("law there", 1, "leaner law: there: expected a grid file, got a folder"),
             ("publish grid.yaml", 1, "leaner publish: grid.yaml: no such grid file; did you mean grids.yaml?"),
+            ("bench --modes eager compiled", 1, "--modes compiled: expected eager, compile; did you mean compile?"),
             ("sweep", 2, "leaner sweep: Missing argument 'GRID.yaml'."),
             ("evaluate --task causal-lm", 2, "leaner evaluate: Missing argument 'model'."),
             ("sweep grids.yaml --summry", 2, "leaner sweep: No such option: --summry (Possible options: --summary)"),

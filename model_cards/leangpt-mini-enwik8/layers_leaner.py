@@ -12,14 +12,29 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import ModelOutput
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 
 from .checkpoints_leaner import describe_gaps, find_folder, find_integers, find_weights
 from .configuration_leaner import LeanConfig
+
+
+# transformers' registries are global: the module's own name keeps this attention apart from that of another version of
+# this file, which a second remote repository may bring into the process.
+LEAN_ATTENTION = f"lean_{__name__}"
+LONGEST_PRODUCTS = 640  # keys, up to which products were measured to beat SDPA in bfloat16 training on a CPU
+
+
+def per_query_head(module: nn.Module, states: torch.Tensor) -> torch.Tensor:
+    """Keys or values (B, K, S, d) → (B, H, S, d)."""
+    if module.num_key_value_groups == 1:
+        return states
+    return states.repeat_interleave(module.num_key_value_groups, dim=1)
 
 
 def eager_attention_forward(
@@ -33,16 +48,84 @@ def eager_attention_forward(
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Plain softmax attention: query (B, H, T, d), key and value (B, K, S, d) → (B, T, H, d), weights (B, H, T, S)."""
-    groups = module.num_key_value_groups
-    if groups > 1:
-        key = key.repeat_interleave(groups, dim=1)
-        value = value.repeat_interleave(groups, dim=1)
+    key = per_query_head(module, key)
+    value = per_query_head(module, value)
     scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
     if attention_mask is not None:
         scores = scores + attention_mask
     weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def products_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As eager attention, with SDPA's masks (True or 0 for what is seen) and the softmax in the dtype of the query.
+
+    The softmax computes in float32 all the same, but in half precision nothing of (B, H, T, S) is kept in float32.
+    """
+    key = per_query_head(module, key)
+    value = per_query_head(module, value)
+    if is_causal is None:
+        is_causal = module.is_causal
+    scores = (query * scaling) @ key.transpose(2, 3)  # (B, H, T, S)
+    if attention_mask is None and is_causal and query.shape[2] > 1:
+        attention_mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
+    if attention_mask is not None:
+        least = torch.finfo(scores.dtype).min
+        if attention_mask.dtype == torch.bool:
+            seen = torch.zeros(attention_mask.shape, dtype=scores.dtype, device=scores.device)
+            attention_mask = seen.masked_fill(~attention_mask, least)
+        scores = scores + attention_mask.clamp(min=least).to(scores.dtype)  # a row of -inf alone would give NaN
+    weights = nn.functional.softmax(scores, dim=-1)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def prefers_products(module: nn.Module, query: torch.Tensor, key: torch.Tensor, dropout: float) -> bool:
+    """Whether plain matrix products beat SDPA, as `leaner bench` measured: in training on a CPU alone.
+
+    There SDPA has no kernel with dropout and takes products in float32 itself; and its backward pass in bfloat16 is
+    slower than theirs, until their (T, S) tensors leave the caches. It does not ask for gradients: a layer that is
+    computed again in the backward pass runs the same kernel as before.
+    """
+    if query.device.type != "cpu" or not module.training:
+        return False
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if dropout > 0:
+        return True
+    return query.dtype == torch.bfloat16 and key.shape[2] <= LONGEST_PRODUCTS
+
+
+def lean_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`attn_implementation="lean"`: SDPA, or products where they are faster or where the weights are asked for."""
+    forward = sdpa_attention_forward
+    if kwargs.get("output_attentions") or prefers_products(module, query, key, dropout):
+        forward = products_attention_forward
+    return forward(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+
+
+AttentionInterface.register(LEAN_ATTENTION, lean_attention_forward)
+AttentionMaskInterface.register(LEAN_ATTENTION, sdpa_mask)
 
 
 class LeanAttention(nn.Module):
@@ -165,6 +248,12 @@ class LeanPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": LeanBlock, "attentions": LeanAttention}
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, *args, **kwargs) -> str:
+        """As in transformers; "lean" is the attention of this file, under the name that is its own."""
+        if requested_attention == "lean":
+            requested_attention = LEAN_ATTENTION
+        return super().get_correct_attn_implementation(requested_attention, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

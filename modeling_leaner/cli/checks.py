@@ -20,6 +20,11 @@ PLAN_CHOICES = {
     "attention": ("sdpa", "eager"),
     "device": ("cpu", "gpu"),
 }
+BENCH_CHOICES = {
+    "phases": ("training", "inference"),
+    "dtypes": ("float32", "bfloat16", "float16"),
+    "modes": ("eager", "compile"),
+}
 PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
 
 
@@ -112,6 +117,17 @@ def check_plan(given: Mapping[str, Any]) -> None:
     for name, symbol in PLAN_SIZES.items():
         if given[name] is not None:
             parse_size(f"--{name}", given[name], symbol)
+
+
+def check_bench(given: Mapping[str, Any]) -> None:
+    """Raises ValueError that names the option of `leaner bench`, or the shape, and what was expected."""
+    for name, choices in BENCH_CHOICES.items():
+        for value in given[name]:
+            if value not in choices:
+                hint = did_you_mean(value, choices)
+                raise ValueError(f"--{name} {value}: expected {', '.join(choices)}{hint}")
+    for shape in given["shapes"]:
+        check_shape(shape)
 
 
 def check_like(like: str) -> None:

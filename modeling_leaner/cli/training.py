@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..support.interrupts import INTERRUPTED
-from .checks import check_trained, existing_folders, existing_grid, known_shape
+from .checks import check_bench, check_trained, existing_folders, existing_grid, known_shape
 from .command import Command, KeyCommand
 from .errors import print_error
 from .lazy import library
@@ -19,6 +19,12 @@ from .lazy import library
 RUNS = "Runs"  # panels of the help
 EXPERIMENTS = "Experiments"
 PUBLISHING = "Publishing"
+
+BENCH_SHAPES = ["vit/tiny", "bert/tiny", "gpt/tiny"]  # defaults of leaner bench
+PHASES = ["training", "inference"]
+DTYPES = ["float32", "bfloat16"]
+MODES = ["eager", "compile"]
+ATTENTIONS = ["eager", "sdpa", "lean"]
 
 commands = typer.Typer()
 
@@ -164,6 +170,34 @@ def latency(grid: GridFile, rounds: Rounds = 15) -> None:
 def step_time(grid: GridFile, rounds: Rounds = 15) -> None:
     """Measure how long a training step of each shape of a grid takes, in turns, on this machine; for equal seconds."""
     library(".training.experiments.step_time").measure_grid(grid, rounds)
+
+
+@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
+def bench(
+    context: typer.Context,
+    shapes: Annotated[
+        list[str], typer.Option(metavar="SHAPE ...", help="Named shapes, config files, folders or Hub ids.")
+    ] = BENCH_SHAPES,
+    phases: Annotated[list[str], typer.Option(metavar="PHASE ...", help="training, inference.")] = PHASES,
+    dtypes: Annotated[list[str], typer.Option(metavar="DTYPE ...", help="float32, bfloat16, float16.")] = DTYPES,
+    modes: Annotated[list[str], typer.Option(metavar="MODE ...", help="eager, compile.")] = MODES,
+    attentions: Annotated[
+        list[str], typer.Option(metavar="NAME ...", help="attn_implementation, of every library that has it.")
+    ] = ATTENTIONS,
+    batch: Annotated[int, typer.Option(min=1, help="Items of a step.")] = 8,
+    length: Annotated[int | None, typer.Option(min=1, help="Tokens of a text; left out, the longest.")] = None,
+    device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Where the models run.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,
+    rounds: Annotated[int, typer.Option(min=3, help="How often every contestant has its turn.")] = 20,
+    seconds: Annotated[float, typer.Option(min=0, help="A workload ends once a contestant was timed so long.")] = 30,
+    csv: Annotated[Path | None, typer.Option(help="New file for the cells, with their provenance.")] = None,
+) -> None:
+    """Time this family against transformers and timm at equal shape, in turns; the last line is JSON."""
+    check_bench(context.params)
+    module = library(".training.benchmarking.suite")
+    limits = module.Limits(rounds, seconds)
+    chosen = (shapes, phases, dtypes, modes, attentions)
+    module.bench(module.Suite(*chosen, batch, length, device, threads, limits), csv)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)

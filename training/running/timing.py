@@ -63,6 +63,20 @@ def without_labels(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in batch.items() if name != "labels"}
 
 
+def peak_of(step: Callable[[], None], device: torch.device) -> int:
+    """Bytes by which tensors exceed what is held already, at the peak of a step."""
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        return torch.cuda.max_memory_allocated() - before
+    with silenced(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    events = (event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]")
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return max(0, int(np.cumsum(changes).max()))
+
+
 class Bench:
     """One shape, built, with its optimiser and two batches: the step's, and one item for latency."""
 
@@ -106,16 +120,7 @@ class Bench:
         """Bytes of tensors at the peak of a training step; an earlier step must have made the optimiser's states."""
         states = [tensor for state in self.optimizer.state.values() for tensor in state.values() if tensor.numel() > 1]
         held = sum(tensor.nbytes for tensor in (*self.model.parameters(), *states, *self.batch.values()))
-        if self.device.type == "cuda":
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            self.train()
-            return held + torch.cuda.max_memory_allocated() - before
-        with silenced(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            self.train()
-        events = (event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]")
-        changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-        return held + max(0, int(np.cumsum(changes).max()))
+        return held + peak_of(self.train, self.device)
 
 
 def take_turns(timed: Sequence[Callable[[], float]], rounds: int) -> np.ndarray:

@@ -1,0 +1,308 @@
+"""`attn_implementation="lean"`: exact whichever kernel it picks, and nobody else's."""
+
+import copy
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+import test_bert
+import test_gpt
+import test_vit
+import torch
+from common import NO_DROPOUT, TOLERANCE, WRONG, distance, sharpen
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface, StaticCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from modeling_leaner import layers_leaner
+from modeling_leaner.layers_leaner import LEAN_ATTENTION, LONGEST_PRODUCTS, prefers_products
+
+
+FAMILIES = {"vit": test_vit.TestLeanViT, "bert": test_bert.TestLeanBERT, "gpt": test_gpt.TestLeanGPT}
+TEXTS = ("bert", "gpt")
+
+
+@pytest.fixture(params=[True, False], ids=["products", "sdpa"])
+def kernel(request, monkeypatch):
+    """Each of the two kernels, whatever the machine."""
+    monkeypatch.setattr(layers_leaner, "prefers_products", lambda *arguments: request.param)
+    return request.param
+
+
+def pair(family, shape="per-layer", **overrides):
+    """A model with "lean" and the same with eager attention."""
+    lean = FAMILIES[family]().build(shape, **overrides)
+    eager = copy.deepcopy(lean)
+    lean.set_attn_implementation("lean")
+    eager.set_attn_implementation("eager")
+    assert lean.config._attn_implementation == LEAN_ATTENTION
+    return lean, eager
+
+
+def loss_and_gradients(family, model):
+    """With the same dropout."""
+    tests = FAMILIES[family]()
+    torch.manual_seed(1)
+    loss = model(**tests.inputs(next(iter(tests.heads)))).loss
+    loss.backward()
+    return loss, {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_masks(family, kernel):
+    lean, eager = pair(family)
+    inputs, counts = FAMILIES[family]().padded()
+    if family == "gpt":  # which does not look to the right
+        counts = counts.flip(1)
+        inputs["attention_mask"] = counts.long()
+    expected = eager(**inputs).logits[counts]
+    assert distance(lean(**inputs).logits[counts], expected) < TOLERANCE
+    without = {name: value for name, value in inputs.items() if name != "attention_mask"}
+    assert distance(lean(**without).logits, eager(**without).logits) < TOLERANCE
+    if family in TEXTS:
+        assert distance(lean(**without).logits[counts], expected) > WRONG
+
+
+@pytest.mark.parametrize("family", TEXTS)
+def test_packed_sequences_and_masks_of_four_dimensions(family, kernel):
+    """Positions that restart; a mask that is made already, of truth values or of what is added to the scores."""
+    lean, eager = pair(family)
+    ids = FAMILIES[family]().inputs()["input_ids"]
+    rows, length = ids.shape
+    positions = torch.cat((torch.arange(4), torch.arange(length - 4))).expand(rows, -1)
+    expected = eager(ids, position_ids=positions).logits
+    assert distance(lean(ids, position_ids=positions).logits, expected) < TOLERANCE
+    seen = torch.ones(rows, 1, length, length, dtype=torch.bool).tril()
+    seen[..., 1:, 2] = False
+    seen[..., 2, 2] = True
+    added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+    expected = eager(ids, attention_mask=added).logits
+    for mask in (seen, added):
+        assert distance(lean(ids, attention_mask=mask).logits, expected) < TOLERANCE
+
+
+def test_a_row_that_sees_nothing_is_finite(kernel):
+    """The least float32 is no number of bfloat16."""
+    lean, _ = pair("bert")
+    ids = FAMILIES["bert"]().inputs()["input_ids"]
+    mask = torch.zeros(*ids.shape, ids.shape[1])[:, None]
+    mask[:, :, 2] = torch.finfo(torch.float32).min
+    for model in (lean, copy.deepcopy(lean).to(torch.bfloat16)):
+        assert model(ids, attention_mask=mask.to(model.dtype)).logits.isfinite().all()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert lean(ids, attention_mask=mask < 0).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training(family, kernel):
+    lean, eager = pair(family, **NO_DROPOUT)
+    expected_loss, expected = loss_and_gradients(family, eager.train())
+    loss, gradients = loss_and_gradients(family, lean.train())
+    assert torch.allclose(loss, expected_loss, rtol=1e-5) and gradients.keys() == expected.keys()
+    largest = max(gradient.abs().max() for gradient in expected.values())
+    assert max((gradients[name] - expected[name]).abs().max() for name in expected) < 1e-4 * largest
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropout_is_that_of_eager_attention(family):
+    """The same weights are dropped: products draw as eager attention does."""
+    lean, eager = pair(family, attention_probs_dropout_prob=0.5, hidden_dropout_prob=0.0)
+    expected_loss, expected = loss_and_gradients(family, eager.train())
+    loss, gradients = loss_and_gradients(family, lean.train())
+    assert torch.allclose(loss, expected_loss, rtol=1e-5)
+    largest = max(gradient.abs().max() for gradient in expected.values())
+    assert max((gradients[name] - expected[name]).abs().max() for name in expected) < 1e-4 * largest
+    undropped, _ = loss_and_gradients(family, eager.eval())
+    assert not torch.allclose(loss, undropped, rtol=1e-3)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_layer_that_is_computed_again_runs_the_same_kernel(reentrant, monkeypatch):
+    """And drops the same. A reentrant checkpoint computes without gradients first."""
+    lean, _ = pair("gpt", attention_probs_dropout_prob=0.5)
+    expected_loss, expected = loss_and_gradients("gpt", lean.train())
+    expected = {name: gradient.clone() for name, gradient in expected.items()}
+    lean.zero_grad()
+    lean.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    products = Mock(side_effect=layers_leaner.products_attention_forward)
+    monkeypatch.setattr(layers_leaner, "products_attention_forward", products)
+    loss, gradients = loss_and_gradients("gpt", lean)
+    assert products.call_count == 2 * lean.config.num_hidden_layers
+    assert torch.allclose(loss, expected_loss, rtol=1e-6)
+    largest = max(gradient.abs().max() for gradient in expected.values())
+    assert max((gradients[name] - expected[name]).abs().max() for name in expected) < 1e-5 * largest
+
+
+@pytest.mark.parametrize("shape", ["per-layer", "grouped"])
+def test_caches(shape, kernel):
+    lean, eager = pair("gpt", shape)
+    ids = FAMILIES["gpt"]().ids(2, 9)
+    expected = eager(ids).logits
+    past = lean(ids[:, :4], use_cache=True).past_key_values
+    several = lean(ids[:, 4:8], past_key_values=past, use_cache=True)
+    last = lean(ids[:, 8:], past_key_values=several.past_key_values, use_cache=True)
+    assert distance(several.logits, expected[:, 4:8]) < TOLERANCE
+    assert distance(last.logits, expected[:, 8:]) < TOLERANCE
+    if shape == "grouped":
+        static = StaticCache(config=lean.config, max_cache_len=12)
+        assert distance(lean(ids[:, :4], past_key_values=static, use_cache=True).logits, expected[:, :4]) < TOLERANCE
+        assert distance(lean(ids[:, 4:], past_key_values=static, use_cache=True).logits, expected[:, 4:]) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attentions_are_recorded_where_they_are_asked_for(family):
+    lean, eager = pair(family)
+    inputs, _ = FAMILIES[family]().padded()
+    expected = eager(**inputs, output_attentions=True).attentions
+    recorded = lean(**inputs, output_attentions=True).attentions
+    assert len(recorded) == lean.config.num_hidden_layers
+    for weights, others in zip(recorded, expected):
+        assert distance(weights, others) < TOLERANCE
+    with torch.autocast("cpu", torch.bfloat16):
+        assert lean(**inputs, output_attentions=True).attentions[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_compiled(family, kernel):
+    lean, _ = pair(family)
+    inputs, counts = FAMILIES[family]().padded()
+    torch._dynamo.reset()
+    compiled = torch.compile(lean, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        assert distance(compiled(**inputs).logits[counts], lean(**inputs).logits[counts]) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", TEXTS)
+def test_exported_with_a_free_length(family):
+    lean, eager = pair(family, **NO_DROPOUT)
+    tests = FAMILIES[family]()
+    ids = tests.inputs()["input_ids"]
+    options = {"use_cache": False}
+    if family == "bert":
+        options = {}
+    length = torch.export.Dim("length", min=2, max=32)
+    exported = torch.export.export(
+        lean, (), {"input_ids": ids, **options}, dynamic_shapes={"input_ids": {1: length}, **dict.fromkeys(options)}
+    )
+    shorter = ids[:, :5]
+    assert distance(exported.module()(input_ids=shorter, **options).logits, eager(shorter).logits) < TOLERANCE
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_is_no_less_exact_than_eager_attention(family):
+    """Gradients under autocast, beside those in float32: the mean square over several draws of the weights."""
+    errors = {"lean": 0.0, "eager": 0.0}
+    for seed in range(6):
+        model = sharpen(FAMILIES[family]().build("base", **NO_DROPOUT), seed).train()
+        with torch.no_grad():
+            for layer in model.base_model.layers:  # within half precision's reach
+                layer.self_attn.q_proj.weight.mul_(0.25)
+        model.set_attn_implementation("eager")
+        _, exact = loss_and_gradients(family, model)
+        size = sum((gradient**2).sum().item() for gradient in exact.values())
+        for attention in errors:
+            model.zero_grad()
+            model.set_attn_implementation(attention)
+            with torch.autocast("cpu", torch.bfloat16):
+                _, gradients = loss_and_gradients(family, model)
+            errors[attention] += sum(((gradients[name] - exact[name]) ** 2).sum().item() for name in exact) / size
+    assert 0 < errors["lean"] < 1.3 * errors["eager"], errors
+
+
+@pytest.mark.parametrize(
+    ("training", "dtype", "dropout", "keys", "expected"),
+    [
+        (True, torch.bfloat16, 0.0, LONGEST_PRODUCTS, True),
+        (True, torch.bfloat16, 0.0, LONGEST_PRODUCTS + 1, False),
+        (True, torch.bfloat16, 0.1, LONGEST_PRODUCTS + 1, True),
+        (True, torch.float32, 0.0, 8, False),
+        (True, torch.float32, 0.1, 8, True),
+        (False, torch.bfloat16, 0.0, 8, False),
+        (False, torch.float32, 0.0, 8, False),
+    ],
+)
+def test_what_is_picked(training, dtype, dropout, keys, expected):
+    module = nn.Module().train(training)
+    query = torch.empty(1, 1, 8, 4, dtype=dtype)
+    key = torch.empty(1, 1, keys, 4, dtype=dtype)
+    assert prefers_products(module, query, key, dropout) == expected
+    assert not prefers_products(module, query.to("meta"), key.to("meta"), dropout)
+
+
+def test_an_explicit_choice_wins():
+    tests = FAMILIES["bert"]()
+    for choice, name in (("eager", "eager"), ("sdpa", "sdpa"), ("lean", LEAN_ATTENTION), (None, "sdpa")):
+        model = tests.logits_class._from_config(tests.config("base"), attn_implementation=choice)
+        assert model.config._attn_implementation == name
+    with pytest.raises(ValueError, match="leen"):
+        tests.logits_class._from_config(tests.config("base"), attn_implementation="leen")
+
+
+def test_another_version_does_not_take_the_name():
+    """The file loaded a second time, as another module, registers a kernel of its own."""
+    mine = {
+        interface: interface._global_mapping[LEAN_ATTENTION]
+        for interface in (AttentionInterface, AttentionMaskInterface)
+    }
+    spec = importlib.util.spec_from_file_location("modeling_leaner.layers_of_another_version", layers_leaner.__file__)
+    other = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(other)
+    try:
+        assert other.LEAN_ATTENTION != LEAN_ATTENTION
+        assert ALL_ATTENTION_FUNCTIONS[other.LEAN_ATTENTION] is other.lean_attention_forward
+        for interface, function in mine.items():
+            assert interface._global_mapping[LEAN_ATTENTION] is function
+        assert ALL_ATTENTION_FUNCTIONS[LEAN_ATTENTION] is layers_leaner.lean_attention_forward
+    finally:
+        for interface in mine:
+            interface._global_mapping.pop(other.LEAN_ATTENTION)
+
+
+TWO_VERSIONS = """
+import json, sys, torch, transformers
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+models = [
+    transformers.AutoModel.from_pretrained(folder, trust_remote_code=True, attn_implementation="lean")
+    for folder in sys.argv[1:]
+]
+ids = torch.tensor([[5, 7, 9]])
+names = [model.config._attn_implementation for model in models]
+homes = [ALL_ATTENTION_FUNCTIONS[name].__module__ for name in names]
+outputs = [model(ids).last_hidden_state.flatten().tolist() for model in models]
+print(json.dumps({"names": names, "homes": homes, "outputs": outputs}))
+"""
+
+
+def test_two_versions_of_remote_code_keep_their_kernels(tmp_path):
+    """The second version's attention gives zeros: the first's must not, though it was registered before."""
+    model = FAMILIES["bert"]().build("base", test_bert.LeanBERTModel)
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        model.save_pretrained(folder)
+    layers = folders[1] / "layers_leaner.py"
+    changed = layers.read_text().replace(
+        "    forward = sdpa_attention_forward\n", "    value = 0 * value\n    forward = sdpa_attention_forward\n"
+    )
+    layers.write_text(changed)
+    process = subprocess.run(
+        [sys.executable, "-I", "-c", TWO_VERSIONS, *map(str, folders)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"},
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr[-4000:]
+    found = json.loads(process.stdout.splitlines()[-1])
+    assert len(set(found["names"])) == 2
+    assert all(home.startswith("transformers_modules.") for home in found["homes"])
+    with torch.no_grad():
+        expected = model(torch.tensor([[5, 7, 9]])).last_hidden_state.flatten()
+    first, second = map(torch.tensor, found["outputs"])
+    assert distance(first, expected) < 1e-4 and distance(second, expected) > WRONG
+    assert not Path(tmp_path / "modeling_leaner").exists()

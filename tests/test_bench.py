@@ -1,0 +1,289 @@
+"""`leaner bench` in miniature: its cells, its comparisons, and what a cell says that cannot run."""
+
+import csv
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from command import leaner
+from modeling_leaner.training.benchmarking import contestants, machine, measure
+from modeling_leaner.training.benchmarking.comparison import comparisons, geometric_means
+from modeling_leaner.training.benchmarking.contestants import OURS, Contestant
+from modeling_leaner.training.benchmarking.measure import Limits, Measured
+from modeling_leaner.training.benchmarking.workload import Workload
+from modeling_leaner.training.records import BenchFile
+from transformers.utils import is_torchvision_available
+
+from modeling_leaner.shapes import load_shape
+
+
+MINIATURE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}
+TEXT = {"vocab_size": 40, "max_position_embeddings": 12}
+TOKENS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
+SIZES = {
+    "vit": {"image_size": 8, "patch_size": 4, "pooler_output_size": 16, "num_labels": 3},
+    "bert": TEXT,
+    "gpt": {**TEXT, **TOKENS, "num_key_value_heads": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """The matrix products take no time."""
+    monkeypatch.setattr(machine, "SIDES", {"cpu": 8, "cuda": 8})
+    monkeypatch.setattr(machine, "SECONDS", 1e-3)
+
+
+@pytest.fixture
+def shape(tmp_path):
+    """Writes a miniature shape, a config file."""
+
+    def write(family, **fields):
+        config = load_shape(f"{family}/nano", **{**MINIATURE, "intermediate_size": 32, **SIZES[family], **fields})
+        path = tmp_path / f"{family}.json"
+        config.to_json_file(path, use_diff=False)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def bench(capsys):
+    """`leaner bench`, uncompiled and of three rounds; the document in its last line."""
+
+    def run(*words, mode="eager"):
+        leaner("bench", "--modes", mode, "--batch", 2, "--rounds", 3, *words)
+        return BenchFile.model_validate_json(capsys.readouterr().out.splitlines()[-1])
+
+    return run
+
+
+@pytest.mark.parametrize("family", SIZES)
+def test_every_cell_of_a_family(bench, shape, family):
+    document = bench("--shapes", shape(family))
+    libraries = [OURS, "transformers"]
+    if family == "vit" and find_spec("timm"):
+        libraries.append("timm")
+    found = [(each.dtype, each.phase, each.library, each.attention) for each in document.cells]
+    dtypes = ("float32", "bfloat16")
+    phases = ("training", "inference")
+    pairs = [(OURS, "eager"), (OURS, "sdpa"), (OURS, "lean")]
+    pairs += [(library, attention) for library in libraries[1:] for attention in ("eager", "sdpa")]
+    assert found == [(dtype, phase, *pair) for dtype in dtypes for phase in phases for pair in pairs]
+    for each in document.cells:
+        assert each.note is None and each.rounds == 3
+        assert 0 < each.milliseconds_low <= each.milliseconds <= each.milliseconds_high
+        assert each.items_per_second == pytest.approx(2e3 / each.milliseconds)
+        assert each.parameters == document.cells[0].parameters
+        assert each.peak_memory_bytes > each.parameters * 2
+        rate = each.flops * 1e3 / each.milliseconds
+        assert each.matrix_product_share == pytest.approx(rate / document.matrix_product_flops[each.dtype])
+        if each.library == OURS and each.attention == "sdpa":
+            assert each.ratio == each.ratio_low == each.ratio_high == 1
+    training = document.cells[0]
+    inference = document.cells[len(pairs)]
+    assert 2 * inference.flops < training.flops <= 3 * inference.flops
+    precisions = {(each.dtype, each.phase): each.precision for each in document.cells}
+    assert precisions["bfloat16", "training"] == "autocast" and precisions["bfloat16", "inference"] == "cast"
+    assert {each.against for each in document.comparisons} == {
+        "best uncompiled peer",
+        "best peer",
+        "transformers' default",
+    }
+
+
+def test_the_csv_file(bench, shape, tmp_path):
+    words = ("--shapes", shape("bert"), "--dtypes", "float32", "--length", 6)
+    document = bench(*words, "--csv", tmp_path / "cells.csv")
+    lines = (tmp_path / "cells.csv").read_text().splitlines()
+    provenance = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
+    assert provenance["torch"] == torch.__version__
+    assert provenance["processor_flags"].split() == document.processor_flags
+    rate = document.matrix_product_flops["float32"]
+    assert float(provenance["matrix_product_flops float32"]) == pytest.approx(rate, rel=1e-3)
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("# ")))
+    assert [float(row["milliseconds"]) for row in rows] == [each.milliseconds for each in document.cells]
+    assert {row["length"] for row in rows} == {"6"}
+    with pytest.raises(SystemExit, match=r"--csv: .*cells.csv exists already"):
+        bench(*words, "--csv", tmp_path / "cells.csv")
+
+
+def test_a_shape_that_a_peer_cannot_have(bench, shape):
+    """The peer's cells say so; this family's are measured."""
+    document = bench("--shapes", shape("gpt", head_dim=4), "--dtypes", "float32")
+    for each in document.cells:
+        if each.library == OURS:
+            assert each.milliseconds > 0
+        else:
+            assert each.milliseconds is None and each.rounds == 0
+            assert each.note == "head_dim=4 × num_attention_heads=2 is not hidden_size=16, as gpt2 needs"
+    assert document.comparisons == [] and document.geometric_means == {}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has a GPU")
+def test_a_device_that_is_not_there(bench, shape):
+    document = bench("--shapes", shape("bert"), "--device", "gpu", "--dtypes", "float32")
+    assert {each.note for each in document.cells} == {"this machine has no CUDA device"}
+    assert document.matrix_product_flops == {}
+
+
+def test_too_little_memory(bench, shape, monkeypatch):
+    monkeypatch.setattr(measure, "free_memory", lambda device: 1000)
+    document = bench("--shapes", shape("bert"), "--dtypes", "float32")
+    assert all(each.note.startswith("needs about 0.0 GB of memory") for each in document.cells)
+
+
+class Broken(Exception):
+    """What a compiler raises, say."""
+
+
+def test_one_that_breaks_stops_no_other(bench, shape, monkeypatch):
+    """A dtype without a kernel, say."""
+
+    def broken(config, attention):
+        raise Broken("no kernel\n for Half")
+
+    monkeypatch.setitem(contestants.BUILDERS, "transformers", broken)
+    document = bench("--shapes", shape("bert"), "--dtypes", "float32")
+    notes = {each.library: each.note for each in document.cells}
+    assert notes == {OURS: None, "transformers": "no kernel for Half"}
+
+
+def test_every_contestant_keeps_its_attention(bench, shape):
+    """from_config writes it into the configuration that it is given."""
+    unknown = bench("--shapes", shape("bert"), "--attentions", "sdpa", "nonsense", "--dtypes", "float32")
+    assert [each.note is None for each in unknown.cells] == [True, False] * 4
+    config = load_shape("bert/nano")
+    for library in (OURS, "transformers"):
+        models = [Contestant(library, attention, "eager").build(config) for attention in ("eager", "sdpa")]
+        assert [model.config._attn_implementation for model in models] == ["eager", "sdpa"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--dtypes", "float23"), "--dtypes float23: expected float32, bfloat16, float16; did you mean float32?"),
+        (("--shapes", "vit/nanoo"), "unknown shape 'vit/nanoo'; did you mean vit/nano?"),
+        (("--shapes", "bert/nano", "--length", 9999), "length must be in 1..256, got 9999"),
+    ],
+)
+def test_what_is_refused(words, message):
+    with pytest.raises(SystemExit) as refused:
+        leaner("bench", *words)
+    assert message in str(refused.value)
+
+
+def measured_as(library, attention, mode, *seconds):
+    return Measured(Contestant(library, attention, mode), np.array(seconds))
+
+
+def test_comparisons_are_with_the_best():
+    config = load_shape("bert/nano")
+    workload = Workload("training", "bert/nano", config, "float32", 2, 8, torch.device("cpu"))
+    found = comparisons(
+        workload,
+        [
+            measured_as(OURS, "eager", "eager", 0.1, 0.1, 0.1),  # never ours
+            measured_as(OURS, "sdpa", "eager", 1.0, 2.0, 1.0),
+            measured_as(OURS, "sdpa", "compile", 0.5, 0.5, 0.5),
+            measured_as("transformers", "eager", "eager", 1.5, 2.0, 2.0),
+            measured_as("transformers", "sdpa", "eager", 4.0, 4.0, 4.0),
+            measured_as("transformers", "sdpa", "compile", 1.0, 1.0, 1.0),
+            Measured(Contestant("transformers", "eager", "compile"), note="broke"),
+        ],
+    )
+    assert {each.against: (each.peer, each.ratio) for each in found} == {
+        "best uncompiled peer": ("transformers eager eager", 1.5),  # of the rounds 1.5, 1 and 2
+        "best compiled peer": ("transformers sdpa compile", 2.0),
+        "best peer": ("transformers sdpa compile", 2.0),
+        "transformers' default": ("transformers sdpa eager", 4.0),
+    }
+    assert (found[0].ratio_low, found[0].ratio_high) == (1.25, 1.75)
+    leaner_one = [measured_as(OURS, "sdpa", "eager", 1.0), measured_as(OURS, "lean", "eager", 2.0)]
+    peer = measured_as("transformers", "sdpa", "eager", 6.0)
+    found_again = comparisons(workload, [*leaner_one, peer])
+    assert [(each.ours, each.ratio) for each in found_again] == [("lean eager", 3.0)] * 3
+    other = found[0].model_copy(update={"ratio": 6.0})
+    assert geometric_means([found[0], other]) == {"training float32, best uncompiled peer": pytest.approx(3.0)}
+
+
+class Ticking:
+    """A step that takes so many seconds, and tells when it ran."""
+
+    def __init__(self, name, seconds, log):
+        self.name = name
+        self.taken = seconds
+        self.log = log
+
+    def seconds(self):
+        self.log.append(self.name)
+        return self.taken
+
+
+def test_turns_run_forth_and_back_until_a_limit():
+    log = []
+    steps = [Ticking("a", 1.0, log), Ticking("b", 2.0, log)]
+    assert measure.take_turns(steps, Limits(rounds=4, seconds=100)).tolist() == [[1.0] * 4, [2.0] * 4]
+    assert "".join(log) == "abbaabba"
+    assert measure.take_turns(steps, Limits(rounds=99, seconds=9)).shape == (2, 5)
+    assert measure.take_turns(steps, Limits(rounds=99, seconds=0)).shape == (2, 3)
+
+
+@pytest.mark.skipif(not find_spec("timm"), reason="timm is not installed")
+def test_timm_refuses_what_it_cannot_have():
+    with pytest.raises(ValueError, match="head_dim=5"):
+        Contestant("timm", "sdpa", "eager").build(load_shape("vit/nano", head_dim=5))
+
+
+@pytest.mark.skipif(not find_spec("timm"), reason="timm is not installed")
+def test_timm_without_torchvision_is_the_same_model(shape):
+    """As `build` checks by its parameters; no stand-in is left."""
+    config = load_shape("vit/nano")
+    model = Contestant("timm", "sdpa", "eager").build(config)
+    assert model(torch.zeros(1, config.num_channels, *config.image_shape)).logits.shape == (1, config.num_labels)
+    assert is_torchvision_available() or find_spec("torchvision") is None
+    assert not [name for name, module in sys.modules.items() if type(module).__name__ == "Placeholder"]
+
+
+def test_the_family_is_faster_where_it_scores_masked_tokens_only(bench, shape):
+    """A check for regressions by a ratio of the same rounds: nearly all of this step is the vocabulary."""
+    path = shape("bert", vocab_size=20_000, max_position_embeddings=256)
+    document = bench("--shapes", path, "--phases", "training", "--dtypes", "float32", "--attentions", "sdpa")
+    (ratio,) = {each.ratio for each in document.comparisons}
+    assert ratio > 1.5
+
+
+@pytest.mark.full
+def test_compiled(bench, shape):
+    document = bench("--shapes", shape("vit"), "--dtypes", "float32", "--attentions", "sdpa", mode="compile")
+    assert {each.mode for each in document.cells} == {"compile"} and {each.note for each in document.cells} == {None}
+    assert {each.against for each in document.comparisons} == {"best compiled peer", "best peer"}
+
+
+SPEED = Path(__file__).parent.parent / "docs" / "speed"
+
+
+def table_of(path):
+    """The lines of the page's table: medians of this family's attentions, the best peer, and its time over lean's."""
+    lines = path.read_text().splitlines()
+    workloads = {}
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        name = (row["shape"].removesuffix(".json"), row["length"], row["phase"], row["dtype"])
+        cells = workloads.setdefault(name, {})
+        cells[row["library"], row["attention"]] = float(row["milliseconds"])
+    for name, cells in workloads.items():
+        ours = [cells.pop((OURS, attention)) for attention in ("eager", "sdpa", "lean")]
+        best = min(cells, key=cells.get)
+        numbers = [f"{each:.0f}" for each in ours]
+        ratio = f"{cells[best] / ours[-1]:.2f}"
+        yield f"| {' | '.join((*name, *numbers, f'{cells[best]:.0f}, {best[0]} {best[1]}', ratio))} |"
+
+
+def test_the_page_has_the_numbers_of_its_file():
+    lines = SPEED.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    expected = list(table_of(SPEED / "cpu-1-thread.csv"))
+    assert len(expected) == 24
+    assert [line for line in lines if line.startswith(("| vit-", "| bert-", "| gpt-"))] == expected

@@ -1,0 +1,60 @@
+"""What the machine can do: its matrix products, its processor's flags, its free memory."""
+
+import re
+from pathlib import Path
+
+import torch
+from torch.utils import benchmark
+
+from ..running.environment import CPU_INFO, first_match
+
+
+FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8", "bf16")
+MEMORY_INFO = Path("/proc/meminfo")
+SIDES = {"cpu": 2048, "cuda": 8192}  # of the square matrices: large enough for the full rate
+SECONDS = 1.0
+
+
+def processor_flags() -> list[str]:
+    """The flags, of those in `FLAGS`, that the system reports; none where it reports no flags."""
+    flags = first_match(r"(?:flags|Features)\s*:(.+)", CPU_INFO)
+    if flags is None:
+        return []
+    return [flag for flag in FLAGS if flag in flags.split()]
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can still be allocated; None where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    kilobytes = first_match(r"MemAvailable:\s*(\d+) kB", MEMORY_INFO)
+    if kilobytes is None:
+        return None
+    return int(kilobytes) * 1024
+
+
+def device_title(device: torch.device) -> str:
+    """cpu, or the GPU's name."""
+    if device.type == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_name(device)
+    return device.type
+
+
+def matrix_product_flops(device: torch.device, dtype: str, side: int | None = None) -> float:
+    """FLOP/s of the fastest of some products of square matrices; raises RuntimeError where the dtype has no kernel."""
+    if side is None:
+        side = SIDES[device.type]
+    left = torch.randn(side, side).to(device, getattr(torch, dtype))
+    right = torch.randn(side, side).to(device, getattr(torch, dtype))
+    timer = benchmark.Timer(
+        "left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads()
+    )
+    return 2 * side**3 / min(timer.blocked_autorange(min_run_time=SECONDS).times)
+
+
+def one_line(error: Exception, longest: int = 200) -> str:
+    """An error's message as a cell holds it."""
+    message = re.sub(r"\s+", " ", str(error)).strip()
+    if not message:
+        return type(error).__name__
+    return message[:longest]

@@ -1,0 +1,141 @@
+"""One workload measured: every contestant built, warmed up and timed in turns, one step each a round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch.utils.benchmark import timer
+
+from ..running.timing import peak_of
+from .contestants import Contestant
+from .machine import free_memory, one_line
+from .workload import Workload
+
+
+WARM_UP = 3
+LEAST_ROUNDS = 3  # however long they take
+MOST_COMPILATIONS = 1000  # of one function
+GIGABYTE = 1e9
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A workload ends after `rounds`, or once its slowest contestant was timed for `seconds`."""
+
+    rounds: int = 20
+    seconds: float = 30.0
+
+
+class Step:
+    """A contestant at a workload. Raises what building, compiling or running it raises."""
+
+    def __init__(self, contestant: Contestant, workload: Workload):
+        self.workload = workload
+        torch.manual_seed(0)
+        model = contestant.build(workload.config).to(workload.device, workload.weights).train(workload.trains)
+        self.weights = list(model.parameters())
+        self.batch = workload.make_up_batch()
+        self.optimizer = None
+        if workload.trains:
+            self.optimizer = torch.optim.AdamW(self.weights, lr=1e-4)
+        self.model = model
+        if contestant.mode == "compile":
+            self.model = torch.compile(model)
+        for _ in range(WARM_UP):
+            self.run()
+
+    def run(self) -> None:
+        """One step."""
+        if self.optimizer is None:
+            with torch.inference_mode():
+                self.model(**self.batch)
+            return
+        with self.workload.autocast():
+            loss = self.model(**self.batch).loss
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def seconds(self) -> float:
+        """Time of one step, the device's queue emptied before and after."""
+        start = timer()
+        self.run()
+        return timer() - start
+
+    @property
+    def parameters(self) -> int:
+        return sum(weight.numel() for weight in self.weights)
+
+    def peak_memory(self) -> int:
+        """Bytes of tensors at the peak of a step."""
+        held = [*self.weights, *(tensor for tensor in self.batch.values() if isinstance(tensor, torch.Tensor))]
+        if self.optimizer is not None:
+            for state in self.optimizer.state.values():
+                held += [tensor for tensor in state.values() if tensor.numel() > 1]
+        return sum(tensor.nbytes for tensor in held) + peak_of(self.run, self.workload.device)
+
+
+@dataclass
+class Measured:
+    """What one contestant gave: its rounds' seconds, or why it could not run."""
+
+    contestant: Contestant
+    seconds: np.ndarray | None = None
+    peak_memory: int | None = None
+    parameters: int | None = None
+    note: str | None = None
+
+
+def refusal(workload: Workload) -> str | None:
+    """Why no contestant can run here at all: the device is missing, or its memory too small."""
+    if workload.device.type == "cuda" and not torch.cuda.is_available():
+        return "this machine has no CUDA device"
+    needed = workload.needed_memory()
+    free = free_memory(workload.device)
+    if free is not None and needed > free:
+        return f"needs about {needed / GIGABYTE:.1f} GB of memory, {free / GIGABYTE:.1f} GB are free"
+    return None
+
+
+def begin(contestant: Contestant, workload: Workload) -> Step | str:
+    """A contestant that is warmed up, or why it cannot run."""
+    note = refusal(workload)
+    if note is not None:
+        return note
+    try:
+        return Step(contestant, workload)
+    except Exception as error:  # of any library and its compiler: the suite goes on
+        return one_line(error)
+
+
+def take_turns(steps: Sequence[Step], limits: Limits) -> np.ndarray:
+    """Seconds of a step, in turns that run forth and back: (steps, rounds)."""
+    seconds: list[list[float]] = [[] for _ in steps]
+    turns = list(range(len(steps)))
+    for done in range(limits.rounds):
+        if done >= LEAST_ROUNDS and max(map(sum, seconds)) > limits.seconds:
+            break
+        for turn in turns:
+            seconds[turn].append(steps[turn].seconds())
+        turns.reverse()
+    return np.array(seconds)
+
+
+def measure(workload: Workload, contestants: Sequence[Contestant], limits: Limits) -> list[Measured]:
+    """Every contestant at a workload, in their order; those that cannot run with a note."""
+    torch.compiler.reset()
+    # Contestants share functions of transformers, each of which is compiled for every one of them; beyond the limit
+    # torch would go on uncompiled, and not say so in the cell.
+    with torch._dynamo.config.patch(recompile_limit=MOST_COMPILATIONS, fail_on_recompile_limit_hit=True):
+        begun = list(map(partial(begin, workload=workload), contestants))
+        running = [step for step in begun if isinstance(step, Step)]
+        seconds = iter(take_turns(running, limits))
+    measured = []
+    for contestant, step in zip(contestants, begun):
+        if isinstance(step, str):
+            measured.append(Measured(contestant, note=step))
+        else:
+            measured.append(Measured(contestant, next(seconds), step.peak_memory(), step.parameters))
+    return measured

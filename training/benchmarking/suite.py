@@ -1,0 +1,151 @@
+"""The whole of `leaner bench`: all workloads, a line for each cell, the CSV file, and one JSON document at the end."""
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+from modeling_leaner.registry import IMAGES
+from modeling_leaner.shapes import load_config, modality_of
+from modeling_leaner.support.files import free_path, write_new
+from modeling_leaner.support.quiet import quiet_libraries
+
+from ..records import Environment
+from ..records.benchmark import BenchCell, BenchFile
+from ..running.environment import environment
+from .comparison import cell, comparisons, default_of, geometric_means
+from .contestants import OURS, contestants
+from .machine import device_title, matrix_product_flops, processor_flags
+from .measure import Limits, measure
+from .workload import Workload
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is measured: every combination. `length` is of texts; an image has the length of its patches."""
+
+    shapes: list[str]
+    phases: list[str]
+    dtypes: list[str]
+    modes: list[str]
+    attentions: list[str]
+    batch: int
+    length: int | None
+    device: str
+    threads: int | None
+    limits: Limits
+
+    @property
+    def torch_device(self) -> torch.device:
+        if self.device == "gpu":
+            return torch.device("cuda")
+        return torch.device("cpu")
+
+    def workloads(self) -> Iterator[Workload]:
+        """In the order of shapes, dtypes, phases. Raises ValueError for a shape that there is not."""
+        configs = {shape: load_config(shape) for shape in self.shapes}
+        for shape, config in configs.items():
+            length = config.default_length
+            if self.length is not None and modality_of(config) is not IMAGES:
+                length = self.length
+            config.count_flops(length)  # refuses what the shape cannot have
+            for dtype in self.dtypes:
+                for phase in self.phases:
+                    yield Workload(phase, shape, config, dtype, self.batch, length, self.torch_device)
+
+
+def timm_version() -> str | None:
+    """None where it is not installed."""
+    try:
+        return version("timm")
+    except PackageNotFoundError:
+        return None
+
+
+def matrix_product_rates(suite: Suite) -> dict[str, float]:
+    """FLOP/s by dtype; without those that the device has no kernel for."""
+    rates = {}
+    for dtype in suite.dtypes:
+        try:
+            rates[dtype] = matrix_product_flops(suite.torch_device, dtype)
+        except (RuntimeError, AssertionError):  # no kernel; torch without CUDA asserts
+            continue
+    return rates
+
+
+def line_of(each: BenchCell) -> str:
+    """A cell as it is printed."""
+    name = f"{each.phase} {each.shape} {each.dtype} {each.library} {each.attention} {each.mode}"
+    if each.milliseconds is None:
+        return f"{name}: cannot run: {each.note}"
+    ratio = ""
+    if each.ratio is not None:
+        ratio = f" × {each.ratio:.2f} ({each.ratio_low:.2f}–{each.ratio_high:.2f})"
+    return f"{name}: {each.milliseconds:.1f} ms{ratio}"
+
+
+def csv_text(document: BenchFile) -> str:
+    """Provenance in lines that begin with #, then the cells."""
+    file = io.StringIO(newline="")
+    provenance = {
+        **document.environment.document(),
+        "timm": document.timm,
+        "processor_flags": " ".join(document.processor_flags),
+        **{f"matrix_product_flops {dtype}": f"{rate:.4g}" for dtype, rate in document.matrix_product_flops.items()},
+    }
+    for name, value in provenance.items():
+        file.write(f"# {name}: {value}\n")
+    writer = csv.DictWriter(file, list(BenchCell.model_fields), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(each.model_dump() for each in document.cells)
+    return file.getvalue()
+
+
+def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
+    """Measures all, prints a line for each cell and the document as the last one; writes the CSV file.
+
+    Raises:
+        ValueError: there is no such shape, it cannot have the length, or the CSV file cannot be written.
+    """
+    if csv_file is not None:
+        free_path("--csv", csv_file)
+    workloads = list(suite.workloads())
+    quiet_libraries()
+    if suite.threads is not None:
+        torch.set_num_threads(suite.threads)
+    rates = matrix_product_rates(suite)
+    software = environment()
+    names = {
+        "device": device_title(suite.torch_device),
+        "torch": software["torch"],
+        "transformers": software["transformers"],
+    }
+    of_the_code = {"git_commit": software["git_commit"]}  # that ran: files may change meanwhile
+    cells = []
+    compared = []
+    for workload in workloads:
+        measured = measure(workload, contestants(workload.config, suite.attentions, suite.modes), suite.limits)
+        reference = default_of(measured, OURS)
+        for one in measured:
+            cells.append(cell(workload, one, reference, rates.get(workload.dtype), names))
+            print(line_of(cells[-1]), flush=True)
+        compared += comparisons(workload, measured)
+    document = BenchFile(
+        cells=cells,
+        comparisons=compared,
+        geometric_means=geometric_means(compared),
+        matrix_product_flops=rates,
+        processor_flags=processor_flags(),
+        timm=timm_version(),
+        environment=Environment(**{**environment(), **of_the_code}),
+    )
+    for name, mean in document.geometric_means.items():
+        print(f"{name}: {mean:.2f}")
+    if csv_file is not None:
+        write_new("--csv", csv_file, csv_text(document).encode())
+    print(document.model_dump_json())
+    return document

@@ -1,0 +1,89 @@
+"""The document of `leaner bench`: what a step takes in this family and in its peers, at equal shape."""
+
+from .base import Count, Duration, Record
+from .results import Environment
+
+
+class BenchCell(Record):
+    """One contestant at one workload. Where `note` says why it could not run, what would be measured is None."""
+
+    phase: str
+    """training (forward, backward, AdamW's update) or inference (forward, without gradients)."""
+    shape: str
+    """A named shape, or the file, folder or Hub id of a configuration."""
+    library: str
+    """Whose code: modeling_leaner, transformers or timm."""
+    attention: str
+    """`attn_implementation`; of timm sdpa is its fused attention."""
+    mode: str
+    """eager, or compile by torch.compile."""
+    dtype: str
+    """float32, bfloat16 or float16."""
+    precision: str
+    """How a dtype below float32 is had: autocast over float32 weights in training, cast weights in inference."""
+    device: str
+    """cpu, or the GPU's name."""
+    torch: str
+    """Version, as is the next."""
+    transformers: str
+    batch: Count
+    """Items of a step."""
+    length: Count
+    """Tokens of an item."""
+    rounds: Count
+    """Timed, each contestant once a round; 0 where it could not run."""
+    milliseconds: Duration | None
+    """Of a step, the median over the rounds, between the quartiles that follow."""
+    milliseconds_low: Duration | None
+    milliseconds_high: Duration | None
+    ratio: Duration | None
+    """Time over that of this family's default, round by round: the median, between the quartiles that follow."""
+    ratio_low: Duration | None
+    ratio_high: Duration | None
+    items_per_second: Duration | None
+    """Batch size over the median."""
+    peak_memory_bytes: Count | None
+    """Of the tensors of a step, weights and optimizer included."""
+    parameters: Count | None
+    flops: Count | None
+    """Of a step's matrix products, a multiply-add as two, by the arithmetic of the shape."""
+    matrix_product_share: Duration | None
+    """`flops` a second over what a plain matrix product of this dtype reached on the same machine."""
+    note: str | None
+    """Why it could not run."""
+
+
+class Comparison(Record):
+    """This family beside a peer, in the rounds that both ran."""
+
+    phase: str
+    shape: str
+    dtype: str
+    batch: Count
+    length: Count
+    against: str
+    """best uncompiled peer, best compiled peer, best peer (ours in its faster mode), or transformers' default."""
+    ours: str
+    """Attention and mode."""
+    peer: str
+    """Library, attention and mode."""
+    ratio: Duration
+    """The peer's time over ours, the median: above 1 ours is faster. Between the quartiles that follow."""
+    ratio_low: Duration
+    ratio_high: Duration
+
+
+class BenchFile(Record):
+    """The last line that `leaner bench` prints."""
+
+    cells: list[BenchCell]
+    comparisons: list[Comparison]
+    geometric_means: dict[str, Duration]
+    """Of `comparisons` by phase, dtype and `against`."""
+    matrix_product_flops: dict[str, Duration]
+    """A second, by dtype: the fastest of some square products."""
+    processor_flags: list[str]
+    """Those of the processor's vector and matrix units that decide how fast a dtype is."""
+    timm: str | None
+    """Version; None where it is not installed."""
+    environment: Environment
