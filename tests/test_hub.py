@@ -369,7 +369,7 @@ def test_offline_says_so(here, tmp_path, monkeypatch, capsys):
     assert "model.safetensors" not in capsys.readouterr().out
     refused("someone/model: HF_HUB_OFFLINE says not to ask", "push", SMALLEST, "someone/model", "--dry-run")
     said = capsys.readouterr().out
-    assert "(not known what it has)" in said and re.search(r"^  model.safetensors +[\d.]+ .?B", said, re.MULTILINE)
+    assert "(not known what it has)" in said and re.search(r"^  model.safetensors +[\d.]+.?B", said, re.MULTILINE)
     refused("not whole in the cache, and HF_HUB_OFFLINE", "pull", "someone/model", tmp_path / "new")
 
 
