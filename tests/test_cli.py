@@ -222,7 +222,7 @@ class TestStart:
         text = leaner("--help").output
         for panel, *names in (
             ("Shapes", "shapes", "plan", "convert", "slim"),
-            ("Runs", "train", "evaluate", "tokenizer"),
+            ("Runs", "train", "evaluate", "tokenizer", "sentences"),
             ("Experiments", "sweep", "latency", "step-time", "law", "guesses", "shift"),
             ("Publishing", "card", "publish", "verify-cards", "report", "push", "pull"),
         ):

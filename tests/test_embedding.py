@@ -92,6 +92,17 @@ def test_what_is_its_own_teacher_has_nothing_to_learn(learn, folders):
     assert results["metrics"]["eval_cosine"] == pytest.approx(1, abs=1e-5)
 
 
+def test_the_teacher_runs_over_the_sentences_that_are_read(learn, folders, monkeypatch):
+    """Two steps of 16; the held-out sentences are all read."""
+    rows = {}
+    original = embedding.with_vectors
+    monkeypatch.setattr(
+        embedding, "with_vectors", lambda kept, *words: rows.update({words[1]: len(kept)}) or original(kept, *words)
+    )
+    assert learn("--max_steps", 2)[0] == 0
+    assert rows == {f"{folders / 'train.parquet'} (train)": 32, f"{folders / 'validation.parquet'} (validation)": 40}
+
+
 def test_the_teacher_runs_once(learn, folders, monkeypatch):
     """A second run reads the vectors from the cache; those of other weights are no cache."""
     rows = []

@@ -120,11 +120,26 @@ class TestExact:
         slim = operations.add_heads(model, 2)
         assert slim.config.heads_per_layer == [heads + 2 for heads in model.config.heads_per_layer]
         same_output(slim, model)
+        rows = 2 * slim.config.head_dim
+        for layer in slim.base_model.layers:
+            assert not layer.self_attn.o_proj.weight[:, -rows:].any()
+            assert len(layer.self_attn.v_proj.weight[-rows:].unique(dim=0)) == rows
         slim.train()
         outputs = slim(**inputs(slim))
         outputs[0].float().square().sum().backward()
         new = slim.base_model.layers[0].self_attn.o_proj.weight.grad[:, -2 * slim.config.head_dim :]
         assert (new.abs().amax(dim=0) > 0).all()
+
+    def test_new_neurons_contribute_nothing_and_can_learn(self, model):
+        slim = operations.add_neurons(model, 3)
+        assert slim.config.intermediate_size == 43
+        same_output(slim, model)
+        for layer in slim.base_model.layers:
+            assert not layer.mlp.fc2.weight[:, -3:].any()  # a column of equal numbers would vanish in the next norm
+            assert len(layer.mlp.fc1.weight[-3:].unique(dim=0)) == 3  # alike, they would learn alike
+        slim.train()
+        slim(**inputs(slim))[0].float().square().sum().backward()
+        assert (slim.base_model.layers[0].mlp.fc2.weight.grad[:, -3:].abs().amax(dim=0) > 0).all()
 
     def test_permuted_heads(self, model):
         if is_grouped(model):
@@ -404,6 +419,14 @@ class TestSlim:
         assert slimmed.model.config.heads_per_layer == [4, 1, 4]
         assert slimmed.cuts[0].change < 1e-10
 
+    def test_more_than_there_is_contributes_nothing_yet(self):
+        model = bert()
+        alone = slim(model, Target(layers=2), [inputs(model)], [inputs(model)])
+        slimmed = slim(model, Target(layers=2, heads=7, intermediate_size=50), [inputs(model)], [inputs(model)])
+        assert slimmed.model.config.heads_per_layer == [7, 7] and slimmed.model.config.intermediate_size == 50
+        assert [(cut.part, cut.after) for cut in slimmed.cuts[1:]] == [("heads", [7, 7]), ("intermediate_size", 50)]
+        same_output(slimmed.model, alone.model)
+
     def test_grouped_heads(self):
         model = gpt(num_key_value_heads=2)
         slimmed = slim(model, Target(heads=2), [inputs(model)], [inputs(model)])
@@ -429,7 +452,9 @@ class TestSlim:
             (bert, Target(layers=0), "layers: expected 1..3, got 0"),
             (bert, Target(layers=2, keep=(0, 1)), "layers and keep: give one of them"),
             (bert, Target(keep=(0, 0)), "layers: 0 is named twice"),
-            (bert, Target(heads=5), "heads: expected 1..4, got 5"),
+            (bert, Target(heads=0), "heads: expected 1 or more, got 0"),
+            (MODELS["bert-uneven"], Target(heads=5), "heads: expected 1..2 for layers of [4, 2, 4] heads, got 5"),
+            (MODELS["gpt-grouped"], Target(heads=6), "heads: expected 1..4, since several heads share keys, got 6"),
             (bert, Target(heads=2, total_heads=4), "heads and total_heads: give one of them"),
             (bert, Target(layers=2, total_heads=9), "total_heads: expected 2..8 for 2 layers, got 9"),
             (gpt, Target(total_heads=6), "total_heads: LeanGPTConfig has one number of key-value heads"),
@@ -439,7 +464,7 @@ class TestSlim:
                 "heads: expected a multiple of num_key_value_heads=2",
             ),
             (bert, Target(head_dim=7), "head_dim: expected 1..6, got 7"),
-            (bert, Target(intermediate_size=41), "intermediate_size: expected 1..40, got 41"),
+            (bert, Target(intermediate_size=0), "intermediate_size: expected 1 or more, got 0"),
         ],
     )
     def test_shapes_that_cannot_be(self, make, target, message):

@@ -213,14 +213,25 @@ class TestRuns:
             return original(batch, indices, **models)
 
         monkeypatch.setattr(taught, "teacher_columns", counted)
-        sentences.prepare()
+        sentences.prepare("--max_steps", 5)
         assert len(rows) == 40
-        sentences.prepare("--seed", 2, "--distill_task", 0.5)
+        sentences.prepare("--max_steps", 6, "--seed", 2, "--distill_task", 0.5)
         assert len(rows) == 40
         shutil.rmtree(sentences.teacher)
         save_model(sentences.teacher, "sequence-classification", sentences.words, 5)
-        sentences.prepare()
+        sentences.prepare("--max_steps", -1)
         assert len(rows) == 80
+
+    def test_the_teacher_runs_over_what_is_read_alone(self, sentences):
+        """Two steps of 8 rows read 16 of 40, evenly over all of them, whatever the seed."""
+        few = [sentences.prepare("--max_steps", 2, "--seed", seed).train for seed in (1, 2)]
+        every = sentences.prepare("--max_steps", -1).train
+        assert len(every) == 40 and [len(rows) for rows in few] == [16, 16]
+        for place, (one, other) in enumerate(zip(*few)):
+            assert one["input_ids"].tolist() == other["input_ids"].tolist()
+            assert one["input_ids"].tolist() == every[place * 40 // 16]["input_ids"].tolist()
+        halved = sentences.prepare("--max_steps", 2, "--gradient_accumulation_steps", 2).train
+        assert len(halved) == 32
 
 
 def test_a_shape_without_weights_reads_what_its_teacher_reads(sentences):
@@ -280,7 +291,7 @@ class TestRefused:
     def test_a_full_disk(self, sentences, monkeypatch):
         usage = shutil.disk_usage("/")._replace(free=1000)
         monkeypatch.setattr(taught.shutil, "disk_usage", lambda path: usage)
-        self.refuse(sentences, "on 40 rows takes 0.0 GiB, but 0.0 GiB are free", "--distill_hidden", 1)
+        self.refuse(sentences, "on 32 rows takes 0.0 GiB, but 0.0 GiB are free", "--distill_hidden", 1)
 
     def test_a_long_row(self, sentences):
         short = save_model(

@@ -145,10 +145,14 @@ def slim(
     output: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
     layers: Annotated[int | None, typer.Option(help="Layers to keep, chosen by the change of the output.")] = None,
     keep: Annotated[str | None, typer.Option(help="The layers to keep, from 0, as 0,4,5.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Heads to keep in every layer.")] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Heads to keep in every layer; more than it has: new ones, silent at first.")
+    ] = None,
     total_heads: Annotated[int | None, typer.Option(help="Heads to keep, shared out over the layers.")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Head size, by the singular values of every head.")] = None,
-    intermediate_size: Annotated[int | None, typer.Option(help="Neurons to keep in every MLP.")] = None,
+    intermediate_size: Annotated[
+        int | None, typer.Option(help="Neurons to keep in every MLP; more than it has: new ones, silent at first.")
+    ] = None,
     params: Annotated[str | None, typer.Option(help="Layers for this share of the parameters, as 0.6x.")] = None,
     latency: Annotated[str | None, typer.Option(help="Layers for this share of the time, as 0.5x.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="File, folder or built-in set of calibration rows.")] = None,

@@ -139,6 +139,27 @@ def tokenizer(
     module.write_tokenizer(output_dir, source, kind, vocab_size, max_length, family)
 
 
+@commands.command(cls=Command, rich_help_panel=RUNS)
+def sentences(
+    output: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="File to write; it must not exist.")],
+    dataset: Annotated[str | None, typer.Option(help="Built-in data, or a Hub id.")] = None,
+    data_files: DataFiles = None,
+    split: Annotated[str, typer.Option(help="Split of the data.")] = "train",
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of the texts; left out, text, sentence, question ... or the only one.")
+    ] = None,
+    max_rows: Annotated[int | None, typer.Option(min=1, help="Read only the first rows.")] = None,
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(help="Texts that are tested on: a file, or a Hub dataset as ID:CONFIGURATION:SPLIT."),
+    ] = None,
+) -> None:
+    """Write the sentences of texts, to learn vectors from, without those that share 8 words in a row with a test."""
+    module = library(".training.data.sentences")
+    source = library(".training.data.tokenizer").TextSource(dataset, None, data_files, split, text_column, max_rows)
+    module.write_sentences(output, source, leave_out or [])
+
+
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def sweep(
     grid: GridFile,

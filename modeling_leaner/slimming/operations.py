@@ -149,6 +149,24 @@ def add_heads(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreT
     return _rebuilt(model, layers, heads=[heads + added for heads in model.config.heads_per_layer])
 
 
+def add_neurons(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreTrainedModel:
+    """Exact: `added` more neurons in every MLP, which contribute nothing yet because their output columns are zero.
+
+    What they read by is drawn from N(0, initializer_range): were it zero, they would never learn apart.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    layers = {}
+    for index in range(model.config.num_hidden_layers):
+        tensors = _layer(model, index)
+        out = tensors["mlp.fc2.weight"]
+        new = torch.zeros(added, out.shape[0]).normal_(std=model.config.initializer_range, generator=generator)
+        tensors["mlp.fc1.weight"] = torch.cat([tensors["mlp.fc1.weight"], new.to(out)])
+        tensors["mlp.fc1.bias"] = torch.cat([tensors["mlp.fc1.bias"], out.new_zeros(added)])
+        tensors["mlp.fc2.weight"] = torch.cat([out, out.new_zeros(out.shape[0], added)], dim=1)
+        layers[index] = tensors
+    return _rebuilt(model, layers, intermediate_size=model.config.intermediate_size + added)
+
+
 def duplicate_heads(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
     """Exact: every query head twice, side by side, each with half of its output."""
     size = model.config.head_dim

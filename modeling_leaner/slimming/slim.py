@@ -17,7 +17,8 @@ class Target:
     """The shape to reach; what is None stays as it is.
 
     `keep` names layers, `layers` counts them. `heads` is a number for every layer, `total_heads` one for all layers
-    together, which the scores share out.
+    together, which the scores share out. More `heads` or a larger `intermediate_size` than the model has are added so
+    that they contribute nothing yet (`operations.add_heads`, `add_neurons`).
     """
 
     layers: int | None = None
@@ -138,9 +139,12 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     if target.heads is not None and target.total_heads is not None:
         raise SlimError("heads and total_heads: give one of them")
     _check_size("layers", target.layers, config.num_hidden_layers)
-    _check_size("heads", target.heads, min(config.heads_per_layer))
     _check_size("head_dim", target.head_dim, config.head_dim)
-    _check_size("intermediate_size", target.intermediate_size, config.intermediate_size)
+    for name in ("heads", "intermediate_size"):
+        value = getattr(target, name)
+        if value is not None and value < 1:
+            raise SlimError(f"{name}: expected 1 or more, got {value}")
+    _check_more_heads(model, target)
     if target.keep is not None:
         operations.check_layers(model, target.keep)
     _check_total_heads(model, target)
@@ -152,6 +156,17 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
 def _check_size(name: str, value: int | None, largest: int) -> None:
     if value is not None and not 1 <= value <= largest:
         raise SlimError(f"{name}: expected 1..{largest}, got {value}")
+
+
+def _check_more_heads(model: LeanPreTrainedModel, target: Target) -> None:
+    """Raises SlimError for more heads than a layer has, where its heads cannot all grow to that number."""
+    heads = model.config.heads_per_layer
+    if target.heads is None or target.heads <= min(heads):
+        return
+    if len(set(heads)) > 1:
+        raise SlimError(f"heads: expected 1..{min(heads)} for layers of {heads} heads, got {target.heads}")
+    if operations.is_grouped(model, 0):
+        raise SlimError(f"heads: expected 1..{heads[0]}, since several heads share keys, got {target.heads}")
 
 
 def _check_total_heads(model: LeanPreTrainedModel, target: Target) -> None:
@@ -206,6 +221,10 @@ class _Slimming:
     def cut_heads(self, target: Target) -> None:
         before = self.model.config.heads_per_layer
         total = sum(before)
+        if target.heads is not None and target.heads > max(before):
+            self.model = operations.add_heads(self.model, target.heads - max(before))
+            self.record("heads", before, self.model.config.heads_per_layer)
+            return
         if target.heads is not None:
             wanted = target.heads * len(before)
         elif target.total_heads is not None:
@@ -230,6 +249,10 @@ class _Slimming:
     def cut_neurons(self, target: Target) -> None:
         width = self.model.config.intermediate_size
         if target.intermediate_size is None or target.intermediate_size == width:
+            return
+        if target.intermediate_size > width:
+            self.model = operations.add_neurons(self.model, target.intermediate_size - width)
+            self.record("intermediate_size", width, target.intermediate_size)
             return
         moments = scores.input_moments(self.model, self.chosen_by.batches, "mlp.fc2")
         kept = []

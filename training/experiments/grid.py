@@ -19,6 +19,8 @@ publish: {vit/tiny: leanvit-tiny}   # folders of model_cards/ that `leaner publi
 metric: accuracy                    # left out, the task's; or loss
 start_from: runs/sweeps/pretrained  # left out, from scratch; output_dir of a grid of the same shapes
 start_seed: 1                       # left out, each run's own; the seed in start_from whose weights all start from
+cut_from: runs/parent               # a trained model, for cuts; left out, none
+cuts: {runs/cut: {layers: 3}}       # folders among shapes made of it before the first run, see `cuts.py`
 beside: runs/sweeps/short           # left out, none; output_dir of a grid whose cells the cards show too
 length: 32                          # tokens that FLOPs and latency are of; left out, the longest that it trains on
 margin: 0.01                        # of the non-inferiority test, in the metric's units
@@ -52,6 +54,8 @@ SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tunin
 # Once the grid has run:
 MAY_GROW = ("shapes", "seeds", "learning_rates")
 MAY_CHANGE = "baseline output_dir beside publish data data_files hub length unsound_tuning seeds_of".split()
+
+CUT_KEYS = ("layers", "keep", "heads", "total_heads", "head_dim", "intermediate_size")  # of `slim.Target`
 
 
 class GridError(ValueError):
@@ -96,6 +100,18 @@ def _is_seeds_of(value: object) -> bool:
 
 def _is_budgets(value: object) -> bool:
     return _is_list(value, lambda tokens: _is_whole(tokens, 1)) and value == sorted(value)
+
+
+def _is_cut(value: object) -> bool:
+    """Whether it says what is left of a model: `keep` names layers, the other keys are numbers."""
+    if not isinstance(value, dict) or not value or not set(value) <= set(CUT_KEYS):
+        return False
+    numbers = {key: number for key, number in value.items() if key != "keep"}
+    return _is_seeds(value.get("keep", [0])) and all(_is_whole(number, 1) for number in numbers.values())
+
+
+def _is_cuts(value: object) -> bool:
+    return isinstance(value, dict) and all(_is_text(folder) and _is_cut(cut) for folder, cut in value.items())
 
 
 def _is_contrasts(value: object) -> bool:
@@ -149,6 +165,8 @@ class Grid:
     metric: str | None = _key(_is_text, "the name of a metric", None)
     start_from: str | None = _key(_is_text, "the output_dir of a grid over the same shapes", None)
     start_seed: int | None = _key(_is_whole, "a seed of the grid in start_from", None)
+    cut_from: str | None = _key(_is_text, "the folder of a trained model", None)
+    cuts: dict | None = _key(_is_cuts, f"folders of shapes, each with some of {', '.join(CUT_KEYS)}", None)
     beside: str | None = _key(_is_text, "the output_dir of another grid", None)
     length: int | None = _key(lambda value: _is_whole(value, 1), "a number of tokens from 1", None)
     data: str | None = _key(_is_text, "what the rows are, in words", None)
@@ -253,7 +271,7 @@ def load_grid(path: Path) -> Grid:
 def _check_shapes(grid: Grid) -> None:
     """Raises GridError where a shape is unknown or there twice, or `baseline` or `publish` names another one."""
     for shape in grid.shapes:
-        if shape not in shape_names() and not Path(shape).exists():
+        if shape not in shape_names() and not Path(shape).exists() and not is_made(grid, shape):
             raise GridError(f"shapes: expected named shapes or paths, got {shape}{_nearest(shape, shape_names())}")
     if len({slug(shape) for shape in grid.shapes}) < len(grid.shapes):
         raise GridError(f"shapes: expected names that give different folder names, got {', '.join(grid.shapes)}")
@@ -261,6 +279,24 @@ def _check_shapes(grid: Grid) -> None:
         raise GridError(f"baseline: expected one of {', '.join(grid.shapes)}, got {grid.baseline}")
     if grid.publish is not None and not set(grid.publish) <= set(grid.shapes):
         raise GridError(f"publish: expected shapes of the grid, got {', '.join(map(str, grid.publish))}")
+
+
+def is_made(grid: Grid, shape: str) -> bool:
+    """Whether a shape is one of the grid's cuts, or the configuration of one, which starts from new weights."""
+    return grid.cuts is not None and shape.removesuffix("/config.json") in grid.cuts
+
+
+def _check_cuts(grid: Grid) -> None:
+    """Raises GridError for cuts of nothing, of a grid with other weights, or that no shape names."""
+    if (grid.cut_from is None) != (grid.cuts is None):
+        raise GridError("cut_from, cuts: expected both or neither")
+    if grid.cuts is None:
+        return
+    if grid.start_from is not None:
+        raise GridError("cuts: expected no start_from, whose weights would replace theirs")
+    for folder in grid.cuts:
+        if folder in shape_names() or not {folder, f"{folder}/config.json"} & set(grid.shapes):
+            raise GridError(f"cuts: expected folders among shapes, got {folder}{_nearest(folder, grid.shapes)}")
 
 
 def _check_contrasts(grid: Grid) -> None:
@@ -299,6 +335,7 @@ def _check_tuning_tokens(tokens: int | None, branches: list[int] | None) -> None
 
 def _checked(grid: Grid) -> Grid:
     """The grid, once its keys fit together; else raises GridError."""
+    _check_cuts(grid)
     _check_shapes(grid)
     if grid.tuning is None and len(grid.learning_rates) > 1:
         raise GridError("tuning: missing, expected seeds and holdout to choose among several learning_rates")

@@ -85,7 +85,7 @@ def read_cells(name: str, results: GridResults) -> list[KappaCell]:
                 task=task,
                 shape=shape,
                 config=config,
-                fresh=grid.start_from is None,
+                fresh=grid.start_from is None and grid.cuts is None,
                 trials=trials,
                 failed=len(reported.failed[shape]),
                 ended=ended,

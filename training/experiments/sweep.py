@@ -28,6 +28,7 @@ from modeling_leaner.support.files import write_bytes
 
 from ..records import ResultRow
 from .branches import data_words
+from .cuts import make_cuts
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
 from .grid_results import GridResults
 from .rows import Rows, Run, read_rows, result_row, write_rows
@@ -256,6 +257,9 @@ def sweep(
     grid = load_grid(file)
     if output_dir is not None:
         grid = replace(grid, output_dir=str(output_dir))
+    local = data_words(data_files)
+    if not summary:
+        make_cuts(grid, local)
     check_grid(grid)
     if summary:
         rows = read_rows(grid.path("results.csv"))
@@ -264,7 +268,7 @@ def sweep(
             raise GridError(f"{grid.path('results.csv')}: no run has ended yet")
         write_grid(grid)  # what no run depends on, such as data and publish, may have changed
     else:
-        rows = run_sweep(grid, jobs, data_words(data_files))
+        rows = run_sweep(grid, jobs, local)
     comparison = summarise(GridResults(grid, rows))
     write_json(grid.path("summary.json"), comparison.document())
     show(comparison)

@@ -1,6 +1,5 @@
 """The task on sentence vectors: learn a teacher's, be scored on pairs of sentences by their likeness."""
 
-import re
 from functools import partial
 
 import numpy as np
@@ -12,15 +11,14 @@ from transformers import EvalPrediction, PreTrainedModel
 
 from modeling_leaner.slimming.scores import mean_over_tokens
 
+from ..data.sentences import sentences
 from ..data.sources import Rows
 from .base import Batch, Prepare, column_names, find_column, require_columns
 from .classification import LABEL_COLUMNS
-from .teacher import load_teacher, with_vectors
+from .teacher import load_teacher, rows_of_run, with_vectors
 from .text import TextTask, check_text
 
 
-SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
-SENTENCE_LENGTHS = range(20, 221)  # characters
 RANKS = 10  # of the mean reciprocal rank
 
 
@@ -81,6 +79,8 @@ class Embedding(TextTask):
             raise ValueError(f"{source}: {self.texts[0]} holds no sentence")
         if self.has_pairs:
             return prepared
+        if training:
+            prepared = rows_of_run(prepared, self.arguments)
         return with_vectors(prepared, load_teacher(self.arguments.teacher, self), source)
 
     def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
@@ -151,12 +151,6 @@ class Embedding(TextTask):
         if np.ptp(cosines) > 0 and np.ptp(numbers) > 0:
             spearman = float(stats.spearmanr(cosines, numbers).statistic)
         return {"spearman": spearman}
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of a text that have 20 to 220 characters."""
-    parts = [part.strip() for part in SENTENCE_END.split(text)]
-    return [part for part in parts if len(part) in SENTENCE_LENGTHS]
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
 """Any task with a teacher: the task's own loss, the teacher's logits and its hidden states, weighted.
 
-The teacher runs once over the training rows; what it puts out lies in the cache of `datasets`, memory-mapped, and is
-that of these rows, these weights, this tokenizer and these settings. So a row must be the same in every epoch:
-a masked language model hides the same tokens of a row each time, and the teacher sees an image as it is evaluated.
+The teacher runs once over the training rows, over no more of them than `max_steps` read; what it puts out lies in the
+cache of `datasets`, memory-mapped, and is that of these rows, these weights, this tokenizer and these settings. So a
+row must be the same in every epoch: a masked language model hides the same tokens of a row each time, and the teacher
+sees an image as it is evaluated.
 """
 
 import shutil
@@ -26,7 +27,7 @@ from ..settings.arguments import RecipeArguments
 from .answers import ANSWERS
 from .base import Batch, Generators, Task, evaluation_generators
 from .states import States, mapped_layers
-from .teacher import ROWS_AT_ONCE, ROWS_SORTED, load_teacher, weights_sha256
+from .teacher import ROWS_AT_ONCE, ROWS_SORTED, load_teacher, rows_of_run, weights_sha256
 
 
 TARGETS = ("teacher_logits", "teacher_tokens", "teacher_log_probabilities", "teacher_states", "teacher_mask")
@@ -145,6 +146,7 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     if not isinstance(rows, Dataset):
         raise ValueError("teacher: streaming: the teacher reads the whole split once")
     teacher = load_teacher(arguments.teacher, task)
+    rows = rows_of_run(rows, arguments)
     taught = Taught(task, teacher)
     check_disk(taught, rows)
     kind = [(type(part).__name__, part.bytes_per_token) for part in taught.parts]

@@ -16,12 +16,27 @@ from modeling_leaner.hub import require_source
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.slimming.scores import mean_over_tokens
 
+from ..settings.arguments import RecipeArguments
 from .base import Task
 from .text import vocabulary
 
 
 ROWS_AT_ONCE = 64
 ROWS_SORTED = 2048  # by length, so that rows of like length are padded together
+
+
+def rows_of_run(rows: Dataset, arguments: RecipeArguments) -> Dataset:
+    """As many rows as `max_steps` reads, evenly over all, the same for every seed: the teacher runs over no others.
+
+    All rows where the steps read as many, or the run is one of epochs.
+    """
+    if arguments.max_steps <= 0:
+        return rows
+    batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    count = arguments.max_steps * batch
+    if count >= len(rows):
+        return rows
+    return rows.select([place * len(rows) // count for place in range(count)])
 
 
 def load_teacher(source: str, task: Task) -> PreTrainedModel:

@@ -1,0 +1,158 @@
+"""A grid whose shapes are cuts of one model: the sweep makes them before its first run."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from modeling_leaner.training.experiments import cuts
+from modeling_leaner.training.experiments.grid import CUT_KEYS, GridError, load_grid
+from modeling_leaner.training.experiments.rows import read_rows
+from modeling_leaner.training.experiments.runs import settings
+from modeling_leaner.training.experiments.sweep import sweep
+from training_data import documents, save_encoder
+
+from modeling_leaner.conversion import load_lean
+from modeling_leaner.shapes import load_config
+from modeling_leaner.slimming.slim import Target
+
+
+CELLS = {
+    "cells/2x4": {"layers": 2},
+    "cells/2x6": {"layers": 2, "heads": 6},
+    "cells/2x4-wide": {"layers": 2, "intermediate_size": 80},
+    "cells/4x2-unequal": {"total_heads": 8},
+    "cells/even": {"keep": [0, 2]},
+}
+OVERRIDES = {
+    "task": "embedding",
+    "teacher": "parent",
+    "max_length": 24,
+    "max_steps": 2,
+    "dropout": 0.0,
+    "per_device_train_batch_size": 8,
+    "preprocessing_workers": 1,
+    "hardware": "cpu",
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "disable_tqdm": True,
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A model of four layers, rows, a recipe, and a grid of its cuts."""
+    save_encoder(tmp_path / "parent", num_hidden_layers=4, initializer_range=0.3)
+    documents(60, 1, words=12).to_parquet(tmp_path / "train.parquet")
+    documents(12, 2, words=12).to_parquet(tmp_path / "validation.parquet")
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text("task: embedding\n")
+    write_grid()
+    return tmp_path
+
+
+def write_grid(**changes):
+    shapes = [*CELLS, "cells/2x4/config.json"]
+    grid = {"recipe": "recipe.yaml", "shapes": shapes, "baseline": "cells/2x4", "seeds": [1], "learning_rates": [1e-3]}
+    grid |= {"overrides": OVERRIDES, "cut_from": "parent", "cuts": CELLS, "output_dir": "out"} | changes
+    Path("grid.yaml").write_text(yaml.safe_dump({key: value for key, value in grid.items() if value is not None}))
+
+
+def data():
+    return ["train=train.parquet", "validation=validation.parquet"]
+
+
+def make():
+    cuts.make_cuts(load_grid(Path("grid.yaml")), ["--data_files", *data()])
+
+
+def read_cuts(name):
+    return json.loads(Path("cells", name, "slim.json").read_text())["cuts"]
+
+
+def test_the_cuts(folder):
+    make()
+    configs = {name: load_config(name) for name in CELLS}
+    assert [config.heads_per_layer for config in configs.values()][:3] == [[4, 4], [6, 6], [4, 4]]
+    assert sum(configs["cells/4x2-unequal"].heads_per_layer) == 8
+    assert configs["cells/2x4-wide"].intermediate_size == 80
+    chosen = read_cuts("2x4")[0]
+    assert read_cuts("even")[0]["after"] == [0, 2]
+    assert chosen["after"] == read_cuts("2x6")[0]["after"] == read_cuts("2x4-wide")[0]["after"]
+    kept = load_lean("cells/2x4").state_dict()["layers.1.mlp.fc1.weight"]
+    source = load_lean("parent").state_dict()[f"layers.{chosen['after'][1]}.mlp.fc1.weight"]
+    torch.testing.assert_close(kept, source)
+    for name in ("2x6", "2x4-wide"):
+        assert read_cuts(name)[1]["change"] == pytest.approx(chosen["change"], rel=1e-4)
+
+
+def test_a_sweep_trains_them(folder, capsys):
+    """The random start has the shape of a cut and the tokenizer of the teacher."""
+    assert sweep(Path("grid.yaml"), data_files=data())
+    values = {run.shape: row.value for run, row in read_rows(Path("out/results.csv")).items()}
+    assert set(values) == {*CELLS, "cells/2x4/config.json"}
+    assert values["cells/2x4"] > values["cells/2x4/config.json"]
+    assert values["cells/2x4"] == pytest.approx(values["cells/2x6"], abs=0.02)
+
+
+def test_a_cut_is_made_once_and_again_where_its_weights_are_gone(folder, monkeypatch):
+    make()
+    before = Path("cells/even/model.safetensors").read_bytes()
+    for path in Path("cells/even").iterdir():
+        if path.name != "config.json":
+            path.unlink()
+    assert settings(load_grid(Path("grid.yaml")), "cells/even").task == "embedding"  # read without weights
+    calls = []
+    original = cuts.slim
+    monkeypatch.setattr(cuts, "slim", lambda *words: calls.append(words) or original(*words))
+    make()
+    assert len(calls) == 1 and Path("cells/even/model.safetensors").read_bytes() == before
+    make()
+    assert len(calls) == 1
+
+
+def test_a_cut_that_comes_out_otherwise_is_refused(folder):
+    make()
+    config = Path("cells/even/config.json")
+    config.write_text(config.read_text().replace('"intermediate_size": 64', '"intermediate_size": 32'))
+    Path("cells/even/model.safetensors").unlink()
+    with pytest.raises(GridError, match="cells/even/config.json has intermediate_size 32, but the cut came out with"):
+        make()
+    assert not Path("cells/even/model.safetensors").exists() and not list(Path("cells/even").glob(".cut-*"))
+
+
+def test_an_interrupted_cut_has_no_weights(folder, monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cuts, "write_json", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        make()
+    assert not list(Path("cells/2x4").iterdir())
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"cuts": None}, "cut_from, cuts: expected both or neither"),
+        ({"cuts": CELLS | {"cells/other": {"layers": 1}}}, "cuts: expected folders among shapes, got cells/other"),
+        ({"cuts": CELLS | {"cells/even": {"layer": 1}}}, "cuts: expected folders of shapes, each with some of layers"),
+        ({"cuts": CELLS | {"cells/even": {"keep": "0,2"}}}, "cuts: expected folders of shapes, each with some of"),
+        ({"start_from": "other"}, "cuts: expected no start_from"),
+        ({"cuts": CELLS | {"cells/even": {"layers": 9}}}, "cuts: cells/even: layers: expected 1..4, got 9"),
+        ({"cut_from": "nowhere/at-all"}, "cut_from: nowhere/at-all: "),
+        ({"overrides": OVERRIDES | {"max_lenght": 3}}, "cut_from: parent: max_lenght: unknown key"),
+    ],
+)
+def test_what_is_refused(folder, changes, message):
+    write_grid(**changes)
+    with pytest.raises(GridError) as error:
+        sweep(Path("grid.yaml"), data_files=data())
+    assert message in str(error.value)
+    assert not Path("cells/even").exists() and not Path("out").exists()
+
+
+def test_a_grid_knows_every_part_of_a_cut():
+    assert set(CUT_KEYS) == {field.name for field in dataclasses.fields(Target)}

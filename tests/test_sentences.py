@@ -1,0 +1,54 @@
+"""`leaner sentences`: the sentences of texts, without those that a model is tested on."""
+
+import pytest
+from command import leaner
+from datasets import Dataset
+from modeling_leaner.training.data.sentences import sentences
+
+
+LONG = "one two three four five six seven eight nine"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = [
+        "Nothing is said of this one here.\nShort. Nothing is said of this one here.",
+        f"It began: {LONG}. Is this QUESTION tested, or not?",
+        "Seven of them: one two three four five six seven.",
+    ]
+    Dataset.from_dict({"text": texts}).to_parquet("train.parquet")
+    columns = {"question": ["is this question tested or not"], "sentence": [f"{LONG}, ten."], "label": [1]}
+    Dataset.from_dict(columns).to_parquet("tested.parquet")
+    return tmp_path
+
+
+def test_what_is_written(folder, capsys):
+    """Distinct sentences; equal words or eight of them in a row are left out, seven are not."""
+    leaner("sentences", "out/all.parquet", "--data", "train.parquet", "--leave-out", "tested.parquet")
+    kept = Dataset.from_parquet("out/all.parquet")["text"]
+    assert list(kept) == ["Nothing is said of this one here.", "Seven of them: one two three four five six seven."]
+    said = capsys.readouterr().out
+    assert "tested.parquet: left out 1 sentences that are among its texts, 1 with 8 words in a row of theirs" in said
+    assert "out/all.parquet: 2 sentences of 5, 2 left out, the rest there already" in said
+    assert [sentences(sentence) for sentence in kept] == [[sentence] for sentence in kept]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("out.csv --data train.parquet", "out.csv: expected a name that ends in .parquet"),
+        ("train.parquet --data train.parquet", "train.parquet exists already"),
+        ("out.parquet --data train.parquet --leave-out nowhere", "--leave-out nowhere: no such file, nor a Hub"),
+        ("out.parquet --data tested.parquet --text-column label", "(train): row 0 is of type int, expected a text"),
+        ("out.parquet --data train.parquet --leave-out numbers.parquet", "no column of texts, only label"),
+        ("out.parquet --data few.parquet", "few.parquet (train): no sentence is left of 0"),
+    ],
+)
+def test_what_is_refused(folder, words, message, capsys):
+    Dataset.from_dict({"label": [1]}).to_parquet("numbers.parquet")
+    Dataset.from_dict({"text": ["Short."]}).to_parquet("few.parquet")
+    with pytest.raises(SystemExit):
+        leaner("sentences", *words.split())
+    assert message in capsys.readouterr().err
+    assert not (folder / "out.parquet").exists()

@@ -1,0 +1,116 @@
+"""The shapes of a grid that are cuts of one trained model: made before the first run, as `leaner slim` makes them.
+
+What is left out is chosen by the change of the output on training rows of the grid's recipe. Of a cut git may hold
+config.json alone, so that the grid can be read without weights: it is then made anew, and has to come out as it was.
+"""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from modeling_leaner.shapes import load_config
+from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
+from modeling_leaner.slimming.operations import SlimError
+from modeling_leaner.slimming.slim import Slimmed, Target, slim
+from modeling_leaner.support.documents import write_json
+
+from ..running.loading import build_model
+from ..running.preparation import PreparedRun, prepare
+from ..settings.arguments import parse
+from ..tasks.base import Batch, evaluation_generators
+from .branches import words_of
+from .grid import Grid, GridError
+
+
+ROWS = 256  # half of them to choose by, half held out
+INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
+WEIGHTS = "model.safetensors"
+
+
+def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
+    """Makes the grid's cuts that have no weights yet; `local` are the words for this machine's copy of the rows.
+
+    Raises:
+        GridError: the model in `cut_from`, its rows or a shape do not fit, or a cut differs from its config.json.
+    """
+    missing = [shape for shape in grid.cuts or {} if not (Path(shape) / WEIGHTS).is_file()]
+    if not missing:
+        return
+    try:
+        prepared = prepare_source(grid, local)
+        model = build_model(prepared.arguments, prepared.task).eval()
+        chosen_by, held_out = calibration_batches(prepared)
+    except (ValueError, OSError) as error:
+        raise GridError(f"cut_from: {grid.cut_from}: {' '.join(str(error).split())}") from error
+    for shape in missing:
+        try:
+            slimmed = slim(model, Target(**grid.cuts[shape]), chosen_by, held_out)
+        except SlimError as error:
+            raise GridError(f"cuts: {shape}: {error}") from error
+        keep(Path(shape), slimmed, prepared.task.processing)
+        change = slimmed.cuts[-1].change
+        print(f"{shape}: cut from {grid.cut_from}; the output changed by {change:.3f}", file=sys.stderr, flush=True)
+
+
+def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
+    """The model to cut, as a run of the grid would prepare it: with a teacher its outputs are cached for all runs."""
+    overrides = dict(grid.overrides or {})
+    if local:
+        overrides.pop("data_files", None)  # this machine's copy takes its place
+    return prepare(parse(grid.recipe, ["--shape", grid.cut_from, *words_of(overrides), *local]))
+
+
+def calibration_batches(prepared: PreparedRun) -> tuple[list[Batch], list[Batch]]:
+    """Training rows, evenly over all of them, as a run evaluates them: to choose by, and held out."""
+    rows = prepared.train
+    count = min(ROWS, len(rows))
+    places = [place * len(rows) // count for place in range(count)]
+    chosen_by, held_out = halves(places)
+    return batches_of(prepared, chosen_by), batches_of(prepared, held_out)
+
+
+def batches_of(prepared: PreparedRun, places: list[int]) -> list[Batch]:
+    """These rows as the model reads them."""
+    task = prepared.task
+    batches = []
+    for start in range(0, len(places), BATCH_SIZE):
+        chosen = places[start : start + BATCH_SIZE]
+        batch = task.collate([prepared.train[place] for place in chosen])
+        batch = task.transform(batch, evaluation_generators(chosen), training=False)
+        batches.append({name: tensor for name, tensor in batch.items() if name in INPUTS})
+    return batches
+
+
+def keep(folder: Path, slimmed: Slimmed, processing: object) -> None:
+    """The folder of a cut: its model, what it reads by, and slim.json; the weights come last, with them it is whole.
+
+    Raises:
+        GridError: the folder holds the configuration of another cut, or cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".cut-") as scratch:
+            for part in (slimmed.model, processing):
+                part.save_pretrained(scratch)
+            check_same_shape(folder, slimmed.model)
+            write_json(Path(scratch) / "slim.json", {"cuts": [asdict(cut) for cut in slimmed.cuts]})
+            for path in sorted(Path(scratch).iterdir(), key=lambda path: path.name == WEIGHTS):
+                path.replace(folder / path.name)
+    except OSError as error:
+        raise GridError(f"cuts: {folder}: cannot be written: {error}") from error
+
+
+def check_same_shape(folder: Path, model: PreTrainedModel) -> None:
+    """Raises GridError where the folder holds the configuration of another shape."""
+    if not (folder / "config.json").is_file():
+        return
+    before = load_config(str(folder))
+    for key in ("heads_per_layer", "head_dim", "intermediate_size", "hidden_size"):
+        old = getattr(before, key)
+        new = getattr(model.config, key)
+        if old != new:
+            raise GridError(f"cuts: {folder}/config.json has {key} {old}, but the cut came out with {new}")
