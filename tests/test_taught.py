@@ -246,7 +246,7 @@ class TestRefused:
             pair.prepare(*words)
 
     def test_no_such_teacher(self, sentences):
-        self.refuse(sentences, "nope: no file or folder", "--teacher", "nope")
+        self.refuse(sentences, "teacher: nope: no file or folder", "--teacher", "nope")
 
     def test_how_to_learn_from_nobody(self):
         with pytest.raises(ValueError, match="distill_hidden: expected with teacher"):

@@ -43,12 +43,17 @@ def load_teacher(source: str, task: Task) -> PreTrainedModel:
     """The model of a checkpoint with the head of the task, to be learned from.
 
     Raises:
-        ValueError: it has another head, other classes, reads other tokens or images than the student, or is too narrow
-            or too wide for what is learned.
+        ValueError: it cannot be loaded, has another head or other classes, reads other tokens or images than the
+            student, or is too narrow or too wide for what is learned.
     """
-    require_source(source)
-    ignore = ["pooler.*"] if task.head == "" else []
-    model = load_lean(source, ignore=ignore).eval()
+    ignore = []
+    if task.head == "":
+        ignore.append("pooler.*")
+    try:
+        require_source(source)
+        model = load_lean(source, ignore=ignore).eval()
+    except (ValueError, OSError) as error:
+        raise ValueError(f"teacher: {error}") from error
     if task.head == "":
         model = model.base_model
     config = task.config
