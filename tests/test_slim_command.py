@@ -234,8 +234,9 @@ class TestTry:
         [
             ({"--try": None}, "--recovery: expected --try as well"),
             ({"--recovery": None}, "--try: expected --recovery as well"),
-            ({"--layers": None, "--keep": "0,1"}, "several choices of layers: expected a number of layers"),
+            ({"--layers": None, "--keep": "0,1"}, "--try: --keep has chosen the layers already"),
             ({"--layers": None, "--heads": "2"}, "several choices of layers: expected a number of layers"),
+            ({"--recovery": "nothing 'open"}, "--recovery: no closing quotation, got"),
             ({"--recovery": "nothing"}, "nothing: no such recipe file"),
             ({"--recovery": "{recipe} --step 3"}, "step: unknown key"),
             ({"--recovery": "{recipe} --teacher other"}, "--recovery: teacher is what --try gives; leave it out"),

@@ -47,7 +47,10 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
         ValueError: no such recipe or key, a key that `--try` gives, or a task that trains another head than the model
             has.
     """
-    recipe, *words = shlex.split(text) or [""]
+    try:
+        recipe, *words = shlex.split(text) or [""]
+    except ValueError as error:  # a quote without its end
+        raise SlimError(f"--recovery: {str(error).lower()}, got {text!r}") from error
     read_recipe(recipe)
     given = given_options(SettingsParser(), words)
     for key in OURS:

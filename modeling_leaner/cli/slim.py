@@ -129,6 +129,8 @@ def read_target(options: Options) -> Target:
         raise SlimError('--try: expected --recovery as well, a recipe and its keys, as "enwik8-text-embedding"')
     if options.recovery is not None and options.tries is None:
         raise SlimError("--recovery: expected --try as well, how many choices of layers are trained")
+    if options.tries is not None and keep is not None:
+        raise SlimError("--try: --keep has chosen the layers already; expected --layers in its place")
     return Target(
         options.layers, keep, options.heads, options.total_heads, options.head_dim, options.intermediate_size
     )
