@@ -272,10 +272,12 @@ class TestCuts:
         for name, tensor in model.state_dict().items():
             assert torch.equal(tensor, before[name]), name
 
-    def test_dtype_and_mode_are_kept(self):
+    def test_dtype_mode_and_kind_of_attention_are_kept(self):
         model = bert().to(torch.bfloat16).train()
+        model.set_attn_implementation("eager")
         slim = operations.keep_layers(model, [1])
         assert slim.dtype == torch.bfloat16 and slim.training
+        assert slim.layers[0].self_attn.config._attn_implementation == "eager"
         assert all(parameter.requires_grad for parameter in slim.parameters())
 
 

@@ -325,6 +325,7 @@ def _rebuilt(
         raise SlimError(str(error)) from error
     with torch.device("meta"):
         slim = type(model)(config, **options)
+    slim.set_attn_implementation(model.config._attn_implementation)  # which no document of a configuration holds
     prefix = "" if is_bare else f"{model.base_model_prefix}."
     tensors = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(f"{prefix}layers.")}
     if is_bare and not options.get("add_pooling_layer", True):
