@@ -223,7 +223,7 @@ class TestStart:
         for panel, *names in (
             ("Shapes", "shapes", "plan", "convert", "slim"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
-            ("Experiments", "sweep", "latency", "step-time", "law", "guesses", "shift"),
+            ("Experiments", "sweep", "latency", "step-time", "bench", "law", "guesses", "shift"),
             ("Publishing", "card", "publish", "verify-cards", "report", "push", "pull"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]

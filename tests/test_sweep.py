@@ -485,9 +485,9 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
     "changes, message",
     [
         ({"learning_rate": [1]}, "learning_rate: unknown key, expected one of recipe, shapes, baseline, seeds, "
-         "learning_rates, tuning, unsound_tuning, overrides, output_dir, metric, start_from, start_seed, beside, "
-         "length, data, data_files, hub, publish, margin, test, branches, seeds_of, contrasts (did you mean "
-         "learning_rates?)"),
+         "learning_rates, tuning, unsound_tuning, overrides, output_dir, metric, start_from, start_seed, cut_from, "
+         "cuts, beside, length, data, data_files, hub, publish, margin, test, branches, seeds_of, contrasts (did you "
+         "mean learning_rates?)"),
         ({"recipe": None}, "recipe: missing, expected the name or path of a recipe"),
         ({"recipe": 3}, "recipe: expected the name or path of a recipe, got 3"),
         ({"shapes": None}, "shapes: missing, expected a list of different names or paths"),
