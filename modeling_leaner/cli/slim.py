@@ -25,7 +25,7 @@ from ..support.documents import write_json
 from ..training.data.sources import BUILT_IN, describe, likely_texts, load_split
 from ..training.publishing.slim_card import Making, Try, best_try, write_slim_card
 from .checks import LEAST_CALIBRATION_ROWS
-from .recovery import choose_by_recovery, read_recovery
+from .recovery import check_held_out, choose_by_recovery, read_recovery
 
 
 TABLE_WIDTH = 100
@@ -67,6 +67,8 @@ def by_flags(message: str, options: Options) -> str:
     """A message of `slimming` about a setting, with the option that sets it, or about a row, with where that is."""
     setting, colon, reason = message.partition(":")
     names = setting.split(" and ")
+    if setting == "count":
+        return f"--try:{reason}"
     if setting == "calibration":
         return f"{describe(None, 'train', options.data)}:{reason}"
     if not set(names) <= vars(options).keys():
@@ -91,6 +93,8 @@ def slim_to(options: Options, target: Target) -> None:
         raise SlimError(f"{options.source}: no tokenizer or image processor, which the calibration rows need")
     rows = calibration_rows(options, model)
     chosen_by, held_out = calibration.halves(rows)
+    if recovery is not None:
+        check_held_out(held_out, options.data, recovery, options.source)
     batches = calibration.make_batches(model, processors[0], chosen_by, options.max_length)
     others = calibration.make_batches(model, processors[0], held_out, options.max_length)
     target = within_budget(options, target, model, batches)
