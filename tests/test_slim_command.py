@@ -237,8 +237,8 @@ class TestTry:
         recipe = words[-1].split()[0]
         training = tmp_path / "train.parquet"
         for texts, message in (
-            (None, f"--data: {rows} is what --recovery trains on; every other row is held out, so give other rows"),
-            ([held_out, "another"], "--data: 1 of 12 held-out rows are among those that --recovery trains on, such as"),
+            (None, f"--data: {rows} is what --recovery trains on; every other row is held out, give others"),
+            ([held_out, "another"], "--data: 1 of 12 held-out rows are among those that --recovery trains on, such"),
             ([f"It begins. {held_out}"], "--data: 1 of 12 held-out rows are among those that --recovery trains on"),
         ):
             if texts is not None:
@@ -259,7 +259,7 @@ class TestTry:
             ({"--layers": None, "--keep": "0,1"}, "--try: the layers are named, so there is nothing to choose"),
             ({"--layers": None, "--heads": "2"}, "--try: all 4 layers stay, so there is nothing to choose"),
             ({"--layers": "4"}, "--try: all 4 layers stay, so there is nothing to choose"),
-            ({"--recovery": "sst2 --metric 'accuracy"}, "--recovery: no closing quotation in \"sst2 --metric 'accuracy\""),
+            ({"--recovery": "sst2 --metric 'loss"}, "--recovery: no closing quotation in \"sst2 --metric 'loss\""),
             ({"--recovery": "nothing"}, "nothing: no such recipe file"),
             ({"--recovery": "{recipe} --step 3"}, "step: unknown key"),
             ({"--recovery": "{recipe} --teacher other"}, "--recovery: teacher is what --try gives; leave it out"),

@@ -76,7 +76,7 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
 def check_held_out(held_out: Sequence, data: list[str], recovery: Recovery, source: str) -> None:
     """Raises ValueError where rows by which the tries are judged are among those that they are trained on.
 
-    Images are compared by their files, texts by what they say, too: a text, or a sentence where the recipe splits texts.
+    Images are compared by their files, texts by what they say, too: whole, or by sentence where the recipe splits.
 
     Args:
         held_out: texts or images, every other row of `data`.
@@ -87,7 +87,7 @@ def check_held_out(held_out: Sequence, data: list[str], recovery: Recovery, sour
     shared = {str(Path(name).resolve()) for name in data} & {str(Path(name).resolve()) for name in trained if name}
     if shared:
         what = ", ".join(sorted(name for name in data if str(Path(name).resolve()) in shared))
-        raise SlimError(f"--data: {what} is what --recovery trains on; every other row is held out, so give other rows")
+        raise SlimError(f"--data: {what} is what --recovery trains on; every other row is held out, give others")
     rows, _ = load_training(arguments)
     if TASKS[arguments.task].modality is IMAGES or not isinstance(rows, Dataset):
         return

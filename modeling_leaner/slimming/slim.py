@@ -114,10 +114,10 @@ def check_choice(model: LeanPreTrainedModel, target: Target, count: int) -> None
     if count == 1:
         return
     if target.keep is not None:
-        raise SlimError("count: the layers are named, so there is nothing to choose; give a number of layers instead")
+        raise SlimError("count: the layers are named, so there is nothing to choose; give a number instead")
     if target.layers is None or target.layers == model.config.num_hidden_layers:
         depth = model.config.num_hidden_layers
-        raise SlimError(f"count: all {depth} layers stay, so there is nothing to choose; give a smaller number of layers")
+        raise SlimError(f"count: all {depth} layers stay, so there is nothing to choose; give a smaller number")
 
 
 def rank_choices(
