@@ -259,7 +259,7 @@ class TestTry:
             ({"--layers": None, "--keep": "0,1"}, "--try: the layers are named, so there is nothing to choose"),
             ({"--layers": None, "--heads": "2"}, "--try: all 4 layers stay, so there is nothing to choose"),
             ({"--layers": "4"}, "--try: all 4 layers stay, so there is nothing to choose"),
-            ({"--recovery": "sst2 --metric 'loss"}, "--recovery: no closing quotation in \"sst2 --metric 'loss\""),
+            ({"--recovery": "sst2 --metric 'loss"}, '--recovery: no closing quotation in "sst2 --metric \'loss"'),
             ({"--recovery": "nothing"}, "nothing: no such recipe file"),
             ({"--recovery": "{recipe} --step 3"}, "step: unknown key"),
             ({"--recovery": "{recipe} --teacher other"}, "--recovery: teacher is what --try gives; leave it out"),
