@@ -88,6 +88,14 @@ def test_the_cuts(folder):
         assert read_cuts(name)[1]["change"] == pytest.approx(chosen["change"], rel=1e-4)
 
 
+def test_a_teacher_runs_over_few_rows(folder, monkeypatch):
+    """Evenly over all of them, whatever the length of the runs."""
+    monkeypatch.setattr(cuts, "ROWS", 20)
+    write_grid(overrides=OVERRIDES | {"max_steps": 1000})
+    prepared = cuts.prepare_source(load_grid(Path("grid.yaml")), ["--data_files", *data()])
+    assert len(prepared.train) == 24  # three steps of 8
+
+
 def test_a_sweep_trains_them(folder, capsys):
     """The random start has the shape of a cut and the tokenizer of the teacher."""
     assert sweep(Path("grid.yaml"), data_files=data())

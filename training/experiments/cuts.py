@@ -4,6 +4,7 @@ What is left out is chosen by the change of the output on training rows of the g
 config.json alone, so that the grid can be read without weights: it is then made anew, and has to come out as it was.
 """
 
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -57,11 +58,13 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
 
 
 def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
-    """The model to cut, as a run of the grid would prepare it: with a teacher its outputs are cached for all runs."""
+    """The model to cut, as a run of the grid would prepare it, of so few steps that a teacher runs over few rows."""
     overrides = dict(grid.overrides or {})
     if local:
         overrides.pop("data_files", None)  # this machine's copy takes its place
-    return prepare(parse(grid.recipe, ["--shape", grid.cut_from, *words_of(overrides), *local]))
+    arguments = parse(grid.recipe, ["--shape", grid.cut_from, *words_of(overrides), *local])
+    arguments.max_steps = math.ceil(ROWS / arguments.train_batch_size)
+    return prepare(arguments)
 
 
 def calibration_batches(prepared: PreparedRun) -> tuple[list[Batch], list[Batch]]:
