@@ -99,6 +99,10 @@ def test_a_teacher_runs_over_few_rows(folder, monkeypatch):
 def test_a_sweep_trains_them(folder, capsys):
     """The random start has the shape of a cut and the tokenizer of the teacher."""
     assert sweep(Path("grid.yaml"), data_files=data())
+    said = capsys.readouterr().out
+    names = [*(Path(cell).name for cell in CELLS), "2x4/config.json"]
+    assert [line.split()[0] for line in said.splitlines()[1:7]] == names
+    assert "difference from 2x4 over the same seeds" in said
     values = {run.shape: row.value for run, row in read_rows(Path("out/results.csv")).items()}
     assert set(values) == {*CELLS, "cells/2x4/config.json"}
     assert values["cells/2x4"] > values["cells/2x4/config.json"]

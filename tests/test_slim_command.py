@@ -382,3 +382,12 @@ def test_rows_without_content_are_left_out(leaner, source, tmp_path):
     assert result.exit_code == 0, result.output
     document = json.loads((tmp_path / "slim" / "slim.json").read_text())
     assert document["chosen_by"] == document["held_out"] == 10
+
+
+def test_a_sentence_encoder_on_the_hub_loses_its_pooler(source, monkeypatch):
+    """Which its own pooling does not read; another encoder keeps it."""
+    model = load_lean(source)
+    for files, kept in (({"modules.json"}, False), (set(), True)):
+        monkeypatch.setattr(command, "files_of", lambda name, files=files: files)
+        slim = command.without_untrained_pooler(model, "owner/encoder")
+        assert (slim.pooler is not None) == kept

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ..conversion import copy_sentence_transformers_files, load_lean, load_processors, whole_folder
+from ..conversion import copy_sentence_transformers_files, files_of, load_lean, load_processors, whole_folder
 from ..layers_leaner import LeanPreTrainedModel
 from ..planning.dials import flag_of
 from ..slimming import budget, calibration
@@ -192,7 +192,7 @@ def progress_bar(items: list, title: str) -> Iterable:
 
 def without_untrained_pooler(model: LeanPreTrainedModel, source: str) -> LeanPreTrainedModel:
     """A sentence encoder without the pooling layer of BERT, which its own pooling does not read."""
-    is_sentence_encoder = (Path(source) / "modules.json").is_file()
+    is_sentence_encoder = "modules.json" in files_of(source)
     if is_sentence_encoder and getattr(model, "pooler", None) is not None:
         return drop_pooler(model)
     return model
