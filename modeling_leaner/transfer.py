@@ -250,7 +250,8 @@ def pull(repository: str, folder: Path | None = None, revision: str | None = Non
         revision: branch, tag or commit; None for main.
 
     Raises:
-        ValueError: the name is none, the folder is not empty, or the Hub does not give the repository.
+        ValueError: the name is none, the revision is empty, the folder holds files, or the Hub does not give the
+            repository.
         OSError: the folder cannot be written.
     """
     check_name(repository)

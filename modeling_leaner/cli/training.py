@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..support.interrupts import INTERRUPTED
-from .checks import check_bench, check_trained, existing_folders, existing_grid, known_shape
+from .checks import BENCH_CHOICES, check_bench, check_trained, existing_folders, existing_grid, known_shape
 from .command import Command, KeyCommand
 from .errors import print_error
 from .lazy import library
@@ -21,10 +21,10 @@ EXPERIMENTS = "Experiments"
 PUBLISHING = "Publishing"
 
 BENCH_SHAPES = ["vit/tiny", "bert/tiny", "gpt/tiny"]  # defaults of leaner bench
-PHASES = ["training", "inference"]
-DTYPES = ["float32", "bfloat16"]
-MODES = ["eager", "compile"]
-ATTENTIONS = ["eager", "sdpa", "lean"]
+BENCH_PHASES = [*BENCH_CHOICES["phases"]]
+BENCH_DTYPES = ["float32", "bfloat16"]
+BENCH_MODES = [*BENCH_CHOICES["modes"]]
+BENCH_ATTENTIONS = ["eager", "sdpa", "lean"]
 
 commands = typer.Typer()
 
@@ -199,12 +199,12 @@ def bench(
     shapes: Annotated[
         list[str], typer.Option(metavar="SHAPE ...", help="Named shapes, config files, folders or Hub ids.")
     ] = BENCH_SHAPES,
-    phases: Annotated[list[str], typer.Option(metavar="PHASE ...", help="training, inference.")] = PHASES,
-    dtypes: Annotated[list[str], typer.Option(metavar="DTYPE ...", help="float32, bfloat16, float16.")] = DTYPES,
-    modes: Annotated[list[str], typer.Option(metavar="MODE ...", help="eager, compile.")] = MODES,
+    phases: Annotated[list[str], typer.Option(metavar="PHASE ...", help="training, inference.")] = BENCH_PHASES,
+    dtypes: Annotated[list[str], typer.Option(metavar="DTYPE ...", help="float32, bfloat16, float16.")] = BENCH_DTYPES,
+    modes: Annotated[list[str], typer.Option(metavar="MODE ...", help="eager, compile.")] = BENCH_MODES,
     attentions: Annotated[
         list[str], typer.Option(metavar="NAME ...", help="attn_implementation, of every library that has it.")
-    ] = ATTENTIONS,
+    ] = BENCH_ATTENTIONS,
     batch: Annotated[int, typer.Option(min=1, help="Items of a step.")] = 8,
     length: Annotated[int | None, typer.Option(min=1, help="Tokens of a text; left out, the longest.")] = None,
     device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Where the models run.")] = "cpu",

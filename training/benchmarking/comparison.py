@@ -6,7 +6,7 @@ from statistics import fmean
 
 import numpy as np
 
-from ..records.benchmark import BenchCell, Comparison
+from ..records import BenchCell, BenchComparison
 from .contestants import DEFAULT_ATTENTION, OUR_ATTENTION, OURS
 from .measure import Measured
 from .workload import Workload
@@ -25,9 +25,9 @@ def quartiles(values: np.ndarray | None, prefix: str) -> dict[str, float | None]
 
 def default_of(measured: Iterable[Measured], library: str) -> Measured | None:
     """What a library gives a user who says nothing; None where it was not measured."""
-    for each in measured:
-        if each.contestant.library == library and each.contestant.is_default and each.seconds is not None:
-            return each
+    for result in measured:
+        if result.contestant.library == library and result.contestant.is_default and result.seconds is not None:
+            return result
     return None
 
 
@@ -77,7 +77,7 @@ def cell(
 
 def fastest(measured: Iterable[Measured]) -> Measured | None:
     """The one with the least median; None of none."""
-    return min(measured, key=lambda each: np.median(each.seconds), default=None)
+    return min(measured, key=lambda result: np.median(result.seconds), default=None)
 
 
 def pairs(measured: Iterable[Measured]) -> dict[str, tuple[Measured | None, Measured | None]]:
@@ -85,16 +85,16 @@ def pairs(measured: Iterable[Measured]) -> dict[str, tuple[Measured | None, Meas
 
     The family has the attention that picks its kernel, or else its default, whichever of its others was faster.
     """
-    ran = [each for each in measured if each.seconds is not None]
-    of_family = [each for each in ran if each.contestant.library == OURS]
+    ran = [result for result in measured if result.seconds is not None]
+    of_family = [result for result in ran if result.contestant.library == OURS]
     attention = DEFAULT_ATTENTION
-    if any(each.contestant.attention == OUR_ATTENTION for each in of_family):
+    if any(result.contestant.attention == OUR_ATTENTION for result in of_family):
         attention = OUR_ATTENTION
-    ours = [each for each in of_family if each.contestant.attention == attention]
-    peers = [each for each in ran if each.contestant.library != OURS]
+    ours = [result for result in of_family if result.contestant.attention == attention]
+    peers = [result for result in ran if result.contestant.library != OURS]
 
     def of_mode(group: list[Measured], mode: str) -> list[Measured]:
-        return [each for each in group if each.contestant.mode == mode]
+        return [result for result in group if result.contestant.mode == mode]
 
     uncompiled = fastest(of_mode(ours, "eager"))
     return {
@@ -105,14 +105,14 @@ def pairs(measured: Iterable[Measured]) -> dict[str, tuple[Measured | None, Meas
     }
 
 
-def comparisons(workload: Workload, measured: list[Measured]) -> list[Comparison]:
+def comparisons(workload: Workload, measured: list[Measured]) -> list[BenchComparison]:
     """Those of which both sides ran."""
-    found = []
+    compared = []
     for against, (ours, peer) in pairs(measured).items():
         if ours is None or peer is None:
             continue
-        found.append(
-            Comparison(
+        compared.append(
+            BenchComparison(
                 phase=workload.phase,
                 shape=workload.shape,
                 dtype=workload.dtype,
@@ -124,12 +124,13 @@ def comparisons(workload: Workload, measured: list[Measured]) -> list[Comparison
                 **quartiles(peer.seconds / ours.seconds, "ratio"),
             )
         )
-    return found
+    return compared
 
 
-def geometric_means(found: Iterable[Comparison]) -> dict[str, float]:
+def geometric_means(compared: Iterable[BenchComparison]) -> dict[str, float]:
     """Of the ratios, by phase, dtype and what was compared with."""
     groups: dict[str, list[float]] = {}
-    for each in found:
-        groups.setdefault(f"{each.phase} {each.dtype}, {each.against}", []).append(log(each.ratio))
+    for comparison in compared:
+        name = f"{comparison.phase} {comparison.dtype}, {comparison.against}"
+        groups.setdefault(name, []).append(log(comparison.ratio))
     return {name: exp(fmean(logarithms)) for name, logarithms in groups.items()}

@@ -51,9 +51,9 @@ class Contestant:
         """
         model = BUILDERS[self.library](config, self.attention)
         expected = config.count_parameters().total
-        found = sum(parameter.numel() for parameter in model.parameters())
-        if found != expected:
-            raise ValueError(f"{self.library} has {found} parameters here, expected {expected}")
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        if parameters != expected:
+            raise ValueError(f"{self.library} has {parameters} parameters here, expected {expected}")
         return model
 
 

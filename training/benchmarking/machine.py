@@ -1,6 +1,5 @@
 """What the machine can do: its matrix products, its processor's flags, its free memory."""
 
-import re
 from pathlib import Path
 
 import torch
@@ -50,11 +49,3 @@ def matrix_product_flops(device: torch.device, dtype: str, side: int | None = No
         "left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads()
     )
     return 2 * side**3 / min(timer.blocked_autorange(min_run_time=SECONDS).times)
-
-
-def one_line(error: Exception, longest: int = 200) -> str:
-    """An error's message as a cell holds it."""
-    message = re.sub(r"\s+", " ", str(error)).strip()
-    if not message:
-        return type(error).__name__
-    return message[:longest]

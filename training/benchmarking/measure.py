@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch.utils.benchmark import timer
 
-from ..running.timing import peak_of
+from ..running.timing import peak_memory
 from .contestants import Contestant
-from .machine import free_memory, one_line
+from .machine import free_memory
 from .workload import Workload
 
 
@@ -70,11 +70,8 @@ class Step:
 
     def peak_memory(self) -> int:
         """Bytes of tensors at the peak of a step."""
-        held = [*self.weights, *(tensor for tensor in self.batch.values() if isinstance(tensor, torch.Tensor))]
-        if self.optimizer is not None:
-            for state in self.optimizer.state.values():
-                held += [tensor for tensor in state.values() if tensor.numel() > 1]
-        return sum(tensor.nbytes for tensor in held) + peak_of(self.run, self.workload.device)
+        inputs = [tensor for tensor in self.batch.values() if isinstance(tensor, torch.Tensor)]
+        return peak_memory(self.run, [*self.weights, *inputs], self.optimizer, self.workload.device)
 
 
 @dataclass
@@ -97,6 +94,14 @@ def refusal(workload: Workload) -> str | None:
     if free is not None and needed > free:
         return f"needs about {needed / GIGABYTE:.1f} GB of memory, {free / GIGABYTE:.1f} GB are free"
     return None
+
+
+def one_line(error: Exception, longest: int = 200) -> str:
+    """An error's message as a cell holds it."""
+    message = " ".join(str(error).split())
+    if not message:
+        return type(error).__name__
+    return message[:longest]
 
 
 def begin(contestant: Contestant, workload: Workload) -> Step | str:

@@ -14,8 +14,7 @@ from modeling_leaner.shapes import load_config, modality_of
 from modeling_leaner.support.files import free_path, write_new
 from modeling_leaner.support.quiet import quiet_libraries
 
-from ..records import Environment
-from ..records.benchmark import BenchCell, BenchFile
+from ..records import BenchCell, BenchFile, Environment
 from ..running.environment import environment
 from .comparison import cell, comparisons, default_of, geometric_means
 from .contestants import OURS, contestants
@@ -77,15 +76,15 @@ def matrix_product_rates(suite: Suite) -> dict[str, float]:
     return rates
 
 
-def line_of(each: BenchCell) -> str:
+def line_of(row: BenchCell) -> str:
     """A cell as it is printed."""
-    name = f"{each.phase} {each.shape} {each.dtype} {each.library} {each.attention} {each.mode}"
-    if each.milliseconds is None:
-        return f"{name}: cannot run: {each.note}"
+    name = f"{row.phase} {row.shape} {row.dtype} {row.library} {row.attention} {row.mode}"
+    if row.milliseconds is None:
+        return f"{name}: cannot run: {row.note}"
     ratio = ""
-    if each.ratio is not None:
-        ratio = f" × {each.ratio:.2f} ({each.ratio_low:.2f}–{each.ratio_high:.2f})"
-    return f"{name}: {each.milliseconds:.1f} ms{ratio}"
+    if row.ratio is not None:
+        ratio = f" × {row.ratio:.2f} ({row.ratio_low:.2f}–{row.ratio_high:.2f})"
+    return f"{name}: {row.milliseconds:.1f} ms{ratio}"
 
 
 def csv_text(document: BenchFile) -> str:
@@ -101,7 +100,7 @@ def csv_text(document: BenchFile) -> str:
         file.write(f"# {name}: {value}\n")
     writer = csv.DictWriter(file, list(BenchCell.model_fields), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(each.model_dump() for each in document.cells)
+    writer.writerows(row.model_dump() for row in document.cells)
     return file.getvalue()
 
 

@@ -13,8 +13,6 @@ from ..running.timing import made_up_batch, without_labels
 
 TRAINING = "training"
 INFERENCE = "inference"
-PHASES = (TRAINING, INFERENCE)
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 def class_name(config: LeanConfig) -> str:
@@ -24,7 +22,7 @@ def class_name(config: LeanConfig) -> str:
 
 @dataclass(frozen=True)
 class Workload:
-    """A step of `batch` items of `length` tokens each; `phase` is one of `PHASES`, `dtype` one of `DTYPES`."""
+    """A step of `batch` items of `length` tokens each; `phase` is training or inference, `dtype` torch's name."""
 
     phase: str
     shape: str
@@ -66,10 +64,10 @@ class Workload:
     @property
     def flops(self) -> int:
         """Of a step's matrix products; raises ValueError for a length that the shape cannot have."""
-        each = self.config.count_flops(self.length, class_name(self.config))
+        of_an_item = self.config.count_flops(self.length, class_name(self.config))
         if self.trains:
-            return self.batch * each.training_step
-        return self.batch * each.forward
+            return self.batch * of_an_item.training_step
+        return self.batch * of_an_item.forward
 
     def needed_memory(self) -> int:
         """Bytes of one contestant's tensors, by arithmetic; of inference those of its weights."""

@@ -1,10 +1,13 @@
 """The sentences of texts, to learn vectors from; `leaner sentences`: a file of them without those of tests."""
 
+import io
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from datasets import Dataset, Value
+
+from modeling_leaner.support.files import write_bytes
 
 from .sources import load_split
 from .tokenizer import TextSource
@@ -113,7 +116,9 @@ def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> N
     if not kept:
         raise ValueError(f"{source.name}: no sentence is left of {total:,}")
     output.parent.mkdir(parents=True, exist_ok=True)
-    Dataset.from_dict({"text": list(kept.values())}).to_parquet(output)
+    content = io.BytesIO()
+    Dataset.from_dict({"text": list(kept.values())}).to_parquet(content)
+    write_bytes(output, content.getvalue())
     for texts in tested:
         alike = f"{texts.alike:,} with {WORDS_IN_A_ROW} words in a row of theirs"
         print(f"{texts.source}: left out {texts.equal:,} sentences that are among its texts, {alike}")

@@ -22,13 +22,11 @@ from ..running.loading import build_model
 from ..running.preparation import PreparedRun, prepare
 from ..settings.arguments import parse
 from ..tasks.base import Batch, evaluation_generators
-from .branches import words_of
+from .branches import WEIGHTS, words_of
 from .grid import Grid, GridError
 
 
 ROWS = 256  # half of them to choose by, half held out
-INPUTS = ("input_ids", "attention_mask", "token_type_ids", "pixel_values")
-WEIGHTS = "model.safetensors"
 
 
 def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
@@ -76,12 +74,13 @@ def calibration_batches(prepared: PreparedRun) -> tuple[list[Batch], list[Batch]
 def batches_of(prepared: PreparedRun, places: list[int]) -> list[Batch]:
     """These rows as the model reads them."""
     task = prepared.task
+    inputs = task.processing.model_input_names
     batches = []
     for start in range(0, len(places), BATCH_SIZE):
         chosen = places[start : start + BATCH_SIZE]
         batch = task.collate([prepared.train[place] for place in chosen])
         batch = task.transform(batch, evaluation_generators(chosen), training=False)
-        batches.append({name: tensor for name, tensor in batch.items() if name in INPUTS})
+        batches.append({name: tensor for name, tensor in batch.items() if name in inputs})
     return batches
 
 

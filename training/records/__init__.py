@@ -1,7 +1,7 @@
 """Every number that is kept, with its unit: a file for each kind of document; what is read is checked."""
 
 from .base import Count, Duration, Record, checked, message_of
-from .benchmark import BenchCell, BenchFile, Comparison
+from .benchmark import BenchCell, BenchComparison, BenchFile
 from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
 from .guesses import Guess, RowError
 from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, NotFitted
@@ -14,13 +14,13 @@ from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
 __all__ = [
     "BenchCell",
+    "BenchComparison",
     "BenchFile",
     "BranchCell",
     "Cell",
     "CellScore",
     "CellSummary",
     "Chance",
-    "Comparison",
     "Continuation",
     "Continuations",
     "Contrast",

@@ -53,7 +53,7 @@ class BenchCell(Record):
     """Why it could not run."""
 
 
-class Comparison(Record):
+class BenchComparison(Record):
     """This family beside a peer, in the rounds that both ran."""
 
     phase: str
@@ -77,7 +77,7 @@ class BenchFile(Record):
     """The last line that `leaner bench` prints."""
 
     cells: list[BenchCell]
-    comparisons: list[Comparison]
+    comparisons: list[BenchComparison]
     geometric_means: dict[str, Duration]
     """Of `comparisons` by phase, dtype and `against`."""
     matrix_product_flops: dict[str, Duration]

@@ -63,7 +63,24 @@ def without_labels(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in batch.items() if name != "labels"}
 
 
-def peak_of(step: Callable[[], None], device: torch.device) -> int:
+def peak_memory(
+    step: Callable[[], None],
+    held: Sequence[torch.Tensor],
+    optimizer: torch.optim.Optimizer | None,
+    device: torch.device,
+) -> int:
+    """Bytes of tensors at the peak of a step: those `held`, the optimizer's states, and what the step makes.
+
+    An earlier step must have made the optimizer's states.
+    """
+    tensors = list(held)
+    if optimizer is not None:
+        for state in optimizer.state.values():
+            tensors += [tensor for tensor in state.values() if tensor.numel() > 1]
+    return sum(tensor.nbytes for tensor in tensors) + added_at_peak(step, device)
+
+
+def added_at_peak(step: Callable[[], None], device: torch.device) -> int:
     """Bytes by which tensors exceed what is held already, at the peak of a step."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated()
@@ -118,9 +135,8 @@ class Bench:
 
     def peak_memory(self) -> int:
         """Bytes of tensors at the peak of a training step; an earlier step must have made the optimiser's states."""
-        states = [tensor for state in self.optimizer.state.values() for tensor in state.values() if tensor.numel() > 1]
-        held = sum(tensor.nbytes for tensor in (*self.model.parameters(), *states, *self.batch.values()))
-        return held + peak_of(self.train, self.device)
+        held = [*self.model.parameters(), *self.batch.values()]
+        return peak_memory(self.train, held, self.optimizer, self.device)
 
 
 def take_turns(timed: Sequence[Callable[[], float]], rounds: int) -> np.ndarray:
