@@ -154,5 +154,14 @@ def test_what_is_refused(folder, changes, message):
     assert not Path("cells/even").exists() and not Path("out").exists()
 
 
+def test_rows_to_choose_by_are_not_those_held_out(folder):
+    """And a batch is what the model reads, without the teacher's columns."""
+    prepared = cuts.prepare_source(load_grid(Path("grid.yaml")), ["--data_files", *data()])
+    halves = cuts.calibration_batches(prepared)
+    seen = [{str(row[row > 0].tolist()) for batch in half for row in batch["input_ids"]} for half in halves]
+    assert seen[0] and seen[1] and not seen[0] & seen[1]
+    assert all(set(batch) <= {"input_ids", "attention_mask", "token_type_ids"} for half in halves for batch in half)
+
+
 def test_a_grid_knows_every_part_of_a_cut():
     assert set(CUT_KEYS) == {field.name for field in dataclasses.fields(Target)}

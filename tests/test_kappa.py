@@ -133,12 +133,13 @@ def test_rows_are_read(tmp_path, monkeypatch):
 
 
 def test_the_paragraph_says_what_is_known_and_what_is_not():
-    cells = [cell(trials([1, 2, 3], [3, 2, 1]), failed=1), cell([Trial(1, 4.0, None, 0.2)], "two", task="masked-lm")]
+    known = [Trial(seed, 4.0 - seed, 1.0 + seed, -seed) for seed in range(3)]  # with quality before, against it after
+    cells = [cell(known, failed=1), cell([Trial(1, 4.0, None, 0.2)], "two", task="masked-lm")]
     cells.append(cell([], "later", ended=False))
     text = index_page.kappa_paragraph(kappa.conclude(cells), kappa.conclude_by_task(cells))
-    known = "-1.00 (3 runs of 1 cell, too few for an interval)"
-    assert f"| runs of one cell, which differ by the seed | {known} | {known} |" in text
-    assert f"| runs of one cell, causal-lm alone | {known}" in text and "2 tasks pooled" in text
+    count = "(3 runs of 1 cell, too few for an interval)"
+    assert f"| runs of one cell, which differ by the seed | +1.00 {count} | -1.00 {count} |" in text
+    assert f"| runs of one cell, causal-lm alone | +1.00 {count}" in text and "2 tasks pooled" in text
     assert "Of 4 runs, κ is unknown or infinite for 0 at the start and 1 at the end; 1 more" in text
     assert "by the means over their seeds | not known, too few cells | not known, too few cells |" in text
     assert "a correlation is no cause" in text and "1 grid that has runs to come: later" in text
