@@ -39,6 +39,15 @@ DataFiles = Annotated[
         help="Local data in place of the Hub's: a folder, or files, also SPLIT=FILE (parquet, json, csv, text).",
     ),
 ]
+EncoderData = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data-files",
+        "--data",
+        metavar="NAME=PATH ...",
+        help="Local copies: stsb, qnli, sst2 as folders with the splits, sentences (held-out ones) as a file.",
+    ),
+]
 Rounds = Annotated[int, typer.Option(min=1, help="How often every shape has its turn.")]
 
 
@@ -219,6 +228,25 @@ def bench(
     limits = module.Limits(rounds, seconds)
     chosen = (shapes, phases, dtypes, modes, attentions)
     module.bench(module.Suite(*chosen, batch, length, device, threads, limits), csv)
+
+
+@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
+def encoders(
+    parent: Annotated[str, typer.Argument(help="Folder or Hub id of the encoder to compare with.")],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL ...", help="Encoders made from it: folders, runs, ids.")],
+    data_files: EncoderData = None,
+    with_test: Annotated[
+        bool, typer.Option("--test", help="STS-B's test pairs, too: to be opened once, for a model that is final.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=3, help="How often every model has its turn.")] = 30,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,
+    output: Annotated[Path | None, typer.Option(help="New file for the document.")] = None,
+) -> None:
+    """Compare sentence encoders with their parent: size, quality, time; the last line is JSON."""
+    for source in (parent, *models):
+        check_trained(source)
+    module = library(".training.experiments.encoders")
+    module.compare_encoders([parent, *models], data_files or [], with_test, rounds, threads, output)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
