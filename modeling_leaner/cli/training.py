@@ -10,7 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ..support.interrupts import INTERRUPTED
-from .checks import BENCH_CHOICES, check_bench, check_trained, existing_folders, existing_grid, known_shape
+from .checks import (
+    BENCH_CHOICES,
+    check_base_model,
+    check_bench,
+    check_trained,
+    existing_folders,
+    existing_grid,
+    known_shape,
+)
 from .command import Command, KeyCommand
 from .errors import print_error
 from .lazy import library
@@ -233,7 +241,9 @@ def bench(
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def encoders(
     parent: Annotated[str, typer.Argument(help="Folder or Hub id of the encoder to compare with.")],
-    models: Annotated[list[str], typer.Argument(metavar="MODEL ...", help="Encoders made from it: folders, runs, ids.")],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL ...", help="Encoders made from it: folders, runs, ids.")
+    ],
     data_files: EncoderData = None,
     with_test: Annotated[
         bool, typer.Option("--test", help="STS-B's test pairs, too: to be opened once, for a model that is final.")
@@ -294,6 +304,30 @@ def publish(
     if grid is None and (data_files or replace):
         context.fail("--data-files and --replace: expected with the grid file whose runs are meant")
     library(".training.publishing.publish").publish_all(grid, data_files or [], replace)
+
+
+@commands.command(cls=Command, rich_help_panel=PUBLISHING)
+def publish_encoder(
+    name: Annotated[str, typer.Argument(help="Of the new folder in model_cards/.")],
+    parent: Annotated[str, typer.Argument(help="Folder or Hub id of the encoder that was cut.")],
+    cut: Annotated[Path, typer.Argument(help="Folder that leaner slim wrote.")],
+    run: Annotated[Path, typer.Argument(help="Run of leaner train with --shape CUT and --teacher PARENT.")],
+    base_model: Annotated[str | None, typer.Option(help="Hub id of a PARENT that is a folder.")] = None,
+    license: Annotated[str, typer.Option(help="Of the parent's weights, as the Hub names it.")] = "apache-2.0",
+    data_files: EncoderData = None,
+    rounds: Annotated[int, typer.Option(min=3, help="How often every model has its turn.")] = 30,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Take a folder that is there anew.")] = False,
+) -> None:
+    """Put a sentence encoder that was cut and recovered into model_cards/, ready for the Hub, beside its parent."""
+    check_trained(parent)
+    existing_folders([cut, run])
+    if base_model is None:
+        base_model = parent
+    check_base_model(base_model)
+    module = library(".training.publishing.publish_encoder")
+    origin = module.Origin(parent, cut, run, base_model, license)
+    module.publish_and_index(name, origin, data_files or [], replace, rounds, threads)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from datasets import ClassLabel
 
-from ..data.sources import Rows, describe, load_split, split_files
+from ..data.sources import Rows, describe, load_split
 from ..records import TextRows
 from ..tasks.base import require_columns
 from ..tasks.text import check_text, text_columns

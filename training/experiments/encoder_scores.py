@@ -8,6 +8,7 @@
 - cosine: the mean cosine to the parent's vectors on held-out sentences.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -94,13 +95,17 @@ def differences(own: Outcome, parent: Outcome, rows: EncoderRows) -> dict[str, D
     return {name: found[name] for name in TITLES if name in found}
 
 
-def correlation_difference(own: np.ndarray, parent: np.ndarray, numbers: np.ndarray) -> float:
-    """The difference of two correlations with the same numbers."""
-    return spearman(own, numbers) - spearman(parent, numbers)
+def correlation_difference(own: np.ndarray, parent: np.ndarray, numbers: np.ndarray, axis: int = -1) -> np.ndarray:
+    """Spearman's correlation with the numbers of the one less that of the other; 0 in place of one that is undefined."""
+    own_ranks, parent_ranks, ranks = (stats.rankdata(values, axis=axis) for values in (own, parent, numbers))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.ConstantInputWarning)
+        correlations = [stats.pearsonr(each, ranks, axis=axis).statistic for each in (own_ranks, parent_ranks)]
+    return np.nan_to_num(correlations[0]) - np.nan_to_num(correlations[1])
 
 
 def bootstrapped(statistic: Callable[..., float], samples: tuple[np.ndarray, ...]) -> Difference:
-    """A statistic of paired samples with its interval by percentiles; the same resamples for every model."""
+    """A statistic of paired samples, along an axis, with its interval by percentiles; the same resamples for all."""
     value = float(statistic(*samples))
     if len(samples[0]) < 2:
         return Difference(value=value, low=value, high=value)
@@ -108,7 +113,8 @@ def bootstrapped(statistic: Callable[..., float], samples: tuple[np.ndarray, ...
         samples,
         statistic,
         paired=True,
-        vectorized=False,
+        vectorized=True,
+        batch=100,
         n_resamples=RESAMPLES,
         method="percentile",
         rng=np.random.default_rng(0),

@@ -53,9 +53,7 @@ class Encoder:
 
     def encode(self, texts: list[str], length: int) -> np.ndarray:
         """(N, D), texts cut at so many tokens."""
-        tokens = self.tokenizer(
-            texts, truncation=True, max_length=length, padding=False, return_attention_mask=False
-        )
+        tokens = self.tokenizer(texts, truncation=True, max_length=length, padding=False, return_attention_mask=False)
         return np.stack(mean_vectors(tokens["input_ids"], self.model))
 
 
@@ -127,6 +125,10 @@ def length_of(source: str, encoder: Encoder) -> int:
 
 def check_beside(parent: Encoder, other: Encoder, length: int) -> None:
     """Raises ValueError for a model whose vectors are of another size than the parent's, or with other tokens."""
+    kind = parent.model.config.model_type
+    if other.model.config.model_type != kind:
+        theirs = f"{type(other.model).__name__} is a {other.model.config.model_type}"
+        raise ValueError(f"{other.name}: {theirs}; expected a {kind}, as {parent.name} is")
     size = parent.model.config.hidden_size
     theirs = other.model.config.hidden_size
     if theirs != size:
@@ -160,9 +162,7 @@ def times_of(encoders: Sequence[Encoder], rounds: int) -> list[dict[str, Encoder
     return times
 
 
-def compare(
-    encoders: Sequence[Encoder], rows: EncoderRows, length: int, rounds: int = ROUNDS
-) -> EncoderComparison:
+def compare(encoders: Sequence[Encoder], rows: EncoderRows, length: int, rounds: int = ROUNDS) -> EncoderComparison:
     """Scores and times, the first encoder being the parent of the others; no times with 0 rounds."""
     times: list[dict[str, EncoderTime]] = [{} for _ in encoders]
     if rounds:
@@ -242,7 +242,9 @@ def table_lines(models: Sequence[EncoderScores]) -> list[list[str]]:
             lines.append([title, *(score_in_words(model, name) for model in models)])
     for batch in models[0].times:
         times = [model.times[batch] for model in models]
-        spread = [f"{time.milliseconds:.1f} ({time.milliseconds_low:.1f}–{time.milliseconds_high:.1f})" for time in times]
+        spread = [
+            f"{time.milliseconds:.1f} ({time.milliseconds_low:.1f}–{time.milliseconds_high:.1f})" for time in times
+        ]
         lines.append([f"ms, batch {batch}", *spread])
         speeds = [f"{time.speed:.2f} × ({time.speed_low:.2f}–{time.speed_high:.2f})" for time in times]
         lines.append([f"speed, batch {batch}", *speeds])

@@ -28,11 +28,12 @@ from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
 from ..experiments.grid_results import GridResults, load_results
 from ..experiments.guesses import GUESSES
 from ..experiments.rows import finished_row, reported
-from ..records import Evidence, PublishedResults, RunResults, checked
+from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults, checked
 from ..running.evaluation import load
 from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
+from .folders import results_in
 from .index import write_index
 from .verify import CARDS, KEPT, LICENSE, LOCAL, metrics_of, tolerances, verify
 
@@ -236,14 +237,34 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
     return target
 
 
+def renew_encoder(folder: Path) -> Path:
+    """Writes card and code of a sentence encoder's folder, all or nothing. Raises ValueError as `write_card`."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".publish-") as scratch:
+        renewed = Path(scratch) / folder.name
+        shutil.copytree(folder, renewed)
+        renew_code(renewed)
+        with in_place_of(renewed, folder):
+            write_card(renewed)
+        moved(renewed, folder, Path(scratch))
+    return folder
+
+
+def is_encoder(folder: Path) -> bool:
+    """Whether a folder is that of a sentence encoder, which no grid publishes."""
+    file = folder / "results.json"
+    return file.is_file() and isinstance(results_in(file), PublishedEncoder)
+
+
 def renew_all() -> None:
-    """`renew` for each folder that is there. Raises ValueError for one that no grid publishes."""
+    """`renew` for each folder that is there. Raises ValueError for one that no grid publishes, nor is an encoder's."""
     known = {}
     for path in sorted(GRIDS.glob("*.yaml")):
         grid = load_grid(path)
         if grid.publish is not None:
             known |= {name: (grid, shape) for shape, name in grid.publish.items()}
     there = sorted({path.parent.name for name in ("config.json", "results.json") for path in CARDS.glob(f"*/{name}")})
+    encoders = [name for name in there if is_encoder(CARDS / name)]
+    there = [name for name in there if name not in encoders]
     for name in there:
         if name not in known:
             raise ValueError(f"{CARDS / name}: no grid in {GRIDS} has it under publish")
@@ -251,6 +272,8 @@ def renew_all() -> None:
         check_target(CARDS / name, *known[name])
     for name in there:
         print(renew(*known[name]))
+    for name in encoders:
+        print(renew_encoder(CARDS / name))
 
 
 def publish_grid(file: Path, words: list[str], replace: bool) -> None:
