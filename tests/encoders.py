@@ -48,7 +48,8 @@ def write_rows(folder: Path) -> list[str]:
         labelled(count, seed, ("sentence",), 2).to_parquet(folder / "sst2" / f"{split}.parquet")
     held_out = labelled(20, 6, ("text",), 2)["text"]
     Dataset.from_dict({"text": held_out}).to_parquet(folder / "held-out.parquet")
-    return [*(f"{name}={folder / name}" for name in ("stsb", "qnli", "sst2")), f"sentences={folder / 'held-out.parquet'}"]
+    names = ("stsb", "qnli", "sst2")
+    return [*(f"{name}={folder / name}" for name in names), f"sentences={folder / 'held-out.parquet'}"]
 
 
 def run_leaner(*words: object):

@@ -96,7 +96,7 @@ def differences(own: Outcome, parent: Outcome, rows: EncoderRows) -> dict[str, D
 
 
 def correlation_difference(own: np.ndarray, parent: np.ndarray, numbers: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Spearman's correlation with the numbers of the one less that of the other; 0 in place of one that is undefined."""
+    """Spearman's correlation with the numbers of the one less that of the other; one that is undefined counts as 0."""
     own_ranks, parent_ranks, ranks = (stats.rankdata(values, axis=axis) for values in (own, parent, numbers))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.ConstantInputWarning)

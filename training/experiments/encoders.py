@@ -5,6 +5,7 @@ All read texts cut at the same length and are pooled by the mean over tokens, co
 """
 
 import functools
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,10 +167,12 @@ def compare(encoders: Sequence[Encoder], rows: EncoderRows, length: int, rounds:
     """Scores and times, the first encoder being the parent of the others; no times with 0 rounds."""
     times: list[dict[str, EncoderTime]] = [{} for _ in encoders]
     if rounds:
+        print(f"timing {len(encoders)} models, {rounds} rounds", file=sys.stderr, flush=True)
         times = times_of(encoders, rounds)
     parent: Outcome | None = None
     models = []
     for encoder, taken in zip(encoders, times):
+        print(f"scoring {encoder.name}", file=sys.stderr, flush=True)
         outcome = outcome_of(functools.partial(encoder.encode, length=length), rows, parent)
         found = {}
         if parent is None:
@@ -177,13 +180,12 @@ def compare(encoders: Sequence[Encoder], rows: EncoderRows, length: int, rounds:
         else:
             found = differences(outcome, parent, rows)
         count = parameters_of(encoder.model)
-        layers = encoder.kept_layers
         models.append(
             EncoderScores(
                 model=encoder.name,
                 parameters=count.total,
                 body_parameters=count.without_embeddings,
-                kept_layers=layers,
+                kept_layers=encoder.kept_layers,
                 heads_per_layer=list(encoder.model.config.heads_per_layer),
                 scores=scores_of(outcome, rows),
                 differences=found,

@@ -1,4 +1,4 @@
-"""The card of a published sentence encoder: what it does, how to use it, parent, cut and recovered model side by side."""
+"""The card of a published sentence encoder: what it does, how to use it, and parent, cut and model side by side."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -10,7 +10,7 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -189,13 +189,16 @@ def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
     return target
 
 
-def write_recipe(source: Path, folder: Path, shape: str) -> None:
-    """Writes the published recipe.yaml: that of the run with the published shape, without paths of one machine."""
-    recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
-    recipe = {key: value for key, value in recipe.items() if key not in LOCAL}
-    recipe["shape"] = shape
-    text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
+def write_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
+    """Writes the published recipe.yaml."""
+    text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(dict(recipe))
     write_bytes(folder / "recipe.yaml", text.encode())
+
+
+def recipe_of(source: Path, shape: str) -> dict[str, object]:
+    """The recipe of a run with the published shape, without paths of one machine."""
+    recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
+    return {key: value for key, value in recipe.items() if key not in LOCAL} | {"shape": shape}
 
 
 def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Path:
@@ -227,7 +230,7 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         renew_code(folder)  # the run may be older than the package
-        write_recipe(source, folder, results.shape)
+        write_recipe(folder, recipe_of(source, results.shape))
         write_json(folder / "results.json", results.document())
         with in_place_of(folder, target):
             write_card(folder)

@@ -9,7 +9,6 @@ import copy
 import json
 import shlex
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from .encoder_card import SLIM
 from .folders import results_in
 from .index import write_index
 from .publish import in_place_of, moved, write_recipe
-from .verify import CARDS, LOCAL, tolerances
+from .verify import CARDS, LOCAL, tolerance
 from .verify_encoder import verify_encoder
 
 
@@ -211,28 +210,33 @@ def write_model(folder: Path, encoder: Encoder, dtype: torch.dtype, parent: str,
     write_json(folder / LENGTH_FILE, held | {"max_seq_length": length})
 
 
-def commands_of(origin: Origin, slim: Mapping[str, object], results: RunResults) -> list[str]:
+def commands_of(
+    name: str, origin: Origin, results: RunResults, slim: Mapping[str, object], given: Mapping[str, str]
+) -> list[str]:
     """What made the folder, from the parent on, without paths of this machine."""
     recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
     recipe |= {"teacher": origin.parent, "data_files": results.recipe.get("data_files")}
     settings = {"shape": str(origin.cut), "seed": results.seed, "output_dir": str(origin.run)}
     train = ["leaner", "train", *tokens_of(settings | recipe, SettingsParser())]
-    commands = [str(slim["command"]), shlex.join(train), shlex.join(["leaner", *sys.argv[1:]])]
+    publish = ["leaner", "publish-encoder", name, origin.parent, str(origin.cut), str(origin.run)]
+    if origin.base_model != origin.parent:
+        publish += ["--base-model", origin.base_model]
+    if "sentences" in given:  # the other rows are the Hub's
+        publish += ["--data", f"sentences={given['sentences']}"]
+    commands = [str(slim["command"]), shlex.join(train), shlex.join(publish)]
     if Path(origin.parent).exists():
         commands.insert(0, f"leaner convert {origin.base_model} {origin.parent}")
     return [without_local_paths(command) for command in commands]
 
 
 def published_results(
-    name: str, origin: Origin, results: RunResults, slim: Mapping[str, object], made: Mapping[str, object]
+    name: str, origin: Origin, results: RunResults, commands: list[str], made: Mapping[str, object]
 ) -> PublishedEncoder:
     """results.json: the run's own, without paths of this machine, and what was `made` of it."""
     recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
-    own = made["comparison"].models[-1]
-    allowed = dict.fromkeys(own.scores, 0.002)
-    rows = {score: made["comparison"].data[score].rows for score in own.scores}
-    for score, value in own.scores.items():
-        allowed[score] = tolerances({score: value}, rows[score])[score]
+    comparison = made["comparison"]
+    own = comparison.models[-1]
+    allowed = {score: tolerance(score, value, comparison.data[score].rows) for score, value in own.scores.items()}
     hours = results.train.seconds * results.environment.threads * results.train.processes / 3600
     document = {
         **results.document(),
@@ -243,7 +247,7 @@ def published_results(
         "base_model": origin.base_model,
         "license": origin.license,
         "core_hours": hours,
-        "commands": commands_of(origin, slim, results),
+        "commands": commands,
         "tolerances": allowed,
         **made,
     }
@@ -293,11 +297,12 @@ def publish_encoder(
         folder.mkdir()
         write_model(folder, published, dtype, origin.parent, length)
         made["weights_sha256"] = sha256(folder / "model.safetensors")
-        document = published_results(name, origin, results, slim, made)
+        commands = commands_of(name, origin, results, slim, given)
+        document = published_results(name, origin, results, commands, made)
         write_json(folder / "results.json", document.document())
         cleaned = slim | {"command": without_local_paths(str(slim["command"])), "parent": origin.base_model}
         write_json(folder / SLIM, cleaned)
-        write_recipe(origin.run, folder, document.shape)
+        write_recipe(folder, {**document.recipe, "shape": document.shape})
         for kept in KEPT:
             if (origin.run / kept).is_file():
                 shutil.copyfile(origin.run / kept, folder / kept)
