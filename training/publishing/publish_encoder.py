@@ -36,7 +36,7 @@ from .cards import write_card
 from .code_copies import renew_code
 from .encoder_card import SLIM
 from .folders import results_in
-from .index import write_index
+from .index import encoder_line, write_index
 from .publish import in_place_of, moved, write_recipe
 from .verify import CARDS, LOCAL, tolerance
 from .verify_encoder import verify_encoder
@@ -323,5 +323,8 @@ def publish_and_index(
 ) -> None:
     """`publish_encoder`, then the index; prints what was written. Raises as that does."""
     quiet_libraries()
-    print(publish_encoder(name, origin, data, replace, rounds, threads))
+    folder = publish_encoder(name, origin, data, replace, rounds, threads)
+    print(folder)
     print(write_index(CARDS))
+    _, *cells = encoder_line(results_in(folder / "results.json"))
+    print(f"README.md's line: | [{name}]({folder}) | {' | '.join(cells)} |")

@@ -2,8 +2,8 @@
 
 Run as a file of its own, `python reevaluate.py FOLDER HEAD INPUTS OUTPUT`: INPUTS is a safetensors file of batches,
 `0.input_ids`, `0.labels`, `1.input_ids` ...; OUTPUT gets what the metrics need of each row: logits for a
-classification; loss in nats, tokens and hits for a language model; where HEAD is empty the mean over tokens of the last
-states. It imports nothing of this package, on purpose.
+classification; loss in nats, tokens and hits for a language model; where HEAD is empty the mean over tokens of the
+last states. It imports nothing of this package, on purpose.
 """
 
 import sys
