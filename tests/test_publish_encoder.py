@@ -14,6 +14,7 @@ import torch
 import yaml
 from datasets import Dataset
 from encoders import cut_and_recover, run_leaner, save_sentence_encoder, write_rows
+from hub_server import LocalHub, reached
 from huggingface_hub import ModelCard
 from modeling_leaner.training.publishing import index, publish, publish_encoder, push, verify, verify_encoder
 from modeling_leaner.training.publishing.folders import published_folders, results_in
@@ -425,3 +426,17 @@ def test_replace_takes_it_anew(folder, made):
     assert result.exit_code == 0, result.output
     assert results_in(folder / "results.json").weights_sha256 == before.weights_sha256
     assert (folder / "README.md").read_text().startswith("---")
+
+
+def test_pushed_and_pulled(folder, tmp_path):
+    """All of it arrives, in the owner's name, and comes back as it was sent."""
+    with LocalHub() as hub, reached(hub, tmp_path / "home"):
+        result = run_leaner("push", folder, f"someone/{NAME}")
+        assert result.exit_code == 0, result.output
+        result = run_leaner("pull", f"someone/{NAME}", tmp_path / "back")
+        assert result.exit_code == 0, result.output
+    sent = push.check(folder, f"someone/{NAME}")
+    for name, content in sent.items():
+        expected = content.read_bytes() if isinstance(content, Path) else content
+        assert (tmp_path / "back" / name).read_bytes() == expected, name
+    assert AutoModel.from_pretrained(tmp_path / "back", add_pooling_layer=False).config.num_hidden_layers == 2
