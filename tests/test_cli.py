@@ -131,6 +131,7 @@ class TestStart:
             ("train sst2 --seed 1 --resume --seed=2", 2, "--seed: given twice on the command line, with 1 and 2"),
             ("card nowhere", 1, "leaner card: nowhere: no such folder"),
             ("push thre someone/model", 1, "leaner push: thre: no such folder; did you mean there?"),
+            ("card notes.md", 1, "leaner card: notes.md: a file, expected a folder"),
             ("verify-cards there ./nowhere", 1, "leaner verify-cards: nowhere: no such folder"),
             ("sweep notes.md", 1, "leaner sweep: notes.md: no YAML file: "),
             (
