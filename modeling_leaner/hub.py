@@ -25,6 +25,8 @@ def require_source(source: str, names: Sequence[str] = ()) -> None:
     path = Path(source)
     if path.exists():
         return
+    if names and Path(f"{source}.json").is_file():
+        raise ValueError(f"{source}: no such file or folder; did you mean {source}.json?")
     if can_only_be_a_path(source):
         raise ValueError(f"{source}: no such file or folder{did_you_mean_model(path)}")
     reason = missing_from_hub(source)

@@ -130,6 +130,8 @@ class TestStart:
             ("train sst2 --shape bert/nano sst2", 2, "leaner train: Got unexpected extra argument(s) (sst2)"),
             ("train sst2 --seed 1 --resume --seed=2", 2, "--seed: given twice on the command line, with 1 and 2"),
             ("card nowhere", 1, "leaner card: nowhere: no such folder"),
+            ("push thre someone/model", 1, "leaner push: thre: no such folder; did you mean there?"),
+            ("card notes.md", 1, "leaner card: notes.md: a file, expected a folder"),
             ("verify-cards there ./nowhere", 1, "leaner verify-cards: nowhere: no such folder"),
             ("sweep notes.md", 1, "leaner sweep: notes.md: no YAML file: "),
             (
@@ -162,6 +164,15 @@ class TestStart:
         assert (returned, imported) == (status, []), output
         assert answer in " ".join(output.replace("│", " ").split())
         assert status == 0 or output.count("\n") == 1, output
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+    @pytest.mark.parametrize("words", [("--help",), ("plan", "--help"), ("shapes",)])
+    def test_a_full_output(self, words):
+        """One line without the operating system's number."""
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run([SCRIPT, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        name = " ".join(("leaner", *words[:1])).removesuffix(" --help")
+        assert (done.returncode, done.stderr) == (1, f"{name}: No space left on device\n")
 
     def test_a_metric_is_refused_before_the_data(self, watched):
         """Its task's metrics are named; `datasets` is imported later."""
@@ -483,6 +494,14 @@ class TestHub:
         with pytest.raises(ValueError, match="no name that a model on the Hub could have$"):
             hub.require_source("some model")
         hub.require_source(str(tmp_path / "model" / "one"))
+
+    def test_a_shape_that_was_written_here(self, tmp_path, monkeypatch):
+        """`leaner plan --write mine` writes mine.json, which is no named shape."""
+        monkeypatch.setattr(hub, "missing_from_hub", lambda name: pytest.fail("asked for a file that is here"))
+        monkeypatch.chdir(tmp_path)
+        Path("mine.json").write_text("{}")
+        with pytest.raises(ValueError, match="^mine: no such file or folder; did you mean mine.json.$"):
+            hub.require_source("mine", ["vit/mini"])
 
     def test_nothing_but_a_model_is_suggested(self, tmp_path, monkeypatch):
         """`./missing` is spelt like the folder of the recipes, which is no model; and no Hub is asked for a path."""

@@ -497,7 +497,8 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
          "(did you mean vit/lean-tiny?)"),
         ({"shapes": [BASE, "grid.yaml", "./grid.yaml"]}, "shapes: expected names that give different folder names, "
          "got vit/tiny, grid.yaml, ./grid.yaml"),
-        ({"baseline": "vit/base"}, "baseline: expected one of vit/tiny, vit/lean-tiny, got vit/base"),
+        ({"baseline": "vit/base"}, "baseline: expected one of vit/tiny, vit/lean-tiny, got vit/base "
+         "(did you mean vit/tiny?)"),
         ({"seeds": []}, "seeds: expected a list of different whole numbers from 0, got []"),
         ({"seeds": [2, True]}, "seeds: expected a list of different whole numbers from 0, got [2, True]"),
         ({"seeds": [1, -1]}, "seeds: expected a list of different whole numbers from 0, got [1, -1]"),

@@ -50,6 +50,8 @@ def existing_grid(path: Path | None) -> Path | None:
 def existing_folders(folders: list[Path] | None) -> list[Path] | None:
     """The folders themselves. Raises ValueError for the first that is none."""
     for folder in folders or []:
+        if folder.is_file():
+            raise ValueError(f"{folder}: a file, expected a folder")
         if not folder.is_dir():
             raise ValueError(f"{folder}: no such folder{did_you_mean_path(folder)}")
     return folders

@@ -308,6 +308,8 @@ def push(
         context.fail("expected FOLDER OWNER/NAME, or --all OWNER")
     if every is not None and folder is not None:
         context.fail("--all OWNER sends every folder of model_cards/; expected no FOLDER beside it")
+    if folder is not None:
+        existing_folders([folder])
     module = library(".training.publishing.push")
     if every is not None:
         module.push_all(every, dry_run, private)

@@ -276,7 +276,8 @@ def _check_shapes(grid: Grid) -> None:
     if len({slug(shape) for shape in grid.shapes}) < len(grid.shapes):
         raise GridError(f"shapes: expected names that give different folder names, got {', '.join(grid.shapes)}")
     if grid.baseline not in grid.shapes:
-        raise GridError(f"baseline: expected one of {', '.join(grid.shapes)}, got {grid.baseline}")
+        hint = _nearest(grid.baseline, grid.shapes)
+        raise GridError(f"baseline: expected one of {', '.join(grid.shapes)}, got {grid.baseline}{hint}")
     if grid.publish is not None and not set(grid.publish) <= set(grid.shapes):
         raise GridError(f"publish: expected shapes of the grid, got {', '.join(map(str, grid.publish))}")
 
