@@ -93,7 +93,7 @@ def plan(
     vocab_size: Annotated[int | None, typer.Option(help="Vocabulary (text).")] = None,
     batch: Annotated[int, typer.Option(help="Items of a training step, for its memory and time.")] = 8,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    attention: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
+    attention: Annotated[str, typer.Option(help="lean, sdpa or eager.")] = "lean",
     device: Annotated[str, typer.Option(help="cpu or gpu: which keeps what, for the memory.")] = "cpu",
     rows: Annotated[
         int | None, typer.Option(help="At most so many shapes; left out, 6, and all with --json alone.")

@@ -17,7 +17,7 @@ LEAST_CALIBRATION_ROWS = 16  # of leaner slim: 8 to choose by, 8 held out
 PLAN_CHOICES = {
     "equal": ("params", "flops"),
     "dtype": tuple(BYTES),
-    "attention": ("sdpa", "eager"),
+    "attention": ("lean", "sdpa", "eager"),
     "device": ("cpu", "gpu"),
 }
 BENCH_CHOICES = {

@@ -26,6 +26,7 @@ from .tuning import tune
 
 
 TRAIN_COMMAND = [sys.executable, "-m", "modeling_leaner.training.train"]
+GRID_DEFAULTS = {"attn_implementation": "sdpa"}  # the default of recorded runs, so that later ones are comparable
 
 
 def planned(grid: Grid, best: dict[str, float | None]) -> list[Run]:
@@ -151,7 +152,7 @@ def _of_branch(grid: Grid, shape: str, tokens: int | None) -> dict[str, object]:
 
 def _overrides(grid: Grid, run: Run) -> dict[str, object]:
     """The grid's settings of a run: those of every run, of its phase and of its branch; the later ones win."""
-    overrides = dict(grid.overrides or {})
+    overrides = GRID_DEFAULTS | (grid.overrides or {})
     if run.phase == "tune":
         overrides |= _of_branch(grid, run.shape, grid.tuning.tokens)
         overrides |= grid.tuning.overrides or {}

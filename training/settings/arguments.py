@@ -146,7 +146,7 @@ class RecipeArguments(TrainingArguments):
     )
 
     # The machine
-    attn_implementation: str | None = option(None, "eager, sdpa, lean, flex_attention; else sdpa; rounding differs")
+    attn_implementation: str | None = option(None, "lean, eager, sdpa, flex_attention; else lean; rounding differs")
 
     # Optimisation
     dropout: float | None = option(None, "replaces the shape's dropout, on states and on attention")
