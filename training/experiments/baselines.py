@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from pathlib import Path
 
 import numpy as np
@@ -188,11 +189,14 @@ class Bigram:
         return -np.log(np.where(seen == 0, self.frequency[right], mixed))
 
 
+@singledispatch
 def predicted(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The tokens on the left, as the model reads them, of those that an evaluation asks for, and these; (N,) each."""
-    if not isinstance(task, MaskedLM):
-        yield from neighbours(rows)
-        return
+    return neighbours(rows)
+
+
+@predicted.register
+def _(task: MaskedLM, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     rows = rows.with_format("numpy")
     for start in range(0, len(rows), 500):
         places = range(start, min(start + 500, len(rows)))
@@ -209,7 +213,7 @@ def language_baselines(
 ) -> list[Guess]:
     """The frequencies of tokens, and bigrams of all training rows and of `trained_on` of them."""
     ignored = []
-    if isinstance(task, MaskedLM):
+    if not task.predicts_special_tokens:
         ignored = task.processing.all_special_ids
     left, right = (np.concatenate(parts) for parts in zip(*predicted(task, held_out)))
 
@@ -233,15 +237,27 @@ def rows_trained_on(arguments: RecipeArguments) -> int | None:
     return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.max_steps
 
 
-def guesses_on(arguments: RecipeArguments, task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:
+@singledispatch
+def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:
     """The guesses of a task on prepared rows; None where none is known for it or its metric."""
-    if isinstance(task, SequenceClassification):
-        return text_baselines(task, train, held_out)
-    if isinstance(task, ImageClassification) and not task.regression:
-        return image_baselines(task, train, held_out)
-    if isinstance(task, LanguageModelling) and task.metric != "accuracy":
-        return language_baselines(task, train, held_out, rows_trained_on(arguments))
     return None
+
+
+guesses_on.register(text_baselines)
+
+
+@guesses_on.register
+def _(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[Guess] | None:
+    if task.regression:
+        return None
+    return image_baselines(task, train, held_out)
+
+
+@guesses_on.register
+def _(task: LanguageModelling, train: Dataset, held_out: Dataset) -> list[Guess] | None:
+    if task.metric == "accuracy":
+        return None
+    return language_baselines(task, train, held_out, rows_trained_on(task.arguments))
 
 
 def guesses(folder: Path, words: list[str]) -> list[Guess] | None:
@@ -257,7 +273,7 @@ def guesses(folder: Path, words: list[str]) -> list[Guess] | None:
         evaluation = load(str(folder), words, scratch)
         rows = load_training(evaluation.arguments)[0]
         train = evaluation.task.prepare(rows, "training rows", training=True)
-        return guesses_on(evaluation.arguments, evaluation.task, train, evaluation.held_out.rows)
+        return guesses_on(evaluation.task, train, evaluation.held_out.rows)
 
 
 def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
@@ -266,7 +282,7 @@ def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
     recipe, *settings = command(grid, run, words)[len(TRAIN_COMMAND) :]
     arguments = parse(recipe, [word for word in settings if word != "--resume"])
     prepared = prepare(arguments)
-    return guesses_on(arguments, prepared.task, prepared.train, prepared.held_out_rows)
+    return guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
 
 
 def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:

@@ -20,6 +20,7 @@ class LanguageModelling(TextTask):
     trained_unit = "rows"
     is_scored_by_token = True
     has_full_rows = True
+    predicts_special_tokens = True  # such as the end of a text
 
     def columns(self) -> list[str]:
         return [self.text_column]

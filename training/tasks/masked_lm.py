@@ -17,6 +17,7 @@ class MaskedLM(LanguageModelling):
     does = "fills in masked tokens"
     not_for = "any use without fine-tuning"
     needs = ("cls", "sep", "mask")
+    predicts_special_tokens = False
     metrics = ("loss", "perplexity", "accuracy")
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
