@@ -18,7 +18,6 @@ class MaskedLM(LanguageModelling):
     not_for = "any use without fine-tuning"
     needs = ("cls", "sep", "mask")
     predicts_special_tokens = False
-    metrics = ("loss", "perplexity", "accuracy")
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
         stream = self._join(batch["input_ids"])
