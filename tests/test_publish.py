@@ -639,10 +639,10 @@ def test_invented_guesses_are_found(folder, monkeypatch):
 
 def test_guesses_are_fitted_on_the_files_that_the_grid_names():
     words = ["--data_files", "a copy"]
-    assert verify.training_words(Evidence.model_construct(), words) == words
+    assert verify.training_options(Evidence.model_construct(), words) == words
     found = Evidence.model_construct(data_files="train=FOLDER/a.parquet validation=FOLDER/b.parquet")
-    assert verify.training_words(found, []) == []
-    named = verify.training_words(found, words)
+    assert verify.training_options(found, []) == []
+    named = verify.training_options(found, words)
     assert named == ["--data_files", "train=a copy/a.parquet", "validation=a copy/b.parquet"]
 
 

@@ -30,7 +30,7 @@ def test_a_folder_says_what_its_weights_give(folder, monkeypatch):
     given = {name: [str(LOCAL_DATA / copy)] for name, copy in COPIES.items() if (LOCAL_DATA / copy).is_dir()}
     results = results_in(folder / "results.json")
     generated = "/" not in results.dataset
-    if not generated and not verify.local_words(results, given):
+    if not generated and not verify.local_options(results, given):
         pytest.skip(f"no local copy of {results.dataset} beside this clone, and no Hub in the tests")
     assert verify.verify(folder.relative_to(ROOT), given, short=True)
 

@@ -1,4 +1,4 @@
-"""What is checked of a command's words before anything slow is imported. Each raises ValueError or OSError."""
+"""What is checked of a command line before anything slow is imported. Each raises ValueError or OSError."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -24,20 +24,20 @@ from ..training.tasks.registry import TASKS
 from ..training.train import run
 
 
-STEPS = 100  # where the words name no number
+STEPS = 100  # where the options name no number
 OURS = ("shape", "teacher", "output_dir", "resume", "restart")  # settings that --try gives
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a cut is trained: a recipe of `leaner train` and the words that win over it."""
+    """How a cut is trained: a recipe of `leaner train` and the options that win over it."""
 
     recipe: str
-    words: list[str]
+    options: list[str]
 
     def command(self, source: str) -> str:
         """The command of one recovery, for the card."""
-        return shlex.join(["leaner", "train", self.recipe, "--shape", "CUT", "--teacher", source, *self.words])
+        return shlex.join(["leaner", "train", self.recipe, "--shape", "CUT", "--teacher", source, *self.options])
 
 
 def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recovery:
@@ -48,23 +48,23 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
             has.
     """
     try:
-        recipe, *words = shlex.split(text) or [""]
+        recipe, *options = shlex.split(text) or [""]
     except ValueError as error:  # a quote without its end
         raise SlimError(f"--recovery: {str(error).lower()}, got {text!r}") from error
     read_recipe(recipe)
-    given = given_options(SettingsParser(), words)
+    given = given_options(SettingsParser(), options)
     for key in OURS:
         if key in given:
             raise SlimError(f"--recovery: {key} is what --try gives; leave it out")
     if "max_steps" not in given:
-        words += ["--max_steps", str(STEPS)]
+        options += ["--max_steps", str(STEPS)]
     with tempfile.TemporaryDirectory() as scratch:
-        arguments = parse(recipe, words, needed=("task",), fixed={"shape": source, "output_dir": scratch})
+        arguments = parse(recipe, options, needed=("task",), fixed={"shape": source, "output_dir": scratch})
     head = TASKS[arguments.task].head
     name = type(model).__name__
     if not name.endswith(head or "Model"):
         raise SlimError(f"--recovery: the task {arguments.task} does not train a {name}, as {source} is")
-    return Recovery(recipe, words)
+    return Recovery(recipe, options)
 
 
 def choose_by_recovery(
@@ -104,7 +104,7 @@ def recover(
         fixed |= {"save_strategy": "no", "eval_strategy": "no"}
         try:
             with contextlib.redirect_stdout(sys.stderr):
-                results = run(parse(recovery.recipe, recovery.words, fixed=fixed), recovery.recipe, "leaner slim")
+                results = run(parse(recovery.recipe, recovery.options, fixed=fixed), recovery.recipe, "leaner slim")
         except (ValueError, OSError, RuntimeError, SafetensorError) as error:
             raise ValueError(f"--recovery: {explain(error, scratch)}") from error
         if results is None:

@@ -78,7 +78,7 @@ def train(
     library(".training.train").train(recipe, context.args)
 
 
-def check_keys(recipe: str | None, words: list[str]) -> None:
+def check_keys(recipe: str | None, options: list[str]) -> None:
     """Raises ValueError for a recipe, a key or a metric that is none of the task's, before a run's imports."""
     from ..training.settings.arguments import SettingsParser, check_given, check_metric, read_recipe  # imports torch
     from ..training.settings.repeated import given_options
@@ -88,11 +88,11 @@ def check_keys(recipe: str | None, words: list[str]) -> None:
         _, settings = read_recipe(recipe)
         task = settings.get("task")
     parser = SettingsParser()
-    given = parser.parse_tokens(words)
+    given = parser.parse_tokens(options)
     if given.task is not None:
         task = given.task
     check_metric(task, given.metric)
-    check_given(task, given_options(parser, words))
+    check_given(task, given_options(parser, options))
 
 
 @commands.command(cls=KeyCommand, rich_help_panel=RUNS)

@@ -38,7 +38,7 @@ from ..tasks.image_classification import ImageClassification
 from ..tasks.language_modelling import LanguageModelling
 from ..tasks.masked_lm import MaskedLM
 from ..tasks.sequence_classification import SequenceClassification
-from .branches import data_words
+from .branches import data_options
 from .grid import Grid, GridError, load_grid
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
@@ -260,26 +260,26 @@ def _(task: LanguageModelling, train: Dataset, held_out: Dataset) -> list[Guess]
     return language_baselines(task, train, held_out, rows_trained_on(task.arguments))
 
 
-def guesses(folder: Path, words: list[str]) -> list[Guess] | None:
+def guesses(folder: Path, options: list[str]) -> list[Guess] | None:
     """`guesses_on` the training and evaluation rows of a run or a published folder.
 
     Args:
-        words: `--data_files` and the like, where the rows lie here.
+        options: `--data_files` and the like, where the rows lie here.
 
     Raises:
         ValueError: the rows cannot be had.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        evaluation = load(str(folder), words, scratch)
+        evaluation = load(str(folder), options, scratch)
         rows = load_training(evaluation.arguments)[0]
         train = evaluation.task.prepare(rows, "training rows", training=True)
         return guesses_on(evaluation.task, train, evaluation.held_out.rows)
 
 
-def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
+def guesses_of_grid(grid: Grid, options: list[str]) -> list[Guess] | None:
     """`guesses_on` the rows of a grid, read as its baseline reads them. Raises ValueError as `guesses` does."""
     run = Run("report", grid.baseline, grid.seeds[0], grid.learning_rates[0])
-    recipe, *settings = command(grid, run, words)[len(TRAIN_COMMAND) :]
+    recipe, *settings = command(grid, run, options)[len(TRAIN_COMMAND) :]
     arguments = parse(recipe, [word for word in settings if word != "--resume"])
     prepared = prepare(arguments)
     return guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
@@ -295,12 +295,12 @@ def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:
     """
     logging.set_verbosity_error()
     grid = load_grid(file)
-    words = data_words(data_files)
-    scored = guesses_of_grid(grid, words)
+    options = data_options(data_files)
+    scored = guesses_of_grid(grid, options)
     if scored is None:
         raise GridError(f"{file}: no simple guess is known for its task and metric")
     write_json(grid.path(GUESSES), scored)
-    errors = row_errors(grid, words, Path("model_cards"))
+    errors = row_errors(grid, options, Path("model_cards"))
     if errors:
         write_json(grid.path(ROW_ERRORS), errors)
     for guess in scored:

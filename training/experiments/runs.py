@@ -16,9 +16,9 @@ from .branches import (
     branches_of,
     check_origin,
     checkpoint_of,
+    options_of,
     origin_of,
     trunk_settings,
-    words_of,
 )
 from .grid import Grid, GridError, load_grid
 from .rows import PHASES, Rows, Run, finished_row, read_rows, reported
@@ -170,7 +170,7 @@ def command(grid: Grid, run: Run, local: Sequence[str] = ()) -> list[str]:
     overrides = _overrides(grid, run)
     if local:
         overrides.pop("data_files", None)  # this machine's copy takes its place
-    words += words_of(overrides)
+    words += options_of(overrides)
     words += local
     if folder.is_dir() and any(folder.iterdir()):
         words.append("--resume")

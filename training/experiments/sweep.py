@@ -27,7 +27,7 @@ from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..records import ResultRow
-from .branches import data_words
+from .branches import data_options
 from .cuts import make_cuts
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
 from .grid_results import GridResults
@@ -206,7 +206,7 @@ class Sweep:
 def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> Rows:
     """Runs the grid, alone in its output_dir, and returns all rows; on Ctrl-C it waits for the runs under way.
 
-    `local` are words for every run's command line that say where its data lie on this machine.
+    `local` are options of every run's command line that say where its data lie on this machine.
 
     Raises:
         GridError: output_dir is in use, or holds runs of another grid.
@@ -257,7 +257,7 @@ def sweep(
     grid = load_grid(file)
     if output_dir is not None:
         grid = replace(grid, output_dir=str(output_dir))
-    local = data_words(data_files)
+    local = data_options(data_files)
     if not summary:
         make_cuts(grid, local)
     check_grid(grid)

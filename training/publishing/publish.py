@@ -21,7 +21,7 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from ..data.sources import load_evaluation, load_training
 from ..experiments.baselines import guesses
-from ..experiments.branches import data_words
+from ..experiments.branches import data_options
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
@@ -90,12 +90,12 @@ def in_place_of(folder: Path, target: Path) -> Iterator[None]:
         raise ValueError(str(error).replace(str(folder), str(target))) from error
 
 
-def results_of(folder: Path, grid: Grid, shape: str, evidence: Evidence, words: list[str]) -> PublishedResults:
+def results_of(folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str]) -> PublishedResults:
     """The published results.json: the run's own, the evidence, and what a verification compares."""
     file = folder / "results.json"
     results = checked(RunResults, json.loads(file.read_text(encoding="utf-8")), file)
     recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
-    metrics, rows, data = metrics_of(folder, [*words, "--max_eval_rows", str(SUBSET)])
+    metrics, rows, data = metrics_of(folder, [*options, "--max_eval_rows", str(SUBSET)])
     published = {
         **results.document(),
         "name": grid.publish[shape],
@@ -114,15 +114,15 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: Evidence, words: 
             "tolerances": tolerances(metrics, rows),
         },
         "evidence": evidence.document(),
-        "continuations": writing(folder, words),
+        "continuations": writing(folder, options),
     }
     return checked(PublishedResults, published, file)
 
 
-def writing(folder: Path, words: list[str]) -> dict[str, object] | None:
+def writing(folder: Path, options: list[str]) -> dict[str, object] | None:
     """`continuations` of held-out rows, compared with the run's own training rows; None for other tasks."""
     with tempfile.TemporaryDirectory() as scratch:
-        evaluation = load(str(folder), words, scratch)
+        evaluation = load(str(folder), options, scratch)
         task = evaluation.task
         if not isinstance(task, CausalLM):
             return None
@@ -197,11 +197,11 @@ def write_recipe(source: Path, folder: Path, shape: str) -> None:
     write_bytes(folder / "recipe.yaml", text.encode())
 
 
-def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Path:
+def publish(grid: Grid, shape: str, options: list[str], cards: Path = CARDS) -> Path:
     """Writes one folder from its run, whole or not at all, once it has been verified.
 
     Args:
-        words: `--data_files` and the like, where the evaluation rows lie here.
+        options: `--data_files` and the like, where the evaluation rows lie here.
 
     Raises:
         ValueError: a run is missing, or the folder does not hold what its card says.
@@ -211,13 +211,13 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
     source = run_of(grid_results, shape)
     if target.exists():
         check_target(target, grid, shape)
-    fitted = guesses(source, words)
+    fitted = guesses(source, options)
     if fitted:
         write_json(grid.path(GUESSES), fitted)  # before they are read for the evidence
-    results = results_of(source, grid, shape, gathered(grid_results), words)
+    results = results_of(source, grid, shape, gathered(grid_results), options)
     local_copies = {}
-    if words:
-        local_copies[dataset_name(results)] = words[1:]
+    if options:
+        local_copies[dataset_name(results)] = options[1:]
     cards.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
@@ -253,7 +253,7 @@ def renew_all() -> None:
         print(renew(*known[name]))
 
 
-def publish_grid(file: Path, words: list[str], replace: bool) -> None:
+def publish_grid(file: Path, options: list[str], replace: bool) -> None:
     """`publish`, or `renew` where the folder is there and not to be replaced, for each shape that a grid publishes.
 
     Raises:
@@ -270,7 +270,7 @@ def publish_grid(file: Path, words: list[str], replace: bool) -> None:
         if target.exists() and not replace:
             print(renew(grid, shape))
         else:
-            print(publish(grid, shape, words))
+            print(publish(grid, shape, options))
 
 
 def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool = False) -> None:
@@ -283,5 +283,5 @@ def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool
     if file is None:
         renew_all()
     else:
-        publish_grid(file, data_words(data_files), replace)
+        publish_grid(file, data_options(data_files), replace)
     print(write_index(CARDS))

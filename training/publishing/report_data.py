@@ -74,7 +74,7 @@ class Mark:
     """By the names of AXES; None of what is unknown."""
     measures: dict[str, Span | None]
     """By the names of MEASURES."""
-    said: list[str]
+    tooltip: list[str]
     """What a reader who points at it is told, line by line."""
     columns: list[str]
     """Its line of the table, as of COLUMNS."""
@@ -242,7 +242,7 @@ def guess_text(evidence: Evidence) -> str:
     return f"{value:.4f} ({name})"
 
 
-def said_of(cell: Cell, evidence: Evidence, branch: int | None) -> list[str]:
+def tooltip_of(cell: Cell, evidence: Evidence, branch: int | None) -> list[str]:
     """What a reader who points at a mark is told, line by line."""
     lines = [f"{label_of(cell)}, width {cell.width}, MLP {cell.mlp}", f"grid {evidence.grid}"]
     if branch is not None:
@@ -288,7 +288,7 @@ def mark_of(gathered: GatheredGrid, evidence: Evidence, cell: Cell, branch: int 
         kind=kind(cell, evidence),
         costs=costs,
         measures=measures,
-        said=said_of(cell, evidence, branch),
+        tooltip=tooltip_of(cell, evidence, branch),
         columns=columns_of(cell, evidence, costs),
     )
 

@@ -357,7 +357,7 @@ def unknown_key(key: str) -> str:
 
 
 def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
-    """The settings as command-line words.
+    """The settings as options of a command line.
 
     Raises:
         ValueError: names a key that is unknown, and one whose value has the wrong structure.
@@ -376,7 +376,7 @@ def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
 
 
 def option_tokens(action: argparse.Action, value: object) -> list[str]:
-    """One setting as command-line words; ValueError where its value has the wrong structure."""
+    """One setting as an option with its values; ValueError where the setting has the wrong structure."""
     key = action.dest
     if isinstance(value, list):
         if action.nargs not in ("+", "*"):
@@ -422,7 +422,7 @@ def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
 
 
 def recipe_tokens(recipe: str, parser: SettingsParser) -> list[str]:
-    """The settings of a recipe as command-line words; ValueError, with the file, where one of them is wrong."""
+    """The settings of a recipe as options of a command line; ValueError, with the file, where one of them is wrong."""
     path, settings = read_recipe(recipe)
     try:
         if path.name == "recipe.yaml":  # of a run folder, which also says what was trained
@@ -466,7 +466,7 @@ def parse(
 
     Args:
         recipe: name or path of a recipe; None for the defaults alone.
-        command_line: words such as `["--learning_rate", "1e-3"]`, which win over the recipe.
+        command_line: options such as `["--learning_rate", "1e-3"]`, which win over the recipe.
         needed: keys that must have a value.
         fixed: settings that win over the command line, too.
 
@@ -474,12 +474,12 @@ def parse(
         ValueError: one line that names the file where it is the recipe's fault, and the key.
     """
     parser = SettingsParser()
-    words = list(command_line)
-    given = given_options(parser, words)
+    options = list(command_line)
+    given = given_options(parser, options)
     tokens = []
     if recipe is not None:
         tokens += recipe_tokens(recipe, parser)
-    tokens += words
+    tokens += options
     if fixed is not None:
         tokens += tokens_of(fixed, parser)
     namespace = parser.parse_tokens(tokens)
