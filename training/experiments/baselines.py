@@ -39,11 +39,13 @@ from ..tasks.language_modelling import LanguageModelling
 from ..tasks.masked_lm import MaskedLM
 from ..tasks.sequence_classification import SequenceClassification
 from .branches import data_options
-from .grid import Grid, GridError, load_grid
+from .grid import GridError, load_grid
+from .grid_results import GridResults, load_results
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
 from .rows import Run
-from .runs import TRAIN_COMMAND, command
+from .run_settings import recipe_and_options
+from .runs import start_of
 
 
 PIXELS = 16  # a side of the images that the logistic regression reads
@@ -276,11 +278,12 @@ def guesses(folder: Path, options: list[str]) -> list[Guess] | None:
         return guesses_on(evaluation.task, train, evaluation.held_out.rows)
 
 
-def guesses_of_grid(grid: Grid, options: list[str]) -> list[Guess] | None:
+def guesses_of_grid(results: GridResults, options: list[str]) -> list[Guess] | None:
     """`guesses_on` the rows of a grid, read as its baseline reads them. Raises ValueError as `guesses` does."""
+    grid = results.grid
     run = Run("report", grid.baseline, grid.seeds[0], grid.learning_rates[0])
-    recipe, *settings = command(grid, run, options)[len(TRAIN_COMMAND) :]
-    arguments = parse(recipe, [word for word in settings if word != "--resume"])
+    recipe, *settings = recipe_and_options(grid, run, start_of(results, run), options)
+    arguments = parse(recipe, settings)
     prepared = prepare(arguments)
     return guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
 
@@ -296,7 +299,7 @@ def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:
     logging.set_verbosity_error()
     grid = load_grid(file)
     options = data_options(data_files)
-    scored = guesses_of_grid(grid, options)
+    scored = guesses_of_grid(load_results(grid), options)
     if scored is None:
         raise GridError(f"{file}: no simple guess is known for its task and metric")
     write_json(grid.path(GUESSES), scored)

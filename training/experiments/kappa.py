@@ -18,7 +18,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import load_config
 
 from .grid_results import GridResults
-from .runs import settings
+from .run_settings import settings
 from .summary import cells_of
 
 

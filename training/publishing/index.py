@@ -11,7 +11,7 @@ from modeling_leaner.support.files import write_bytes
 
 from ..experiments.evidence import gather
 from ..experiments.grid_results import load_folder
-from ..experiments.runs import settings
+from ..experiments.run_settings import settings
 from ..records import Evidence, PublishedResults, checked
 from ..tasks.registry import TASKS
 from . import tables

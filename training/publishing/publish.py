@@ -167,15 +167,16 @@ def moved(folder: Path, target: Path, scratch: Path) -> None:
         raise
 
 
-def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
+def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
     """Writes evidence, card and code of a folder that is there, all or nothing; the rest stays as it is.
 
     Raises:
         ValueError: the folder is another's, or does not hold together.
     """
+    grid = loaded.grid
     target = cards / grid.publish[shape]
     results = check_target(target, grid, shape)
-    results = results.model_copy(update={"partners": grid.partners(shape), "evidence": gathered(load_results(grid))})
+    results = results.model_copy(update={"partners": grid.partners(shape), "evidence": gathered(loaded)})
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
         shutil.copytree(target, folder)
@@ -197,7 +198,7 @@ def write_recipe(source: Path, folder: Path, shape: str) -> None:
     write_bytes(folder / "recipe.yaml", text.encode())
 
 
-def publish(grid: Grid, shape: str, options: list[str], cards: Path = CARDS) -> Path:
+def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = CARDS) -> Path:
     """Writes one folder from its run, whole or not at all, once it has been verified.
 
     Args:
@@ -206,15 +207,16 @@ def publish(grid: Grid, shape: str, options: list[str], cards: Path = CARDS) -> 
     Raises:
         ValueError: a run is missing, or the folder does not hold what its card says.
     """
+    grid = loaded.grid
     target = cards / grid.publish[shape]
-    grid_results = load_results(grid)
-    source = run_of(grid_results, shape)
+    source = run_of(loaded, shape)
     if target.exists():
         check_target(target, grid, shape)
     fitted = guesses(source, options)
     if fitted:
-        write_json(grid.path(GUESSES), fitted)  # before they are read for the evidence
-    results = results_of(source, grid, shape, gathered(grid_results), options)
+        write_json(grid.path(GUESSES), fitted)
+        loaded = GridResults(grid, loaded.rows)  # whose guesses are these
+    results = results_of(source, grid, shape, gathered(loaded), options)
     local_copies = {}
     if options:
         local_copies[dataset_name(results)] = options[1:]
@@ -242,13 +244,15 @@ def renew_all() -> None:
     for path in sorted(GRIDS.glob("*.yaml")):
         grid = load_grid(path)
         if grid.publish is not None:
-            known |= {name: (grid, shape) for shape, name in grid.publish.items()}
+            loaded = load_results(grid)
+            known |= {name: (loaded, shape) for shape, name in grid.publish.items()}
     there = sorted({path.parent.name for name in ("config.json", "results.json") for path in CARDS.glob(f"*/{name}")})
     for name in there:
         if name not in known:
             raise ValueError(f"{CARDS / name}: no grid in {GRIDS} has it under publish")
     for name in there:
-        check_target(CARDS / name, *known[name])
+        loaded, shape = known[name]
+        check_target(CARDS / name, loaded.grid, shape)
     for name in there:
         print(renew(*known[name]))
 
@@ -266,11 +270,12 @@ def publish_grid(file: Path, options: list[str], replace: bool) -> None:
     for shape, target in targets.items():
         if target.exists():
             check_target(target, grid, shape)
+    loaded = load_results(grid)
     for shape, target in targets.items():
         if target.exists() and not replace:
-            print(renew(grid, shape))
+            print(renew(loaded, shape))
         else:
-            print(publish(grid, shape, options))
+            print(publish(loaded, shape, options))
 
 
 def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool = False) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..experiments.branches import Step, step_of
 from ..experiments.evidence import kind
 from ..experiments.rows import finished_row, reported
-from ..experiments.runs import settings
+from ..experiments.run_settings import settings
 from ..experiments.statistics import NOT_LEARNED, mean_of_known
 from ..experiments.summary import curves
 from ..records import Cell, Evidence, ResultRow

@@ -37,7 +37,7 @@ from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
 from ..experiments.grid_results import load_folder, load_results
 from ..experiments.rows import reported
-from ..experiments.runs import settings
+from ..experiments.run_settings import settings
 from ..records import Evidence, Guess, PublishedResults, RunResults, Subset, checked
 from ..running import reevaluate
 from ..running.evaluation import load
