@@ -88,9 +88,21 @@ def test_the_cuts(folder):
         assert read_cuts(name)[1]["change"] == pytest.approx(chosen["change"], rel=1e-4)
 
 
+def test_a_teacher_runs_over_few_rows(folder, monkeypatch):
+    """Evenly over all of them, whatever the length of the runs."""
+    monkeypatch.setattr(cuts, "ROWS", 20)
+    write_grid(overrides=OVERRIDES | {"max_steps": 1000})
+    prepared = cuts.prepare_source(load_grid(Path("grid.yaml")), ["--data_files", *data()])
+    assert len(prepared.train) == 24  # three steps of 8
+
+
 def test_a_sweep_trains_them(folder, capsys):
     """The random start has the shape of a cut and the tokenizer of the teacher."""
     assert sweep(Path("grid.yaml"), data_files=data())
+    said = capsys.readouterr().out
+    names = [*(Path(cell).name for cell in CELLS), "2x4/config.json"]
+    assert [line.split()[0] for line in said.splitlines()[1:7]] == names
+    assert "difference from 2x4 over the same seeds" in said
     values = {run.shape: row.value for run, row in read_rows(Path("out/results.csv")).items()}
     assert set(values) == {*CELLS, "cells/2x4/config.json"}
     assert values["cells/2x4"] > values["cells/2x4/config.json"]
@@ -101,8 +113,10 @@ def test_a_cut_is_made_once_and_again_where_its_weights_are_gone(folder, monkeyp
     make()
     before = Path("cells/even/model.safetensors").read_bytes()
     for path in Path("cells/even").iterdir():
-        if path.name != "config.json":
+        if path.name not in ("config.json", "slim.json"):
             path.unlink()
+    record = Path("cells/even/slim.json").read_text().replace('"change": ', '"change": 1')  # as if rounded otherwise
+    Path("cells/even/slim.json").write_text(record)
     assert settings(load_grid(Path("grid.yaml")), "cells/even").task == "embedding"  # read without weights
     calls = []
     original = cuts.slim
@@ -110,15 +124,16 @@ def test_a_cut_is_made_once_and_again_where_its_weights_are_gone(folder, monkeyp
     make()
     assert len(calls) == 1 and Path("cells/even/model.safetensors").read_bytes() == before
     make()
-    assert len(calls) == 1
+    assert len(calls) == 1 and Path("cells/even/slim.json").read_text() == record
 
 
 def test_a_cut_that_comes_out_otherwise_is_refused(folder):
     make()
-    config = Path("cells/even/config.json")
-    config.write_text(config.read_text().replace('"intermediate_size": 64', '"intermediate_size": 32'))
+    record = json.loads(Path("cells/even/slim.json").read_text())
+    record["cuts"][0]["after"] = [0, 3]
+    Path("cells/even/slim.json").write_text(json.dumps(record))
     Path("cells/even/model.safetensors").unlink()
-    with pytest.raises(GridError, match="cells/even/config.json has intermediate_size 32, but the cut came out with"):
+    with pytest.raises(GridError, match="cells/even/slim.json: expected .*0, 3.* but the cut came out with .*0, 2"):
         make()
     assert not Path("cells/even/model.safetensors").exists() and not list(Path("cells/even").glob(".cut-*"))
 

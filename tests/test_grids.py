@@ -5,14 +5,17 @@ from pathlib import Path
 import pytest
 from modeling_leaner.training.experiments import latency
 from modeling_leaner.training.experiments.grid import load_grid
+from modeling_leaner.training.experiments.run_settings import settings
 from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.settings.arguments import RECIPES
 
-from modeling_leaner.shapes import load_shape
+from modeling_leaner.shapes import load_config, load_shape
 
 
 CONTROLS = ("mlp-mini", "narrow-mini")
-GRIDS = sorted((RECIPES.parent / "grids").glob("*.yaml"))
+FILES = sorted((RECIPES.parent / "grids").glob("*.yaml"))
+CUTS = [path for path in FILES if "cut_from:" in path.read_text()]
+GRIDS = [path for path in FILES if path not in CUTS]
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
@@ -47,3 +50,26 @@ def test_a_reference_differs_by_its_implementation_alone(path):
     assert {**grid.overrides} == {**(own.overrides or {}), "implementation": "transformers"}
     for name in ("recipe", "baseline", "seeds", "learning_rates", "tuning", "unsound_tuning", "metric", "branches"):
         assert getattr(grid, name) == getattr(own, name)
+
+
+@pytest.mark.parametrize("path", CUTS, ids=lambda path: path.stem)
+def test_a_grid_of_cuts_is_fair(path, monkeypatch):
+    """By one recipe and one teacher, that which is cut; a single rate, seeds enough; only new weights are no cut."""
+    monkeypatch.chdir(RECIPES.parents[1])
+    grid = load_grid(path)
+    assert grid.overrides["teacher"] == grid.cut_from and len(grid.learning_rates) == 1 and len(grid.seeds) >= 3
+    assert grid.margin and grid.contrasts
+    others = set(grid.shapes) - set(grid.cuts)
+    assert all(shape.endswith("/config.json") for shape in others)
+    check_grid(grid)
+    arguments = settings(grid, grid.baseline)
+    assert arguments.task == "embedding" and arguments.bf16 and arguments.attn_implementation == "eager"
+    assert grid.output_dir == f"model_cards/grids/{path.stem}"
+
+
+def test_the_wider_mlp_has_the_parameters_of_the_heads():
+    """Within one neuron in each layer."""
+    folder = RECIPES.parents[1] / "model_cards" / "grids" / "minilm" / "cells"
+    heads, wide = (load_config(str(folder / name)) for name in ("3x24", "3x12-wide"))
+    off = wide.count_parameters().total - heads.count_parameters().total
+    assert abs(off) < 3 * (2 * wide.hidden_size + 1)

@@ -229,13 +229,36 @@ class TestTry:
         assert result.stderr.strip().splitlines()[-1].startswith("leaner slim: --recovery: loss or weights are not")
         assert not (tmp_path / "slim").exists() and not list((tmp_path / "scratch").iterdir())
 
+    def test_held_out_rows_that_are_trained_on(self, leaner, words, rows, tmp_path):
+        """The same file; another one with one of the same texts, or a text of which it is a sentence."""
+        documents(24, 1, words=12).to_parquet(rows)
+        held_out = Dataset.from_parquet(str(rows))["text"][3]
+        chosen_by = Dataset.from_parquet(str(rows))["text"][2]
+        recipe = words[-1].split()[0]
+        training = tmp_path / "train.parquet"
+        for texts, message in (
+            (None, f"--data: {rows} is what --recovery trains on; every other row is held out, give others"),
+            ([held_out, "another"], "--data: 1 of 12 held-out rows are among those that --recovery trains on, such"),
+            ([f"It begins. {held_out}"], "--data: 1 of 12 held-out rows are among those that --recovery trains on"),
+        ):
+            if texts is not None:
+                Dataset.from_dict({"text": texts}).to_parquet(training)
+            file = training if texts is not None else rows
+            result = leaner(*words[:-1], f"{recipe} --max-steps 2 --data_files train={file}")
+            assert result.exit_code == 1 and message in result.stderr, result.stderr
+            assert not (tmp_path / "slim").exists()
+        Dataset.from_dict({"text": [chosen_by] * 40}).to_parquet(training)
+        result = leaner(*words[:-1], f"{recipe} --max-steps 2 --data_files train={training}")
+        assert result.exit_code == 0, result.stderr
+
     @pytest.mark.parametrize(
         "changes, message",
         [
             ({"--try": None}, "--recovery: expected --try as well"),
             ({"--recovery": None}, "--try: expected --recovery as well"),
             ({"--layers": None, "--keep": "0,1"}, "--try: --keep has chosen the layers already"),
-            ({"--layers": None, "--heads": "2"}, "several choices of layers: expected a number of layers"),
+            ({"--layers": None, "--heads": "2"}, "--try: all 4 layers stay, so there is nothing to choose"),
+            ({"--layers": "4"}, "--try: all 4 layers stay, so there is nothing to choose"),
             ({"--recovery": "nothing 'open"}, "--recovery: no closing quotation, got"),
             ({"--recovery": "nothing"}, "nothing: no such recipe file"),
             ({"--recovery": "{recipe} --step 3"}, "step: unknown key"),
@@ -359,3 +382,12 @@ def test_rows_without_content_are_left_out(leaner, source, tmp_path):
     assert result.exit_code == 0, result.output
     document = json.loads((tmp_path / "slim" / "slim.json").read_text())
     assert document["chosen_by"] == document["held_out"] == 10
+
+
+def test_a_sentence_encoder_on_the_hub_loses_its_pooler(source, monkeypatch):
+    """Which its own pooling does not read; another encoder keeps it."""
+    model = load_lean(source)
+    for files, kept in (({"modules.json"}, False), (set(), True)):
+        monkeypatch.setattr(command, "files_of", lambda name, files=files: files)
+        slim = command.without_untrained_pooler(model, "owner/encoder")
+        assert (slim.pooler is not None) == kept

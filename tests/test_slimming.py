@@ -541,7 +541,7 @@ class TestChoices:
 
     @pytest.mark.parametrize("target", [Target(keep=(0, 1)), Target(heads=2), Target(layers=3)])
     def test_layers_that_are_not_chosen(self, target):
-        with pytest.raises(SlimError, match="several choices of layers: expected a number of layers, fewer than"):
+        with pytest.raises(SlimError, match="count: .*so there is nothing to choose"):
             best_slims(bert(), target, [], [], 2)
 
 

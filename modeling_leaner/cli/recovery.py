@@ -8,14 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from datasets import Dataset
 from safetensors import SafetensorError
 
 from ..conversion import load_lean
 from ..layers_leaner import LeanPreTrainedModel
+from ..registry import IMAGES
 from ..slimming.operations import SlimError
 from ..slimming.scores import Reference
 from ..slimming.slim import Slimmed
 from ..slimming.worth import layer_names
+from ..training.data.sentences import sentences
+from ..training.data.sources import load_training, split_files, whole_split
 from ..training.publishing.slim_card import Try, best_try
 from ..training.running.errors import explain
 from ..training.settings.arguments import SettingsParser, parse, read_recipe
@@ -26,6 +30,8 @@ from ..training.train import run
 
 STEPS = 100  # where the options name no number
 OURS = ("shape", "teacher", "output_dir", "resume", "restart")  # settings that --try gives
+# What the tries are judged by are the held-out rows of --data:
+WITHOUT_EVALUATION = {"eval_split": "none", "holdout": 0, "eval_strategy": "no", "save_strategy": "no"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,34 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
     return Recovery(recipe, options)
 
 
+def check_held_out(held_out: Sequence, data: list[str], recovery: Recovery, source: str) -> None:
+    """Raises ValueError where rows by which the tries are judged are among those that they are trained on.
+
+    Images are compared by their files, texts by what they say, too: whole, or by sentence where the recipe splits.
+
+    Args:
+        held_out: texts or images, every other row of `data`.
+    """
+    arguments = parse(recovery.recipe, recovery.options, fixed=WITHOUT_EVALUATION | {"shape": source})
+    files = split_files(arguments.data_files)
+    trained = files.get(whole_split(arguments.train_split), files.get(None, [arguments.dataset]))
+    shared = {str(Path(name).resolve()) for name in data} & {str(Path(name).resolve()) for name in trained if name}
+    if shared:
+        what = ", ".join(sorted(name for name in data if str(Path(name).resolve()) in shared))
+        raise SlimError(f"--data: {what} is what --recovery trains on; every other row is held out, give others")
+    rows, _ = load_training(arguments)
+    if TASKS[arguments.task].modality is IMAGES or not isinstance(rows, Dataset):
+        return
+    (column, *_) = TASKS[arguments.task].text_columns_of(arguments, rows)
+    searched = set(held_out)
+    trained_on = searched & set(rows[column])
+    if arguments.split_sentences:
+        trained_on |= {sentence for text in rows[column] for sentence in searched.intersection(sentences(text))}
+    if trained_on:
+        number = f"{len(trained_on)} of {len(held_out)} held-out rows"
+        raise SlimError(f"--data: {number} are among those that --recovery trains on, such as {min(trained_on)[:60]!r}")
+
+
 def choose_by_recovery(
     slims: Sequence[Slimmed], recovery: Recovery, source: str, processors: list[object], reference: Reference
 ) -> tuple[Slimmed, list[Try]]:
@@ -100,8 +134,7 @@ def recover(
         output = Path(scratch) / "run"
         for part in (model, *processors):
             part.save_pretrained(start)
-        fixed = {"shape": str(start), "teacher": source, "output_dir": str(output)}
-        fixed |= {"save_strategy": "no", "eval_strategy": "no"}
+        fixed = WITHOUT_EVALUATION | {"shape": str(start), "teacher": source, "output_dir": str(output)}
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 results = run(parse(recovery.recipe, recovery.options, fixed=fixed), recovery.recipe, "leaner slim")

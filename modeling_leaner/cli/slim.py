@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ..conversion import copy_sentence_transformers_files, load_lean, load_processors, whole_folder
+from ..conversion import copy_sentence_transformers_files, files_of, load_lean, load_processors, whole_folder
 from ..layers_leaner import LeanPreTrainedModel
 from ..planning.dials import flag_of
 from ..slimming import budget, calibration
@@ -25,7 +25,7 @@ from ..support.documents import write_json
 from ..training.data.sources import BUILT_IN, describe, likely_texts, load_split
 from ..training.publishing.slim_card import Making, Try, best_try, write_slim_card
 from .checks import LEAST_CALIBRATION_ROWS
-from .recovery import choose_by_recovery, read_recovery
+from .recovery import check_held_out, choose_by_recovery, read_recovery
 
 
 TABLE_WIDTH = 100
@@ -67,6 +67,8 @@ def by_flags(message: str, options: Options) -> str:
     """A message of `slimming` about a setting, with the option that sets it, or about a row, with where that is."""
     setting, colon, reason = message.partition(":")
     names = setting.split(" and ")
+    if setting == "count":
+        return f"--try:{reason}"
     if setting == "calibration":
         return f"{describe(None, 'train', options.data)}:{reason}"
     if not set(names) <= vars(options).keys():
@@ -91,6 +93,8 @@ def slim_to(options: Options, target: Target) -> None:
         raise SlimError(f"{options.source}: no tokenizer or image processor, which the calibration rows need")
     rows = calibration_rows(options, model)
     chosen_by, held_out = calibration.halves(rows)
+    if recovery is not None:
+        check_held_out(held_out, options.data, recovery, options.source)
     batches = calibration.make_batches(model, processors[0], chosen_by, options.max_length)
     others = calibration.make_batches(model, processors[0], held_out, options.max_length)
     target = within_budget(options, target, model, batches)
@@ -190,7 +194,7 @@ def progress_bar(items: list, title: str) -> Iterable:
 
 def without_untrained_pooler(model: LeanPreTrainedModel, source: str) -> LeanPreTrainedModel:
     """A sentence encoder without the pooling layer of BERT, which its own pooling does not read."""
-    is_sentence_encoder = (Path(source) / "modules.json").is_file()
+    is_sentence_encoder = "modules.json" in files_of(source)
     if is_sentence_encoder and getattr(model, "pooler", None) is not None:
         return drop_pooler(model)
     return model

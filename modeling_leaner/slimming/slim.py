@@ -111,8 +111,13 @@ def best_slims(
 
 def check_choice(model: LeanPreTrainedModel, target: Target, count: int) -> None:
     """Raises SlimError where several choices of layers are asked for and there are none."""
-    if count > 1 and (target.layers is None or target.layers == model.config.num_hidden_layers):
-        raise SlimError("several choices of layers: expected a number of layers, fewer than the model has")
+    if count == 1:
+        return
+    if target.keep is not None:
+        raise SlimError("count: the layers are named, so there is nothing to choose; give a number instead")
+    if target.layers is None or target.layers == model.config.num_hidden_layers:
+        depth = model.config.num_hidden_layers
+        raise SlimError(f"count: all {depth} layers stay, so there is nothing to choose; give a smaller number")
 
 
 def rank_choices(

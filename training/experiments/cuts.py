@@ -1,21 +1,21 @@
 """The shapes of a grid that are cuts of one trained model: made before the first run, as `leaner slim` makes them.
 
 What is left out is chosen by the change of the output on training rows of the grid's recipe. Of a cut git may hold
-config.json alone, so that the grid can be read without weights: it is then made anew, and has to come out as it was.
+config.json and slim.json alone, so that the grid can be read without weights: it is then made anew, and has to come
+out as it was.
 """
 
+import json
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from transformers import PreTrainedModel
-
-from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
 from modeling_leaner.slimming.operations import SlimError
-from modeling_leaner.slimming.slim import Slimmed, Target, slim
+from modeling_leaner.slimming.slim import Cut, Slimmed, Target, slim
 from modeling_leaner.support.documents import write_json
 
 from ..running.loading import build_model
@@ -26,6 +26,7 @@ from .branches import WEIGHTS, options_of
 from .grid import Grid, GridError
 
 
+RECORD = "slim.json"  # of a cut: what was left out
 ROWS = 256  # half of them to choose by, half held out
 
 
@@ -55,11 +56,13 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
 
 
 def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
-    """The model to cut, as a run of the grid would prepare it: with a teacher its outputs are cached for all runs."""
+    """The model to cut, as a run of the grid would prepare it, of so few steps that a teacher runs over few rows."""
     overrides = dict(grid.overrides or {})
     if local:
         overrides.pop("data_files", None)  # this machine's copy takes its place
-    return prepare(parse(grid.recipe, ["--shape", grid.cut_from, *options_of(overrides), *local]))
+    arguments = parse(grid.recipe, ["--shape", grid.cut_from, *options_of(overrides), *local])
+    arguments.max_steps = math.ceil(ROWS / arguments.train_batch_size)
+    return prepare(arguments)
 
 
 def calibration_batches(prepared: PreparedRun) -> tuple[list[Batch], list[Batch]]:
@@ -88,28 +91,29 @@ def keep(folder: Path, slimmed: Slimmed, processing: object) -> None:
     """The folder of a cut: its model, what it reads by, and slim.json; the weights come last, with them it is whole.
 
     Raises:
-        GridError: the folder holds the configuration of another cut, or cannot be written to.
+        GridError: the folder records another cut, or cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".cut-") as scratch:
             for part in (slimmed.model, processing):
                 part.save_pretrained(scratch)
-            check_same_shape(folder, slimmed.model)
-            write_json(Path(scratch) / "slim.json", {"cuts": [asdict(cut) for cut in slimmed.cuts]})
+            write_json(Path(scratch) / RECORD, {"cuts": [asdict(cut) for cut in slimmed.cuts]})
+            held = set()
+            if (folder / RECORD).is_file():
+                check_same(folder, slimmed.cuts)
+                held = {"config.json", RECORD}  # as they are in git: the same cut, but for the rounding of its changes
             for path in sorted(Path(scratch).iterdir(), key=lambda path: path.name == WEIGHTS):
-                path.replace(folder / path.name)
+                if path.name not in held:
+                    path.replace(folder / path.name)
     except OSError as error:
         raise GridError(f"cuts: {folder}: cannot be written: {error}") from error
 
 
-def check_same_shape(folder: Path, model: PreTrainedModel) -> None:
-    """Raises GridError where the folder holds the configuration of another shape."""
-    if not (folder / "config.json").is_file():
-        return
-    before = load_config(str(folder))
-    for key in ("heads_per_layer", "head_dim", "intermediate_size", "hidden_size"):
-        old = getattr(before, key)
-        new = getattr(model.config, key)
-        if old != new:
-            raise GridError(f"cuts: {folder}/config.json has {key} {old}, but the cut came out with {new}")
+def check_same(folder: Path, cuts: list[Cut]) -> None:
+    """Raises GridError where the folder records other cuts."""
+    before = json.loads((folder / RECORD).read_text(encoding="utf-8"))["cuts"]
+    was = [(cut["part"], cut["after"]) for cut in before]
+    now = [(cut.part, cut.after) for cut in cuts]
+    if was != now:
+        raise GridError(f"cuts: {folder / RECORD}: expected {was}, but the cut came out with {now}")

@@ -288,6 +288,14 @@ def is_made(grid: Grid, shape: str) -> bool:
     return grid.cuts is not None and shape.removesuffix("/config.json") in grid.cuts
 
 
+def short_name(grid: Grid, shape: str) -> str:
+    """A shape in a table: a cut by the name of its folder, any other as the grid names it."""
+    if not is_made(grid, shape):
+        return shape
+    folder = Path(shape.removesuffix("/config.json"))
+    return str(Path(shape).relative_to(folder.parent))
+
+
 def _check_cuts(grid: Grid) -> None:
     """Raises GridError for cuts of nothing, of a grid with other weights, or that no shape names."""
     if (grid.cut_from is None) != (grid.cuts is None):

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from ..records import CellSummary, Contrast, Curve, Reading
 from .curves import WAYS
+from .grid import short_name
 from .summary import Summary
 
 
@@ -108,7 +109,7 @@ def _metric_text(metric: str | None, higher_is_better: bool | None) -> str:
 def shape_table(summary: Summary) -> Table:
     """What SHOWN says of each shape, and the verdict."""
     metric = _metric_text(summary.metric, summary.higher_is_better)
-    caption = f"{metric}; difference from {summary.grid.baseline} over the same seeds"
+    caption = f"{metric}; difference from {short_name(summary.grid, summary.grid.baseline)} over the same seeds"
     table = Table(caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("shape")
     for heading, _ in SHOWN.values():
@@ -116,7 +117,7 @@ def shape_table(summary: Summary) -> Table:
     table.add_column("verdict")
     for cell in summary.shapes:
         values = [_text(getattr(cell, name), form) for name, (_, form) in SHOWN.items()]
-        table.add_row(cell.shape, *values, cell.verdict)
+        table.add_row(short_name(summary.grid, cell.shape), *values, cell.verdict)
     return table
 
 
