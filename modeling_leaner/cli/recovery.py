@@ -93,12 +93,13 @@ def check_held_out(held_out: Sequence, data: list[str], recovery: Recovery, sour
         return
     (column, *_) = TASKS[arguments.task].text_columns_of(arguments, rows)
     searched = set(held_out)
-    trained_on = searched & set(rows[column])
+    shared_rows = searched & set(rows[column])
     if arguments.split_sentences:
-        trained_on |= {sentence for text in rows[column] for sentence in searched.intersection(sentences(text))}
-    if trained_on:
-        number = f"{len(trained_on)} of {len(held_out)} held-out rows"
-        raise SlimError(f"--data: {number} are among those that --recovery trains on, such as {min(trained_on)[:60]!r}")
+        shared_rows |= {sentence for text in rows[column] for sentence in searched.intersection(sentences(text))}
+    if shared_rows:
+        number = f"{len(shared_rows)} of {len(held_out)} held-out rows"
+        example = min(shared_rows)[:60]
+        raise SlimError(f"--data: {number} are among those that --recovery trains on, such as {example!r}")
 
 
 def choose_by_recovery(
