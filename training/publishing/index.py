@@ -76,7 +76,7 @@ def held_out_score(results: PublishedResults) -> str:
     return f"{metric} {value:.3f}{uncertainty}"
 
 
-def best_guess(evidence: Evidence) -> str:
+def guess_to_beat(evidence: Evidence) -> str:
     """Value and name of a grid's best simple guess, a dash without any."""
     best = scoring.best_of(evidence)
     if best is None:
@@ -106,7 +106,7 @@ def published_table(folders: list[PublishedResults]) -> str:
             tables.unbroken(f"{own.layers} × {own.heads} × {own.head_dim}"),
             f"{results.parameters:,}",
             held_out_score(results),
-            best_guess(evidence),
+            guess_to_beat(evidence),
             index_page.short_data(results),
         )
         lines.append(line)

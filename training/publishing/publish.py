@@ -41,7 +41,7 @@ GRIDS = Path("training/grids")
 SUBSET = 200  # rows of the short verification
 
 
-def run_of(results: GridResults, shape: str) -> Path:
+def run_to_publish(results: GridResults, shape: str) -> Path:
     """The folder of the run to publish. Raises ValueError where it has not finished or is not on this machine."""
     grid = results.grid
     run = reported(grid, shape, grid.seeds[0], results.tuning.best[shape])
@@ -90,7 +90,9 @@ def in_place_of(folder: Path, target: Path) -> Iterator[None]:
         raise ValueError(str(error).replace(str(folder), str(target))) from error
 
 
-def results_of(folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str]) -> PublishedResults:
+def published_results(
+    folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str]
+) -> PublishedResults:
     """The published results.json: the run's own, the evidence, and what a verification compares."""
     file = folder / "results.json"
     results = checked(RunResults, json.loads(file.read_text(encoding="utf-8")), file)
@@ -189,7 +191,7 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
     return target
 
 
-def write_recipe(source: Path, folder: Path, shape: str) -> None:
+def write_published_recipe(source: Path, folder: Path, shape: str) -> None:
     """Writes the published recipe.yaml: that of the run with the published shape, without paths of one machine."""
     recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
     recipe = {key: value for key, value in recipe.items() if key not in LOCAL}
@@ -209,14 +211,14 @@ def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = C
     """
     grid = loaded.grid
     target = cards / grid.publish[shape]
-    source = run_of(loaded, shape)
+    source = run_to_publish(loaded, shape)
     if target.exists():
         check_target(target, grid, shape)
     fitted = guesses(source, options)
     if fitted:
         write_json(grid.path(GUESSES), fitted)
         loaded = GridResults(grid, loaded.rows)  # whose guesses are these
-    results = results_of(source, grid, shape, gathered(loaded), options)
+    results = published_results(source, grid, shape, gathered(loaded), options)
     local_copies = {}
     if options:
         local_copies[dataset_name(results)] = options[1:]
@@ -228,7 +230,7 @@ def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = C
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         renew_code(folder)  # the run may be older than the package
-        write_recipe(source, folder, results.shape)
+        write_published_recipe(source, folder, results.shape)
         write_json(folder / "results.json", results.document())
         with in_place_of(folder, target):
             write_card(folder)

@@ -316,7 +316,7 @@ def marks_of(gathered: GatheredGrid) -> list[Mark]:
     return marks
 
 
-def guesses_of(grids: Grids) -> list[Line]:
+def guess_lines(grids: Grids) -> list[Line]:
     """The best simple guess of each grid, those that are the same together."""
     lines: dict[tuple[str, float], Line] = {}
     for name, gathered in grids.items():
@@ -370,7 +370,7 @@ def panels_of(grids: Grids) -> list[Panel]:
         own = together[key]
         marks = [mark for gathered in own.values() for mark in marks_of(gathered)]
         title = f"{TASKS[task].title}: {recipe}"
-        panels.append(Panel(task, title, metric, list(own), guesses_of(own), notes_of(own), marks))
+        panels.append(Panel(task, title, metric, list(own), guess_lines(own), notes_of(own), marks))
     return panels
 
 

@@ -5,7 +5,6 @@ are trained by the very same file.
 """
 
 import argparse
-import difflib
 import json
 import math
 import os
@@ -21,6 +20,8 @@ import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import HubStrategy
+
+from modeling_leaner.support.suggest import did_you_mean
 
 from .repeated import RepeatedKey, given_options, load_yaml
 
@@ -342,10 +343,7 @@ def check_taught(teacher: str | None, given: Iterable[str]) -> None:
 
 def suggestion(name: str, names: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest of the names, or nothing where none is near."""
-    nearest = difflib.get_close_matches(name, list(names), n=1)
-    if not nearest:
-        return ""
-    return f", did you mean {nearest[0]}?"
+    return did_you_mean(name, names, ", did you mean {}?")
 
 
 def unknown_key(key: str) -> str:
