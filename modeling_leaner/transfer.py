@@ -162,7 +162,7 @@ def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
 
 
 def size_of(content: Path | bytes) -> int:
-    """How many bytes."""
+    """The size of a file, or of its content, in bytes."""
     if isinstance(content, bytes):
         return len(content)
     return content.stat().st_size

@@ -129,7 +129,7 @@ def choose_by_recovery(
 def recover(
     model: LeanPreTrainedModel, recovery: Recovery, source: str, processors: list[object]
 ) -> LeanPreTrainedModel:
-    """The model after a run of `leaner train`, in its own dtype; its folder is a temporary one. Raises as above."""
+    """The model, in its own dtype, after `leaner train` in a temporary folder. Raises as `choose_by_recovery`."""
     with tempfile.TemporaryDirectory(prefix="leaner-try-") as scratch:
         start = Path(scratch) / "cut"
         output = Path(scratch) / "run"

@@ -29,7 +29,7 @@ def phases(grid: Grid) -> list[str]:
 
 
 def place_of(run: Run) -> tuple:
-    """What the rows of results.csv are sorted by; a run without a branch comes before those with one."""
+    """The sorting key of the rows of results.csv; a run without a branch comes before those with one."""
     return PHASES.index(run.phase), run.shape, run.seed, run.learning_rate, run.branch or 0
 
 

@@ -86,7 +86,7 @@ def guess_to_beat(evidence: Evidence) -> str:
 
 
 def place_in_table(results: PublishedResults) -> tuple[str, int, str]:
-    """What folders are sorted by: their grid, then as the grid orders its cells."""
+    """The sorting key of published folders: their grid, then the grid's order of its cells."""
     evidence = results.evidence
     shapes = [cell.shape for cell in evidence.cells]
     return evidence.grid, shapes.index(results.cell), results.name

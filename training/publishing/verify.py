@@ -330,7 +330,7 @@ def rendered(folder: Path) -> PublishedResults:
 
 
 def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> str:
-    """One line of what was found again.
+    """Verifies a folder; returns one line that says what was compared.
 
     Args:
         given: local copies of datasets by name.

@@ -41,7 +41,7 @@ class Clock(TrainerCallback):
         self.first_step = state.global_step
 
     def batches_are_ready(self, seconds: float, items: int) -> None:
-        """The batches of the step that comes next took so many seconds and have so many rows."""
+        """Notes how many seconds the batches of the next step took, and how many rows they have."""
         self.data_seconds = seconds
         self.items = items
 
@@ -57,7 +57,7 @@ class Clock(TrainerCallback):
         self.timed.items += self.items
 
     def seconds(self) -> float:
-        """Since the run began, without the time between a kill and its continuation."""
+        """Seconds since the run began, without the time between a kill and its continuation."""
         return self.seconds_before + time.perf_counter() - self.started
 
     def throughput(self) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""Refuses what is given twice, a key of a YAML file or an option of a command line: else the last silently wins."""
+"""Refuses a key of a YAML file, or an option of a command line, that is given twice: the last would silently win."""
 
 import argparse
 from collections.abc import Iterable, Sequence
