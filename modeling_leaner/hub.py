@@ -77,7 +77,7 @@ def missing_from_hub(name: str) -> str | None:
 
 
 def dataset_hub_answers(name: str) -> bool:
-    """Whether the Hub says anything of a dataset, be it that there is none."""
+    """Whether the Hub answers when it is asked for a dataset, even that there is none."""
     try:
         HfApi().dataset_info(name, timeout=SECONDS)
     except (HfHubHTTPError, HFValidationError):

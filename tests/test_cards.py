@@ -384,12 +384,16 @@ def test_guesses_of_language_models_read_what_the_model_reads():
     starts = rng.integers(5, 20, size=300)
     rows = [[int(5 + (start - 5 + place) % 15) for place in range(12)] for start in starts]
     task = SimpleNamespace(processing=SimpleNamespace(all_special_ids=[0]), config=SimpleNamespace(vocab_size=20))
+    task.predicts_special_tokens = True
     task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
     guesses = baselines.language_baselines(task, packed(rows), packed(rows[:50]), trained_on=100)
     found = {each["name"]: each["value"] for each in guesses}
     assert found["frequencies"] == pytest.approx(np.log(20), abs=0.35) and len(found) == 3
     assert found["bigram, all training rows"] < found["bigram, as many rows as trained on"] < 0.2
-    assert issubclass(MaskedLM, baselines.LanguageModelling) and issubclass(CausalLM, baselines.LanguageModelling)
+    of_none = baselines.guesses_on.dispatch(object)
+    without = {name for name, task in TASKS.items() if baselines.guesses_on.dispatch(task) is of_none}
+    assert without == {"question-answering", "embedding"}
+    assert baselines.predicted.dispatch(MaskedLM) is not baselines.predicted.dispatch(CausalLM)
 
 
 def test_guesses_on_images_read_their_pixels():

@@ -1,4 +1,4 @@
-"""What is checked of a command's words before anything slow is imported. Each raises ValueError or OSError."""
+"""What is checked of a command line before anything slow is imported. Each raises ValueError or OSError."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from ..planning.units import BYTES, MOST_INPUT, parse_size
 from ..registry import FAMILIES, check_family, check_shape, did_you_mean_path, shape_names
 from ..support.suggest import did_you_mean
 from ..training.settings.repeated import RepeatedKey, load_yaml
-from .lazy import library
+from .lazy import slow_imports
 
 
 LEAST_CALIBRATION_ROWS = 16  # of leaner slim: 8 to choose by, 8 held out
@@ -72,7 +72,9 @@ def check_new(output: Path) -> None:
 
 def check_source(source: str) -> None:
     """Raises ValueError for what is neither a file or folder nor a model of the Hub."""
-    library(".hub", models=False).require_source(source)
+    with slow_imports(models=False):
+        from ..hub import require_source
+    require_source(source)
 
 
 def check_trained(model: str) -> None:

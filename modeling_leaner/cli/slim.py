@@ -194,8 +194,8 @@ def only_column(rows: Dataset, model: LeanPreTrainedModel) -> str:
         names = likely_texts(names)
     if len(names) != 1:
         what = "images" if kind == "Image" else "texts"
-        found = ", ".join(names or rows.column_names)
-        raise SlimError(f"--column: name the column that holds {what}; the rows have {found}")
+        columns = ", ".join(names or rows.column_names)
+        raise SlimError(f"--column: name the column that holds {what}; the rows have {columns}")
     return names[0]
 
 

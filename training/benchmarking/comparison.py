@@ -24,7 +24,7 @@ def quartiles(values: np.ndarray | None, prefix: str) -> dict[str, float | None]
 
 
 def default_of(measured: Iterable[Measured], library: str) -> Measured | None:
-    """What a library gives a user who says nothing; None where it was not measured."""
+    """The measurement of a library's default, `is_default`; None where it was not measured."""
     for result in measured:
         if result.contestant.library == library and result.contestant.is_default and result.seconds is not None:
             return result
@@ -106,7 +106,7 @@ def pairs(measured: Iterable[Measured]) -> dict[str, tuple[Measured | None, Meas
 
 
 def comparisons(workload: Workload, measured: list[Measured]) -> list[BenchComparison]:
-    """Those of which both sides ran."""
+    """The comparisons of which both sides ran."""
     compared = []
     for against, (ours, peer) in pairs(measured).items():
         if ours is None or peer is None:
@@ -128,7 +128,7 @@ def comparisons(workload: Workload, measured: list[Measured]) -> list[BenchCompa
 
 
 def geometric_means(compared: Iterable[BenchComparison]) -> dict[str, float]:
-    """Of the ratios, by phase, dtype and what was compared with."""
+    """Geometric means of the ratios, by phase, dtype and what was compared with."""
     groups: dict[str, list[float]] = {}
     for comparison in compared:
         name = f"{comparison.phase} {comparison.dtype}, {comparison.against}"

@@ -39,7 +39,7 @@ class Contestant:
 
     @property
     def is_default(self) -> bool:
-        """Whether it is what a user gets who says nothing."""
+        """Whether this is the library's default: SDPA, not compiled."""
         return self.attention == DEFAULT_ATTENTION and self.mode == "eager"
 
     def build(self, config: LeanConfig) -> nn.Module:

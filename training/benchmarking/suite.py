@@ -58,7 +58,7 @@ class Suite:
 
 
 def timm_version() -> str | None:
-    """None where it is not installed."""
+    """The version of timm; None where it is not installed."""
     try:
         return version("timm")
     except PackageNotFoundError:

@@ -209,7 +209,7 @@ def load_split(
 
 @contextmanager
 def cache_alone() -> Iterator[None]:
-    """`datasets` reads its cache only; else it asks a Hub that does not answer for half a minute."""
+    """Keeps `datasets` from the Hub while the block runs: it would wait half a minute for one that is silent."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = True
     try:
