@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -400,7 +401,7 @@ def copy_sentence_transformers_files(source: str, output: Path) -> None:
     names = files_of(source)
     if "modules.json" not in names:
         return
-    modules = json.loads(_local_file(source, "modules.json").read_text(encoding="utf-8"))
+    modules = read_source_json(source, "modules.json")
     folders = tuple(f"{module['path']}/" for module in modules if module.get("path"))
     for name in sorted(names):
         if name in SENTENCE_TRANSFORMERS or name.startswith(folders):
@@ -415,6 +416,14 @@ def _local_file(source: str, name: str) -> Path:
     if folder.is_dir():
         return folder / name
     return Path(hf_hub_download(source, name))
+
+
+def read_source_json(source: str, name: str) -> Any:
+    """What a JSON file of a folder or Hub id holds. Raises ValueError where it cannot be read; names both."""
+    try:
+        return json.loads(_local_file(source, name).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{source}: {name}: not a JSON file: {error}") from error
 
 
 def load_processors(source: str) -> list[object]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import leaner
-from modeling_leaner.training.publishing import code_copies, verify
+from modeling_leaner.training.publishing import code_copies, stranger, verify
 from modeling_leaner.training.running.environment import git
 
 from modeling_leaner import LeanBERTConfig
@@ -114,6 +114,15 @@ TAMPERINGS = {
         lambda folder: edit_json(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", None]}),
         "tokenizer_config.json: auto_map names code",
     ),
+    "another's module": (
+        lambda folder: (folder / "modules.json").write_text('[{"path": "", "type": "evil/repo--module.Evil"}]'),
+        "modules.json: type is 'evil/repo--module.Evil', expected a module of sentence-transformers",
+    ),
+    "a module of its own": (
+        lambda folder: (folder / "modules.json").write_text('[{"path": "", "type": "modeling.Evil"}]'),
+        "modules.json: type is 'modeling.Evil', expected a module of sentence-transformers",
+    ),
+    "no module": (lambda folder: (folder / "modules.json").write_text("{}"), "modules.json: .*expected list"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json: not a JSON file"),
     "no JSON object": (lambda folder: (folder / "config.json").write_text("[]"), "config.json: expected a JSON obj"),
 }
@@ -131,7 +140,7 @@ def test_tampered_code_is_named_and_never_runs(folder, name, monkeypatch, capsys
 
     for step in ("render", "load", "metrics_of", "check_files"):
         monkeypatch.setattr(verify, step, loaded)
-    monkeypatch.setattr(verify.subprocess, "run", loaded)
+    monkeypatch.setattr(stranger.subprocess, "run", loaded)
     with pytest.raises(SystemExit, match="1 of 1 failed"):
         leaner("verify-cards", folder)
     assert "FAILED" in capsys.readouterr().err

@@ -21,6 +21,10 @@ import pytest
 import yaml
 from hub_server import LocalHub, reached
 from modeling_leaner.training.experiments.grid import load_grid
+from modeling_leaner.training.publishing.folders import published_folders, results_in
+from modeling_leaner.training.publishing.index import encoder_line
+from modeling_leaner.training.publishing.publish import is_encoder
+from modeling_leaner.training.records import PublishedEncoder
 from transformers.utils import is_torchvision_available
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -181,17 +185,30 @@ def test_the_grid_of_the_page(tmp_path, monkeypatch):
 
 
 def table_rows() -> dict[str, list[str]]:
-    """Folder → the other cells of README's table of published models."""
+    """Folder → the other cells of README's tables of published models."""
     pattern = r"^\| \[([\w.-]+)\]\(model_cards/\1\) \|(.*)\|$"
     rows = re.findall(pattern, (CLONE / "README.md").read_text(), re.MULTILINE)
     return {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
 
 
 def test_the_table_names_every_published_model():
-    assert sorted(table_rows()) == sorted(path.parent.name for path in CLONE.glob("model_cards/*/config.json"))
+    assert sorted(table_rows()) == [folder.name for folder in published_folders(CLONE / "model_cards")]
 
 
-@pytest.mark.parametrize("name", sorted(table_rows()))
+ENCODERS = [folder.name for folder in published_folders(CLONE / "model_cards") if is_encoder(folder)]
+
+
+def check_encoder_row(results: PublishedEncoder, cells: list[str]) -> None:
+    """A row of the table of sentence encoders is that of model_cards/README.md."""
+    assert cells == list(encoder_line(results)[1:])
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_table_of_encoders_says_what_the_folders_say(name):
+    check_encoder_row(results_in(CLONE / "model_cards" / name / "results.json"), table_rows()[name])
+
+
+@pytest.mark.parametrize("name", sorted(table_rows().keys() - set(ENCODERS)))
 def test_the_table_says_what_the_folders_say(name):
     _, shape, parameters, score, guess = table_rows()[name]
     results = json.loads((CLONE / "model_cards" / name / "results.json").read_text())

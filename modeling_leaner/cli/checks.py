@@ -1,5 +1,6 @@
 """What is checked of a command line before anything slow is imported. Each raises ValueError or OSError."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from .lazy import slow_imports
 
 
 LEAST_CALIBRATION_ROWS = 16  # of leaner slim: 8 to choose by, 8 held out
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 PLAN_CHOICES = {
     "equal": ("params", "flops"),
     "dtype": tuple(BYTES),
@@ -85,6 +87,12 @@ def check_trained(model: str) -> None:
     if Path(model).is_file():
         raise ValueError(f"{model}: a file; {expected}")
     check_source(model)
+
+
+def check_base_model(name: str) -> None:
+    """Raises ValueError for what a card cannot name as a parent: anything but a Hub id."""
+    if Path(name).exists() or HUB_ID.fullmatch(name) is None:
+        raise ValueError(f"--base-model: {name} is no Hub id; expected OWNER/NAME of the parent, for the card")
 
 
 def check_calibration_rows(rows: int) -> None:

@@ -10,7 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ..support.interrupts import INTERRUPTED
-from .checks import BENCH_CHOICES, check_bench, check_trained, existing_folders, existing_grid, known_shape
+from .checks import (
+    BENCH_CHOICES,
+    check_base_model,
+    check_bench,
+    check_trained,
+    existing_folders,
+    existing_grid,
+    known_shape,
+)
 from .command import Command, KeyCommand
 from .errors import print_error
 from .lazy import slow_imports
@@ -37,6 +45,15 @@ DataFiles = Annotated[
         "--data",
         metavar="PATH ...",
         help="Local data in place of the Hub's: a folder, or files, also SPLIT=FILE (parquet, json, csv, text).",
+    ),
+]
+EncoderData = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data-files",
+        "--data",
+        metavar="NAME=PATH ...",
+        help="Local copies: stsb, qnli, sst2 as folders with the splits, sentences (held-out ones) as a file.",
     ),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="How often every shape has its turn.")]
@@ -236,6 +253,28 @@ def bench(
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
+def encoders(
+    parent: Annotated[str, typer.Argument(help="Folder or Hub id of the encoder to compare with.")],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL ...", help="Encoders made from it: folders, runs, ids.")
+    ],
+    data_files: EncoderData = None,
+    with_test: Annotated[
+        bool, typer.Option("--test", help="STS-B's test pairs, too: to be opened once, for a model that is final.")
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=3, help="How often every model has its turn.")] = 30,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,
+    output: Annotated[Path | None, typer.Option(help="New file for the document.")] = None,
+) -> None:
+    """Compare sentence encoders with their parent: size, quality, time; the last line is JSON."""
+    for source in (parent, *models):
+        check_trained(source)
+    with slow_imports():
+        from ..training.experiments.encoders import compare_encoders
+    compare_encoders([parent, *models], data_files or [], with_test, rounds, threads, output)
+
+
+@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def law(grid: GridFile) -> None:
     """Fit a law of shape and tokens to the finished rows of a grid with branches."""
     with slow_imports():
@@ -290,6 +329,31 @@ def publish(
     with slow_imports():
         from ..training.publishing.publish import publish_all
     publish_all(grid, data_files or [], replace)
+
+
+@commands.command(cls=Command, rich_help_panel=PUBLISHING)
+def publish_encoder(
+    name: Annotated[str, typer.Argument(help="Of the new folder in model_cards/.")],
+    parent: Annotated[str, typer.Argument(help="Folder or Hub id of the encoder that was cut.")],
+    cut: Annotated[Path, typer.Argument(help="Folder that leaner slim wrote.")],
+    run: Annotated[Path, typer.Argument(help="Run of leaner train with --shape CUT and --teacher PARENT.")],
+    base_model: Annotated[str | None, typer.Option(help="Hub id of a PARENT that is a folder.")] = None,
+    license: Annotated[str, typer.Option(help="Of the parent's weights, as the Hub names it.")] = "apache-2.0",
+    data_files: EncoderData = None,
+    rounds: Annotated[int, typer.Option(min=3, help="How often every model has its turn.")] = 30,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Take a folder that is there anew.")] = False,
+) -> None:
+    """Put a sentence encoder that was cut and recovered into model_cards/, ready for the Hub, beside its parent."""
+    check_trained(parent)
+    existing_folders([cut, run])
+    if base_model is None:
+        base_model = parent
+    check_base_model(base_model)
+    with slow_imports():
+        from ..training.publishing.publish_encoder import Origin, publish_and_index
+    origin = Origin(parent, cut, run, base_model, license)
+    publish_and_index(name, origin, data_files or [], replace, rounds, threads)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)

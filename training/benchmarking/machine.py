@@ -1,25 +1,16 @@
-"""What the machine can do: its matrix products, its processor's flags, its free memory."""
+"""What the machine can do: its matrix products, its free memory."""
 
 from pathlib import Path
 
 import torch
 from torch.utils import benchmark
 
-from ..running.environment import CPU_INFO, first_match
+from ..running.environment import first_match
 
 
-FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8", "bf16")
 MEMORY_INFO = Path("/proc/meminfo")
 SIDES = {"cpu": 2048, "cuda": 8192}  # of the square matrices: large enough for the full rate
 SECONDS = 1.0
-
-
-def processor_flags() -> list[str]:
-    """The flags, of those in `FLAGS`, that the system reports; none where it reports no flags."""
-    flags = first_match(r"(?:flags|Features)\s*:(.+)", CPU_INFO)
-    if flags is None:
-        return []
-    return [flag for flag in FLAGS if flag in flags.split()]
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -15,10 +15,10 @@ from modeling_leaner.support.files import free_path, write_new
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..records import BenchCell, BenchFile, Environment
-from ..running.environment import environment
+from ..running.environment import environment, processor_flags
 from .comparison import cell, comparisons, default_of, geometric_means
 from .contestants import OURS, contestants
-from .machine import device_title, matrix_product_flops, processor_flags
+from .machine import device_title, matrix_product_flops
 from .measure import Limits, measure
 from .workload import Workload
 

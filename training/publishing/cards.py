@@ -13,9 +13,10 @@ from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256, write_bytes
 
 from ..experiments.grid import is_folder_name
-from ..records import Cell, Evidence, PublishedResults, RunResults
+from ..records import Cell, Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..running.figure import plot
 from . import figures, tables
+from .encoder_card import encoder_card
 from .folders import Run, check_weights, read_run
 from .metadata import PROJECT_URL, eval_results, metadata, repository
 from .rendering import fill_card
@@ -210,6 +211,8 @@ def render(folder: Path) -> tuple[str, RunResults]:
     run = read_run(folder)
     results = run.results
     check_weights(folder, results.architecture, run.config)
+    if isinstance(results, PublishedEncoder):
+        return encoder_card(folder, run), results
     if not isinstance(results, PublishedResults):
         return run_card(folder, run), results
     check_published(folder, results)

@@ -16,9 +16,20 @@ from modeling_leaner.shapes import CONFIG_CLASSES
 from modeling_leaner.support.documents import read_object
 from modeling_leaner.support.files import write_bytes
 
+from ..records import Record, checked
+
 
 PACKAGE = Path(modeling_leaner.__file__).parent
+MODULES = "modules.json"  # of sentence-transformers
+OWN_MODULES = "sentence_transformers."
 WRITTEN_BY_TRAINER = {"auto_map", "use_cache"}  # keys of a saved config.json that are not fields of every family
+
+
+class Module(Record):
+    """An entry of modules.json."""
+
+    type: str
+    """The class that is loaded, with its package or, of remote code, its repository."""
 
 
 def code_files(config_class: type[LeanConfig]) -> dict[str, Path]:
@@ -61,8 +72,23 @@ def check_code(folder: Path) -> None:
             raise ValueError(f"{copy}: differs from that of modeling_leaner {version}; leaner publish renews it")
     check_config(folder / "config.json", config_class)
     for path in sorted(folder.glob("*.json")):
-        if path.name != "config.json" and "auto_map" in read_object(path):
+        if path.name in ("config.json", MODULES):
+            continue
+        if "auto_map" in read_object(path):
             raise ValueError(f"{path}: auto_map names code, expected none: tokenizer and processor are transformers'")
+    if (folder / MODULES).is_file():
+        check_modules(folder / MODULES)
+
+
+def check_modules(path: Path) -> None:
+    """Raises ValueError where sentence-transformers would load a module that is not its own."""
+    try:
+        modules = checked(list[Module], json.loads(path.read_text(encoding="utf-8")), path)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not a JSON file: {error}") from error
+    for module in modules:
+        if not module.type.startswith(OWN_MODULES) or "--" in module.type:
+            raise ValueError(f"{path}: type is {module.type!r}, expected a module of sentence-transformers")
 
 
 def check_links(folder: Path) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from modeling_leaner.shapes import CONFIG_CLASSES
 from modeling_leaner.support.documents import flat, naming, read_object, require
 
-from ..records import PublishedResults, RunResults, checked
+from ..records import PublishedEncoder, PublishedResults, RunResults, checked
 from ..settings.arguments import TASK_NAMES, SettingsParser, tokens_of
 from ..tasks.registry import TASKS
 from .snippets import auto_class
@@ -21,6 +21,13 @@ from .snippets import auto_class
 FAMILIES = tuple(kind.model_type for kind in CONFIG_CLASSES.values())
 UNREADABLE = (OSError, ValueError, KeyError)  # what a file that cannot be used raises
 SIZES = ["hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size"]
+
+
+KINDS = {  # field → the kind of results.json that has it, the first that fits
+    "comparison": PublishedEncoder,
+    "evidence": PublishedResults,
+    "weights_sha256": PublishedResults,
+}
 
 
 class Run(NamedTuple):
@@ -55,11 +62,23 @@ def read_config(folder: Path) -> PreTrainedConfig:
 
 
 def results_in(file: Path) -> RunResults:
-    """results.json of a run, or PublishedResults of a published folder. Raises ValueError that names the field."""
+    """results.json: of a published folder of a grid, of a sentence encoder, or of a run, by its `KINDS`.
+
+    Here alone kinds of folders are told apart; the record's class says it to everybody else.
+
+    Raises:
+        ValueError: names the field.
+    """
     document = read_object(file)
-    if {"evidence", "weights_sha256"} & document.keys():
-        return checked(PublishedResults, document, file)
+    for field, kind in KINDS.items():
+        if field in document:
+            return checked(kind, document, file)
     return checked(RunResults, document, file)
+
+
+def published_folders(cards: Path) -> list[Path]:
+    """Every published folder, of whatever kind."""
+    return sorted(path.parent for path in cards.glob("*/config.json"))
 
 
 def read_results(folder: Path, config: PreTrainedConfig) -> Run:

@@ -3,20 +3,21 @@
 Written from the folders and the rows of the grids, not by hand, with the forest plot in both of GitHub's themes.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modeling_leaner.support.files import write_bytes
 
+from ..experiments.encoders import heads_in_words
 from ..experiments.evidence import gather
 from ..experiments.grid_results import load_folder
 from ..experiments.run_settings import settings
-from ..records import Evidence, PublishedResults, checked
+from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..tasks.registry import TASKS
 from . import tables
 from .figures import THEMES, Comparison, comparisons, forest
 from .findings import GatheredGrid, Grids, findings, kappa_and_quality, kappa_cells
+from .folders import published_folders, results_in
 from .kappa_figure import kappa_figure
 from .rendering import fill, markdown
 from .wording import amounts, index_page, scoring
@@ -44,15 +45,37 @@ class IndexContext:
     figure_text: str | None
     kappa_text: str | None
     findings: list[str]
+    encoders: str
     tasks: list[TaskSection]
     glossary: str
 
 
 def read_published(cards: Path) -> list[PublishedResults]:
-    """results.json of each published folder."""
-    files = sorted(config.with_name("results.json") for config in cards.glob("*/config.json"))
-    documents = {file: json.loads(file.read_text(encoding="utf-8")) for file in files}
-    return [checked(PublishedResults, results, file) for file, results in documents.items() if "evidence" in results]
+    """results.json of each published folder of a grid."""
+    return [results for results in read_folders(cards) if isinstance(results, PublishedResults)]
+
+
+def read_folders(cards: Path) -> list[RunResults]:
+    """results.json of each published folder, of whatever kind."""
+    return [results_in(folder / "results.json") for folder in published_folders(cards)]
+
+
+def encoder_line(results: PublishedEncoder) -> tuple[str, ...]:
+    """A published sentence encoder in a line of a table, beside its parent."""
+    parent, cut, own = results.comparison.models
+    scores = [f"{own.scores[name]:.3f} ({parent.scores[name]:.3f})" for name in ("stsb_test", "qnli", "cosine")]
+    many = max(own.times, key=int)
+    shape = tables.unbroken(f"{len(own.heads_per_layer)} × {heads_in_words(own)}")
+    faster = f"{own.times[many].speed:.2f} ×"
+    return (f"[{results.name}]({results.name})", results.base_model, shape, f"{own.parameters:,}", *scores, faster)
+
+
+def encoder_table(encoders: list[PublishedEncoder]) -> str:
+    """The published sentence encoders; empty without any."""
+    if not encoders:
+        return ""
+    header = ("folder", "cut from", "layers × heads", "parameters", "STS-B test", "QNLI MRR@10", "cosine", "speed")
+    return markdown(header, map(encoder_line, encoders))
 
 
 def read_grids(cards: Path) -> Grids:
@@ -166,6 +189,7 @@ def render(cards: Path) -> str:
         figure_text=figure_text,
         kappa_text=kappa_text,
         findings=paragraphs,
+        encoders=encoder_table([each for each in read_folders(cards) if isinstance(each, PublishedEncoder)]),
         tasks=[section for section in sections if section.published or section.cells],
         glossary=index_page.INDEX_GLOSSARY,
     )

@@ -10,7 +10,7 @@ import contextlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -28,11 +28,12 @@ from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
 from ..experiments.grid_results import GridResults, load_results
 from ..experiments.guesses import GUESSES
 from ..experiments.rows import finished_row, reported
-from ..records import Evidence, PublishedResults, RunResults, checked
+from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults, checked
 from ..running.evaluation import load
 from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
+from .folders import results_in
 from .index import write_index
 from .verify import CARDS, KEPT, LICENSE, LOCAL, metrics_of, tolerances, verify
 
@@ -191,13 +192,16 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
     return target
 
 
-def write_published_recipe(source: Path, folder: Path, shape: str) -> None:
-    """Writes the published recipe.yaml: that of the run with the published shape, without paths of one machine."""
-    recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
-    recipe = {key: value for key, value in recipe.items() if key not in LOCAL}
-    recipe["shape"] = shape
-    text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(recipe)
+def write_published_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
+    """Writes the published recipe.yaml."""
+    text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(dict(recipe))
     write_bytes(folder / "recipe.yaml", text.encode())
+
+
+def published_recipe(source: Path, shape: str) -> dict[str, object]:
+    """The recipe of a run with the published shape, without paths of one machine."""
+    recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
+    return {key: value for key, value in recipe.items() if key not in LOCAL} | {"shape": shape}
 
 
 def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = CARDS) -> Path:
@@ -230,7 +234,7 @@ def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = C
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         renew_code(folder)  # the run may be older than the package
-        write_published_recipe(source, folder, results.shape)
+        write_published_recipe(folder, published_recipe(source, results.shape))
         write_json(folder / "results.json", results.document())
         with in_place_of(folder, target):
             write_card(folder)
@@ -240,8 +244,26 @@ def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = C
     return target
 
 
+def renew_encoder(folder: Path) -> Path:
+    """Writes card and code of a sentence encoder's folder, all or nothing. Raises ValueError as `write_card`."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".publish-") as scratch:
+        renewed = Path(scratch) / folder.name
+        shutil.copytree(folder, renewed)
+        renew_code(renewed)
+        with in_place_of(renewed, folder):
+            write_card(renewed)
+        moved(renewed, folder, Path(scratch))
+    return folder
+
+
+def is_encoder(folder: Path) -> bool:
+    """Whether a folder is that of a sentence encoder, which no grid publishes."""
+    file = folder / "results.json"
+    return file.is_file() and isinstance(results_in(file), PublishedEncoder)
+
+
 def renew_all() -> None:
-    """`renew` for each folder that is there. Raises ValueError for one that no grid publishes."""
+    """`renew` for each folder that is there. Raises ValueError for one that no grid publishes, nor is an encoder's."""
     known = {}
     for path in sorted(GRIDS.glob("*.yaml")):
         grid = load_grid(path)
@@ -249,6 +271,8 @@ def renew_all() -> None:
             loaded = load_results(grid)
             known |= {name: (loaded, shape) for shape, name in grid.publish.items()}
     there = sorted({path.parent.name for name in ("config.json", "results.json") for path in CARDS.glob(f"*/{name}")})
+    encoders = [name for name in there if is_encoder(CARDS / name)]
+    there = [name for name in there if name not in encoders]
     for name in there:
         if name not in known:
             raise ValueError(f"{CARDS / name}: no grid in {GRIDS} has it under publish")
@@ -257,6 +281,8 @@ def renew_all() -> None:
         check_target(CARDS / name, loaded.grid, shape)
     for name in there:
         print(renew(*known[name]))
+    for name in encoders:
+        print(renew_encoder(CARDS / name))
 
 
 def publish_grid(file: Path, options: list[str], replace: bool) -> None:

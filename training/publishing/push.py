@@ -25,10 +25,11 @@ from modeling_leaner.transfer import (
 )
 
 from .code_copies import check_code, check_links
-from .folders import UNREADABLE, check_there, check_weights, results_in
+from .folders import UNREADABLE, check_there, check_weights, published_folders, results_in
 
 
 CARDS = Path("model_cards")
+LIBRARIES = ("transformers", "sentence-transformers")  # that load what is sent
 COLLECTION = "modeling_leaner"
 Contents = dict[str, Path | bytes]
 
@@ -52,8 +53,9 @@ def check_card(folder: Path) -> ModelCard:
         card = ModelCard.load(path)
     except Exception as error:  # of YAML, of types: as many as there are ways to write it wrong
         raise ValueError(f"{path}: metadata that the Hub cannot read ({error})") from error
-    if card.data.library_name != "transformers":
-        raise ValueError(f"{path}: library_name is {card.data.library_name!r}, expected 'transformers'")
+    if card.data.library_name not in LIBRARIES:
+        expected = " or ".join(map(repr, LIBRARIES))
+        raise ValueError(f"{path}: library_name is {card.data.library_name!r}, expected {expected}")
     if not card.text.strip():
         raise ValueError(f"{path}: no text below the metadata")
     return card
@@ -178,7 +180,7 @@ def push_all(owner: str, dry_run: bool = False, private: bool | None = None, car
     """
     if "/" in owner:
         raise ValueError(f"--all {owner}: expected the owner alone, each folder's repository has the folder's name")
-    folders = sorted(path.parent for path in cards.glob("*/config.json"))
+    folders = published_folders(cards)
     if not folders:
         raise ValueError(f"{cards}: no published folder; expected a clone of the project here")
     repositories = {f"{owner}/{folder.name}": folder for folder in folders}

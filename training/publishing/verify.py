@@ -13,11 +13,8 @@ checked: its seconds, its last training loss, the rows that it was trained on.
 
 import contextlib
 import fnmatch
-import json
 import math
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -33,33 +30,35 @@ from modeling_leaner.support.documents import flat
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..experiments.baselines import guesses
+from ..experiments.encoder_rows import NAMES
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
 from ..experiments.grid_results import load_folder, load_results
 from ..experiments.rows import reported
 from ..experiments.run_settings import settings
-from ..records import Evidence, Guess, PublishedResults, RunResults, Subset, checked
-from ..running import reevaluate
+from ..records import Evidence, Guess, PublishedEncoder, PublishedResults, RunResults, Subset
 from ..running.evaluation import load
 from ..running.preparation import PreparedRun
 from ..running.trainer import scores
 from ..tasks.base import Task, evaluation_generators
 from .cards import FIGURE, render
 from .code_copies import check_code
-from .folders import check_there
+from .encoder_card import SLIM
+from .folders import check_there, published_folders, results_in
 from .metadata import eval_results
+from .stranger import HIDDEN, run_without_package
+from .verify_encoder import PARENT, verify_encoder
 
 
 CARDS = Path("model_cards")
 LICENSE = "apache-2.0"  # of weights and code
 LOCAL = ("data_files",)  # settings that say where data lie on one machine
+OF_SENTENCE_TRANSFORMERS = ("*sentence_*.json", "[0-9]_*")  # settings, and a folder a module
 LOSSES = ("loss", "perplexity", "bits_per_byte", "squared_error")
 KEPT = (  # what a published folder has of its run
     "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
     "tokenizer_config.json special_tokens_map.json *_lean*.py training.png metrics.jsonl"
 ).split()
-# From the stranger's process:
-HIDDEN = ("results.json", "README.md", ".eval_results", "metrics.jsonl", "*.png", "checkpoint-*")
 
 
 def batches(evaluation: PreparedRun) -> dict[str, torch.Tensor]:
@@ -75,25 +74,6 @@ def batches(evaluation: PreparedRun) -> dict[str, torch.Tensor]:
         batch = task.transform(batch, generators, training=False)
         tensors |= {f"{index}.{name}": tensor.contiguous().clone() for name, tensor in batch.items()}
     return tensors
-
-
-def run_without_package(model: Path, folder: Path, head: str, inputs: Path, outputs: Path) -> None:
-    """Writes the outputs of a model, which is a copy of `folder`, in a process that cannot import this package.
-
-    Raises:
-        ValueError: the process fails; one line.
-    """
-    scratch = model.parent
-    environment = {**os.environ, "HF_MODULES_CACHE": str(scratch / "modules")}
-    command = [sys.executable, "-I", reevaluate.__file__, model, head, inputs, outputs]
-    process = subprocess.run(command, env=environment, cwd=scratch, capture_output=True, text=True, check=False)
-    if process.returncode == 0:
-        return
-    reason = "no message"
-    printed = process.stderr.strip().splitlines()
-    if printed:
-        reason = printed[-1].replace(str(model), str(folder))
-    raise ValueError(f"{folder}: loading and running it without the package failed: {reason}")
 
 
 def score_outputs(task: Task, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor]) -> dict[str, float]:
@@ -135,11 +115,13 @@ def names_of(dataset: str, dataset_config: str | None) -> list[str]:
 
 
 def names_in(file: Path) -> list[str]:
-    """`names_of` a results.json; none where it cannot be read, which the verification reports."""
+    """What `--data_files` may call a folder's rows; none where it cannot be read, which the verification reports."""
     try:
-        results = checked(RunResults, json.loads(file.read_text(encoding="utf-8")), file)
+        results = results_in(file)
     except (OSError, ValueError):
         return []
+    if isinstance(results, PublishedEncoder):
+        return [*NAMES, PARENT]
     return names_of(results.dataset, results.dataset_config)
 
 
@@ -243,14 +225,20 @@ def check_run(folder: Path, results: PublishedResults) -> None:
             raise ValueError(f"{file}: {field} is {stated!r}, expected {value!r}, as of its grid and its row there")
 
 
-def check_files(folder: Path, results: PublishedResults) -> None:
-    """Raises ValueError for a file that `leaner publish` does not write, one that is missing, and another recipe."""
-    written = {"README.md", "results.json", "recipe.yaml", FIGURE}
+def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> None:
+    """Raises ValueError for a file that publishing does not write, one that is missing, and another recipe."""
+    written = {"README.md", "results.json", "recipe.yaml"}
+    patterns = KEPT
+    if isinstance(results, PublishedEncoder):
+        written |= {SLIM, "modules.json", "tokenizer.json"}
+        patterns = [*KEPT, *OF_SENTENCE_TRANSFORMERS]
+    else:
+        written |= {FIGURE, "training.png"}
     there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     for name in sorted(there - written):
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in KEPT):
+        if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
             raise ValueError(f"{folder / name}: not a file of a published folder")
-    for name in sorted({"config.json", "model.safetensors", "training.png", *written} - there):
+    for name in sorted({"config.json", "model.safetensors", *written} - there):
         raise ValueError(f"{folder / name}: missing")
     try:
         recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
@@ -305,7 +293,7 @@ def compare(file: Path, expected: PublishedResults | Subset, metrics: dict[str, 
             raise ValueError(f"{file}: metrics.{name} is {stated}, the weights give {value} (± {allowed[name]:g})")
 
 
-def rendered(folder: Path) -> PublishedResults:
+def as_written(folder: Path) -> RunResults:
     """The results of a folder, once its card is shown to be the one that `leaner card` writes from them.
 
     Raises:
@@ -313,9 +301,9 @@ def rendered(folder: Path) -> PublishedResults:
     """
     file = folder / "results.json"
     text, results = render(folder)
-    if not isinstance(results, PublishedResults):
+    if not isinstance(results, PublishedResults | PublishedEncoder):
         raise ValueError(f"{file}: evidence is missing; leaner publish writes it")
-    if results.subset is None:
+    if isinstance(results, PublishedResults) and results.subset is None:
         raise ValueError(f"{file}: subset is missing; leaner publish writes it")
     readme = folder / "README.md"
     if not readme.is_file() or readme.read_text(encoding="utf-8") != text:
@@ -324,7 +312,10 @@ def rendered(folder: Path) -> PublishedResults:
     path = folder / ".eval_results" / "results.yaml"
     if path.is_file():
         shown = path.read_text(encoding="utf-8")
-    if shown != eval_results(results):
+    expected = None
+    if isinstance(results, PublishedResults):
+        expected = eval_results(results)
+    if shown != expected:
         raise ValueError(f"{path}: not what leaner card writes from {file}")
     return results
 
@@ -341,8 +332,15 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     """
     check_there(folder)
     check_code(folder)  # before anything of the folder is loaded, let alone run
-    results = rendered(folder)
+    results = as_written(folder)
     check_files(folder, results)
+    if isinstance(results, PublishedEncoder):
+        return verify_encoder(folder, results, {name: words[0] for name, words in given.items()}, short)
+    return verify_cell(folder, results, given, short)
+
+
+def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[str]], short: bool) -> str:
+    """`verify` of a folder of a grid: what its grid says of it, and its metrics."""
     check_evidence(folder, results.evidence)
     check_run(folder, results)
     file = folder / "results.json"
@@ -405,7 +403,7 @@ def verify_all(folders: Sequence[Path], data_files: Sequence[str] = (), short: b
     quiet_libraries()
     given = local_copies(data_files)
     if not folders:
-        folders = sorted(path.parent for path in CARDS.glob("*/config.json"))
+        folders = published_folders(CARDS)
     if not folders:
         raise ValueError(f"no published folder in {CARDS}/")
     check_names(given, folders)

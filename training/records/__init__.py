@@ -2,6 +2,16 @@
 
 from .base import Count, Duration, Record, checked, message_of
 from .benchmark import BenchCell, BenchComparison, BenchFile
+from .encoders import (
+    Difference,
+    EncoderComparison,
+    EncoderScores,
+    EncoderTime,
+    Lengths,
+    PublishedEncoder,
+    StoredWeights,
+    TextRows,
+)
 from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
 from .guesses import Guess, RowError
 from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, NotFitted
@@ -27,7 +37,11 @@ __all__ = [
     "Count",
     "Crossing",
     "Curve",
+    "Difference",
     "Duration",
+    "EncoderComparison",
+    "EncoderScores",
+    "EncoderTime",
     "Environment",
     "Evidence",
     "FailedRun",
@@ -40,8 +54,10 @@ __all__ = [
     "LawForm",
     "LawParameter",
     "LawTie",
+    "Lengths",
     "NotFitted",
     "PairedStatistics",
+    "PublishedEncoder",
     "PublishedResults",
     "PublishedTrain",
     "Reading",
@@ -52,7 +68,9 @@ __all__ = [
     "RunResults",
     "StepTime",
     "StepTimes",
+    "StoredWeights",
     "Subset",
+    "TextRows",
     "Timing",
     "Train",
     "TrainingData",

@@ -13,6 +13,7 @@ import modeling_leaner
 
 PACKAGES = "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split()
 CPU_INFO = Path("/proc/cpuinfo")
+FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8", "bf16")
 PROCESS_STATUS = Path("/proc/self/status")
 
 
@@ -70,6 +71,14 @@ def machine_name(processor: str | None, threads: int | None) -> str:
 def processor_name() -> str:
     """The processor as the system names it."""
     return first_match(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine()
+
+
+def processor_flags() -> list[str]:
+    """The flags, of those in `FLAGS`, that the system reports; none where it reports no flags."""
+    flags = first_match(r"(?:flags|Features)\s*:(.+)", CPU_INFO)
+    if flags is None:
+        return []
+    return [flag for flag in FLAGS if flag in flags.split()]
 
 
 def device_name() -> str:

@@ -70,17 +70,22 @@ class Embedding(TextTask):
         """Rows of tokens; of a pair two rows, one after the other."""
         if training and self.has_pairs:
             raise ValueError("text_pair_column: pairs are evaluated on, not trained on; leave it out to learn vectors")
+        prepared = self.tokens(rows, source, training)
+        if self.has_pairs:
+            return prepared
+        return with_vectors(prepared, load_teacher(self.arguments.teacher, self), source)
+
+    def tokens(self, rows: Rows, source: str, training: bool) -> Rows:
+        """The token ids of each text and how many there are; to train on no more rows than the run reads."""
         require_columns(rows, self.columns(), source)
         settings = (self.texts, self.label_column, self.length, self.arguments.split_sentences, self.tokenizer_key())
         read = Prepare(partial(self._read, source=source), (self.name, settings))
         prepared = read(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
         if len(prepared) == 0:
             raise ValueError(f"{source}: {self.texts[0]} holds no sentence")
-        if self.has_pairs:
-            return prepared
         if training:
-            prepared = rows_of_run(prepared, self.arguments)
-        return with_vectors(prepared, load_teacher(self.arguments.teacher, self), source)
+            return rows_of_run(prepared, self.arguments)
+        return prepared
 
     def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
         for column in self.texts:
@@ -144,12 +149,7 @@ class Embedding(TextTask):
         second = vectors[1::2]
         if self.label_column is None:
             return {"mrr": mean_reciprocal_rank(first, second)}
-        cosines = (first * second).sum(axis=1)
-        numbers = prediction.label_ids[0::2]
-        spearman = 0.0  # where it is undefined, since one side is constant
-        if np.ptp(cosines) > 0 and np.ptp(numbers) > 0:
-            spearman = float(stats.spearmanr(cosines, numbers).statistic)
-        return {"spearman": spearman}
+        return {"spearman": spearman((first * second).sum(axis=1), prediction.label_ids[0::2])}
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
@@ -158,15 +158,27 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
-def mean_reciprocal_rank(queries: np.ndarray, documents: np.ndarray) -> float:
-    """Of query i among all documents, document i being the right one: mean of 1/rank, 0 beyond rank 10.
+def spearman(cosines: np.ndarray, numbers: np.ndarray) -> float:
+    """Spearman's correlation of (N) and (N); 0 where it is undefined, since one side is constant."""
+    if np.ptp(cosines) == 0 or np.ptp(numbers) == 0:
+        return 0.0
+    return float(stats.spearmanr(cosines, numbers).statistic)
+
+
+def reciprocal_ranks(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(Q, D), (N, D) and the place of each query's document, (Q), → (Q): 1/rank, 0 beyond rank 10.
 
     Documents that are exactly as near as the right one, such as the same text again, do not count against it.
     """
-    total = 0.0
+    found = np.zeros(len(queries))
     for index, query in enumerate(queries):
         likeness = documents @ query
-        rank = 1 + int((likeness > likeness[index] + 1e-9).sum())
+        rank = 1 + int((likeness > likeness[right[index]] + 1e-9).sum())
         if rank <= RANKS:
-            total += 1 / rank
-    return total / len(queries)
+            found[index] = 1 / rank
+    return found
+
+
+def mean_reciprocal_rank(queries: np.ndarray, documents: np.ndarray) -> float:
+    """Of query i among all documents, document i being the right one: the mean of `reciprocal_ranks`."""
+    return float(reciprocal_ranks(queries, documents, np.arange(len(queries))).mean())

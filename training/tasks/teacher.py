@@ -1,6 +1,7 @@
 """A trained model that another one learns from: whether it fits, and its sentence vectors, computed once."""
 
 import hashlib
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -141,12 +142,25 @@ def with_vectors(rows: Dataset, teacher: PreTrainedModel, description: str) -> D
     )
 
 
-@torch.no_grad()
 def teacher_vectors(batch: dict[str, list], teacher: PreTrainedModel) -> dict[str, list[np.ndarray]]:
+    """`mean_vectors` of prepared rows, as their labels."""
+    return {"labels": mean_vectors(batch["input_ids"], teacher)}
+
+
+@torch.no_grad()
+def mean_vectors(ids: list[list[int]], model: PreTrainedModel) -> list[np.ndarray]:
     """The mean over tokens of the last states: (D) for each row of token ids."""
-    ids = batch["input_ids"]
-    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
     vectors: list[np.ndarray] = [np.empty(0)] * len(ids)
+    for places, padded, mask in padded_batches(ids):
+        states = model(input_ids=padded, attention_mask=mask).last_hidden_state.float()
+        for place, mean in zip(places, mean_over_tokens(states, mask).numpy()):
+            vectors[place] = mean
+    return vectors
+
+
+def padded_batches(ids: list[list[int]]) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+    """Rows of token ids by length: their places, and the ids and the mask of what is no padding, each (B, T)."""
+    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
     for start in range(0, len(order), ROWS_AT_ONCE):
         places = order[start : start + ROWS_AT_ONCE]
         longest = len(ids[places[-1]])
@@ -156,7 +170,4 @@ def teacher_vectors(batch: dict[str, list], teacher: PreTrainedModel) -> dict[st
             length = len(ids[place])
             padded[row, :length] = torch.as_tensor(ids[place])
             mask[row, :length] = 1
-        states = teacher(input_ids=padded, attention_mask=mask).last_hidden_state.float()
-        for place, mean in zip(places, mean_over_tokens(states, mask).numpy()):
-            vectors[place] = mean
-    return {"labels": vectors}
+        yield places, padded, mask

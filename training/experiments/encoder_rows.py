@@ -1,0 +1,231 @@
+"""The rows that sentence encoders are scored on: from the Hub, or local copies by `--data NAME=PATH`."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from datasets import ClassLabel
+
+from ..data.sources import Rows, describe, load_split
+from ..records import TextRows
+from ..tasks.base import require_columns
+from ..tasks.text import check_text, text_columns
+
+
+PROBE_ROWS = 5_000  # that the probe is fitted on, evenly over the training rows
+SENTENCES = 4_000  # for the cosine, evenly over the held-out ones
+HUB = {  # by name: dataset and configuration
+    "stsb": ("nyu-mll/glue", "stsb"),
+    "stsb_test": ("sentence-transformers/stsb", None),  # GLUE keeps the numbers of its test rows to itself
+    "qnli": ("nyu-mll/glue", "qnli"),
+    "sst2": ("nyu-mll/glue", "sst2"),
+    "sentences": ("nyu-mll/glue", "sst2"),
+}
+NAMES = ("stsb", "qnli", "sst2", "sentences")  # that --data may give
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of texts and how alike people find them, (N)."""
+
+    first: list[str]
+    second: list[str]
+    numbers: np.ndarray
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions, the distinct sentences among which each looks for its own, and the place of that, (Q)."""
+
+    questions: list[str]
+    sentences: list[str]
+    right: np.ndarray
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Texts of two classes, (N): to fit a probe on, and to score it on."""
+
+    train: list[str]
+    train_labels: np.ndarray
+    texts: list[str]
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class EncoderRows:
+    """All that encoders are scored on; what is None is not scored. `about` has what is said of each."""
+
+    pairs: dict[str, Pairs]
+    """By the name of the score: stsb, stsb_test."""
+    qnli: Questions | None
+    sst2: Labelled | None
+    sentences: list[str] | None
+    about: dict[str, TextRows]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split: its rows, and what is said of them."""
+
+    rows: Rows
+    source: str
+    """For people."""
+    dataset: str
+    dataset_config: str | None
+    split: str
+
+    def texts(self, column: str) -> list[str]:
+        """A column of texts. Raises ValueError where it is missing, or for a value that is none."""
+        require_columns(self.rows, [column], self.source)
+        texts = self.rows[column][:]
+        check_text({column: texts}, column, list(range(len(texts))), self.source)
+        return texts
+
+    def labels(self, *columns: str) -> np.ndarray:
+        """The first column of these that there is. Raises ValueError where labels are missing or hidden (all −1)."""
+        column = next((name for name in columns if name in self.rows.column_names), None)
+        if column is None:
+            there = ", ".join(self.rows.column_names)
+            raise ValueError(f"{self.source}: no labels, expected a column {' or '.join(columns)}, found {there}")
+        values = self.rows[column][:]
+        for row, value in enumerate(values):
+            if not isinstance(value, int | float) or not np.isfinite(value):
+                raise ValueError(f"{self.source}: {column}, row {row}: {value!r} is no number")
+        labels = np.asarray(values)
+        if len(labels) and (labels == -1).all():
+            raise ValueError(f"{self.source}: {column}: all are -1, which hides the labels; expected a copy with them")
+        return labels
+
+    def about(self, texts: Iterable[str], count: int, documents: int | None = None) -> TextRows:
+        """What is said of the rows that were taken."""
+        digest = hashlib.sha256()
+        for text in texts:
+            digest.update(text.encode() + b"\n")
+        return TextRows(
+            dataset=self.dataset,
+            dataset_config=self.dataset_config,
+            split=self.split,
+            rows=count,
+            sha256=digest.hexdigest(),
+            documents=documents,
+        )
+
+
+def local_data(entries: Sequence[str], names: Sequence[str] = NAMES) -> dict[str, str]:
+    """Paths by name. Raises ValueError for what is not NAME=PATH with one of `names`, or names one twice."""
+    given: dict[str, str] = {}
+    for entry in entries:
+        name, equals, path = entry.partition("=")
+        if not equals or name not in names or not path:
+            raise ValueError(f"--data {entry}: expected NAME=PATH with a NAME of {', '.join(names)}")
+        if name in given:
+            raise ValueError(f"--data: {name} is given twice, {given[name]} and {path}")
+        if not Path(path).exists():
+            raise ValueError(f"--data {entry}: no such file or folder")
+        given[name] = path
+    return given
+
+
+def read(name: str, split: str, given: Mapping[str, str]) -> Split:
+    """A split of the Hub's dataset, or of the local copy. Raises ValueError as `load_split`."""
+    dataset, config = HUB[name]
+    path = given.get(name.removesuffix("_test"))
+    data_files = []
+    if path is not None:
+        data_files = [path]
+    rows = load_split(dataset, split, dataset_config=config, data_files=data_files)
+    source = describe(dataset, split, data_files)
+    if name == "sentences" and path is not None:
+        dataset = Path(path).name
+        config = None
+    return Split(rows, source, dataset, config, split)
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """At most `most` places of `count`, evenly over all."""
+    taken = min(count, most)
+    return [place * count // taken for place in range(taken)]
+
+
+def load_rows(given: Mapping[str, str], scores: Sequence[str]) -> EncoderRows:
+    """The rows of these scores: stsb, stsb_test, qnli, sst2, cosine.
+
+    Raises:
+        ValueError: rows are missing, or lack texts or labels; names the file or dataset, the column and the row.
+    """
+    about: dict[str, TextRows] = {}
+    pairs = {}
+    for name, split in (("stsb", "validation"), ("stsb_test", "test")):
+        if name in scores:
+            pairs[name] = read_pairs(name, split, given, about)
+    questions = None
+    if "qnli" in scores:
+        questions = read_questions(given, about)
+    labelled = None
+    if "sst2" in scores:
+        labelled = read_labelled(given, about)
+    sentences = None
+    if "cosine" in scores:
+        sentences = read_sentences(given, about)
+    return EncoderRows(pairs, questions, labelled, sentences, about)
+
+
+def read_pairs(name: str, split: str, given: Mapping[str, str], about: dict[str, TextRows]) -> Pairs:
+    """Pairs of STS-B."""
+    held = read(name, split, given)
+    first = held.texts("sentence1")
+    second = held.texts("sentence2")
+    numbers = held.labels("label", "score").astype(float)
+    about[name] = held.about([*first, *second], len(first))
+    return Pairs(first, second, numbers)
+
+
+def read_questions(given: Mapping[str, str], about: dict[str, TextRows]) -> Questions:
+    """QNLI's questions whose sentence holds the answer, and the distinct ones of these sentences."""
+    held = read("qnli", "validation", given)
+    labels = held.labels("label")
+    entailed = 0
+    feature = held.rows.features["label"]
+    if isinstance(feature, ClassLabel) and "entailment" in feature.names:
+        entailed = feature.names.index("entailment")
+    chosen = np.flatnonzero(labels == entailed)
+    if len(chosen) == 0:
+        raise ValueError(f"{held.source}: label: no row is {entailed}, entailment")
+    questions = held.texts("question")
+    sentences = held.texts("sentence")
+    places: dict[str, int] = {}
+    right = [places.setdefault(sentences[row], len(places)) for row in chosen]
+    asked = [questions[row] for row in chosen]
+    about["qnli"] = held.about([*asked, *places], len(asked), documents=len(places))
+    return Questions(asked, list(places), np.array(right))
+
+
+def read_labelled(given: Mapping[str, str], about: dict[str, TextRows]) -> Labelled:
+    """Sentences of SST-2: some of the training rows, and the validation rows."""
+    train = read("sst2", "train", given)
+    places = evenly(len(train.rows), PROBE_ROWS)
+    train_texts = train.texts("sentence")
+    fitted = [train_texts[place] for place in places]
+    fitted_labels = train.labels("label")[places]
+    if len(set(fitted_labels.tolist())) < 2:
+        raise ValueError(f"{train.source}: label: one class alone, expected two to tell apart")
+    held = read("sst2", "validation", given)
+    texts = held.texts("sentence")
+    about["sst2"] = held.about(texts, len(texts))
+    about["sst2_train"] = train.about(fitted, len(fitted))
+    return Labelled(fitted, fitted_labels, texts, held.labels("label"))
+
+
+def read_sentences(given: Mapping[str, str], about: dict[str, TextRows]) -> list[str]:
+    """Held-out sentences: those given, else those of SST-2's validation rows."""
+    held = read("sentences", "validation", given)
+    columns = text_columns(held.rows)
+    if len(columns) != 1:
+        raise ValueError(f"{held.source}: expected one column of sentences, found {', '.join(held.rows.column_names)}")
+    texts = held.texts(columns[0])
+    chosen = [texts[place] for place in evenly(len(texts), SENTENCES)]
+    about["cosine"] = held.about(chosen, len(chosen))
+    return chosen

@@ -1,0 +1,330 @@
+"""`leaner publish-encoder NAME PARENT CUT RUN`: a folder of model_cards/ of a sentence encoder, cut and recovered.
+
+PARENT is the encoder that was cut, CUT what `leaner slim` wrote, RUN what `leaner train --shape CUT --teacher PARENT`
+made of that. The three are compared (`leaner encoders`, STS-B test included), with the weights as they are stored, in
+16 bits. The folder appears whole or not at all, once a process without this package has found a score again.
+"""
+
+import copy
+import json
+import shlex
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from modeling_leaner.conversion import copy_sentence_transformers_files, files_of, read_source_json
+from modeling_leaner.support.documents import read_object, write_json
+from modeling_leaner.support.files import sha256, write_bytes
+from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.transfer import without_local_paths
+
+from ..data.sources import describe, load_training
+from ..experiments.encoder_rows import EncoderRows, load_rows, local_data
+from ..experiments.encoder_scores import TITLES
+from ..experiments.encoders import ROUNDS, Encoder, compare, load_beside
+from ..experiments.grid import is_folder_name
+from ..records import Lengths, PublishedEncoder, RunResults, StoredWeights, checked
+from ..running.loading import load_processing
+from ..settings.arguments import RecipeArguments, SettingsParser, parse, tokens_of
+from ..tasks.embedding import Embedding, unit_vectors
+from .cards import write_card
+from .code_copies import renew_code
+from .encoder_card import SLIM
+from .folders import results_in
+from .index import encoder_line, write_index
+from .publish import in_place_of, moved, write_published_recipe
+from .verify import CARDS, LOCAL, tolerance
+from .verify_encoder import verify_encoder
+
+
+DTYPES = (torch.bfloat16, torch.float16)
+MOST_BYTES = 42 * 2**20  # of the stored weights
+LENGTH_FILE = "sentence_bert_config.json"
+KEPT = ("metrics.jsonl", "training.png")  # of the run
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a published encoder is made of, as it was given."""
+
+    parent: str
+    cut: Path
+    run: Path
+    base_model: str
+    license: str
+
+
+def check_target(target: Path, replace: bool) -> None:
+    """Raises ValueError where a folder of that name cannot be written."""
+    if not is_folder_name(target.name):
+        raise ValueError(f"{target.name}: expected a folder's name of a-z, 0-9, dots and hyphens")
+    if not (target.exists() or target.is_symlink()):
+        return
+    try:
+        results = results_in(target / "results.json")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{target}: there already, and no sentence encoder of this command ({error})") from error
+    if not isinstance(results, PublishedEncoder):
+        raise ValueError(f"{target}: there already, and no sentence encoder; choose another name")
+    if not replace:
+        raise ValueError(f"{target}: there already; --replace takes it anew")
+
+
+def is_same(named: str, given: str, base_model: str) -> bool:
+    """Whether the model that a file names is the one that is given, maybe from another folder of this machine."""
+    if named in (given, base_model):
+        return True
+    if Path(named).exists() and Path(given).exists():
+        weights = [Path(name) / "model.safetensors" for name in (named, given)]
+        if all(path.is_file() for path in weights):
+            return sha256(weights[0]) == sha256(weights[1])
+        return Path(named).resolve() == Path(given).resolve()
+    return not Path(named).exists() and Path(named).name == Path(given).name
+
+
+def read_origin(origin: Origin) -> tuple[RunResults, dict]:
+    """The run's results and the cut's slim.json.
+
+    Raises:
+        ValueError: the run has another teacher or shape, the cut another parent, or a file is missing; names it.
+    """
+    slim_file = origin.cut / SLIM
+    if not slim_file.is_file():
+        raise ValueError(f"{slim_file}: missing; expected a folder that leaner slim wrote")
+    slim = read_object(slim_file)
+    parent = str(slim.get("parent"))
+    if not is_same(parent, origin.parent, origin.base_model):
+        raise ValueError(f"{slim_file}: parent is {parent}, expected {origin.parent}")
+    file = origin.run / "results.json"
+    if not file.is_file():
+        raise ValueError(f"{file}: missing; expected the folder of a finished run of leaner train")
+    results = results_in(file)
+    if results.task != Embedding.name:
+        raise ValueError(f"{file}: task is {results.task}, expected {Embedding.name}")
+    teacher = str(results.recipe.get("teacher"))
+    if not is_same(teacher, origin.parent, origin.base_model):
+        raise ValueError(f"{file}: recipe.teacher is {teacher}, expected {origin.parent}")
+    if not is_same(results.shape, str(origin.cut), str(origin.cut)):
+        raise ValueError(f"{file}: shape is {results.shape}, expected {origin.cut}")
+    return results, slim
+
+
+def check_parent(parent: str) -> None:
+    """Raises ValueError for a parent without the files of sentence-transformers, which the folder would lack."""
+    if "modules.json" not in files_of(parent):
+        raise ValueError(f"{parent}: no modules.json; expected an encoder of sentence-transformers")
+
+
+def run_settings(origin: Origin, data_files: Sequence[str]) -> RecipeArguments:
+    """The settings of the run, its rows where they are now."""
+    options = ["--output_dir", str(origin.run), "--teacher", origin.parent, "--shape", str(origin.cut)]
+    if data_files:
+        options += ["--data_files", *data_files]
+    return parse(str(origin.run / "recipe.yaml"), options)
+
+
+def tokens_seen(arguments: RecipeArguments, encoder: Encoder, steps: int) -> int:
+    """How many tokens a run of so many steps read, without padding.
+
+    Raises:
+        ValueError: the rows that it was trained on are not there.
+    """
+    train, _ = load_training(arguments)
+    tokenizer = load_processing(arguments, encoder.model.config, None)
+    task = Embedding(arguments, encoder.model.config, tokenizer)
+    task.configure(train)
+    rows = task.tokens(train, describe(arguments.dataset, arguments.train_split, arguments.data_files), training=True)
+    batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+    lengths = np.asarray(rows["length"][:])
+    return round(lengths.mean() * steps * batch)
+
+
+def rounded_encoder(encoder: Encoder, dtype: torch.dtype, name: str) -> Encoder:
+    """The encoder with its weights rounded to 16 bits, computing in float32 as before."""
+    model = copy.deepcopy(encoder.model).to(dtype).float()
+    return Encoder(name, model, encoder.tokenizer, encoder.kept_layers)
+
+
+def choose_dtype(encoder: Encoder, rows: EncoderRows, length: int) -> tuple[torch.dtype, StoredWeights]:
+    """The one of `DTYPES` whose rounding moves the vectors of the held-out sentences less."""
+    exact = unit_vectors(encoder.encode(rows.sentences, length))
+    cosines = {}
+    for dtype in DTYPES:
+        vectors = rounded_encoder(encoder, dtype, encoder.name).encode(rows.sentences, length)
+        cosine = 0.0  # where a weight is beyond the range
+        if np.isfinite(vectors).all():
+            cosine = float((exact * unit_vectors(vectors)).sum(axis=1).mean())
+        cosines[dtype] = cosine
+    chosen = max(cosines, key=cosines.get)
+    names = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
+    return chosen, StoredWeights(
+        dtype=names[chosen], cosine={names[dtype]: cosine for dtype, cosine in cosines.items()}
+    )
+
+
+def lengths_of(parent: str, length: int, arguments: RecipeArguments) -> Lengths:
+    """At how many tokens the parent's files, this model's and the recovery cut."""
+    files = files_of(parent)
+    of_tokenizer = None
+    if "tokenizer.json" in files:
+        truncation = read_source_json(parent, "tokenizer.json").get("truncation")
+        if truncation is not None:
+            of_tokenizer = truncation["max_length"]
+    of_sentence_transformers = None
+    if LENGTH_FILE in files:
+        of_sentence_transformers = read_source_json(parent, LENGTH_FILE).get("max_seq_length")
+    return Lengths(
+        parent_tokenizer=of_tokenizer,
+        parent_sentence_transformers=of_sentence_transformers,
+        model=length,
+        training=arguments.max_length or length,
+    )
+
+
+def write_model(folder: Path, encoder: Encoder, dtype: torch.dtype, parent: str, length: int) -> None:
+    """Weights in 16 bits that load in float32, code, tokenizer and files of sentence-transformers."""
+    copy.deepcopy(encoder.model).to(dtype).save_pretrained(folder)
+    weights = folder / "model.safetensors"
+    if weights.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{weights}: {weights.stat().st_size:,} bytes, expected at most {MOST_BYTES:,}")
+    weights.chmod(0o644)  # which safetensors narrows
+    config = read_object(folder / "config.json") | {"dtype": "float32"}
+    write_bytes(folder / "config.json", (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    renew_code(folder)
+    tokenizer = copy.deepcopy(encoder.tokenizer)
+    tokenizer.backend_tokenizer.no_padding()
+    tokenizer.backend_tokenizer.enable_truncation(length)
+    tokenizer.model_max_length = length
+    if "max_length" in tokenizer.init_kwargs:
+        tokenizer.init_kwargs["max_length"] = length
+    tokenizer.save_pretrained(folder)
+    copy_sentence_transformers_files(parent, folder)
+    held = {}
+    if (folder / LENGTH_FILE).is_file():
+        held = read_object(folder / LENGTH_FILE)
+    write_json(folder / LENGTH_FILE, held | {"max_seq_length": length})
+
+
+def commands_of(
+    name: str, origin: Origin, results: RunResults, slim: Mapping[str, object], given: Mapping[str, str]
+) -> list[str]:
+    """What made the folder, from the parent on, without paths of this machine."""
+    recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
+    recipe |= {"teacher": origin.parent, "data_files": results.recipe.get("data_files")}
+    settings = {"shape": str(origin.cut), "seed": results.seed, "output_dir": str(origin.run)}
+    train = ["leaner", "train", *tokens_of(settings | recipe, SettingsParser())]
+    publish = ["leaner", "publish-encoder", name, origin.parent, str(origin.cut), str(origin.run)]
+    if origin.base_model != origin.parent:
+        publish += ["--base-model", origin.base_model]
+    if "sentences" in given:  # the other rows are the Hub's
+        publish += ["--data", f"sentences={given['sentences']}"]
+    commands = [str(slim["command"]), shlex.join(train), shlex.join(publish)]
+    if Path(origin.parent).exists():
+        commands.insert(0, f"leaner convert {origin.base_model} {origin.parent}")
+    return [without_local_paths(command) for command in commands]
+
+
+def published_results(
+    name: str, origin: Origin, results: RunResults, commands: list[str], made: Mapping[str, object]
+) -> PublishedEncoder:
+    """results.json: the run's own, without paths of this machine, and what was `made` of it."""
+    recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
+    comparison = made["comparison"]
+    own = comparison.models[-1]
+    allowed = {score: tolerance(score, value, comparison.data[score].rows) for score, value in own.scores.items()}
+    hours = results.train.seconds * results.environment.threads * results.train.processes / 3600
+    document = {
+        **results.document(),
+        "shape": without_local_paths(str(origin.cut)),
+        "recipe": recipe | {"teacher": origin.base_model},
+        "parameters": own.parameters,
+        "name": name,
+        "base_model": origin.base_model,
+        "license": origin.license,
+        "core_hours": hours,
+        "commands": commands,
+        "tolerances": allowed,
+        **made,
+    }
+    return checked(PublishedEncoder, document, origin.run / "results.json")
+
+
+def publish_encoder(
+    name: str,
+    origin: Origin,
+    data: Sequence[str] = (),
+    replace: bool = False,
+    rounds: int = ROUNDS,
+    threads: int | None = None,
+    cards: Path = CARDS,
+) -> Path:
+    """Writes a folder, whole or not at all.
+
+    Args:
+        data: local copies of the rows, each as NAME=PATH; train is the file that the run was trained on.
+
+    Raises:
+        ValueError, OSError: parent, cut and run do not belong together, one is no sentence encoder, rows are missing,
+            or the folder is there already.
+    """
+    target = cards / name
+    check_target(target, replace)
+    results, slim = read_origin(origin)
+    given = local_data(data, ("stsb", "qnli", "sst2", "sentences"))
+    check_parent(origin.parent)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    encoders, length = load_beside([origin.parent, str(origin.cut), str(origin.run)])
+    rows = load_rows(given, list(TITLES))
+    arguments = run_settings(origin, [])
+    tokens = tokens_seen(arguments, encoders[2], results.train.steps)
+    dtype, stored = choose_dtype(encoders[2], rows, length)
+    published = rounded_encoder(encoders[2], dtype, name)
+    made = {
+        "tokens": tokens,
+        "stored": stored,
+        "lengths": lengths_of(origin.parent, length, arguments),
+        "comparison": compare([*encoders[:2], published], rows, length, rounds),
+    }
+    cards.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
+        folder = Path(scratch) / name
+        folder.mkdir()
+        write_model(folder, published, dtype, origin.parent, length)
+        made["weights_sha256"] = sha256(folder / "model.safetensors")
+        commands = commands_of(name, origin, results, slim, given)
+        document = published_results(name, origin, results, commands, made)
+        write_json(folder / "results.json", document.document())
+        cleaned = slim | {"command": without_local_paths(str(slim["command"])), "parent": origin.base_model}
+        write_json(folder / SLIM, cleaned)
+        write_published_recipe(folder, {**document.recipe, "shape": document.shape})
+        for kept in KEPT:
+            if (origin.run / kept).is_file():
+                shutil.copyfile(origin.run / kept, folder / kept)
+        with in_place_of(folder, target):
+            write_card(folder)
+            verify_encoder(folder, document, given, short=True)
+        moved(folder, target, Path(scratch))
+    return target
+
+
+def publish_and_index(
+    name: str,
+    origin: Origin,
+    data: Sequence[str] = (),
+    replace: bool = False,
+    rounds: int = ROUNDS,
+    threads: int | None = None,
+) -> None:
+    """`publish_encoder`, then the index; prints what was written. Raises as that does."""
+    quiet_libraries()
+    folder = publish_encoder(name, origin, data, replace, rounds, threads)
+    print(folder)
+    print(write_index(CARDS))
+    _, *cells = encoder_line(results_in(folder / "results.json"))
+    print(f"README.md's line: | [{name}]({folder}) | {' | '.join(cells)} |")

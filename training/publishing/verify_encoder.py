@@ -1,0 +1,112 @@
+"""`leaner verify-cards` of a sentence encoder: its scores again, from vectors made without this package.
+
+Times are not measured again, what the card says of parent and cut is not computed again, and the cosine to the parent
+only where the parent is given, `--data_files parent=FOLDER`, beside the held-out sentences, `sentences=FILE`.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
+
+from ..experiments.encoder_rows import NAMES, EncoderRows, load_rows
+from ..experiments.encoder_scores import Outcome, outcome_of, scores_of
+from ..experiments.encoders import load_encoder
+from ..records import PublishedEncoder
+from ..tasks.embedding import unit_vectors
+from ..tasks.teacher import padded_batches
+from .stranger import HIDDEN, run_without_package
+
+
+PARENT = "parent"
+SHORT = ("stsb",)  # scores of a short verification
+
+
+def stranger_vectors(folder: Path, texts: list[str], length: int) -> np.ndarray:
+    """(N, D): the vectors of texts by a folder's own code, in a process that cannot import this package.
+
+    Raises:
+        ValueError: that process fails; one line.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(texts, truncation=True, max_length=length, padding=False)["input_ids"]
+    batches = list(padded_batches(ids))
+    tensors = {}
+    for index, (_, padded, mask) in enumerate(batches):
+        tensors |= {f"{index}.input_ids": padded, f"{index}.attention_mask": mask}
+    with tempfile.TemporaryDirectory() as scratch:
+        model = Path(scratch) / "model"
+        shutil.copytree(folder, model, ignore=shutil.ignore_patterns(*HIDDEN))
+        inputs = Path(scratch) / "inputs.safetensors"
+        outputs = Path(scratch) / "outputs.safetensors"
+        save_file(tensors, inputs)
+        run_without_package(model, folder, "", inputs, outputs)
+        made = load_file(outputs)
+    places = [place for batch_places, _, _ in batches for place in batch_places]
+    vectors = torch.cat([made[str(index)] for index in range(len(batches))]).numpy()
+    return vectors[np.argsort(places)]
+
+
+def scores_again(folder: Path, rows: EncoderRows, length: int, parent: Outcome | None) -> dict[str, float]:
+    """The scores of a folder's weights; all vectors are made by one other process."""
+    texts: dict[str, None] = {}
+    outcome_of(lambda asked: texts.update(dict.fromkeys(asked)) or np.ones((len(asked), 1)), rows)
+    vectors = stranger_vectors(folder, list(texts), length)
+    places = {text: place for place, text in enumerate(texts)}
+    return scores_of(outcome_of(lambda asked: vectors[[places[text] for text in asked]], rows, parent), rows)
+
+
+def parent_vectors(source: str, rows: EncoderRows, length: int) -> Outcome:
+    """The parent's vectors of the held-out sentences."""
+    return Outcome(sentences=unit_vectors(load_encoder(source).encode(rows.sentences, length)))
+
+
+def check_rows(file: Path, results: PublishedEncoder, rows: EncoderRows) -> None:
+    """Raises ValueError where rows are not those that the card is of."""
+    for name, about in rows.about.items():
+        stated = results.comparison.data[name]
+        if (about.rows, about.sha256) != (stated.rows, stated.sha256):
+            message = f"{about.rows} rows of {about.dataset} with {about.sha256} differ from the card's"
+            raise ValueError(f"{file}: comparison.data.{name}: {message}, {stated.rows} rows with {stated.sha256}")
+
+
+def verify_encoder(folder: Path, results: PublishedEncoder, given: Mapping[str, str], short: bool = False) -> str:
+    """One line of the scores that were found again.
+
+    Args:
+        given: local copies of the rows by name, and `parent`.
+        short: the correlation on STS-B's validation pairs alone.
+
+    Raises:
+        ValueError: rows are others, or a score is too far off; names file and field.
+    """
+    file = folder / "results.json"
+    expected = results.comparison.models[-1].scores
+    wanted = [name for name in expected if name != "cosine"]
+    if short:
+        wanted = list(SHORT)
+    elif PARENT in given:
+        wanted.append("cosine")
+    local = {name: path for name, path in given.items() if name in NAMES}
+    rows = load_rows(local, wanted)
+    check_rows(file, results, rows)
+    length = results.comparison.max_length
+    parent = None
+    if "cosine" in wanted:
+        parent = parent_vectors(given[PARENT], rows, length)
+    found = scores_again(folder, rows, length, parent)
+    for name in wanted:
+        allowed = results.tolerances[name]
+        if not abs(found[name] - expected[name]) <= allowed:
+            place = f"comparison.models.2.scores.{name}"
+            raise ValueError(f"{file}: {place} is {expected[name]}, the weights give {found[name]} (± {allowed:g})")
+    said = ", ".join(f"{name} {found[name]:.4f}" for name in wanted)
+    left = [name for name in expected if name not in wanted]
+    if left:
+        said += f"; not computed again: {', '.join(left)}"
+    return said

@@ -1,0 +1,151 @@
+"""The sentences of a published sentence encoder's card."""
+
+from typing import Any
+
+from ...records import EncoderComparison, Lengths, PublishedEncoder, StoredWeights
+from ...running.environment import machine_name
+from .amounts import millions, plural
+from .single_run import run_hardware
+
+
+SHARE_ALIKE = "LTCB/enwik8"
+
+
+def purpose(results: PublishedEncoder) -> str:
+    """The first sentence: what it does and what it is not good for."""
+    return (
+        f"LeanBERT with {results.parameters / 1e6:.1f} million parameters that turns English sentences into vectors "
+        f"that are near where the sentences are alike, a leaner [{results.base_model}]"
+        f"(https://huggingface.co/{results.base_model}), not for other languages, for long documents, or for a use "
+        "in which its parent was not good enough."
+    )
+
+
+def standing(results: PublishedEncoder) -> str:
+    """Its score and its speed beside its parent's."""
+    parent, cut, own = results.comparison.models
+    name = "stsb"
+    split = "validation"
+    if "stsb_test" in own.scores:
+        name = "stsb_test"
+        split = "test"
+    text = (
+        f"STS-B {split} (Spearman): **{own.scores[name]:.3f}**, its parent {parent.scores[name]:.3f}, the cut before "
+        f"its recovery {cut.scores[name]:.3f}."
+    )
+    if own.times:
+        many = max(own.times, key=int)
+        text += f" At batch {many} it takes {own.times[many].speed:.2f} × as many sentences a second as its parent."
+    return text
+
+
+def scores_about(comparison: EncoderComparison) -> str:
+    """What each score is of."""
+    said = []
+    data = comparison.data
+    pairs = [f"{data[name].split} {data[name].rows:,}" for name in ("stsb", "stsb_test") if name in data]
+    said.append(f"STS-B: Spearman's correlation of cosines and people's numbers ({', '.join(pairs)} pairs).")
+    qnli = data["qnli"]
+    said.append(
+        f"QNLI: each of the {qnli.rows:,} questions of the {qnli.split} split whose sentence holds the answer looks "
+        f"for that sentence among the {qnli.documents:,} distinct sentences of these pairs; the mean of 1/rank, 0 "
+        "beyond rank 10."
+    )
+    sst2 = data["sst2"]
+    fitted = data["sst2_train"].rows
+    said.append(
+        f"SST-2: a logistic regression on the vectors of {fitted:,} training rows, accuracy on {sst2.rows:,} "
+        f"{sst2.split} rows."
+    )
+    cosine = data["cosine"]
+    said.append(f"Cosine to the parent's vectors: the mean over {cosine.rows:,} held-out sentences.")
+    said.append(
+        f"In parentheses: the difference to the parent, the 95 % interval of a paired bootstrap over pairs, questions "
+        f"or rows ({comparison.resamples:,} resamples). Texts are cut at {comparison.max_length} tokens."
+    )
+    return " ".join(said)
+
+
+def time_about(comparison: EncoderComparison) -> str:
+    """How time was taken, and where."""
+    machine = comparison.environment
+    return (
+        f"Time is that of a forward pass in float32 over rows of {comparison.timed_length} tokens, tokenizer not "
+        f"included, the three models in turns: the median of {comparison.rounds} rounds with quartiles, speed as the "
+        f"parent's time over the model's, round by round. {machine_name(machine.processor, machine.threads)} "
+        f"({' '.join(comparison.processor_flags)}). Compare within this table only."
+    )
+
+
+def recovery(results: PublishedEncoder, settings: dict[str, Any]) -> str:
+    """How it learned from its parent."""
+    rows = results.train.steps * settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"]
+    batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"]
+    loss = "1 − cosine to"
+    if settings["vector_loss"] == "squared_error":
+        loss = "the squared error of"
+    data = results.training_data
+    pool = ""
+    if data is not None and data.rows is not None:
+        pool = f" of the {data.rows:,} that there are"
+    return (
+        f"The cut learned from its parent's vectors of unlabelled sentences, {loss} them the loss: "
+        f"{plural(results.train.steps, 'step')} of {batch} sentences ({millions(rows)} sentences{pool}, "
+        f"{results.tokens:,} tokens without padding), seed {results.seed}, highest rate {results.learning_rate:g}. "
+        f"That took {results.core_hours:.2f} core-hours, on a machine with other work; the parent's vectors, computed "
+        "once, are not in it."
+    )
+
+
+def stored(weights: StoredWeights) -> str:
+    """In which 16 bits the weights are, and why."""
+    losses = ", ".join(f"{name} {1 - cosine:.1e}" for name, cosine in weights.cosine.items())
+    return (
+        f"The weights are stored in {weights.dtype}, the one of two formats of 16 bits that moves the vectors less "
+        f"(1 − mean cosine to those of 32 bits: {losses}). All scores are those of the stored weights, computed in "
+        "float32, in which the model loads."
+    )
+
+
+def lengths(held: Lengths) -> str:
+    """At how many tokens texts are cut."""
+    before = []
+    if held.parent_tokenizer is not None:
+        before.append(f"its tokenizer.json at {held.parent_tokenizer}")
+    if held.parent_sentence_transformers is not None:
+        before.append(f"its sentence_bert_config.json at {held.parent_sentence_transformers}")
+    said = ""
+    if before:
+        said = f"The parent cuts texts by two files, {' and '.join(before)} tokens. "
+    return (
+        f"{said}Here both ways cut at {held.model}, as sentence-transformers does with the parent. The recovery read "
+        f"at most {held.training} tokens a sentence: longer texts rest on what the parent knew."
+    )
+
+
+def limits() -> list[str]:
+    """What was not tested."""
+    return [
+        "One seed of one recovery; intervals are over rows, not over trainings.",
+        "English alone; longer texts, other domains, clustering and retrieval from large collections.",
+        "Speed on accelerators, and in 16 bits.",
+    ]
+
+
+def licence(results: PublishedEncoder) -> str:
+    """Of the weights and of the text that they learned from."""
+    names = {"apache-2.0": "Apache-2.0", "mit": "MIT"}
+    text = f"Weights: {names.get(results.license, results.license)}, as the parent's; code: Apache-2.0."
+    if results.dataset == SHARE_ALIKE:
+        text += " The sentences of the recovery are Wikipedia's (enwik8), CC BY-SA; they are not part of this folder."
+    return text
+
+
+def hardware(results: PublishedEncoder) -> str:
+    """The machine of the recovery and that of the comparison."""
+    measured = results.comparison.environment
+    commit = measured.git_commit or "unknown"
+    return (
+        f"Recovery: {results.train.seconds:,.0f} s. {run_hardware(results.environment)}\n\n"
+        f"Comparison: {machine_name(measured.processor, measured.threads)}; commit {commit}."
+    )
