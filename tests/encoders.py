@@ -1,11 +1,13 @@
 """A tiny sentence encoder, its cut, a recovery of that, and rows to score them on."""
 
 import json
+import shutil
 from pathlib import Path
 
+import yaml
 from datasets import ClassLabel, Dataset
 from modeling_leaner.training import train
-from training_data import labelled, save_encoder
+from training_data import documents, labelled, save_encoder
 from typer.testing import CliRunner
 
 from modeling_leaner.cli.app import app
@@ -68,3 +70,24 @@ def cut_and_recover(folder: Path) -> list[Path]:
     words = ["--shape", cut, "--teacher", parent, "--output_dir", folder / "run", "--data_files", *files]
     train.main([*TRAIN, *map(str, words)])
     return [parent, cut, folder / "run"]
+
+
+CONFIGURATIONS = {"stsb": ("train", "validation", "test"), "qnli": ("validation",), "sst2": ("train", "validation")}
+
+
+def write_stand_ins(folder: Path) -> None:
+    """In place of what docs/slimming.md has from the Hub: a tiny encoder, rows of GLUE and STS-B, articles."""
+    owner = folder / "sentence-transformers"
+    save_sentence_encoder(owner / "all-MiniLM-L6-v2", num_hidden_layers=6, max_position_embeddings=64)
+    write_rows(folder / "nyu-mll" / "glue")
+    configs = []
+    for name, splits in CONFIGURATIONS.items():
+        files = [{"split": split, "path": f"{name}/{split}.parquet"} for split in splits]
+        there = [each for each in files if (folder / "nyu-mll" / "glue" / each["path"]).is_file()]
+        configs.append({"config_name": name, "data_files": there})
+    header = yaml.safe_dump({"configs": configs})
+    (folder / "nyu-mll" / "glue" / "README.md").write_text(f"---\n{header}---\n")
+    shutil.copytree(folder / "nyu-mll" / "glue" / "stsb", owner / "stsb")
+    (folder / "articles").mkdir()
+    for split, seed in (("train", 8), ("validation", 9)):
+        documents(120, seed, words=9).to_parquet(folder / "articles" / f"{split}.parquet")

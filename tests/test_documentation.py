@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from encoders import write_stand_ins
 from hub_server import LocalHub, reached
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.publishing.folders import published_folders, results_in
@@ -72,6 +73,7 @@ def clone(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("clone")
     for name in ("training", "configuration", "docs"):
         shutil.copytree(CLONE / name, folder / name)
+    write_stand_ins(folder)
     shutil.copytree(CLONE / "model_cards", folder / "model_cards", ignore=shutil.ignore_patterns("runs"))
     return folder, request.param
 
@@ -92,6 +94,8 @@ def shortened(words: list[str]) -> list[str]:
             words += ["--max_steps", "2"]
     if words[:2] == ["leaner", "verify-cards"]:
         words.append("--short")
+    if words[:2] in (["leaner", "encoders"], ["leaner", "publish-encoder"]):
+        words += ["--rounds", "3"]
     if words[:3] == ["leaner", "sweep", "docs/digits-grid.yaml"]:
         path = Path(words[2])
         grid = {**yaml.safe_load(path.read_text()), "overrides": {"max_steps": 2}, "seeds": [1]}

@@ -89,10 +89,13 @@ def check_trained(model: str) -> None:
     check_source(model)
 
 
-def check_base_model(name: str) -> None:
-    """Raises ValueError for what a card cannot name as a parent: anything but a Hub id."""
-    if Path(name).exists() or HUB_ID.fullmatch(name) is None:
-        raise ValueError(f"--base-model: {name} is no Hub id; expected OWNER/NAME of the parent, for the card")
+def check_base_model(name: str | None, parent: str) -> str:
+    """The Hub id that a card names as the parent. Raises ValueError where none is given and the parent is a folder."""
+    if name is None and not Path(parent).exists():
+        name = parent
+    if name is None or HUB_ID.fullmatch(name) is None:
+        raise ValueError(f"--base-model: {name or parent} is no Hub id; expected OWNER/NAME of the parent, for the card")
+    return name
 
 
 def check_calibration_rows(rows: int) -> None:

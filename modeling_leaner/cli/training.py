@@ -347,9 +347,7 @@ def publish_encoder(
     """Put a sentence encoder that was cut and recovered into model_cards/, ready for the Hub, beside its parent."""
     check_trained(parent)
     existing_folders([cut, run])
-    if base_model is None:
-        base_model = parent
-    check_base_model(base_model)
+    base_model = check_base_model(base_model, parent)
     with slow_imports():
         from ..training.publishing.publish_encoder import Origin, publish_and_index
     origin = Origin(parent, cut, run, base_model, license)
