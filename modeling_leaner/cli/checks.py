@@ -94,7 +94,8 @@ def check_base_model(name: str | None, parent: str) -> str:
     if name is None and not Path(parent).exists():
         name = parent
     if name is None or HUB_ID.fullmatch(name) is None:
-        raise ValueError(f"--base-model: {name or parent} is no Hub id; expected OWNER/NAME of the parent, for the card")
+        given = name or parent
+        raise ValueError(f"--base-model: {given} is no Hub id; expected OWNER/NAME of the parent, for the card")
     return name
 
 
