@@ -232,8 +232,8 @@ class TestStart:
         for panel, *names in (
             ("Shapes", "shapes", "plan", "convert", "slim"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
-            ("Experiments", "sweep", "latency", "step-time", "bench", "law", "guesses", "shift"),
-            ("Publishing", "card", "publish", "verify-cards", "report", "push", "pull"),
+            ("Experiments", "sweep", "latency", "step-time", "bench", "encoders", "law", "guesses", "shift"),
+            ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "report", "push", "pull"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
             assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel
