@@ -52,10 +52,10 @@ def shape(tmp_path):
 
 @pytest.fixture
 def bench(capsys):
-    """`leaner bench`, uncompiled and of three rounds; the document in its last line."""
+    """`leaner bench`, uncompiled and of three rounds unless told; the document in its last line."""
 
-    def run(*words, mode="eager"):
-        leaner("bench", "--modes", mode, "--batch", 2, "--rounds", 3, *words)
+    def run(*words, mode="eager", rounds=3):
+        leaner("bench", "--modes", mode, "--batch", 2, "--rounds", rounds, *words)
         return BenchFile.model_validate_json(capsys.readouterr().out.splitlines()[-1])
 
     return run
@@ -251,7 +251,8 @@ def test_timm_without_torchvision_is_the_same_model(shape):
 def test_the_family_is_faster_where_it_scores_masked_tokens_only(bench, shape):
     """A check for regressions by a ratio of the same rounds: nearly all of this step is the vocabulary."""
     path = shape("bert", vocab_size=20_000, max_position_embeddings=256)
-    document = bench("--shapes", path, "--phases", "training", "--dtypes", "float32", "--attentions", "sdpa")
+    options = ("--phases", "training", "--dtypes", "float32", "--attentions", "sdpa")
+    document = bench("--shapes", path, *options, rounds=9)
     (ratio,) = {each.ratio for each in document.comparisons}
     assert ratio > 1.5
 

@@ -24,7 +24,7 @@ from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
 from modeling_leaner.training.experiments.rows import Run, read_rows, result_row, write_rows
-from modeling_leaner.training.publishing import cards, figures, findings, index, publish, tables, verify
+from modeling_leaner.training.publishing import cards, figures, findings, index, publish, stranger, tables, verify
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.publishing.wording import amounts, comparison, limits, provenance, scoring
 from modeling_leaner.training.records import (
@@ -36,7 +36,7 @@ from modeling_leaner.training.records import (
     Train,
     TuningSettings,
 )
-from modeling_leaner.training.running import loading
+from modeling_leaner.training.running import loading, reevaluate
 from modeling_leaner.training.settings import arguments
 from safetensors.torch import load_file, save_file
 from scipy import stats
@@ -662,7 +662,7 @@ def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
 
 def test_the_evaluator_sees_no_results(folder, monkeypatch):
     """Whoever evaluates has neither the numbers nor the package."""
-    code = f"import sys; sys.argv=['x']; exec(open({verify.reevaluate.__file__!r}).read().split('def main')[0])\n"
+    code = f"import sys; sys.argv=['x']; exec(open({reevaluate.__file__!r}).read().split('def main')[0])\n"
     code += "sys.meta_path.insert(0, NoPackage())\nimport modeling_leaner"
     process = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
     assert "No module named 'modeling_leaner'" in process.stderr
@@ -672,7 +672,7 @@ def test_the_evaluator_sees_no_results(folder, monkeypatch):
         seen["files"] = {path.name for path in Path(command[3]).iterdir()}
         return subprocess.CompletedProcess(command, 1, "", "Traceback\nValueError: stopped here")
 
-    monkeypatch.setattr(verify.subprocess, "run", run)
+    monkeypatch.setattr(stranger.subprocess, "run", run)
     with pytest.raises(ValueError, match="without the package failed: ValueError: stopped here"):
         verify.verify(folder, {})
     assert "model.safetensors" in seen["files"] and not {"results.json", "README.md"} & seen["files"]
