@@ -249,12 +249,15 @@ def test_timm_without_torchvision_is_the_same_model(shape):
 
 
 def test_the_family_is_faster_where_it_scores_masked_tokens_only(bench, shape):
-    """A check for regressions by a ratio of the same rounds: nearly all of this step is the vocabulary."""
+    """A check for regressions by a ratio of the same rounds: nearly all of this step is the vocabulary.
+
+    It is about 6 on one thread, and falls to 1.1 where two threads wait for each other on a busy machine.
+    """
     path = shape("bert", vocab_size=20_000, max_position_embeddings=256)
-    options = ("--phases", "training", "--dtypes", "float32", "--attentions", "sdpa")
+    options = ("--phases", "training", "--dtypes", "float32", "--attentions", "sdpa", "--threads", "1")
     document = bench("--shapes", path, *options, rounds=9)
     (ratio,) = {each.ratio for each in document.comparisons}
-    assert ratio > 1.5
+    assert ratio > 3
 
 
 @pytest.mark.full
