@@ -54,11 +54,14 @@ def shape(tmp_path):
 def bench(capsys):
     """`leaner bench`, uncompiled and of three rounds unless told; the document in its last line."""
 
+    threads = torch.get_num_threads()
+
     def run(*words, mode="eager", rounds=3):
         leaner("bench", "--modes", mode, "--batch", 2, "--rounds", rounds, *words)
         return BenchFile.model_validate_json(capsys.readouterr().out.splitlines()[-1])
 
-    return run
+    yield run
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("family", SIZES)
