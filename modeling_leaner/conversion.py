@@ -25,7 +25,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from . import modeling_lean_bert, modeling_lean_gpt, modeling_lean_vit
-from .checkpoints_leaner import WEIGHTS, find_folder, find_integers, find_weights, summarise
+from .checkpoints_leaner import WEIGHTS, find_folder, find_integers, find_weights, in_one_line
 from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
@@ -285,7 +285,7 @@ def _require_finite(tensors: dict[str, torch.Tensor]) -> None:
     """Raises ConversionError for tensors that hold NaN or infinity."""
     broken = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
     if broken:
-        raise ConversionError(f"NaN or infinite weights in {summarise(broken)}")
+        raise ConversionError(f"NaN or infinite weights in {in_one_line(broken)}")
 
 
 def _to_lean(relative: Relative, source: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -510,7 +510,7 @@ def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) 
     if folder is not None:
         integers = find_integers(find_weights(folder), model.state_dict(), f"{model_class.base_model_prefix}.")
         if integers:
-            raise ConversionError(f"tensors of integers, expected floating point: {summarise(integers)}")
+            raise ConversionError(f"tensors of integers, expected floating point: {in_one_line(integers)}")
     _check_loaded(model_class.__name__, info, ignore)
     return model
 
@@ -542,7 +542,7 @@ def _check_loaded(class_name: str, info: dict[str, Iterable], ignore: list[str])
         keys = sorted(info[f"{kind}_keys"])
         wrong = [name for name in keys if not any(fnmatch(name, pattern) for pattern in ignore)]
         if wrong:
-            message = f"{kind} tensors for {class_name}: {summarise(wrong)}"
+            message = f"{kind} tensors for {class_name}: {in_one_line(wrong)}"
             if kind == "unexpected":
                 message += "; --ignore PATTERN leaves tensors out"
             raise ConversionError(message)

@@ -25,6 +25,8 @@ def require_source(source: str, names: Sequence[str] = ()) -> None:
     path = Path(source)
     if path.exists():
         return
+    if names and Path(f"{source}.json").is_file():
+        raise ValueError(f"{source}: no such file or folder; did you mean {source}.json?")
     if can_only_be_a_path(source):
         raise ValueError(f"{source}: no such file or folder{did_you_mean_model(path)}")
     reason = missing_from_hub(source)
@@ -75,7 +77,7 @@ def missing_from_hub(name: str) -> str | None:
 
 
 def dataset_hub_answers(name: str) -> bool:
-    """Whether the Hub says anything of a dataset, be it that there is none."""
+    """Whether the Hub answers when it is asked for a dataset, even that there is none."""
     try:
         HfApi().dataset_info(name, timeout=SECONDS)
     except (HfHubHTTPError, HFValidationError):

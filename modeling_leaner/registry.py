@@ -68,7 +68,7 @@ class FirstRecipe:
 
 @dataclass(frozen=True)
 class Family:
-    """What is said of a family outside its configuration and its models.
+    """Facts about a family that neither its configuration nor its models hold.
 
     `title` is its name for people; `first_recipe` one for a first try. A family of text has `special_tokens`.
     """

@@ -104,14 +104,14 @@ def hub_errors(repository: str) -> Iterator[None]:
 
 
 def refusal(error: HfHubHTTPError) -> str:
-    """What the Hub said when it refused something."""
+    """Why the Hub refused something."""
     status = error.response.status_code
     if status == 412:
         return "it has changed meanwhile; nothing was sent, push again"
-    said = error.server_message
-    if not said:
-        said = str(error).strip().splitlines()[0]
-    return f"the Hub refused ({status}: {said})"
+    reason = error.server_message
+    if not reason:
+        reason = str(error).strip().splitlines()[0]
+    return f"the Hub refused ({status}: {reason})"
 
 
 def upload_error(cause: BaseException | None) -> str:
@@ -137,7 +137,7 @@ def staying(folder: Path) -> list[str]:
 
 def without_local_paths(text: str) -> str:
     """The text with the names alone of files that it names by their place on this machine."""
-    return LOCAL_PATH.sub(lambda found: found[0].rstrip("/").rpartition("/")[2], text)
+    return LOCAL_PATH.sub(lambda path: path[0].rstrip("/").rpartition("/")[2], text)
 
 
 def as_sent(text: str, name: str, repository: str) -> str:
@@ -149,20 +149,20 @@ def as_sent(text: str, name: str, repository: str) -> str:
 
 def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
     """What the repository gets, by name: files as they are, and texts that differ from those in the folder."""
-    found: dict[str, Path | bytes] = {}
+    files: dict[str, Path | bytes] = {}
     for name in shipped(folder):
         path = folder / name
-        found[name] = path
+        files[name] = path
         if any(path.match(pattern) for pattern in TEXTS):
             text = path.read_bytes().decode("utf-8")  # not read_text, which would change the ends of lines
             sent = as_sent(text, folder.resolve().name, repository)
             if sent != text:
-                found[name] = sent.encode()
-    return found
+                files[name] = sent.encode()
+    return files
 
 
 def size_of(content: Path | bytes) -> int:
-    """How many bytes."""
+    """The size of a file, or of its content, in bytes."""
     if isinstance(content, bytes):
         return len(content)
     return content.stat().st_size

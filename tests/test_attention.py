@@ -236,7 +236,7 @@ def test_what_is_picked(training, dtype, dropout, keys, expected):
 
 def test_an_explicit_choice_wins():
     tests = FAMILIES["bert"]()
-    for choice, name in (("eager", "eager"), ("sdpa", "sdpa"), ("lean", LEAN_ATTENTION), (None, "sdpa")):
+    for choice, name in (("eager", "eager"), ("sdpa", "sdpa"), ("lean", LEAN_ATTENTION), (None, LEAN_ATTENTION)):
         model = tests.logits_class._from_config(tests.config("base"), attn_implementation=choice)
         assert model.config._attn_implementation == name
     with pytest.raises(ValueError, match="leen"):

@@ -52,13 +52,16 @@ def shape(tmp_path):
 
 @pytest.fixture
 def bench(capsys):
-    """`leaner bench`, uncompiled and of three rounds; the document in its last line."""
+    """`leaner bench`, uncompiled and of three rounds unless told; the document in its last line."""
 
-    def run(*words, mode="eager"):
-        leaner("bench", "--modes", mode, "--batch", 2, "--rounds", 3, *words)
+    threads = torch.get_num_threads()
+
+    def run(*words, mode="eager", rounds=3):
+        leaner("bench", "--modes", mode, "--batch", 2, "--rounds", rounds, *words)
         return BenchFile.model_validate_json(capsys.readouterr().out.splitlines()[-1])
 
-    return run
+    yield run
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("family", SIZES)
@@ -249,11 +252,15 @@ def test_timm_without_torchvision_is_the_same_model(shape):
 
 
 def test_the_family_is_faster_where_it_scores_masked_tokens_only(bench, shape):
-    """A check for regressions by a ratio of the same rounds: nearly all of this step is the vocabulary."""
+    """A check for regressions by a ratio of the same rounds: nearly all of this step is the vocabulary.
+
+    It is about 6 on one thread, and falls to 1.1 where two threads wait for each other on a busy machine.
+    """
     path = shape("bert", vocab_size=20_000, max_position_embeddings=256)
-    document = bench("--shapes", path, "--phases", "training", "--dtypes", "float32", "--attentions", "sdpa")
+    options = ("--phases", "training", "--dtypes", "float32", "--attentions", "sdpa", "--threads", "1")
+    document = bench("--shapes", path, *options, rounds=9)
     (ratio,) = {each.ratio for each in document.comparisons}
-    assert ratio > 1.5
+    assert ratio > 3
 
 
 @pytest.mark.full

@@ -12,8 +12,9 @@ from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import branches, runs, summary, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
-from modeling_leaner.training.experiments.grid_results import load_results
+from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_rows, reported, result_row
+from modeling_leaner.training.experiments.run_settings import recipe_and_options
 from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
 from training_data import documents, write_shape
@@ -72,8 +73,8 @@ def trained(grid, run, *words):
     """One run of the grid, in this process."""
     run.folder(grid).parent.mkdir(parents=True, exist_ok=True)
     if run.branch is not None:
-        runs.begin_branch(grid, run)
-    train.main([*runs.command(grid, run)[len(runs.TRAIN_COMMAND) :], *words])
+        runs.begin_branch(GridResults(grid, {}), run)
+    train.main([*runs.command(GridResults(grid, {}), run)[len(runs.TRAIN_COMMAND) :], *words])
     return run.folder(grid)
 
 
@@ -98,7 +99,7 @@ def test_a_branch_ends_with_the_weights_of_a_whole_run(workshop):
         (half / "checkpoint-8").mkdir(parents=True)  # what a killed sweep leaves
         begun = trained(grid, branch)
         assert not half.exists()
-        asked = [word for word in runs.command(grid, branch)[len(runs.TRAIN_COMMAND) :] if word != "--resume"]
+        asked = recipe_and_options(grid, branch, branch.shape)
         asked[asked.index("--output_dir") + 1] = f"whole-{tokens}"
         train.main(asked)
         whole = Path(f"whole-{tokens}")
@@ -318,8 +319,8 @@ def test_tuning_at_a_branch(workshop):
         learning_rates=[1e-3, 2e-3], tuning={"seeds": [0, 9], "holdout": 2, "tokens": FIRST}, shapes=["gpt.json"]
     )
     check_grid(grid)
-    words = runs.command(grid, Run("tune", "gpt.json", 9, 1e-3))
-    asked = runs.command(grid, reported(grid, "gpt.json", 1, 1e-3, FIRST))
+    words = recipe_and_options(grid, Run("tune", "gpt.json", 9, 1e-3), "gpt.json")
+    asked = recipe_and_options(grid, reported(grid, "gpt.json", 1, 1e-3, FIRST), "gpt.json")
     for key in ("--max_steps", "--lr_scheduler_kwargs", "--warmup_steps", "--lr_scheduler_type"):
         assert words[words.index(key) + 1] == asked[asked.index(key) + 1]
     assert json.loads(asked[asked.index("--lr_scheduler_kwargs") + 1]) == {"num_decay_steps": 2}

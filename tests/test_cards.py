@@ -239,17 +239,27 @@ def test_what_the_index_says_is_in_the_rows(grids):
         assert f"{np.median([*listops[shape].values()]):.4f}, outliers: {count} of 7" in said
 
 
-def test_the_readme_has_the_primary_contrast_of_listops():
-    """4 × 6 against 4 × 3, by scipy from results.csv."""
+def test_the_readme_has_the_listops_line():
+    """Means, the primary contrast 4 × 6 − 4 × 3, and the two seen afterwards, by scipy from results.csv."""
     values = values_of("listops-short-heads")[0]
-    more, fewer = values["lean-mini"], values["shallow-mini"]
-    mean, (low, high) = paired(more, fewer)
-    chance = stats.ttest_rel([more[seed] for seed in fewer], [*fewer.values()]).pvalue
     text = " ".join((CARDS.parent / "README.md").read_text(encoding="utf-8").split())
-    assert len(fewer) == 10
-    means = [np.mean([*each.values()]) for each in (more, fewer)]
-    assert f"accuracy {means[0]:.3f} with 4 × 6 and {means[1]:.3f} with 4 × 3" in text
-    assert f"(better by {mean:.3f}, −{-low:.3f} to +{high:.3f}, p {chance:.2f}; best simple guess" in text
+    assert {len(seeds) for seeds in values.values()} == {10}
+    shallow = ("one-head-mini", "shallow-mini", "lean-mini", "twelve-heads-mini")
+    means = [f"{np.mean([*values[shape].values()]):.3f}" for shape in (*shallow, "mini", "many-heads-mini")]
+    assert "accuracy {}, {}, {} and {}, 8 × 3 and 8 × 6 reach {} and {} (ten seeds;".format(*means) in text
+
+    def difference(more, fewer):
+        mean, (low, high) = paired(values[more], values[fewer])
+        return f"{mean:.3f}", f"{low:+.3f} to {high:+.3f}".replace("-", "−")
+
+    lean, fewer = values["lean-mini"], values["shallow-mini"]
+    chance = stats.ttest_rel([lean[seed] for seed in fewer], [*fewer.values()]).pvalue
+    mean, interval = difference("lean-mini", "shallow-mini")
+    assert f"4 × 6 against 4 × 3: better by {mean}, {interval}, p {chance:.2f}." in text
+    mean, interval = difference("twelve-heads-mini", "mini")
+    assert f"53 % of its parameters (better by {mean}, {interval})" in text
+    mean, interval = difference("many-heads-mini", "mini")
+    assert f"8 × 6 is ahead of 8 × 3 by {mean} ({interval})" in text
 
 
 def test_seeds_that_were_all_planned_at_once_are_not_later_ones(grids):
@@ -386,12 +396,16 @@ def test_guesses_of_language_models_read_what_the_model_reads():
     starts = rng.integers(5, 20, size=300)
     rows = [[int(5 + (start - 5 + place) % 15) for place in range(12)] for start in starts]
     task = SimpleNamespace(processing=SimpleNamespace(all_special_ids=[0]), config=SimpleNamespace(vocab_size=20))
+    task.predicts_special_tokens = True
     task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
     guesses = baselines.language_baselines(task, packed(rows), packed(rows[:50]), trained_on=100)
     found = {each["name"]: each["value"] for each in guesses}
     assert found["frequencies"] == pytest.approx(np.log(20), abs=0.35) and len(found) == 3
     assert found["bigram, all training rows"] < found["bigram, as many rows as trained on"] < 0.2
-    assert issubclass(MaskedLM, baselines.LanguageModelling) and issubclass(CausalLM, baselines.LanguageModelling)
+    of_none = baselines.guesses_on.dispatch(object)
+    without = {name for name, task in TASKS.items() if baselines.guesses_on.dispatch(task) is of_none}
+    assert without == {"question-answering", "embedding"}
+    assert baselines.predicted.dispatch(MaskedLM) is not baselines.predicted.dispatch(CausalLM)
 
 
 def test_guesses_on_images_read_their_pixels():

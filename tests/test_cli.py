@@ -18,7 +18,6 @@ import transformers
 from huggingface_hub.utils import are_progress_bars_disabled
 from modeling_leaner.training.running import evaluation
 from modeling_leaner.training.settings import arguments
-from modeling_leaner.training.tasks.registry import TASKS
 from typer.testing import CliRunner
 
 import modeling_leaner
@@ -130,6 +129,8 @@ class TestStart:
             ("train sst2 --shape bert/nano sst2", 2, "leaner train: Got unexpected extra argument(s) (sst2)"),
             ("train sst2 --seed 1 --resume --seed=2", 2, "--seed: given twice on the command line, with 1 and 2"),
             ("card nowhere", 1, "leaner card: nowhere: no such folder"),
+            ("push thre someone/model", 1, "leaner push: thre: no such folder; did you mean there?"),
+            ("card notes.md", 1, "leaner card: notes.md: a file, expected a folder"),
             ("verify-cards there ./nowhere", 1, "leaner verify-cards: nowhere: no such folder"),
             ("sweep notes.md", 1, "leaner sweep: notes.md: no YAML file: "),
             (
@@ -163,6 +164,15 @@ class TestStart:
         assert answer in " ".join(output.replace("│", " ").split())
         assert status == 0 or output.count("\n") == 1, output
 
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+    @pytest.mark.parametrize("words", [("--help",), ("plan", "--help"), ("shapes",)])
+    def test_a_full_output(self, words):
+        """One line without the operating system's number."""
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run([SCRIPT, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        name = " ".join(("leaner", *words[:1])).removesuffix(" --help")
+        assert (done.returncode, done.stderr) == (1, f"{name}: No space left on device\n")
+
     def test_a_metric_is_refused_before_the_data(self, watched):
         """Its task's metrics are named; `datasets` is imported later."""
         returned, output, imported = watched("train", "digits", "--shape", "vit/nano", "--metric", "foo")
@@ -173,7 +183,6 @@ class TestStart:
             + ", ".join(arguments.METRICS["image-classification"])
             + "\n"
         )
-        assert {name: task.metrics for name, task in TASKS.items()} == arguments.METRICS
 
     def test_the_watch_sees_an_import(self, watched):
         """The control: a recipe's keys are those of transformers' TrainingArguments."""
@@ -223,8 +232,8 @@ class TestStart:
         for panel, *names in (
             ("Shapes", "shapes", "plan", "convert", "slim"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
-            ("Experiments", "sweep", "latency", "step-time", "bench", "law", "guesses", "shift"),
-            ("Publishing", "card", "publish", "verify-cards", "report", "push", "pull"),
+            ("Experiments", "sweep", "latency", "step-time", "bench", "encoders", "law", "guesses", "shift"),
+            ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "report", "push", "pull"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
             assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel
@@ -483,6 +492,14 @@ class TestHub:
         with pytest.raises(ValueError, match="no name that a model on the Hub could have$"):
             hub.require_source("some model")
         hub.require_source(str(tmp_path / "model" / "one"))
+
+    def test_a_shape_that_was_written_here(self, tmp_path, monkeypatch):
+        """`leaner plan --write mine` writes mine.json, which is no named shape."""
+        monkeypatch.setattr(hub, "missing_from_hub", lambda name: pytest.fail("asked for a file that is here"))
+        monkeypatch.chdir(tmp_path)
+        Path("mine.json").write_text("{}")
+        with pytest.raises(ValueError, match="^mine: no such file or folder; did you mean mine.json.$"):
+            hub.require_source("mine", ["vit/mini"])
 
     def test_nothing_but_a_model_is_suggested(self, tmp_path, monkeypatch):
         """`./missing` is spelt like the folder of the recipes, which is no model; and no Hub is asked for a path."""

@@ -13,8 +13,8 @@ from modeling_leaner.training.experiments.continuations import (
     PROMPT_WORDS,
     PROMPTS,
     longest_copy,
+    plain_words,
     prompts_of,
-    words_of,
 )
 from modeling_leaner.training.publishing import publish
 from modeling_leaner.training.publishing.wording import samples
@@ -48,7 +48,7 @@ def test_short_copies_and_broken_ones_are_none():
 
 
 def test_words_and_prompts():
-    assert words_of("Lily's 3 well-known cats; said “No!”") == ["lily's", "well-known", "cats", "said", "no"]
+    assert plain_words("Lily's 3 well-known cats; said “No!”") == ["lily's", "well-known", "cats", "said", "no"]
     short = " ".join((LETTERS * 2)[: 2 * PROMPT_WORDS - 1])
     rows = [short] + [f"{number} " + " ".join(LETTERS * 2) for number in range(PROMPTS + 5)]
     prompts = prompts_of(rows)
@@ -61,7 +61,7 @@ def test_the_published_stories_are_english_and_not_copied():
     said = json.loads((STORIES / "results.json").read_text())["continuations"]
     fresh = continuations.continued(STORIES, [each["prompt"] for each in said["texts"]])
     for texts in (fresh, [each["continuation"] for each in said["texts"]]):
-        words = [word for text in texts for word in words_of(text)]
+        words = [word for text in texts for word in plain_words(text)]
         unknown = SpellChecker().unknown(words)
         share = sum(word not in unknown for word in words) / len(words)
         assert len(words) > 500 and share >= 0.95, f"{share:.1%} of {len(words)} words; not {sorted(unknown)[:20]}"
@@ -89,7 +89,7 @@ def test_a_published_language_model_says_what_it_writes(tmp_path, monkeypatch):
     assert [each["prompt"] for each in said["texts"]] == [" ".join(text.split()[:PROMPT_WORDS]) for text in held_out]
     monkeypatch.setattr(continuations, "continued", lambda folder, prompts: [rows[7]["text"]] * len(prompts))
     said = publish.writing(Path("run"), [])
-    assert said["longest_copy"].split() == words_of(rows[7]["text"]) and said["longest_copy_words"] == 60
+    assert said["longest_copy"].split() == plain_words(rows[7]["text"]) and said["longest_copy_words"] == 60
     text = samples.continuations(SimpleNamespace(continuations=Continuations(**said)))
     assert f"**{said['texts'][0]['prompt']}**{rows[7]['text']}" in text and "60 words." in text
     assert samples.continuations(SimpleNamespace(continuations=None)) is None

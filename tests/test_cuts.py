@@ -10,7 +10,7 @@ import yaml
 from modeling_leaner.training.experiments import cuts
 from modeling_leaner.training.experiments.grid import CUT_KEYS, GridError, load_grid
 from modeling_leaner.training.experiments.rows import read_rows
-from modeling_leaner.training.experiments.runs import settings
+from modeling_leaner.training.experiments.run_settings import settings
 from modeling_leaner.training.experiments.sweep import sweep
 from training_data import documents, save_encoder
 

@@ -213,3 +213,76 @@ class TestLeanGPT(TextModelTests):
         model(self.ids(1, 6), past_key_values=cache, use_cache=True)
         with pytest.raises(ValueError, match="has 9 tokens, but max_position_embeddings is 8"):
             model(self.ids(1, 3), past_key_values=cache, use_cache=True)
+
+
+class TestChunkedLoss:
+    """`loss_chunk_size`: the loss and its gradients without all logits."""
+
+    def models(self, size):
+        """The same model in training twice: with all logits and with so many at a time."""
+        torch.manual_seed(0)
+        shape = {"vocab_size": 500, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+        whole = LeanGPTForCausalLM(LeanGPTConfig(**shape, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0))
+        chunked = LeanGPTForCausalLM(LeanGPTConfig(**whole.config.to_dict() | {"loss_chunk_size": size}))
+        chunked.load_state_dict(whole.state_dict())
+        return whole.train(), chunked.train()
+
+    def batch(self):
+        ids = torch.randint(0, 500, (3, 17))
+        labels = ids.masked_fill(torch.rand(ids.shape) < 0.2, -100)
+        return {"input_ids": ids, "labels": labels}
+
+    @pytest.mark.parametrize("size", [1, 7, 51, 1000])
+    @pytest.mark.parametrize("extra", [{}, {"num_items_in_batch": 77}, {"num_items_in_batch": torch.tensor(77)}])
+    def test_same_loss_and_gradients(self, size, extra):
+        whole, chunked = self.models(size)
+        batch = self.batch()
+        outputs = chunked(**batch, **extra)
+        expected = whole(**batch, **extra)
+        assert outputs.logits is None
+        assert distance(outputs.loss, expected.loss) < TOLERANCE
+        outputs.loss.backward()
+        expected.loss.backward()
+        for mine, other in zip(chunked.parameters(), whole.parameters()):
+            torch.testing.assert_close(mine.grad, other.grad, rtol=TOLERANCE, atol=1e-6)
+
+    def test_shifted_labels(self):
+        """As context parallelism gives them."""
+        whole, chunked = self.models(7)
+        batch = self.batch()
+        shifted = torch.roll(batch["labels"], -1, dims=1)
+        loss = chunked(**batch, shift_labels=shifted).loss
+        assert distance(loss, whole(**batch, shift_labels=shifted).loss) < TOLERANCE
+
+    def test_all_logits_are_never_held(self):
+        """Neither by the forward pass nor for the backward pass."""
+        _, chunked = self.models(7)
+        sizes = []
+        handle = chunked.lm_head.register_forward_hook(lambda module, args, logits: sizes.append(len(logits)))
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.shape) or tensor, lambda t: t):
+            loss = chunked(**self.batch()).loss
+        loss.backward()
+        handle.remove()
+        assert max(sizes) == 7 and sum(sizes) == 2 * 3 * 17
+        assert not [shape for shape in kept if shape[-1:] == (500,)]
+
+    def test_evaluation_and_generation_have_logits(self):
+        whole, chunked = self.models(7)
+        batch = self.batch()
+        assert chunked(input_ids=batch["input_ids"]).logits is not None
+        outputs = chunked.eval()(**batch)
+        assert torch.equal(outputs.logits, whole.eval()(**batch).logits)
+        assert distance(outputs.loss, whole(**batch).loss) < TOLERANCE
+
+    def test_labels_out_of_range(self):
+        _, chunked = self.models(7)
+        batch = self.batch()
+        batch["labels"][0, 3] = 500
+        with pytest.raises(ValueError, match="labels"):
+            chunked(**batch)
+
+    @pytest.mark.parametrize("size", [0, -1])
+    def test_a_size_that_is_none(self, size):
+        with pytest.raises(ValueError, match="loss_chunk_size"):
+            LeanGPTConfig(loss_chunk_size=size)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from modeling_leaner.training.experiments import latency
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.runs import settings
+from modeling_leaner.training.experiments.run_settings import settings
 from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.settings.arguments import RECIPES
 

@@ -244,7 +244,7 @@ class TestMemory:
         assert training_memory(config, setting).peak == pytest.approx(peak, rel=0.15)
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-    @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+    @pytest.mark.parametrize("attention", ["lean", "sdpa", "eager"])
     @pytest.mark.parametrize("dropout", [0.0, 0.1])
     @pytest.mark.parametrize("name", ["gpt/lean-tiny", "bert/lean-tiny", "vit/lean-tiny"])
     def test_what_autograd_keeps(self, name, dropout, attention, dtype):
@@ -526,7 +526,7 @@ class TestCommand:
             "bert: 2 shapes fit, by depth.",
             "Given: sequences of 128 tokens.",
             "As in bert/16x12: a vocabulary of 30,522.",
-            "Assumed: batch 8, float32, sdpa attention, cpu.",
+            "Assumed: batch 8, float32, lean attention, cpu.",
         ]
         assert not re.search(r"\b(yes|no) [+-]?[0-9.]+", text) and "2006.12467" not in text
 
@@ -559,7 +559,7 @@ class TestCommand:
         first, assumed = text.splitlines()[:2]
         assert first == f"vit: 6 of the {len(every)} shapes that fit, by depth (--rows {len(every)} shows all)."
         assert assumed == (
-            "Assumed: images of 224×224 pixels, patches of 16×16, batch 8, float32, sdpa attention, cpu."
+            "Assumed: images of 224×224 pixels, patches of 16×16, batch 8, float32, lean attention, cpu."
         )
         assert re.findall(r"^ *(\d) +\d+×", text, flags=re.MULTILINE) == list("123456")
         assert len(re.findall(r"^\d  (?:Favoured|Opposed) by", text, flags=re.MULTILINE)) == 6
@@ -567,7 +567,7 @@ class TestCommand:
         given = leaner("--family", "vit", "--params", "10M", *inputs)
         assert given.output.splitlines()[1:3] == [
             "Given: images of 32×32 pixels, patches of 4×4, bfloat16.",
-            "Assumed: batch 8, sdpa attention, cpu.",
+            "Assumed: batch 8, lean attention, cpu.",
         ]
         document = json.loads(leaner("--family", "vit", "--params", "10M", "--json").output)
         assert len(document["candidates"]) == len(every)

@@ -21,10 +21,10 @@ from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments import baselines, evidence, latency, runs, statistics, summary
 from modeling_leaner.training.experiments.grid import GridError, load_grid
-from modeling_leaner.training.experiments.grid_results import load_results
+from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
 from modeling_leaner.training.experiments.rows import Run, read_rows, result_row, write_rows
-from modeling_leaner.training.publishing import cards, figures, findings, index, publish, tables, verify
+from modeling_leaner.training.publishing import cards, figures, findings, index, publish, stranger, tables, verify
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.publishing.wording import amounts, comparison, limits, provenance, scoring
 from modeling_leaner.training.records import (
@@ -36,7 +36,7 @@ from modeling_leaner.training.records import (
     Train,
     TuningSettings,
 )
-from modeling_leaner.training.running import loading
+from modeling_leaner.training.running import loading, reevaluate
 from modeling_leaner.training.settings import arguments
 from safetensors.torch import load_file, save_file
 from scipy import stats
@@ -79,7 +79,7 @@ def workshop(tmp_path_factory):
         for seed in grid["seeds"]:
             run = Run("report", shape, seed, 1e-3)
             loaded = load_grid(Path("grid.yaml"))
-            words = runs.command(loaded, run)[len(runs.TRAIN_COMMAND) :]
+            words = runs.command(load_results(loaded), run)[len(runs.TRAIN_COMMAND) :]
             train.main([*words, "--disable_tqdm", "true"])
             rows[run] = dataclasses.replace(result_row(loaded, run), jobs=1)
     with Path("model_cards/grids/tiny/results.csv").open("w", newline="") as file:
@@ -159,7 +159,7 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
     target = workshop / "model_cards/leanbert-deep"
     before = {path.name: path.read_bytes() for path in target.iterdir() if path.suffix != ".png" and path.is_file()}
     loaded = load_grid(Path("grid.yaml"))
-    publish.renew(loaded, loaded.baseline)
+    publish.renew(load_results(loaded), loaded.baseline)
     after = {path.name: path.read_bytes() for path in target.iterdir() if path.suffix != ".png" and path.is_file()}
     assert {name for name in before if before[name] != after[name]} == set() and before.keys() == after.keys()
     assert not list((workshop / "model_cards").glob(".publish-*"))
@@ -171,7 +171,7 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
     (target / "model.safetensors").write_bytes(weights[:-4] + bytes(4))
     try:
         with pytest.raises(ValueError, match="weights_sha256 of its results.json differs"):
-            publish.renew(loaded, loaded.baseline)
+            publish.renew(load_results(loaded), loaded.baseline)
     finally:
         (target / "model.safetensors").write_bytes(weights)
 
@@ -206,7 +206,7 @@ def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
     folder, saved = workshop / "model_cards/leanbert-deep", workshop / "model_cards/grids/tiny/grid.yaml"
     before, loaded = saved.read_bytes(), load_grid(Path("grid.yaml"))
     try:
-        publish.renew(dataclasses.replace(loaded, data="trees of another wood"), loaded.baseline)
+        publish.renew(load_results(dataclasses.replace(loaded, data="trees of another wood")), loaded.baseline)
         said = results_in(folder / "results.json").evidence
         assert said.data == "trees of another wood" and "another wood" in (folder / "README.md").read_text()
         verify.check_evidence(folder, said)
@@ -215,24 +215,24 @@ def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
             verify.check_run(folder, results_in(folder / "results.json"))
         for change in ({"start_seed": 2, "start_from": "x"}, {"margin": 0.5}, {"overrides": None}):
             with pytest.raises(GridError, match=f"{[*change][-1]}: expected"):
-                publish.renew(dataclasses.replace(loaded, **change), loaded.baseline)
+                publish.renew(load_results(dataclasses.replace(loaded, **change)), loaded.baseline)
         kept = saved.read_bytes()
         for change, message in (
             ({"beside": "model_cards/grids/nope"}, "no YAML file"),
             ({"length": 100_000}, "length: expected at most the 128 positions of deep/bert.json, got 100000"),
         ):
             with pytest.raises(GridError, match=message):
-                publish.renew(dataclasses.replace(loaded, **change), loaded.baseline)
+                publish.renew(load_results(dataclasses.replace(loaded, **change)), loaded.baseline)
             assert saved.read_bytes() == kept
         config = (folder / "config.json").read_bytes()
         (folder / "config.json").write_bytes(config.replace(b'"hidden_size": ', b'"hidden_size": "x", "other": '))
         with pytest.raises(ValueError, match="model_cards/leanbert-deep/config.json: hidden_size is 'x'"):
-            publish.renew(dataclasses.replace(loaded, data="twigs"), loaded.baseline)
+            publish.renew(load_results(dataclasses.replace(loaded, data="twigs")), loaded.baseline)
         (folder / "config.json").write_bytes(config)
         assert saved.read_bytes() == kept
     finally:
         saved.write_bytes(before)
-        publish.renew(load_grid(saved), loaded.baseline)
+        publish.renew(load_results(load_grid(saved)), loaded.baseline)
 
 
 @pytest.mark.parametrize(
@@ -639,10 +639,10 @@ def test_invented_guesses_are_found(folder, monkeypatch):
 
 def test_guesses_are_fitted_on_the_files_that_the_grid_names():
     words = ["--data_files", "a copy"]
-    assert verify.training_words(Evidence.model_construct(), words) == words
+    assert verify.training_options(Evidence.model_construct(), words) == words
     found = Evidence.model_construct(data_files="train=FOLDER/a.parquet validation=FOLDER/b.parquet")
-    assert verify.training_words(found, []) == []
-    named = verify.training_words(found, words)
+    assert verify.training_options(found, []) == []
+    named = verify.training_options(found, words)
     assert named == ["--data_files", "train=a copy/a.parquet", "validation=a copy/b.parquet"]
 
 
@@ -662,7 +662,7 @@ def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
 
 def test_the_evaluator_sees_no_results(folder, monkeypatch):
     """Whoever evaluates has neither the numbers nor the package."""
-    code = f"import sys; sys.argv=['x']; exec(open({verify.reevaluate.__file__!r}).read().split('def main')[0])\n"
+    code = f"import sys; sys.argv=['x']; exec(open({reevaluate.__file__!r}).read().split('def main')[0])\n"
     code += "sys.meta_path.insert(0, NoPackage())\nimport modeling_leaner"
     process = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
     assert "No module named 'modeling_leaner'" in process.stderr
@@ -672,7 +672,7 @@ def test_the_evaluator_sees_no_results(folder, monkeypatch):
         seen["files"] = {path.name for path in Path(command[3]).iterdir()}
         return subprocess.CompletedProcess(command, 1, "", "Traceback\nValueError: stopped here")
 
-    monkeypatch.setattr(verify.subprocess, "run", run)
+    monkeypatch.setattr(stranger.subprocess, "run", run)
     with pytest.raises(ValueError, match="without the package failed: ValueError: stopped here"):
         verify.verify(folder, {})
     assert "model.safetensors" in seen["files"] and not {"results.json", "README.md"} & seen["files"]
@@ -900,7 +900,7 @@ def test_a_grid_that_starts_from_another(workshop, tmp_path):
     grid = yaml.safe_load(Path("grid.yaml").read_text())
     later = {**grid, "start_from": "model_cards/grids/tiny", "output_dir": str(tmp_path), "publish": None}
     Path("later.yaml").write_text(yaml.safe_dump(later))
-    loaded = load_grid(Path("later.yaml"))
+    loaded = load_results(load_grid(Path("later.yaml")))
     for phase, seed, expected in (("report", 2, "seed2"), ("tune", 0, "seed1")):
         start = runs.start_of(loaded, Run(phase, grid["shapes"][0], seed, 1e-3))
         assert start.endswith(f"deep-bert-{expected}-lr0.001") and Path(start, "model.safetensors").is_file()
@@ -943,7 +943,7 @@ def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
     starts = {}
     for seed in (1, 2):
         Path("later.yaml").write_text(yaml.safe_dump({**later, "start_seed": seed}))
-        starts[seed] = load_grid(Path("later.yaml"))
+        starts[seed] = load_results(load_grid(Path("later.yaml")))
     of = [Run("tune", shape, 0, 1e-3), Run("report", shape, 5, 1e-3)]
     kept = Path("model_cards/grids/tiny/runs")
     assert {runs.start_of(starts[2], run) for run in of} == {str(kept / Run("report", shape, 2, 1e-3).name)}
@@ -953,13 +953,13 @@ def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
         how = "leaner train listops-short --shape deep/bert.json --seed 2 .*--output_dir model_cards/grids/tiny/runs"
         with pytest.raises(GridError, match=f"start_from: .*seed2.*, found none; {how}.* trains them"):
             runs.start_of(starts[2], of[0])
-        own = dataclasses.replace(starts[1], start_seed=None)
+        own = dataclasses.replace(starts[1].grid, start_seed=None)
         with pytest.raises(GridError, match="start_from: .*deep-bert-seed2-.*; also the weights .*shallow-bert-seed2"):
-            runs.check_starts(own, {})
+            runs.check_starts(GridResults(own, {}))
         rows = read_rows(Path("model_cards/grids/tiny/results.csv"))
-        runs.check_starts(own, rows)  # nothing left to train
+        runs.check_starts(GridResults(own, rows))  # nothing left to train
         del rows[Run("report", grid["shapes"][1], 2, 1e-3)]
         with pytest.raises(GridError, match="shallow-bert-seed2.* trains them .*rows.$"):
-            runs.check_starts(own, rows)
+            runs.check_starts(GridResults(own, rows))
     finally:
         (tmp_path / "runs").rename(kept)

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training.experiments import summary, sweep
-from modeling_leaner.training.experiments.grid import check_unchanged
-from modeling_leaner.training.experiments.grid_results import GridResults
+from modeling_leaner.training.experiments import summary
+from modeling_leaner.training.experiments.grid import check_unchanged, load_grid
+from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.publishing import index, verify
 from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder, PublishedResults
@@ -36,7 +36,7 @@ def test_a_folder_says_what_its_weights_give(folder, monkeypatch):
     given = {name: [str(LOCAL_DATA / copy)] for name, copy in COPIES.items() if (LOCAL_DATA / copy).is_dir()}
     results = results_in(folder / "results.json")
     needed = results.dataset
-    has_rows = "/" not in needed or verify.local_words(results, given)
+    has_rows = "/" not in needed or verify.local_options(results, given)
     if isinstance(results, PublishedEncoder):
         needed = "STS-B"
         has_rows = "stsb" in given
@@ -79,13 +79,13 @@ def test_the_index_is_what_is_written(monkeypatch):
 def test_the_rows_are_of_the_grid_in_git(path, monkeypatch):
     """Nobody has changed the grid after its first row."""
     monkeypatch.chdir(ROOT)
-    rows = sweep.read_rows(path)
+    ours = load_results(load_grid(ROOT / "training" / "grids" / f"{path.parent.name}.yaml"))
+    rows = ours.rows
     assert rows and all(row.status in ("finished", "failed") for row in rows.values())
     assert not any("-dirty" in (row.git_commit or "") for row in rows.values())
-    ours = sweep.load_grid(ROOT / "training" / "grids" / f"{path.parent.name}.yaml")
-    check_unchanged(ours, rows.values())
-    saved = sweep.load_grid(path.parent / "grid.yaml")
-    changed = [key for key in vars(ours) if getattr(saved, key) != getattr(ours, key)]
+    check_unchanged(ours.grid, rows.values())
+    saved = load_grid(path.parent / "grid.yaml")
+    changed = [key for key in vars(saved) if getattr(saved, key) != getattr(ours.grid, key)]
     assert not changed, "leaner sweep --summary and leaner publish take the grid as it is now"
-    fresh = json.loads(json.dumps(summary.summarise(GridResults(ours, rows)).document()))
+    fresh = json.loads(json.dumps(summary.summarise(ours).document()))
     assert verify.difference(json.loads((path.parent / "summary.json").read_text()), fresh, "summary") is None

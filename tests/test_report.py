@@ -12,6 +12,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from huggingface_hub.utils import validate_repo_id
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from modeling_leaner.training.publishing.cards import write_run_card as write_card
+from modeling_leaner.training.publishing.snippets import task_snippet
 from modeling_leaner.training.running.environment import environment, git_commit, peak_memory_bytes
 from modeling_leaner.training.running.figure import plot
 from modeling_leaner.training.settings.arguments import TASK_NAMES, parse
@@ -339,6 +341,18 @@ def test_the_card_loads_its_folder(task, tmp_path, monkeypatch, capsys):
     assert type(names["model"]).__name__ == results["architecture"]
     assert names["model"].num_parameters() == results["parameters"]
     assert capsys.readouterr().out.strip()  # what it makes of its input
+
+
+@pytest.mark.parametrize("task", ["sequence-classification", "image-classification"])
+def test_a_card_prints_the_number_of_a_regression(task):
+    """Of texts and of images alike; of classes it prints the name."""
+    numbers = SimpleNamespace(problem_type="regression", num_channels=1)
+    classes = SimpleNamespace(problem_type="single_label_classification", num_channels=1)
+    code = task_snippet(task, "LeanForIt", numbers, "folder")
+    assert code.splitlines()[-1] == "print(logits.item())"
+    other = task_snippet(task, "LeanForIt", classes, "folder")
+    assert other.splitlines()[-1] == "print(model.config.id2label[logits.argmax().item()])"
+    assert code.splitlines()[:-1] == other.splitlines()[:-1]
 
 
 def test_what_else_a_card_says(tmp_path, monkeypatch):

@@ -264,7 +264,7 @@ def test_branches_are_marks_of_their_own(tmp_path, monkeypatch):
         len(found.rows) == 1 + 6 and "2 cells of 1 grid, 6 marks with their branches" in Path("long.html").read_text()
     )
     for mark, (shape, branch) in zip(found.marks(), losses):
-        assert mark["shape"] == shape and f"after {branch:,} tokens" in mark["said"]
+        assert mark["shape"] == shape and f"after {branch:,} tokens" in mark["tooltip"]
         assert mark["measures"]["score"]["value"] == pytest.approx(stats.tmean(losses[shape, branch]))
         costs = {"tokens": branch, "flops": 70 * branch, "seconds": 9.0, "memory": 1.0, "parameters": 1000}
         assert {name: mark["costs"][name] for name in costs} == costs
@@ -273,7 +273,7 @@ def test_branches_are_marks_of_their_own(tmp_path, monkeypatch):
             test = stats.ttest_rel(losses["deep.json", branch], losses[shape, branch])
             difference = mark["measures"]["difference"]
             assert [difference["low"], difference["high"]] == pytest.approx([*test.confidence_interval()])
-        assert (f"verdict: {report_data.BEFORE_THE_END}" in mark["said"]) == (branch != BRANCHES[-1])
+        assert (f"verdict: {report_data.BEFORE_THE_END}" in mark["tooltip"]) == (branch != BRANCHES[-1])
 
 
 def test_hostile_names_are_text(hostile):
@@ -372,7 +372,7 @@ def test_the_page_in_a_browser(written, read, tmp_path):
         assert page.ask("document.querySelector('.panel:not([hidden]) .xtitle').textContent") == "training tokens"
         page.point_at(".panel:not([hidden]) .points path")
         shown = page.wait_for("document.querySelector('.hovertext')?.textContent")
-        assert shown in ["".join(mark["said"]) for mark in masked]
+        assert shown in ["".join(mark["tooltip"]) for mark in masked]
         page.choose("grid", "enwik8-text-masked")
         page.choose("y", "difference")
         page.choose("theme", "light")

@@ -330,6 +330,11 @@ def test_an_interrupted_slim_leaves_nothing(leaner, source, rows, tmp_path, monk
         ),
         ("--layers 2 --data {images}", "--column: name the column that holds texts; the rows have image, label"),
         ("--layers 2 --data {tmp}/nothing.parquet", "nothing.parquet: no such file or folder"),
+        ("--layers 2 --data {tmp}/fewer.parquet", "fewer.parquet: no such file or folder; did you mean {few}?"),
+        (
+            "--layers 2 --data listops-shrt",
+            "--data listops-shrt: no such file or folder, nor a built-in set; did you mean listops-short?",
+        ),
     ],
 )
 def test_what_is_refused(leaner, source, rows, tmp_path, words, message):

@@ -497,7 +497,8 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
          "(did you mean vit/lean-tiny?)"),
         ({"shapes": [BASE, "grid.yaml", "./grid.yaml"]}, "shapes: expected names that give different folder names, "
          "got vit/tiny, grid.yaml, ./grid.yaml"),
-        ({"baseline": "vit/base"}, "baseline: expected one of vit/tiny, vit/lean-tiny, got vit/base"),
+        ({"baseline": "vit/base"}, "baseline: expected one of vit/tiny, vit/lean-tiny, got vit/base "
+         "(did you mean vit/tiny?)"),
         ({"seeds": []}, "seeds: expected a list of different whole numbers from 0, got []"),
         ({"seeds": [2, True]}, "seeds: expected a list of different whole numbers from 0, got [2, True]"),
         ({"seeds": [1, -1]}, "seeds: expected a list of different whole numbers from 0, got [1, -1]"),
@@ -546,7 +547,7 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
          "got '1 %'"),
         ({"start_from": 3}, "start_from: expected the output_dir of a grid over the same shapes, got 3"),
         ({"start_seed": "first"}, "start_seed: expected a seed of the grid in start_from, got 'first'"),
-        ({"data_files": ["a"]}, "data_files: expected words of --data_files in which FOLDER stands for the copy's "
+        ({"data_files": ["a"]}, "data_files: expected values of --data_files in which FOLDER stands for the copy's "
          "folder, got ['a']"),
         ({"start_seed": 1}, "start_from: missing, expected the grid whose start_seed is meant"),
         ({"publish": ["vit"]}, f"publish: expected {PLACES}, got ['vit']"),

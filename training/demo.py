@@ -41,9 +41,9 @@ def train_shape(family: str, shape: str) -> RunResults:
     folder = OUTPUT / f"{family}-{shape}"
     if folder.exists():
         shutil.rmtree(folder)
-    words = f"{RECIPES[family]} {ONCE} --shape {family}/{shape} --output_dir {folder}".split()
-    print(f"\n$ {shlex.join(['leaner', 'train', *words])}", flush=True)
-    train.main(words)
+    options = f"{RECIPES[family]} {ONCE} --shape {family}/{shape} --output_dir {folder}".split()
+    print(f"\n$ {shlex.join(['leaner', 'train', *options])}", flush=True)
+    train.main(options)
     return results_of(folder)
 
 

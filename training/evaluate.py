@@ -7,18 +7,18 @@ from modeling_leaner.support.quiet import quiet_libraries
 from .running import evaluation
 
 
-def evaluate(model: str, words: list[str]) -> None:
+def evaluate(model: str, options: list[str]) -> None:
     """Evaluates a model and prints its metrics.
 
     Args:
-        words: keys of a recipe as words, which win over the model's own recipe, such as `["--data_files", "FOLDER"]`.
+        options: keys of a recipe, which win over the model's own recipe, such as `["--data_files", "FOLDER"]`.
 
     Raises:
         ValueError, OSError: one line that names what is missing or does not fit.
     """
     quiet_libraries()
     try:
-        results = evaluation.evaluate(model, words)
+        results = evaluation.evaluate(model, options)
     except RuntimeError as error:
         raise ValueError(str(error)) from error
     for key, value in sorted(results["metrics"].items()):

@@ -189,19 +189,19 @@ def print_results(results: RunResults, folder: str) -> None:
 
 def resume_command(recipe: str | None, options: list[str]) -> str:
     """The command that continues a run that was started with the recipe and the options."""
-    words = ["leaner", "train"]
+    command = ["leaner", "train"]
     if recipe:
-        words.append(recipe)
-    words += [option for option in options if option not in ("--resume", "--restart")]
-    return shlex.join([*words, "--resume"])
+        command.append(recipe)
+    command += [option for option in options if option not in ("--resume", "--restart")]
+    return shlex.join([*command, "--resume"])
 
 
-def train(recipe: str | None, words: list[str]) -> None:
+def train(recipe: str | None, options: list[str]) -> None:
     """Trains a shape by a recipe, or continues a run, and prints how it ended.
 
     Args:
-        recipe: its name or file; None where `words` say all.
-        words: the settings that win over the recipe's, such as `["--shape", "vit/nano", "--seed", "2"]`.
+        recipe: its name or file; None where `options` say all.
+        options: the settings that win over the recipe's, such as `["--shape", "vit/nano", "--seed", "2"]`.
 
     Raises:
         ValueError: one line that says what is wrong.
@@ -209,9 +209,9 @@ def train(recipe: str | None, words: list[str]) -> None:
     """
     folder = None
     try:
-        arguments = parse(recipe, words, needed=NEEDED)
+        arguments = parse(recipe, options, needed=NEEDED)
         folder = arguments.output_dir
-        results = run(arguments, recipe, resume_command(recipe, words))
+        results = run(arguments, recipe, resume_command(recipe, options))
     except KeyboardInterrupt:
         print("leaner train: interrupted; nothing of the step under way is kept", file=sys.stderr)
         raise SystemExit(130) from None
@@ -223,13 +223,14 @@ def train(recipe: str | None, words: list[str]) -> None:
         print_results(results, arguments.output_dir)
 
 
-def main(words: list[str]) -> None:
+def main(command_line: list[str]) -> None:
     """`python -m modeling_leaner.training.train RECIPE --key value ...`: one process of `leaner train`."""
     recipe = None
-    if words and not words[0].startswith("--"):
-        recipe, *words = words
+    options = command_line
+    if command_line and not command_line[0].startswith("--"):
+        recipe, *options = command_line
     try:
-        train(recipe, words)
+        train(recipe, options)
     except ValueError as error:
         print(f"leaner train: {error}", file=sys.stderr)
         raise SystemExit(1) from None

@@ -3,6 +3,7 @@
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.generation import GenerationMixin
 from transformers.masking_utils import create_causal_mask
@@ -122,21 +123,54 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Logits (B, T, vocab_size), or those of the last `logits_to_keep` tokens; a tensor names the positions.
 
-        Labels (B, T) are the input ids themselves: they are shifted here; -100 is ignored.
+        Labels (B, T) are the input ids themselves: they are shifted here; -100 is ignored. In training with labels,
+        `config.loss_chunk_size` gives the loss without logits.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*inputs, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
         kept = logits_to_keep
         if isinstance(logits_to_keep, int):
             kept = slice(-logits_to_keep, None)
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        states = outputs.last_hidden_state[:, kept]
 
+        logits = None
         loss = None
         if labels is not None:
             check_range("labels", labels, self.config.vocab_size, "vocab_size", ignore_index=-100)
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+        if labels is not None and self.training and self.config.loss_chunk_size is not None:
+            loss = self.chunked_loss(states, labels, **kwargs)
+        else:
+            logits = self.lm_head(states)
+            if labels is not None:
+                loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
         cache = outputs.past_key_values
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **recorded(outputs))
+
+    def chunked_loss(
+        self,
+        states: torch.Tensor,
+        labels: torch.LongTensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        shift_labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """The loss of transformers' `ForCausalLMLoss`, from states (B, T, D), `loss_chunk_size` tokens at a time."""
+        if shift_labels is None:
+            shift_labels = nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]
+        states = states.flatten(0, 1)  # (B·T, D)
+        targets = shift_labels.flatten()  # (B·T)
+        if num_items_in_batch is None:
+            num_items_in_batch = (targets != -100).sum()
+        loss = 0.0
+        size = self.config.loss_chunk_size
+        for chunk, target in zip(states.split(size), targets.split(size)):
+            loss = loss + checkpoint(self.summed_loss, chunk, target, use_reentrant=False)
+        return loss / num_items_in_batch
+
+    def summed_loss(self, states: torch.Tensor, targets: torch.LongTensor) -> torch.Tensor:
+        """Cross-entropy in nats, summed, from states (N, D) of the tokens before `targets` (N); -100 is ignored."""
+        logits = self.lm_head(states).float()
+        return nn.functional.cross_entropy(logits, targets, ignore_index=-100, reduction="sum")
 
 
 class LeanGPTForSequenceClassification(TextHead, LeanGPTPreTrainedModel):

@@ -17,6 +17,8 @@ class LeanGPTConfig(LeanTextConfig):
         num_key_value_heads (`int`, *optional*): key-value heads of every layer; by default
             `num_attention_heads`.
         use_cache (`bool`, *optional*, defaults to `True`): return the key-value cache.
+        loss_chunk_size (`int`, *optional*): in training with labels, logits of so many tokens are held at a time, and
+            computed again in the backward pass; the loss is the same, `logits` is None. By default all are held.
     """
 
     model_type = "lean_gpt"
@@ -35,6 +37,7 @@ class LeanGPTConfig(LeanTextConfig):
     max_position_embeddings: int = 1024
     layer_norm_eps: float | int = 1e-5
     use_cache: bool = True
+    loss_chunk_size: int | None = None
     bos_token_id: int | None = 50256
     eos_token_id: int | list[int] | None = 50256
 
@@ -46,6 +49,8 @@ class LeanGPTConfig(LeanTextConfig):
     def validate_architecture(self) -> None:
         super().validate_architecture()
         self._require_sizes("num_key_value_heads")
+        if self.loss_chunk_size is not None:
+            self._require_sizes("loss_chunk_size")
         for index, heads in enumerate(self.heads_per_layer):
             self._require(
                 heads % self.num_key_value_heads == 0,

@@ -87,13 +87,13 @@ def describe_gaps(backbone: nn.Module, prefix: str, missing: Iterable[str], unus
     block_size = len(backbone.layers[0].state_dict())
     sentences = []
     if untrained := names_of_backbone(missing):
-        sentences.append(f"newly initialised, that is untrained: {summarise(untrained, block_size)}")
+        sentences.append(f"newly initialised, that is untrained: {in_one_line(untrained, block_size)}")
     if left_over := names_of_backbone(unused):
-        sentences.append(f"in the checkpoint but not in the model: {summarise(left_over, block_size)}")
+        sentences.append(f"in the checkpoint but not in the model: {in_one_line(left_over, block_size)}")
     return "; ".join(sentences)
 
 
-def summarise(names: Iterable[str], block_size: int | None = None) -> str:
+def in_one_line(names: Iterable[str], block_size: int | None = None) -> str:
     """Names of tensors in one line, the first few, with a whole block of `block_size` tensors as `layers.4.*`."""
     blocks: dict[str, list[str]] = {}
     for name in sorted(names):

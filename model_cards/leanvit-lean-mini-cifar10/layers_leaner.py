@@ -250,8 +250,8 @@ class LeanPreTrainedModel(PreTrainedModel):
     _can_record_outputs = {"hidden_states": LeanBlock, "attentions": LeanAttention}
 
     def get_correct_attn_implementation(self, requested_attention: str | None, *args, **kwargs) -> str:
-        """As in transformers; "lean" is the attention of this file, under the name that is its own."""
-        if requested_attention == "lean":
+        """As in transformers, but "lean", which is also the default, is the attention of this file by its own name."""
+        if requested_attention in (None, "lean"):
             requested_attention = LEAN_ATTENTION
         return super().get_correct_attn_implementation(requested_attention, *args, **kwargs)
 

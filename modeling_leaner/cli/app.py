@@ -19,7 +19,7 @@ from ..support.interrupts import INTERRUPTED
 from .checks import check_calibration_rows, check_new, check_plan, check_source
 from .command import Command, dashed
 from .errors import CommandGroup, print_error
-from .lazy import library
+from .lazy import slow_imports
 from .training import commands
 
 
@@ -63,12 +63,13 @@ def shapes(
     """The named shapes: parameters, FLOPs per token, cache bytes per token, heads × head size."""
     if family is not None:
         check_family(family)
-    command = library(".cli.shapes", models=False)
-    rows = command.shape_rows(family)
+    with slow_imports(models=False):
+        from .shapes import shape_rows, shape_table
+    rows = shape_rows(family)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
     else:
-        Console(width=80).print(command.shape_table(rows))
+        Console(width=80).print(shape_table(rows))
 
 
 @app.command(cls=Command, rich_help_panel=SHAPES)
@@ -93,7 +94,7 @@ def plan(
     vocab_size: Annotated[int | None, typer.Option(help="Vocabulary (text).")] = None,
     batch: Annotated[int, typer.Option(help="Items of a training step, for its memory and time.")] = 8,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    attention: Annotated[str, typer.Option(help="sdpa or eager.")] = "sdpa",
+    attention: Annotated[str, typer.Option(help="lean, sdpa or eager.")] = "lean",
     device: Annotated[str, typer.Option(help="cpu or gpu: which keeps what, for the memory.")] = "cpu",
     rows: Annotated[
         int | None, typer.Option(help="At most so many shapes; left out, 6, and all with --json alone.")
@@ -107,9 +108,10 @@ def plan(
 ) -> None:
     """Shapes for a budget or equal to a starting point: what they cost, and what the literature advises."""
     check_plan(context.params)
-    command = library(".cli.plan", models=measure)
+    with slow_imports(models=measure):
+        from .plan import Options, run
     given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
-    command.run(command.Options(**context.params, given=tuple(given)))
+    run(Options(**context.params, given=tuple(given)))
 
 
 @app.command(cls=Command, rich_help_panel=SHAPES)
@@ -125,11 +127,13 @@ def convert(
         ignore = []
     check_new(output)
     check_source(source)
-    conversion = library(".conversion")
-    library(".support.quiet").quiet_libraries()
+    with slow_imports():
+        from ..conversion import convert_checkpoint
+        from ..support.quiet import quiet_libraries
+    quiet_libraries()
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Ctrl-C while Python ends changes no status
     try:
-        model = conversion.convert_checkpoint(source, output, ignore)
+        model = convert_checkpoint(source, output, ignore)
         typer.echo(f"{output}: {type(model).__name__}, {model.num_parameters() / 1e6:.1f}M parameters")
     except KeyboardInterrupt:
         if not output.exists():  # it appears whole or not at all
@@ -173,11 +177,14 @@ def slim(
     check_new(output)
     check_calibration_rows(rows)
     check_source(source)
-    library(".support.quiet").quiet_libraries()
-    command = library(".cli.slim")
+    with slow_imports():
+        from ..support.quiet import quiet_libraries
+    quiet_libraries()
+    with slow_imports():
+        from .slim import Options, run
     options = context.params | {"data": data or []}
     try:
-        command.run(command.Options(**options))
+        run(Options(**options))
     except KeyboardInterrupt:
         print_error("slim", f"interrupted; {output} was not written")
         raise typer.Exit(INTERRUPTED) from None

@@ -1,4 +1,4 @@
-"""What is checked of a command's words before anything slow is imported. Each raises ValueError or OSError."""
+"""What is checked of a command line before anything slow is imported. Each raises ValueError or OSError."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from ..planning.units import BYTES, MOST_INPUT, parse_size
 from ..registry import FAMILIES, check_family, check_shape, did_you_mean_path, shape_names
 from ..support.suggest import did_you_mean
 from ..training.settings.repeated import RepeatedKey, load_yaml
-from .lazy import library
+from .lazy import slow_imports
 
 
 LEAST_CALIBRATION_ROWS = 16  # of leaner slim: 8 to choose by, 8 held out
@@ -19,7 +19,7 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 PLAN_CHOICES = {
     "equal": ("params", "flops"),
     "dtype": tuple(BYTES),
-    "attention": ("sdpa", "eager"),
+    "attention": ("lean", "sdpa", "eager"),
     "device": ("cpu", "gpu"),
 }
 BENCH_CHOICES = {
@@ -52,6 +52,8 @@ def existing_grid(path: Path | None) -> Path | None:
 def existing_folders(folders: list[Path] | None) -> list[Path] | None:
     """The folders themselves. Raises ValueError for the first that is none."""
     for folder in folders or []:
+        if folder.is_file():
+            raise ValueError(f"{folder}: a file, expected a folder")
         if not folder.is_dir():
             raise ValueError(f"{folder}: no such folder{did_you_mean_path(folder)}")
     return folders
@@ -72,7 +74,9 @@ def check_new(output: Path) -> None:
 
 def check_source(source: str) -> None:
     """Raises ValueError for what is neither a file or folder nor a model of the Hub."""
-    library(".hub", models=False).require_source(source)
+    with slow_imports(models=False):
+        from ..hub import require_source
+    require_source(source)
 
 
 def check_trained(model: str) -> None:
@@ -90,9 +94,8 @@ def check_base_model(name: str | None, parent: str) -> str:
     if name is None and not Path(parent).exists():
         name = parent
     if name is None or HUB_ID.fullmatch(name) is None:
-        raise ValueError(
-            f"--base-model: {name or parent} is no Hub id; expected OWNER/NAME of the parent, for the card"
-        )
+        given = name or parent
+        raise ValueError(f"--base-model: {given} is no Hub id; expected OWNER/NAME of the parent, for the card")
     return name
 
 

@@ -1,4 +1,4 @@
-"""How a command reads its words: options once each, `--two-words` or `--two_words`, several values after one."""
+"""How a command line is read: options once each, `--two-words` or `--two_words`, several values after one."""
 
 from itertools import chain
 
@@ -30,8 +30,8 @@ class Command(TyperCommand):
     def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
         first, *groups = by_option(args)
         self.check_once(context, groups)
-        words = chain(first, *(self.one_each(context, group) for group in groups))
-        return super().parse_args(context, list(words))
+        arguments = chain(first, *(self.one_each(context, group) for group in groups))
+        return super().parse_args(context, list(arguments))
 
     def check_once(self, context: typer.Context, groups: list[list[str]]) -> None:
         """Refuses an option that is given twice, and names both values."""
@@ -49,7 +49,7 @@ class Command(TyperCommand):
             given[name] = values
 
     def one_each(self, context: typer.Context, group: list[str]) -> list[str]:
-        """An option's words, as typer reads them: several values as the option again before each of them."""
+        """An option with its values, as typer reads them: several values as the option again before each of them."""
         option = self.option_of(group[0])
         if option is None or not takes_several(option) or "=" in group[0]:
             return group
@@ -60,12 +60,12 @@ class Command(TyperCommand):
 
 
 def takes_several(option: TyperOption) -> bool:
-    """Whether all the words after an option are its values."""
+    """Whether all that follows an option are its values."""
     return option.metavar is not None and option.metavar.endswith("...")
 
 
 def values_of(option: TyperOption | None, group: list[str]) -> list[str]:
-    """The values among an option's words; of an unknown one all of them."""
+    """The values in an option's group, of which the option is the first; of an unknown one all that follows."""
     name, equals, value = group[0].partition("=")
     if equals:
         return [value]
@@ -79,7 +79,7 @@ def values_of(option: TyperOption | None, group: list[str]) -> list[str]:
 class KeyCommand(Command):
     """A command whose options are keys of a recipe; the command declares those that have a meaning beyond recipes.
 
-    All are left in `context.args`, as words in the spelling of recipes, declared ones too.
+    All are left in `context.args`, in the spelling of recipes, declared ones too.
     """
 
     def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
@@ -93,7 +93,7 @@ class KeyCommand(Command):
         return context.args
 
     def as_keys(self, group: list[str]) -> list[str]:
-        """An option's words, with its name as the key: `--max-steps=3` is `--max_steps=3`, `--data` `--data_files`."""
+        """The option as a key, and its values: `--max-steps=3` is `--max_steps=3`, `--data` `--data_files`."""
         name, equals, value = group[0].partition("=")
         option = self.option_of(name)
         key = name[2:].replace("-", "_")

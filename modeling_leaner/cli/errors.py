@@ -15,6 +15,15 @@ def print_error(command: str | None, message: str) -> None:
     Console(stderr=True, soft_wrap=True).print(f"{place}: {line}", style="red", markup=False, highlight=False)
 
 
+def describe(error: ValueError | OSError) -> str:
+    """The message of an error; one of the operating system without its number: `[Errno 28] No space …`."""
+    if isinstance(error, OSError) and error.strerror is not None:
+        if error.filename is None:
+            return error.strerror
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 class CommandGroup(TyperGroup):
     """The commands of `leaner`. A command raises ValueError or OSError for what a user can put right.
 
@@ -28,6 +37,11 @@ class CommandGroup(TyperGroup):
         except TyperException as error:
             print_error(None, error.format_message())
             raise typer.Exit(error.exit_code) from error
+        except BrokenPipeError:
+            raise
+        except OSError as error:  # --help on a full disk
+            print_error(None, describe(error))
+            raise typer.Exit(1) from error
 
     def invoke(self, context: typer.Context) -> Any:
         """Reads the options of a command and runs it."""
@@ -39,5 +53,5 @@ class CommandGroup(TyperGroup):
             print_error(context.invoked_subcommand, error.format_message())
             raise typer.Exit(error.exit_code) from error
         except (ValueError, OSError) as error:
-            print_error(context.invoked_subcommand, str(error))
+            print_error(context.invoked_subcommand, describe(error))
             raise typer.Exit(1) from error

@@ -1,19 +1,16 @@
-"""Modules of the package that take seconds to import, fetched once a command needs them."""
+"""Imports that take seconds, made once a command needs them."""
 
-from importlib import import_module
-from types import ModuleType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..support.interrupts import leave_at_once, leave_in_order
 
 
-PACKAGE = __package__.rpartition(".")[0]
-
-
-def library(module: str, models: bool = True) -> ModuleType:
-    """A module of the package; with `models` the family is registered with the Auto classes, which takes seconds."""
+@contextmanager
+def slow_imports(models: bool = True) -> Iterator[None]:
+    """Inside, Ctrl-C ends the process; with `models` the family is registered with the Auto classes before."""
     leave_at_once()
     if models:
-        import_module(".family", PACKAGE)
-    imported = import_module(module, PACKAGE)
+        from .. import family  # noqa: F401
+    yield
     leave_in_order()
-    return imported

@@ -28,7 +28,7 @@ from ..training.tasks.registry import TASKS
 from ..training.train import run
 
 
-STEPS = 100  # where the words name no number
+STEPS = 100  # where the options name no number
 OURS = ("shape", "teacher", "output_dir", "resume", "restart")  # settings that --try gives
 # What the tries are judged by are the held-out rows of --data:
 WITHOUT_EVALUATION = {"eval_split": "none", "holdout": 0, "eval_strategy": "no", "save_strategy": "no"}
@@ -36,14 +36,14 @@ WITHOUT_EVALUATION = {"eval_split": "none", "holdout": 0, "eval_strategy": "no",
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a cut is trained: a recipe of `leaner train` and the words that win over it."""
+    """How a cut is trained: a recipe of `leaner train` and the options that win over it."""
 
     recipe: str
-    words: list[str]
+    options: list[str]
 
     def command(self, source: str) -> str:
         """The command of one recovery, for the card."""
-        return shlex.join(["leaner", "train", self.recipe, "--shape", "CUT", "--teacher", source, *self.words])
+        return shlex.join(["leaner", "train", self.recipe, "--shape", "CUT", "--teacher", source, *self.options])
 
 
 def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recovery:
@@ -54,23 +54,23 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
             has.
     """
     try:
-        recipe, *words = shlex.split(text) or [""]
+        recipe, *options = shlex.split(text) or [""]
     except ValueError as error:  # a quote without its end
         raise SlimError(f"--recovery: {str(error).lower()}, got {text!r}") from error
     read_recipe(recipe)
-    given = given_options(SettingsParser(), words)
+    given = given_options(SettingsParser(), options)
     for key in OURS:
         if key in given:
             raise SlimError(f"--recovery: {key} is what --try gives; leave it out")
     if "max_steps" not in given:
-        words += ["--max_steps", str(STEPS)]
+        options += ["--max_steps", str(STEPS)]
     with tempfile.TemporaryDirectory() as scratch:
-        arguments = parse(recipe, words, needed=("task",), fixed={"shape": source, "output_dir": scratch})
+        arguments = parse(recipe, options, needed=("task",), fixed={"shape": source, "output_dir": scratch})
     head = TASKS[arguments.task].head
     name = type(model).__name__
     if not name.endswith(head or "Model"):
         raise SlimError(f"--recovery: the task {arguments.task} does not train a {name}, as {source} is")
-    return Recovery(recipe, words)
+    return Recovery(recipe, options)
 
 
 def check_held_out(held_out: Sequence, data: list[str], recovery: Recovery, source: str) -> None:
@@ -81,7 +81,7 @@ def check_held_out(held_out: Sequence, data: list[str], recovery: Recovery, sour
     Args:
         held_out: texts or images, every other row of `data`.
     """
-    arguments = parse(recovery.recipe, recovery.words, fixed=WITHOUT_EVALUATION | {"shape": source})
+    arguments = parse(recovery.recipe, recovery.options, fixed=WITHOUT_EVALUATION | {"shape": source})
     files = split_files(arguments.data_files)
     trained = files.get(whole_split(arguments.train_split), files.get(None, [arguments.dataset]))
     shared = {str(Path(name).resolve()) for name in data} & {str(Path(name).resolve()) for name in trained if name}
@@ -93,12 +93,13 @@ def check_held_out(held_out: Sequence, data: list[str], recovery: Recovery, sour
         return
     (column, *_) = TASKS[arguments.task].text_columns_of(arguments, rows)
     searched = set(held_out)
-    found = searched & set(rows[column])
+    shared_rows = searched & set(rows[column])
     if arguments.split_sentences:
-        found |= {sentence for text in rows[column] for sentence in searched.intersection(sentences(text))}
-    if found:
-        number = f"{len(found)} of {len(held_out)} held-out rows"
-        raise SlimError(f"--data: {number} are among those that --recovery trains on, such as {min(found)[:60]!r}")
+        shared_rows |= {sentence for text in rows[column] for sentence in searched.intersection(sentences(text))}
+    if shared_rows:
+        number = f"{len(shared_rows)} of {len(held_out)} held-out rows"
+        example = min(shared_rows)[:60]
+        raise SlimError(f"--data: {number} are among those that --recovery trains on, such as {example!r}")
 
 
 def choose_by_recovery(
@@ -128,7 +129,7 @@ def choose_by_recovery(
 def recover(
     model: LeanPreTrainedModel, recovery: Recovery, source: str, processors: list[object]
 ) -> LeanPreTrainedModel:
-    """The model after a run of `leaner train`, in its own dtype; its folder is a temporary one. Raises as above."""
+    """The model, in its own dtype, after `leaner train` in a temporary folder. Raises as `choose_by_recovery`."""
     with tempfile.TemporaryDirectory(prefix="leaner-try-") as scratch:
         start = Path(scratch) / "cut"
         output = Path(scratch) / "run"
@@ -137,7 +138,7 @@ def recover(
         fixed = WITHOUT_EVALUATION | {"shape": str(start), "teacher": source, "output_dir": str(output)}
         try:
             with contextlib.redirect_stdout(sys.stderr):
-                results = run(parse(recovery.recipe, recovery.words, fixed=fixed), recovery.recipe, "leaner slim")
+                results = run(parse(recovery.recipe, recovery.options, fixed=fixed), recovery.recipe, "leaner slim")
         except (ValueError, OSError, RuntimeError, SafetensorError) as error:
             raise ValueError(f"--recovery: {explain(error, scratch)}") from error
         if results is None:

@@ -22,6 +22,7 @@ from ..slimming.scores import Batch, Reference
 from ..slimming.slim import Cut, Slimmed, Target, best_slims, check_choice, check_target
 from ..slimming.worth import layer_names, worth_tables
 from ..support.documents import write_json
+from ..support.suggest import did_you_mean
 from ..training.data.sources import BUILT_IN, describe, likely_texts, load_split
 from ..training.publishing.slim_card import Making, Try, best_try, write_slim_card
 from .checks import LEAST_CALIBRATION_ROWS
@@ -155,6 +156,8 @@ def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
     """Texts or images from the files of `--data`, or a built-in set, at most `--rows` of them."""
     if not options.data:
         raise SlimError("--data: missing; files or a folder with texts or images as the model reads")
+    if len(options.data) == 1:
+        check_data(options.data[0])
     if len(options.data) == 1 and options.data[0] in BUILT_IN:
         rows = load_split(options.data[0], "train")
     else:
@@ -170,6 +173,15 @@ def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
     return rows.select(range(min(len(rows), options.rows)))[column]
 
 
+def check_data(name: str) -> None:
+    """Raises SlimError for the misspelt name of a built-in set, with the right one."""
+    if Path(name).exists() or name in BUILT_IN:
+        return
+    hint = did_you_mean(name, BUILT_IN)
+    if hint:
+        raise SlimError(f"--data {name}: no such file or folder, nor a built-in set{hint}")
+
+
 def only_column(rows: Dataset, model: LeanPreTrainedModel) -> str:
     """The one column that holds what the model reads. Raises SlimError where there is none, or several."""
     kind = "Image" if model.main_input_name == "pixel_values" else "Value"
@@ -182,8 +194,8 @@ def only_column(rows: Dataset, model: LeanPreTrainedModel) -> str:
         names = likely_texts(names)
     if len(names) != 1:
         what = "images" if kind == "Image" else "texts"
-        found = ", ".join(names or rows.column_names)
-        raise SlimError(f"--column: name the column that holds {what}; the rows have {found}")
+        columns = ", ".join(names or rows.column_names)
+        raise SlimError(f"--column: name the column that holds {what}; the rows have {columns}")
     return names[0]
 
 

@@ -21,7 +21,7 @@ from .checks import (
 )
 from .command import Command, KeyCommand
 from .errors import print_error
-from .lazy import library
+from .lazy import slow_imports
 
 
 RUNS = "Runs"  # panels of the help
@@ -92,10 +92,12 @@ def train(
 ) -> None:
     """Train a shape by a recipe: leaner train RECIPE --shape NAME [--key value ...]."""
     check_keys(recipe, context.args)
-    library(".training.train").train(recipe, context.args)
+    with slow_imports():
+        from ..training.train import train as train_shape
+    train_shape(recipe, context.args)
 
 
-def check_keys(recipe: str | None, words: list[str]) -> None:
+def check_keys(recipe: str | None, options: list[str]) -> None:
     """Raises ValueError for a recipe, a key or a metric that is none of the task's, before a run's imports."""
     from ..training.settings.arguments import SettingsParser, check_given, check_metric, read_recipe  # imports torch
     from ..training.settings.repeated import given_options
@@ -105,11 +107,11 @@ def check_keys(recipe: str | None, words: list[str]) -> None:
         _, settings = read_recipe(recipe)
         task = settings.get("task")
     parser = SettingsParser()
-    given = parser.parse_tokens(words)
+    given = parser.parse_tokens(options)
     if given.task is not None:
         task = given.task
     check_metric(task, given.metric)
-    check_given(task, given_options(parser, words))
+    check_given(task, given_options(parser, options))
 
 
 @commands.command(cls=KeyCommand, rich_help_panel=RUNS)
@@ -128,7 +130,9 @@ def evaluate(
     """
     check_trained(model)
     check_keys(None, context.args)
-    library(".training.evaluate").evaluate(model, context.args)
+    with slow_imports():
+        from ..training.evaluate import evaluate as evaluate_model
+    evaluate_model(model, context.args)
 
 
 @commands.command(cls=Command, rich_help_panel=RUNS)
@@ -151,9 +155,10 @@ def tokenizer(
     ] = False,
 ) -> None:
     """Train a tokenizer on a column of text."""
-    module = library(".training.data.tokenizer")
-    source = module.TextSource(dataset, dataset_config, data_files, split, text_column, max_rows, streaming)
-    module.write_tokenizer(output_dir, source, kind, vocab_size, max_length, family)
+    with slow_imports():
+        from ..training.data.tokenizer import TextSource, write_tokenizer
+    source = TextSource(dataset, dataset_config, data_files, split, text_column, max_rows, streaming)
+    write_tokenizer(output_dir, source, kind, vocab_size, max_length, family)
 
 
 @commands.command(cls=Command, rich_help_panel=RUNS)
@@ -172,9 +177,11 @@ def sentences(
     ] = None,
 ) -> None:
     """Write the sentences of texts, to learn vectors from, without those that share 8 words in a row with a test."""
-    module = library(".training.data.sentences")
-    source = library(".training.data.tokenizer").TextSource(dataset, None, data_files, split, text_column, max_rows)
-    module.write_sentences(output, source, leave_out or [])
+    with slow_imports():
+        from ..training.data.sentences import write_sentences
+        from ..training.data.tokenizer import TextSource
+    source = TextSource(dataset, None, data_files, split, text_column, max_rows)
+    write_sentences(output, source, leave_out or [])
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
@@ -188,9 +195,10 @@ def sweep(
     summary: Annotated[bool, typer.Option("--summary", help="Only summarise the runs that are there.")] = False,
 ) -> None:
     """Train a grid of shapes, seeds and learning rates by one recipe, then compare the shapes."""
-    module = library(".training.experiments.sweep")
+    with slow_imports():
+        from ..training.experiments.sweep import sweep as run_grid
     try:
-        finished = module.sweep(grid, jobs, data_files or [], output_dir, summary)
+        finished = run_grid(grid, jobs, data_files or [], output_dir, summary)
     except KeyboardInterrupt:
         print_error("sweep", "interrupted; the same command continues where the runs stopped")
         raise typer.Exit(INTERRUPTED) from None
@@ -201,13 +209,17 @@ def sweep(
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def latency(grid: GridFile, rounds: Rounds = 15) -> None:
     """Measure inference time and throughput of a grid's shapes, in turns, on this machine."""
-    library(".training.experiments.latency").measure_grid(grid, rounds)
+    with slow_imports():
+        from ..training.experiments.latency import measure_grid
+    measure_grid(grid, rounds)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def step_time(grid: GridFile, rounds: Rounds = 15) -> None:
     """Measure how long a training step of each shape of a grid takes, in turns, on this machine; for equal seconds."""
-    library(".training.experiments.step_time").measure_grid(grid, rounds)
+    with slow_imports():
+        from ..training.experiments.step_time import measure_grid
+    measure_grid(grid, rounds)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
@@ -232,10 +244,12 @@ def bench(
 ) -> None:
     """Time this family against transformers and timm at equal shape, in turns; the last line is JSON."""
     check_bench(context.params)
-    module = library(".training.benchmarking.suite")
-    limits = module.Limits(rounds, seconds)
+    with slow_imports():
+        from ..training.benchmarking.measure import Limits
+        from ..training.benchmarking.suite import Suite
+        from ..training.benchmarking.suite import bench as run_suite
     chosen = (shapes, phases, dtypes, modes, attentions)
-    module.bench(module.Suite(*chosen, batch, length, device, threads, limits), csv)
+    run_suite(Suite(*chosen, batch, length, device, threads, Limits(rounds, seconds)), csv)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
@@ -255,26 +269,33 @@ def encoders(
     """Compare sentence encoders with their parent: size, quality, time; the last line is JSON."""
     for source in (parent, *models):
         check_trained(source)
-    module = library(".training.experiments.encoders")
-    module.compare_encoders([parent, *models], data_files or [], with_test, rounds, threads, output)
+    with slow_imports():
+        from ..training.experiments.encoders import compare_encoders
+    compare_encoders([parent, *models], data_files or [], with_test, rounds, threads, output)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def law(grid: GridFile) -> None:
     """Fit a law of shape and tokens to the finished rows of a grid with branches."""
-    library(".training.experiments.law").write_law(grid)
+    with slow_imports():
+        from ..training.experiments.law import write_law
+    write_law(grid)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def guesses(grid: GridFile, data_files: DataFiles = None) -> None:
     """Score simple guesses on a grid's task, to be beaten."""
-    library(".training.experiments.baselines").write_guesses(grid, data_files or [])
+    with slow_imports():
+        from ..training.experiments.baselines import write_guesses
+    write_guesses(grid, data_files or [])
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def shift(one: GridFile, other: GridFile) -> None:
     """By how much the differences of shapes shift between two grids; the last line is JSON."""
-    library(".training.experiments.shift").compare(one, other)
+    with slow_imports():
+        from ..training.experiments.shift import compare
+    compare(one, other)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
@@ -285,7 +306,9 @@ def card(
     ] = None,
 ) -> None:
     """Write model cards from config.json and results.json; without a folder, the index of all, too."""
-    library(".training.publishing.cards").write_cards(folders or [])
+    with slow_imports():
+        from ..training.publishing.cards import write_cards
+    write_cards(folders or [])
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
@@ -303,7 +326,9 @@ def publish(
     """Copy a grid's runs to model_cards/, ready for the Hub."""
     if grid is None and (data_files or replace):
         context.fail("--data-files and --replace: expected with the grid file whose runs are meant")
-    library(".training.publishing.publish").publish_all(grid, data_files or [], replace)
+    with slow_imports():
+        from ..training.publishing.publish import publish_all
+    publish_all(grid, data_files or [], replace)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
@@ -323,9 +348,10 @@ def publish_encoder(
     check_trained(parent)
     existing_folders([cut, run])
     base_model = check_base_model(base_model, parent)
-    module = library(".training.publishing.publish_encoder")
-    origin = module.Origin(parent, cut, run, base_model, license)
-    module.publish_and_index(name, origin, data_files or [], replace, rounds, threads)
+    with slow_imports():
+        from ..training.publishing.publish_encoder import Origin, publish_and_index
+    origin = Origin(parent, cut, run, base_model, license)
+    publish_and_index(name, origin, data_files or [], replace, rounds, threads)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
@@ -339,7 +365,9 @@ def verify_cards(
     short: Annotated[bool, typer.Option("--short", help="The first rows only.")] = False,
 ) -> None:
     """Recompute what a published card says of its model, from the weights alone."""
-    library(".training.publishing.verify").verify_all(folders or [], data_files or [], short)
+    with slow_imports():
+        from ..training.publishing.verify import verify_all
+    verify_all(folders or [], data_files or [], short)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
@@ -347,7 +375,9 @@ def report(
     output: Annotated[Path, typer.Option(help="The page to write, over an older one.")] = Path("report.html"),
 ) -> None:
     """Write one HTML page with every cell of every grid of model_cards/grids, to filter and to compare."""
-    library(".training.publishing.report_page").write_report(output)
+    with slow_imports():
+        from ..training.publishing.report_page import write_report
+    write_report(output)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
@@ -368,11 +398,15 @@ def push(
         context.fail("expected FOLDER OWNER/NAME, or --all OWNER")
     if every is not None and folder is not None:
         context.fail("--all OWNER sends every folder of model_cards/; expected no FOLDER beside it")
-    module = library(".training.publishing.push")
+    if folder is not None:
+        existing_folders([folder])
+    with slow_imports():
+        from ..training.publishing.push import push as push_folder
+        from ..training.publishing.push import push_all
     if every is not None:
-        module.push_all(every, dry_run, private)
+        push_all(every, dry_run, private)
     else:
-        module.push(folder, repository, dry_run, private)
+        push_folder(folder, repository, dry_run, private)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
@@ -382,4 +416,6 @@ def pull(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit; left out, main.")] = None,
 ) -> None:
     """Fetch a repository of the Hub into a folder, whole or not at all."""
-    typer.echo(library(".transfer", models=False).pull(repository, folder, revision))
+    with slow_imports(models=False):
+        from ..transfer import pull as pull_repository
+    typer.echo(pull_repository(repository, folder, revision))

@@ -164,7 +164,7 @@ def spelled(low: float, high: float) -> str:
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
-    """The middle 95 % of replicates."""
+    """The 2.5 % and the 97.5 % quantile of replicates."""
     low, high = np.quantile(values, (0.025, 0.975))
     return float(low), float(high)
 

@@ -8,6 +8,7 @@ process itself are not counted. Measured against a CPU; what an accelerator keep
 from dataclasses import dataclass
 
 from ..configuration_leaner import LeanConfig
+from ..layers_leaner import LONGEST_PRODUCTS
 from .units import BYTES
 
 
@@ -18,13 +19,13 @@ MASKED_SHARE = 0.15  # of the tokens, whose vocabulary scores LeanBERT computes 
 class StepSetting:
     """What a step runs on: `batch_size` sequences of `length` tokens (None: the longest the positions allow).
 
-    `attention` is "sdpa" or "eager"; `device` is "cpu" or "gpu"; `dtype` a key of `BYTES`.
+    `attention` is "lean", "sdpa" or "eager"; `device` is "cpu" or "gpu"; `dtype` a key of `BYTES`.
     """
 
     batch_size: int = 8
     length: int | None = None
     dtype: str = "float32"
-    attention: str = "sdpa"
+    attention: str = "lean"
     device: str = "cpu"
 
     @property
@@ -72,15 +73,28 @@ def falls_back(config: LeanConfig, setting: StepSetting) -> bool:
     return setting.attention == "sdpa" and setting.device == "cpu" and config.attention_probs_dropout_prob > 0
 
 
+def takes_products(config: LeanConfig, setting: StepSetting) -> bool:
+    """Whether the family's own attention, "lean", trains by plain products in place of SDPA."""
+    if setting.attention != "lean" or setting.device != "cpu":
+        return False
+    if config.attention_probs_dropout_prob > 0:
+        return True
+    return setting.dtype == "bfloat16" and setting.length_of(config) <= LONGEST_PRODUCTS
+
+
 def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes that one layer keeps for each pair of tokens and each head: 0 where a fused kernel keeps no weights.
 
     Eager attention keeps the softmax in float32, and, in another dtype, its copy. Dropout adds its mask (a byte on an
-    accelerator, a value on a CPU) and the product.
+    accelerator, a value on a CPU) and the product. The family's products keep all of it in the dtype of the values.
     """
     if falls_back(config, setting):
         return 3 * 4
-    if setting.attention == "sdpa":
+    if takes_products(config, setting):
+        if config.attention_probs_dropout_prob > 0:
+            return 3 * setting.value_bytes
+        return setting.value_bytes
+    if setting.attention in ("lean", "sdpa"):
         return 0
     softmax = 4
     if config.attention_probs_dropout_prob > 0:

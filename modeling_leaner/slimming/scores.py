@@ -138,7 +138,7 @@ class LayerRunner:
 
 
 class Replay(nn.Module):
-    """A layer that leaves given states, whatever it reads."""
+    """A layer that returns given states, whatever it reads."""
 
     def __init__(self, states: torch.Tensor):
         super().__init__()
@@ -150,7 +150,7 @@ class Replay(nn.Module):
 
 @contextmanager
 def replaced_layers(model: LeanPreTrainedModel, layers: nn.ModuleList) -> Iterator[None]:
-    """The model runs with other layers."""
+    """Puts other layers into the model while the block runs."""
     own = model.base_model.layers
     model.base_model.layers = layers
     try:
@@ -302,7 +302,7 @@ def changes_by_head(
 
 @contextmanager
 def held_inputs(linear: nn.Linear, columns: slice, means: torch.Tensor) -> Iterator[None]:
-    """A linear layer reads the means in some of its columns."""
+    """Lets a linear layer read the means in some of its columns while the block runs."""
 
     def hold(module: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
         held = args[0].clone()

@@ -136,7 +136,7 @@ def head_table(worth: HeadWorth) -> Table:
 
 
 def extent(changes: list[float]) -> str:
-    """The least and the greatest."""
+    """The smallest and the largest change, as text."""
     if not changes:
         return "–"
     return f"{min(changes):.4f} to {max(changes):.4f}"

@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 
 from ..records import BenchCell, BenchComparison
-from .contestants import DEFAULT_ATTENTION, OUR_ATTENTION, OURS
+from .contestants import OUR_ATTENTION, OURS, REFERENCE_ATTENTION
 from .measure import Measured
 from .workload import Workload
 
@@ -23,10 +23,10 @@ def quartiles(values: np.ndarray | None, prefix: str) -> dict[str, float | None]
     return dict(zip(names, np.percentile(values, QUARTILES).tolist()))
 
 
-def default_of(measured: Iterable[Measured], library: str) -> Measured | None:
-    """What a library gives a user who says nothing; None where it was not measured."""
+def reference_of(measured: Iterable[Measured], library: str) -> Measured | None:
+    """The measurement of a library's `is_reference`; None where it was not measured."""
     for result in measured:
-        if result.contestant.library == library and result.contestant.is_default and result.seconds is not None:
+        if result.contestant.library == library and result.contestant.is_reference and result.seconds is not None:
             return result
     return None
 
@@ -34,7 +34,7 @@ def default_of(measured: Iterable[Measured], library: str) -> Measured | None:
 def cell(
     workload: Workload, one: Measured, reference: Measured | None, rate: float | None, names: dict[str, str]
 ) -> BenchCell:
-    """A contestant's cell; `reference` is this family's default, `rate` the matrix products' FLOP/s, `names` of the
+    """A contestant's cell; `reference` is this family with SDPA, `rate` the matrix products' FLOP/s, `names` of the
     device and of the libraries' versions."""
     milliseconds = None
     ratio = None
@@ -83,11 +83,11 @@ def fastest(measured: Iterable[Measured]) -> Measured | None:
 def pairs(measured: Iterable[Measured]) -> dict[str, tuple[Measured | None, Measured | None]]:
     """This family and the peer that it is compared with, by what the comparison is called.
 
-    The family has the attention that picks its kernel, or else its default, whichever of its others was faster.
+    The family has the attention that picks its kernel, or else SDPA, whichever of its others was faster.
     """
     ran = [result for result in measured if result.seconds is not None]
     of_family = [result for result in ran if result.contestant.library == OURS]
-    attention = DEFAULT_ATTENTION
+    attention = REFERENCE_ATTENTION
     if any(result.contestant.attention == OUR_ATTENTION for result in of_family):
         attention = OUR_ATTENTION
     ours = [result for result in of_family if result.contestant.attention == attention]
@@ -101,12 +101,12 @@ def pairs(measured: Iterable[Measured]) -> dict[str, tuple[Measured | None, Meas
         "best uncompiled peer": (uncompiled, fastest(of_mode(peers, "eager"))),
         "best compiled peer": (fastest(of_mode(ours, "compile")), fastest(of_mode(peers, "compile"))),
         "best peer": (fastest(ours), fastest(peers)),
-        "transformers' default": (uncompiled, default_of(peers, "transformers")),
+        "transformers' default": (uncompiled, reference_of(peers, "transformers")),
     }
 
 
 def comparisons(workload: Workload, measured: list[Measured]) -> list[BenchComparison]:
-    """Those of which both sides ran."""
+    """The comparisons of which both sides ran."""
     compared = []
     for against, (ours, peer) in pairs(measured).items():
         if ours is None or peer is None:
@@ -128,7 +128,7 @@ def comparisons(workload: Workload, measured: list[Measured]) -> list[BenchCompa
 
 
 def geometric_means(compared: Iterable[BenchComparison]) -> dict[str, float]:
-    """Of the ratios, by phase, dtype and what was compared with."""
+    """Geometric means of the ratios, by phase, dtype and what was compared with."""
     groups: dict[str, list[float]] = {}
     for comparison in compared:
         name = f"{comparison.phase} {comparison.dtype}, {comparison.against}"

@@ -21,8 +21,8 @@ from .workload import class_name
 
 OURS = "modeling_leaner"
 PEERS = ("transformers", "timm")
-DEFAULT_ATTENTION = "sdpa"  # what both this family and transformers take where nothing is said
-OUR_ATTENTION = "lean"  # which picks its kernel, and which no peer has
+REFERENCE_ATTENTION = "sdpa"  # which every library has; transformers' default
+OUR_ATTENTION = "lean"  # this family's default, which picks its kernel
 TIMM_ATTENTIONS = ("eager", "sdpa")
 
 
@@ -38,9 +38,9 @@ class Contestant:
         return f"{self.library} {self.attention} {self.mode}"
 
     @property
-    def is_default(self) -> bool:
-        """Whether it is what a user gets who says nothing."""
-        return self.attention == DEFAULT_ATTENTION and self.mode == "eager"
+    def is_reference(self) -> bool:
+        """Whether this is what the library's others are measured against: SDPA, not compiled."""
+        return self.attention == REFERENCE_ATTENTION and self.mode == "eager"
 
     def build(self, config: LeanConfig) -> nn.Module:
         """An untrained model with the pretraining head, not yet compiled.

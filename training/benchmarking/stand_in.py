@@ -57,7 +57,7 @@ class Finder(MetaPathFinder, Loader):
 
 @contextmanager
 def stand_in() -> Iterator[None]:
-    """torchvision is a placeholder within, and gone after."""
+    """Puts a placeholder in the place of torchvision while the block runs."""
     finder = Finder()
     sys.meta_path.insert(0, finder)
     try:

@@ -16,7 +16,7 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from ..records import BenchCell, BenchFile, Environment
 from ..running.environment import environment, processor_flags
-from .comparison import cell, comparisons, default_of, geometric_means
+from .comparison import cell, comparisons, geometric_means, reference_of
 from .contestants import OURS, contestants
 from .machine import device_title, matrix_product_flops
 from .measure import Limits, measure
@@ -58,7 +58,7 @@ class Suite:
 
 
 def timm_version() -> str | None:
-    """None where it is not installed."""
+    """The version of timm; None where it is not installed."""
     try:
         return version("timm")
     except PackageNotFoundError:
@@ -128,7 +128,7 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
     compared = []
     for workload in workloads:
         measured = measure(workload, contestants(workload.config, suite.attentions, suite.modes), suite.limits)
-        reference = default_of(measured, OURS)
+        reference = reference_of(measured, OURS)
         for one in measured:
             cells.append(cell(workload, one, reference, rates.get(workload.dtype), names))
             print(line_of(cells[-1]), flush=True)

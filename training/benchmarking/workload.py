@@ -38,7 +38,7 @@ class Workload:
 
     @property
     def precision(self) -> str:
-        """How the dtype is had."""
+        """How a step computes in the dtype: float32, cast (weights, too), or autocast (weights stay float32)."""
         if self.dtype == "float32":
             return "float32"
         if self.trains:
@@ -47,7 +47,7 @@ class Workload:
 
     @property
     def setting(self) -> StepSetting:
-        """As the arithmetic of memory takes it, in the dtype of the weights."""
+        """The step as `planning.memory` describes it, in the dtype of the weights."""
         dtype = self.dtype
         if self.precision == "autocast":
             dtype = "float32"
@@ -63,7 +63,7 @@ class Workload:
 
     @property
     def flops(self) -> int:
-        """Of a step's matrix products; raises ValueError for a length that the shape cannot have."""
+        """FLOPs of a step's matrix products; raises ValueError for a length that the shape cannot have."""
         of_an_item = self.config.count_flops(self.length, class_name(self.config))
         if self.trains:
             return self.batch * of_an_item.training_step
@@ -87,5 +87,5 @@ class Workload:
         return batch
 
     def autocast(self) -> AbstractContextManager:
-        """What a forward pass runs under."""
+        """The context of a forward pass; it changes nothing where `precision` is not autocast."""
         return torch.autocast(self.device.type, getattr(torch, self.dtype), enabled=self.precision == "autocast")

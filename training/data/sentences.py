@@ -108,8 +108,8 @@ def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> N
             key = " ".join(words)
             if key in kept or key in left_out:
                 continue
-            found = [texts.has(words) for texts in tested]  # each counts its own
-            if any(found):
+            held = [texts.has(words) for texts in tested]  # each counts its own
+            if any(held):
                 left_out.add(key)
             else:
                 kept[key] = sentence

@@ -23,6 +23,7 @@ from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
 from modeling_leaner.hub import dataset_hub_answers
+from modeling_leaner.registry import did_you_mean_path
 from modeling_leaner.support.suggest import did_you_mean
 
 from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments
@@ -106,7 +107,7 @@ def _read_files(files: list[str], split: str, streaming: bool) -> Rows:
     """Local files of one format, by the builder that `datasets` has for it."""
     for name in files:
         if not Path(name).exists() and not any(character in name for character in "*?[") and "://" not in name:
-            raise ValueError(f"data_files: {name}: no such file or folder")
+            raise ValueError(f"data_files: {name}: no such file or folder{did_you_mean_path(Path(name))}")
     paths = [Path(name) for name in files]
     suffixes = {path.suffix.lower() for path in paths}
     if len(suffixes) != 1 or not suffixes <= set(FORMATS):
@@ -208,7 +209,7 @@ def load_split(
 
 @contextmanager
 def cache_alone() -> Iterator[None]:
-    """`datasets` reads its cache only; else it asks a Hub that does not answer for half a minute."""
+    """Keeps `datasets` from the Hub while the block runs: it would wait half a minute for one that is silent."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = True
     try:

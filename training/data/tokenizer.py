@@ -98,7 +98,7 @@ def check_size(vocab_size: int, smallest: int, contents: str) -> None:
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """The texts as they are.
+    """The texts, unchanged, each checked as it is read.
 
     Raises:
         ValueError: a row is not a string, or all rows are empty but for spaces.

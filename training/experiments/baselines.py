@@ -15,6 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from pathlib import Path
 
 import numpy as np
@@ -37,12 +38,14 @@ from ..tasks.image_classification import ImageClassification
 from ..tasks.language_modelling import LanguageModelling
 from ..tasks.masked_lm import MaskedLM
 from ..tasks.sequence_classification import SequenceClassification
-from .branches import data_words
-from .grid import Grid, GridError, load_grid
+from .branches import data_options
+from .grid import GridError, load_grid
+from .grid_results import GridResults, load_results
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
 from .rows import Run
-from .runs import TRAIN_COMMAND, command
+from .run_settings import recipe_and_options
+from .runs import start_of
 
 
 PIXELS = 16  # a side of the images that the logistic regression reads
@@ -188,11 +191,14 @@ class Bigram:
         return -np.log(np.where(seen == 0, self.frequency[right], mixed))
 
 
+@singledispatch
 def predicted(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The tokens on the left, as the model reads them, of those that an evaluation asks for, and these; (N,) each."""
-    if not isinstance(task, MaskedLM):
-        yield from neighbours(rows)
-        return
+    return neighbours(rows)
+
+
+@predicted.register
+def _(task: MaskedLM, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     rows = rows.with_format("numpy")
     for start in range(0, len(rows), 500):
         places = range(start, min(start + 500, len(rows)))
@@ -209,7 +215,7 @@ def language_baselines(
 ) -> list[Guess]:
     """The frequencies of tokens, and bigrams of all training rows and of `trained_on` of them."""
     ignored = []
-    if isinstance(task, MaskedLM):
+    if not task.predicts_special_tokens:
         ignored = task.processing.all_special_ids
     left, right = (np.concatenate(parts) for parts in zip(*predicted(task, held_out)))
 
@@ -233,40 +239,53 @@ def rows_trained_on(arguments: RecipeArguments) -> int | None:
     return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.max_steps
 
 
-def guesses_on(arguments: RecipeArguments, task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:
+@singledispatch
+def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:
     """The guesses of a task on prepared rows; None where none is known for it or its metric."""
-    if isinstance(task, SequenceClassification):
-        return text_baselines(task, train, held_out)
-    if isinstance(task, ImageClassification) and not task.regression:
-        return image_baselines(task, train, held_out)
-    if isinstance(task, LanguageModelling) and task.metric != "accuracy":
-        return language_baselines(task, train, held_out, rows_trained_on(arguments))
     return None
 
 
-def guesses(folder: Path, words: list[str]) -> list[Guess] | None:
+guesses_on.register(text_baselines)
+
+
+@guesses_on.register
+def _(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[Guess] | None:
+    if task.regression:
+        return None
+    return image_baselines(task, train, held_out)
+
+
+@guesses_on.register
+def _(task: LanguageModelling, train: Dataset, held_out: Dataset) -> list[Guess] | None:
+    if task.metric == "accuracy":
+        return None
+    return language_baselines(task, train, held_out, rows_trained_on(task.arguments))
+
+
+def guesses(folder: Path, options: list[str]) -> list[Guess] | None:
     """`guesses_on` the training and evaluation rows of a run or a published folder.
 
     Args:
-        words: `--data_files` and the like, where the rows lie here.
+        options: `--data_files` and the like, where the rows lie here.
 
     Raises:
         ValueError: the rows cannot be had.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        evaluation = load(str(folder), words, scratch)
+        evaluation = load(str(folder), options, scratch)
         rows = load_training(evaluation.arguments)[0]
         train = evaluation.task.prepare(rows, "training rows", training=True)
-        return guesses_on(evaluation.arguments, evaluation.task, train, evaluation.held_out.rows)
+        return guesses_on(evaluation.task, train, evaluation.held_out.rows)
 
 
-def guesses_of_grid(grid: Grid, words: list[str]) -> list[Guess] | None:
+def guesses_of_grid(results: GridResults, options: list[str]) -> list[Guess] | None:
     """`guesses_on` the rows of a grid, read as its baseline reads them. Raises ValueError as `guesses` does."""
+    grid = results.grid
     run = Run("report", grid.baseline, grid.seeds[0], grid.learning_rates[0])
-    recipe, *settings = command(grid, run, words)[len(TRAIN_COMMAND) :]
-    arguments = parse(recipe, [word for word in settings if word != "--resume"])
+    recipe, *settings = recipe_and_options(grid, run, start_of(results, run), options)
+    arguments = parse(recipe, settings)
     prepared = prepare(arguments)
-    return guesses_on(arguments, prepared.task, prepared.train, prepared.held_out_rows)
+    return guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
 
 
 def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:
@@ -279,12 +298,12 @@ def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:
     """
     logging.set_verbosity_error()
     grid = load_grid(file)
-    words = data_words(data_files)
-    scored = guesses_of_grid(grid, words)
+    options = data_options(data_files)
+    scored = guesses_of_grid(load_results(grid), options)
     if scored is None:
         raise GridError(f"{file}: no simple guess is known for its task and metric")
     write_json(grid.path(GUESSES), scored)
-    errors = row_errors(grid, words, Path("model_cards"))
+    errors = row_errors(grid, options, Path("model_cards"))
     if errors:
         write_json(grid.path(ROW_ERRORS), errors)
     for guess in scored:

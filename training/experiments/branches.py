@@ -54,7 +54,7 @@ def _word(value: object) -> str:
 
 
 def _values_of(key: str, value: object) -> list[str]:
-    """The words that follow `--key`."""
+    """The values that follow `--key`."""
     if isinstance(value, list):
         return [_word(item) for item in value]
     if not isinstance(value, dict):
@@ -64,16 +64,16 @@ def _values_of(key: str, value: object) -> list[str]:
     return [json.dumps(value)]
 
 
-def words_of(settings: dict[str, object]) -> list[str]:
-    """Settings as words of a command line."""
-    words = []
+def options_of(settings: dict[str, object]) -> list[str]:
+    """Settings as options of a command line."""
+    options = []
     for key, value in settings.items():
-        words += [f"--{key}", *_values_of(key, value)]
-    return words
+        options += [f"--{key}", *_values_of(key, value)]
+    return options
 
 
-def data_words(data_files: Sequence[str]) -> list[str]:
-    """The files or folders of a local copy of the data as words of a command line; none where there is no copy."""
+def data_options(data_files: Sequence[str]) -> list[str]:
+    """The files or folders of a local copy of the data as options of a command line; none where there is no copy."""
     if not data_files:
         return []
     return ["--data_files", *data_files]
@@ -82,10 +82,10 @@ def data_words(data_files: Sequence[str]) -> list[str]:
 def recipe_of(grid: Grid, shape: str) -> RecipeArguments:
     """The recipe with the grid's own overrides, for any phase. Raises GridError where they are refused."""
     try:
-        words = ["--shape", shape]
+        options = ["--shape", shape]
         if grid.overrides is not None:
-            words += words_of(grid.overrides)
-        return parse(grid.recipe, words)
+            options += options_of(grid.overrides)
+        return parse(grid.recipe, options)
     except (ValueError, OSError) as error:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
 
@@ -188,11 +188,11 @@ def checkpoint_of(trunk: Path, step: int) -> Path | None:
     return next((path for path in whole_checkpoints(trunk) if path.name == f"checkpoint-{step}"), None)
 
 
-def begin(folder: Path, trunk: Path, step: int, recipe: str, words: Sequence[str]) -> None:
+def begin(folder: Path, trunk: Path, step: int, recipe: str, options: Sequence[str]) -> None:
     """Makes the folder of a branch from its trunk's checkpoint, whole or not at all.
 
     Args:
-        words: of the branch's training, without `--resume`, which goes on from there.
+        options: of the branch's training, without `--resume`, which goes on from there.
 
     Raises:
         GridError: the trunk has no whole checkpoint there.
@@ -205,7 +205,7 @@ def begin(folder: Path, trunk: Path, step: int, recipe: str, words: Sequence[str
     pending.mkdir(parents=True)
     shutil.copytree(checkpoint, pending / checkpoint.name)
     shutil.copyfile(trunk / STARTED, pending / STARTED)
-    write_recipe(pending, parse(recipe, words), recipe)
+    write_recipe(pending, parse(recipe, options), recipe)
     origin = {"trunk": trunk.name, "step": step, "sha256": sha256(checkpoint / WEIGHTS)}
     write_json(pending / ORIGIN, origin)
     os.replace(pending, folder)

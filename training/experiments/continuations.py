@@ -16,7 +16,7 @@ SEED = 0
 LEAST = 8  # words; a shorter run is not counted as a copy
 
 
-def words_of(text: str) -> list[str]:
+def plain_words(text: str) -> list[str]:
     """The words in lower case, without numbers and punctuation."""
     return re.findall(r"[^\W\d_]+(?:['’-][^\W\d_]+)*", text.lower())
 
@@ -53,14 +53,14 @@ def _common_beginning(words: list[str], others: list[str]) -> list[str]:
 
 def longest_copy(texts: Iterable[str], originals: Iterable[str]) -> list[str]:
     """The longest run of words of `texts` that is in one of `originals` too; empty below `LEAST` words."""
-    written = [words_of(text) for text in texts]
+    written = [plain_words(text) for text in texts]
     places = defaultdict(list)  # where each run of LEAST words begins: text and word
     for index, words in enumerate(written):
         for start in range(len(words) - LEAST + 1):
             places[tuple(words[start : start + LEAST])].append((index, start))
     longest = []
     for original in originals:
-        words = words_of(original)
+        words = plain_words(original)
         for start in range(len(words) - LEAST + 1):
             for index, place in places.get(tuple(words[start : start + LEAST]), ()):
                 own = written[index][place:]

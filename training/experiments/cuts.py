@@ -22,7 +22,7 @@ from ..running.loading import build_model
 from ..running.preparation import PreparedRun, prepare
 from ..settings.arguments import parse
 from ..tasks.base import Batch, evaluation_generators
-from .branches import WEIGHTS, words_of
+from .branches import WEIGHTS, options_of
 from .grid import Grid, GridError
 
 
@@ -31,7 +31,7 @@ ROWS = 256  # half of them to choose by, half held out
 
 
 def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
-    """Makes the grid's cuts that have no weights yet; `local` are the words for this machine's copy of the rows.
+    """Makes the grid's cuts that have no weights yet; `local` are the options for this machine's copy of the rows.
 
     Raises:
         GridError: the model in `cut_from`, its rows or a shape do not fit, or a cut differs from its config.json.
@@ -60,7 +60,7 @@ def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
     overrides = dict(grid.overrides or {})
     if local:
         overrides.pop("data_files", None)  # this machine's copy takes its place
-    arguments = parse(grid.recipe, ["--shape", grid.cut_from, *words_of(overrides), *local])
+    arguments = parse(grid.recipe, ["--shape", grid.cut_from, *options_of(overrides), *local])
     arguments.max_steps = math.ceil(ROWS / arguments.train_batch_size)
     return prepare(arguments)
 

@@ -19,8 +19,8 @@ from ..records import (
 )
 from ..running.environment import machine_name
 from . import latency
-from .grid import Grid, load_grid
-from .grid_results import GridResults, load_folder, load_results
+from .grid import Grid
+from .grid_results import GridResults, load_folder
 from .guesses import best_guess
 from .summary import Summary, summarise
 
@@ -155,12 +155,13 @@ def _cell_score(results: GridResults, cell: CellSummary) -> CellScore:
     )
 
 
-def _fine_tuned_grid(name: str, results: GridResults) -> FineTuned:
-    """What `fine_tuned` says of one grid, whose folder has the name."""
+def _fine_tuned(results: GridResults) -> FineTuned:
+    """Of a grid that started from another one's weights: its metric, every seed's value of each shape, whether its
+    baseline learned, and whether weights of it are published."""
     summary = summarise(results)
     chances = [cell.chance for cell in summary.shapes]
     return FineTuned(
-        grid=name,
+        grid=results.name,
         metric=summary.metric,
         higher_is_better=summary.higher_is_better,
         published=bool(results.grid.publish),
@@ -169,18 +170,6 @@ def _fine_tuned_grid(name: str, results: GridResults) -> FineTuned:
         learned=summary.baseline.learned,
         cells=[_cell_score(results, cell) for cell in summary.shapes],
     )
-
-
-def fine_tuned(grid: Grid) -> list[FineTuned]:
-    """Of each grid that started from this one's weights: its metric, every seed's value of each shape, whether its
-    baseline learned, and whether weights of it are published."""
-    grids = []
-    for path in sorted(Path(grid.output_dir).parent.glob("*/results.csv")):
-        other = load_folder(path.parent)
-        start = other.grid.start_from
-        if other.rows and start is not None and Path(start) == Path(grid.output_dir):
-            grids.append(_fine_tuned_grid(path.parent.name, other))
-    return grids
 
 
 def _folder_name(path: str | None) -> str | None:
@@ -209,11 +198,11 @@ def _software(done: list[ResultRow]) -> dict[str, list[str]]:
     }
 
 
-def _beside(grid: Grid, around: tuple[str, ...]) -> Evidence | None:
+def _beside(results: GridResults, around: tuple[str, ...]) -> Evidence | None:
     """The evidence of the grid in `beside`; None without one, and while no metric of it is known yet."""
-    if grid.beside is None:
+    if results.beside is None:
         return None
-    evidence = gather(load_results(load_grid(Path(grid.beside) / "grid.yaml")), around)
+    evidence = gather(results.beside, around)
     if evidence.metric is None:
         return None
     return evidence
@@ -262,8 +251,8 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         overrides=grid.overrides,
         start_from=_folder_name(grid.start_from),
         start_seed=grid.start_seed,
-        beside=_beside(grid, around),
-        fine_tuned=fine_tuned(grid),
+        beside=_beside(results, around),
+        fine_tuned=[_fine_tuned(other) for other in results.fine_tuned],
         margin=grid.margin,
         data=grid.data,
         data_files=grid.data_files,

@@ -13,7 +13,7 @@ contrasts: [[vit/lean-tiny, vit/tiny]]  # first minus second, fixed beforehand, 
 unsound_tuning: why the rates that were chosen may not be the best; left out, the tuning has to be sound
 output_dir: runs/sweeps/fashion     # left out, runs/sweeps/<name of the grid file>
 data: what the rows are             # left out, the recipe's dataset; stated on the published cards
-data_files: train=FOLDER/a.parquet  # the words of --data_files for a copy in FOLDER; left out, FOLDER alone
+data_files: train=FOLDER/a.parquet  # the values of --data_files for a copy in FOLDER; left out, FOLDER alone
 hub: true                           # whether the evaluation rows are those of the Hub's dataset; left out, false
 publish: {vit/tiny: leanvit-tiny}   # folders of model_cards/ that `leaner publish` makes of the first seed
 metric: accuracy                    # left out, the task's; or loss
@@ -170,7 +170,9 @@ class Grid:
     beside: str | None = _key(_is_text, "the output_dir of another grid", None)
     length: int | None = _key(lambda value: _is_whole(value, 1), "a number of tokens from 1", None)
     data: str | None = _key(_is_text, "what the rows are, in words", None)
-    data_files: str | None = _key(_is_text, "words of --data_files in which FOLDER stands for the copy's folder", None)
+    data_files: str | None = _key(
+        _is_text, "values of --data_files in which FOLDER stands for the copy's folder", None
+    )
     hub: bool = _key(lambda value: isinstance(value, bool), "true or false", False)
     publish: dict | None = _key(
         _is_names, "shapes of the grid and different names of their folders, of a-z, 0-9, dots and hyphens", None
@@ -276,7 +278,8 @@ def _check_shapes(grid: Grid) -> None:
     if len({slug(shape) for shape in grid.shapes}) < len(grid.shapes):
         raise GridError(f"shapes: expected names that give different folder names, got {', '.join(grid.shapes)}")
     if grid.baseline not in grid.shapes:
-        raise GridError(f"baseline: expected one of {', '.join(grid.shapes)}, got {grid.baseline}")
+        hint = _nearest(grid.baseline, grid.shapes)
+        raise GridError(f"baseline: expected one of {', '.join(grid.shapes)}, got {grid.baseline}{hint}")
     if grid.publish is not None and not set(grid.publish) <= set(grid.shapes):
         raise GridError(f"publish: expected shapes of the grid, got {', '.join(map(str, grid.publish))}")
 

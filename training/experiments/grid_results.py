@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..records import Guess, LatencyFile, ResultRow, RowError
 from . import latency
-from .grid import Grid, load_grid
+from .grid import Grid, GridError, load_grid
 from .guesses import read_guesses, read_row_errors
 from .rows import Rows, finished_row, read_rows, reported
 from .step_time import step_seconds
@@ -15,7 +15,11 @@ from .tuning import Tuning, tune
 
 @dataclass
 class GridResults:
-    """A grid and the rows of its runs. What lies beside the rows is read when it is first asked for, and once."""
+    """A grid and the rows of its runs.
+
+    What lies beside the rows is read when it is first asked for, and once; so are the grids that this one names, and
+    those that name it.
+    """
 
     grid: Grid
     rows: Rows
@@ -25,10 +29,42 @@ class GridResults:
         """The name of the grid's folder."""
         return Path(self.grid.output_dir).name
 
-    @cached_property
+    @property
     def tuning(self) -> Tuning:
-        """The choice of learning rates, as far as the rows go."""
+        """The choice of learning rates, as far as the rows go, of which a sweep adds some."""
         return tune(self.grid, self.rows)
+
+    @cached_property
+    def start_from(self) -> "GridResults | None":
+        """The grid whose weights the runs start from; None where they start anew. Raises GridError without rows."""
+        if self.grid.start_from is None:
+            return None
+        folder = Path(self.grid.start_from)
+        rows = read_rows(folder / "results.csv")
+        if not rows:
+            raise GridError(f"start_from: expected finished runs in {folder / 'results.csv'}, found none")
+        return GridResults(load_grid(folder / "grid.yaml"), rows)
+
+    @cached_property
+    def fine_tuned(self) -> "list[GridResults]":
+        """The grids that started from this one's weights, by the name of their folder, which lies beside this one's.
+
+        Without those that have no rows yet.
+        """
+        grids = []
+        for path in sorted(Path(self.grid.output_dir).parent.glob("*/results.csv")):
+            other = load_folder(path.parent)
+            start = other.grid.start_from
+            if other.rows and start is not None and Path(start) == Path(self.grid.output_dir):
+                grids.append(other)
+        return grids
+
+    @cached_property
+    def beside(self) -> "GridResults | None":
+        """The grid that is shown beside this one; None where it names none. Raises GridError without its grid.yaml."""
+        if self.grid.beside is None:
+            return None
+        return load_results(load_grid(Path(self.grid.beside) / "grid.yaml"))
 
     @cached_property
     def guesses(self) -> list[Guess] | None:

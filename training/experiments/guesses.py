@@ -1,4 +1,4 @@
-"""What `leaner guesses` writes beside a grid's rows, read. A model that has learned beats the best guess."""
+"""Reads what `leaner guesses` wrote beside a grid's rows. A model that has learned beats the best guess."""
 
 import json
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def _checked(kind: type[Kind], path: Path) -> Kind:
 
 
 def _without(path: Path, error: ValueError) -> str:
-    """What is wrong, without the file's name."""
+    """The message of an error without the file's name."""
     return str(error).removeprefix(f"{path}: ")
 
 

@@ -18,7 +18,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import load_config
 
 from .grid_results import GridResults
-from .runs import settings
+from .run_settings import settings
 from .summary import cells_of
 
 
@@ -128,7 +128,7 @@ def pooled(groups: Iterable[np.ndarray]) -> float:
 
 
 def middle(values: Sequence[float]) -> tuple[float, float]:
-    """The middle 95 %."""
+    """The 2.5 % and the 97.5 % quantile."""
     low, high = np.quantile(values, (0.025, 0.975))
     return float(low), float(high)
 

@@ -26,7 +26,7 @@ from ..running.loading import recipe_config
 from ..running.timing import take_turns
 from ..tasks.registry import TASKS
 from .grid import Grid, GridError, load_grid
-from .runs import settings
+from .run_settings import settings
 
 
 BATCHES = (1, 32)

@@ -630,7 +630,7 @@ def fit_law(grid: Grid, data: Data) -> LawFile:
 
 
 def extent(values: Sequence[float]) -> list[float]:
-    """The least and the greatest."""
+    """The smallest and the largest value."""
     return [min(values), max(values)]
 
 

@@ -20,13 +20,13 @@ from .grid import Grid
 
 
 @torch.inference_mode()
-def row_scores(folder: Path, words: list[str]) -> np.ndarray:
+def row_scores(folder: Path, options: list[str]) -> np.ndarray:
     """Of each held-out row the sum of the metric and the number of its terms, (rows, 2).
 
     They are hits and 1 of a classification, nats and tokens of a language model.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        evaluation = load(str(folder), words, scratch)
+        evaluation = load(str(folder), options, scratch)
         task = evaluation.task
         rows = evaluation.held_out.rows
         size = evaluation.arguments.per_device_eval_batch_size
@@ -58,7 +58,7 @@ def paired_error(own: np.ndarray, base: np.ndarray) -> tuple[float, float]:
     return float(difference), float(math.sqrt(len(counts)) * residuals.std(ddof=1) / counts.sum())
 
 
-def row_errors(grid: Grid, words: list[str], cards: Path) -> list[dict[str, object]] | None:
+def row_errors(grid: Grid, options: list[str], cards: Path) -> list[dict[str, object]] | None:
     """The difference of each published shape to the published baseline, and its error by the choice of rows.
 
     None where the baseline or all others are not published, or the metric is neither accuracy nor loss.
@@ -73,7 +73,7 @@ def row_errors(grid: Grid, words: list[str], cards: Path) -> list[dict[str, obje
     results = json.loads((folders[grid.baseline] / "results.json").read_text(encoding="utf-8"))
     if results["main_metric"].removeprefix("eval_") not in ("accuracy", "loss"):
         return None
-    scores = {shape: row_scores(folder, words) for shape, folder in folders.items()}
+    scores = {shape: row_scores(folder, options) for shape, folder in folders.items()}
     errors = []
     for shape, own in scores.items():
         if shape != grid.baseline:

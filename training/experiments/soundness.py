@@ -6,7 +6,7 @@ from itertools import pairwise
 from ..settings.arguments import RecipeArguments
 from .branches import branches_of
 from .grid import Grid, GridError
-from .runs import settings
+from .run_settings import settings
 
 
 MAX_FACTOR = 2  # of a sound tuning: between neighbouring learning rates

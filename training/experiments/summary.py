@@ -146,7 +146,7 @@ def contrasts(grid: Grid, finished: dict[str, dict[int, ResultRow]], up: bool | 
 
 
 def _notes(tuning: Tuning, shape: str, failed: list[int]) -> list[str]:
-    """What a reader of a cell has to know."""
+    """The notes of a cell: failed seeds, and what is wrong with the choice of its learning rate."""
     choice = tuning.choices[shape]
     notes = {
         "the best learning rate is at the edge of the grid": shape in tuning.at_edge,
@@ -218,7 +218,7 @@ def _first(values: Iterable[int | None]) -> int | None:
 
 
 def _branch_cell(grid: Grid, shape: str, cells: GridCells, up: bool | None) -> BranchCell:
-    """One shape at one branch."""
+    """The summary of a shape at one branch."""
     rows = cells.finished[shape].values()
     values = [row.value for row in rows]
     return BranchCell(
@@ -276,7 +276,7 @@ def readings(results: GridResults, up: bool | None) -> list[Reading]:
 
 
 def _cell(results: GridResults, shape: str, cells: GridCells, up: bool | None) -> CellSummary:
-    """One shape."""
+    """The summary of a shape."""
     grid = results.grid
     choice = results.tuning.choices[shape]
     rows = list(cells.finished[shape].values())

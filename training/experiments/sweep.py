@@ -27,16 +27,16 @@ from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..records import ResultRow
-from .branches import data_words
+from .branches import data_options
 from .cuts import make_cuts
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
-from .grid_results import GridResults
-from .rows import Rows, Run, read_rows, result_row, write_rows
-from .runs import begin_branch, check_starts, check_trunk, command, due_runs, phases, place_of, planned, settings
+from .grid_results import GridResults, load_results
+from .rows import Run, result_row, write_rows
+from .run_settings import settings
+from .runs import begin_branch, check_starts, check_trunk, command, due_runs, phases, place_of, planned
 from .soundness import check_grid
 from .summary import summarise
 from .summary_tables import show
-from .tuning import tune
 
 
 POLL_SECONDS = 0.1
@@ -70,13 +70,14 @@ class Sweep:
     starting a second training in the same folder.
     """
 
-    def __init__(self, grid: Grid, jobs: int, lock: int, local: Sequence[str] = ()):
-        self.grid = grid
+    def __init__(self, results: GridResults, jobs: int, lock: int, local: Sequence[str] = ()):
+        self.results = results
+        self.grid = results.grid
+        self.rows = results.rows
         self.jobs = jobs
         self.lock = lock
         self.local = local
         self.interrupts = 0
-        self.rows = read_rows(grid.path("results.csv"))
         self.again = {run for run, row in self.rows.items() if row.has_failed}
         devices = cuda_devices() or [None]
         self.devices = deque(islice(cycle(devices), max(jobs, len(devices))))
@@ -90,11 +91,16 @@ class Sweep:
         # Handlers that raise would lose the process that is being started.
         handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            while due := due_runs(self.grid, {run: row for run, row in self.rows.items() if run not in self.again}):
+            while due := self._due():
                 self._run_all(due)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+    def _due(self) -> list[Run]:
+        """What may be started now, as if there were no row of a run that is tried again."""
+        rows = {run: row for run, row in self.rows.items() if run not in self.again}
+        return due_runs(GridResults(self.grid, rows))
 
     def _interrupt(self, *_: object) -> None:
         self.interrupts += 1
@@ -143,8 +149,8 @@ class Sweep:
         if not (folder / "results.json").exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
             if run.branch is not None:
-                check_trunk(self.grid, self.rows, run.trunk)
-                begin_branch(self.grid, run, self.local)
+                check_trunk(self.results, run.trunk)
+                begin_branch(self.results, run, self.local)
         device = self.devices.popleft()
         if (folder / "results.json").exists():
             return None, device
@@ -153,7 +159,7 @@ class Sweep:
             environment["CUDA_VISIBLE_DEVICES"] = device
         with open(f"{folder}.log", "ab") as log:
             process = subprocess.Popen(
-                command(self.grid, run, self.local),
+                command(self.results, run, self.local),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -203,15 +209,15 @@ class Sweep:
         print(f"[{count}] {cell}: {outcome}", file=sys.stderr, flush=True)
 
 
-def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> Rows:
-    """Runs the grid, alone in its output_dir, and returns all rows; on Ctrl-C it waits for the runs under way.
+def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> GridResults:
+    """Runs the grid, alone in its output_dir, and returns it with all rows; on Ctrl-C it waits for the runs under way.
 
-    `local` are words for every run's command line that say where its data lie on this machine.
+    `local` are options of every run's command line that say where its data lie on this machine.
 
     Raises:
         GridError: output_dir is in use, or holds runs of another grid.
     """
-    check_starts(grid, read_rows(grid.path("results.csv")))  # before anything is written
+    check_starts(load_results(grid))  # before anything is written
     try:
         Path(grid.output_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -220,16 +226,16 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> Rows:
         if not lock_descriptor(lock.fileno(), blocking=False):
             used = "in use by another sweep, or by a run that outlived a killed one; wait until it ends"
             raise GridError(f"output_dir: {grid.output_dir} is {used}")
-        sweep = Sweep(grid, jobs, lock.fileno(), local)
-        check_unchanged(grid, sweep.rows.values())
+        results = load_results(grid)  # again: only now no other sweep adds rows
+        check_unchanged(grid, results.rows.values())
         for shape in grid.shapes:  # before the first process
             for phase in phases(grid):
                 settings(grid, shape, phase)
-        for trunk in dict.fromkeys(run.trunk for run in sweep.rows if run.branch is not None):
-            check_trunk(grid, sweep.rows, trunk)
+        for trunk in dict.fromkeys(run.trunk for run in results.rows if run.branch is not None):
+            check_trunk(results, trunk)
         write_grid(grid)
-        sweep.run()
-    return sweep.rows
+        Sweep(results, jobs, lock.fileno(), local).run()
+    return results
 
 
 def sweep(
@@ -257,20 +263,20 @@ def sweep(
     grid = load_grid(file)
     if output_dir is not None:
         grid = replace(grid, output_dir=str(output_dir))
-    local = data_words(data_files)
+    local = data_options(data_files)
     if not summary:
         make_cuts(grid, local)
     check_grid(grid)
     if summary:
-        rows = read_rows(grid.path("results.csv"))
-        check_unchanged(grid, rows.values())
-        if not rows:
+        results = load_results(grid)
+        check_unchanged(grid, results.rows.values())
+        if not results.rows:
             raise GridError(f"{grid.path('results.csv')}: no run has ended yet")
         write_grid(grid)  # what no run depends on, such as data and publish, may have changed
     else:
-        rows = run_sweep(grid, jobs, local)
-    comparison = summarise(GridResults(grid, rows))
+        results = run_sweep(grid, jobs, local)
+    comparison = summarise(results)
     write_json(grid.path("summary.json"), comparison.document())
     show(comparison)
-    finished = {run for run, row in rows.items() if row.has_finished}
-    return summary or finished.issuperset(planned(grid, tune(grid, rows).best))
+    finished = {run for run, row in results.rows.items() if row.has_finished}
+    return summary or finished.issuperset(planned(grid, results.tuning.best))

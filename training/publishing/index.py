@@ -11,7 +11,7 @@ from modeling_leaner.support.files import write_bytes
 from ..experiments.encoders import heads_in_words
 from ..experiments.evidence import gather
 from ..experiments.grid_results import load_folder
-from ..experiments.runs import settings
+from ..experiments.run_settings import settings
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..tasks.registry import TASKS
 from . import tables
@@ -99,7 +99,7 @@ def held_out_score(results: PublishedResults) -> str:
     return f"{metric} {value:.3f}{uncertainty}"
 
 
-def best_guess(evidence: Evidence) -> str:
+def guess_to_beat(evidence: Evidence) -> str:
     """Value and name of a grid's best simple guess, a dash without any."""
     best = scoring.best_of(evidence)
     if best is None:
@@ -109,7 +109,7 @@ def best_guess(evidence: Evidence) -> str:
 
 
 def place_in_table(results: PublishedResults) -> tuple[str, int, str]:
-    """What folders are sorted by: their grid, then as the grid orders its cells."""
+    """The sorting key of published folders: their grid, then the grid's order of its cells."""
     evidence = results.evidence
     shapes = [cell.shape for cell in evidence.cells]
     return evidence.grid, shapes.index(results.cell), results.name
@@ -129,7 +129,7 @@ def published_table(folders: list[PublishedResults]) -> str:
             tables.unbroken(f"{own.layers} × {own.heads} × {own.head_dim}"),
             f"{results.parameters:,}",
             held_out_score(results),
-            best_guess(evidence),
+            guess_to_beat(evidence),
             index_page.short_data(results),
         )
         lines.append(line)

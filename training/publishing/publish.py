@@ -21,7 +21,7 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from ..data.sources import load_evaluation, load_training
 from ..experiments.baselines import guesses
-from ..experiments.branches import data_words
+from ..experiments.branches import data_options
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
@@ -42,7 +42,7 @@ GRIDS = Path("training/grids")
 SUBSET = 200  # rows of the short verification
 
 
-def run_of(results: GridResults, shape: str) -> Path:
+def run_to_publish(results: GridResults, shape: str) -> Path:
     """The folder of the run to publish. Raises ValueError where it has not finished or is not on this machine."""
     grid = results.grid
     run = reported(grid, shape, grid.seeds[0], results.tuning.best[shape])
@@ -91,12 +91,14 @@ def in_place_of(folder: Path, target: Path) -> Iterator[None]:
         raise ValueError(str(error).replace(str(folder), str(target))) from error
 
 
-def results_of(folder: Path, grid: Grid, shape: str, evidence: Evidence, words: list[str]) -> PublishedResults:
+def published_results(
+    folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str]
+) -> PublishedResults:
     """The published results.json: the run's own, the evidence, and what a verification compares."""
     file = folder / "results.json"
     results = checked(RunResults, json.loads(file.read_text(encoding="utf-8")), file)
     recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
-    metrics, rows, data = metrics_of(folder, [*words, "--max_eval_rows", str(SUBSET)])
+    metrics, rows, data = metrics_of(folder, [*options, "--max_eval_rows", str(SUBSET)])
     published = {
         **results.document(),
         "name": grid.publish[shape],
@@ -115,15 +117,15 @@ def results_of(folder: Path, grid: Grid, shape: str, evidence: Evidence, words: 
             "tolerances": tolerances(metrics, rows),
         },
         "evidence": evidence.document(),
-        "continuations": writing(folder, words),
+        "continuations": writing(folder, options),
     }
     return checked(PublishedResults, published, file)
 
 
-def writing(folder: Path, words: list[str]) -> dict[str, object] | None:
+def writing(folder: Path, options: list[str]) -> dict[str, object] | None:
     """`continuations` of held-out rows, compared with the run's own training rows; None for other tasks."""
     with tempfile.TemporaryDirectory() as scratch:
-        evaluation = load(str(folder), words, scratch)
+        evaluation = load(str(folder), options, scratch)
         task = evaluation.task
         if not isinstance(task, CausalLM):
             return None
@@ -168,15 +170,16 @@ def moved(folder: Path, target: Path, scratch: Path) -> None:
         raise
 
 
-def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
+def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
     """Writes evidence, card and code of a folder that is there, all or nothing; the rest stays as it is.
 
     Raises:
         ValueError: the folder is another's, or does not hold together.
     """
+    grid = loaded.grid
     target = cards / grid.publish[shape]
     results = check_target(target, grid, shape)
-    results = results.model_copy(update={"partners": grid.partners(shape), "evidence": gathered(load_results(grid))})
+    results = results.model_copy(update={"partners": grid.partners(shape), "evidence": gathered(loaded)})
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
         shutil.copytree(target, folder)
@@ -189,39 +192,40 @@ def renew(grid: Grid, shape: str, cards: Path = CARDS) -> Path:
     return target
 
 
-def write_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
+def write_published_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
     """Writes the published recipe.yaml."""
     text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(dict(recipe))
     write_bytes(folder / "recipe.yaml", text.encode())
 
 
-def recipe_of(source: Path, shape: str) -> dict[str, object]:
+def published_recipe(source: Path, shape: str) -> dict[str, object]:
     """The recipe of a run with the published shape, without paths of one machine."""
     recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
     return {key: value for key, value in recipe.items() if key not in LOCAL} | {"shape": shape}
 
 
-def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Path:
+def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = CARDS) -> Path:
     """Writes one folder from its run, whole or not at all, once it has been verified.
 
     Args:
-        words: `--data_files` and the like, where the evaluation rows lie here.
+        options: `--data_files` and the like, where the evaluation rows lie here.
 
     Raises:
         ValueError: a run is missing, or the folder does not hold what its card says.
     """
+    grid = loaded.grid
     target = cards / grid.publish[shape]
-    grid_results = load_results(grid)
-    source = run_of(grid_results, shape)
+    source = run_to_publish(loaded, shape)
     if target.exists():
         check_target(target, grid, shape)
-    fitted = guesses(source, words)
+    fitted = guesses(source, options)
     if fitted:
-        write_json(grid.path(GUESSES), fitted)  # before they are read for the evidence
-    results = results_of(source, grid, shape, gathered(grid_results), words)
+        write_json(grid.path(GUESSES), fitted)
+        loaded = GridResults(grid, loaded.rows)  # whose guesses are these
+    results = published_results(source, grid, shape, gathered(loaded), options)
     local_copies = {}
-    if words:
-        local_copies[dataset_name(results)] = words[1:]
+    if options:
+        local_copies[dataset_name(results)] = options[1:]
     cards.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
@@ -230,7 +234,7 @@ def publish(grid: Grid, shape: str, words: list[str], cards: Path = CARDS) -> Pa
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         renew_code(folder)  # the run may be older than the package
-        write_recipe(folder, recipe_of(source, results.shape))
+        write_published_recipe(folder, published_recipe(source, results.shape))
         write_json(folder / "results.json", results.document())
         with in_place_of(folder, target):
             write_card(folder)
@@ -264,7 +268,8 @@ def renew_all() -> None:
     for path in sorted(GRIDS.glob("*.yaml")):
         grid = load_grid(path)
         if grid.publish is not None:
-            known |= {name: (grid, shape) for shape, name in grid.publish.items()}
+            loaded = load_results(grid)
+            known |= {name: (loaded, shape) for shape, name in grid.publish.items()}
     there = sorted({path.parent.name for name in ("config.json", "results.json") for path in CARDS.glob(f"*/{name}")})
     encoders = [name for name in there if is_encoder(CARDS / name)]
     there = [name for name in there if name not in encoders]
@@ -272,14 +277,15 @@ def renew_all() -> None:
         if name not in known:
             raise ValueError(f"{CARDS / name}: no grid in {GRIDS} has it under publish")
     for name in there:
-        check_target(CARDS / name, *known[name])
+        loaded, shape = known[name]
+        check_target(CARDS / name, loaded.grid, shape)
     for name in there:
         print(renew(*known[name]))
     for name in encoders:
         print(renew_encoder(CARDS / name))
 
 
-def publish_grid(file: Path, words: list[str], replace: bool) -> None:
+def publish_grid(file: Path, options: list[str], replace: bool) -> None:
     """`publish`, or `renew` where the folder is there and not to be replaced, for each shape that a grid publishes.
 
     Raises:
@@ -292,11 +298,12 @@ def publish_grid(file: Path, words: list[str], replace: bool) -> None:
     for shape, target in targets.items():
         if target.exists():
             check_target(target, grid, shape)
+    loaded = load_results(grid)
     for shape, target in targets.items():
         if target.exists() and not replace:
-            print(renew(grid, shape))
+            print(renew(loaded, shape))
         else:
-            print(publish(grid, shape, words))
+            print(publish(loaded, shape, options))
 
 
 def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool = False) -> None:
@@ -309,5 +316,5 @@ def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool
     if file is None:
         renew_all()
     else:
-        publish_grid(file, data_words(data_files), replace)
+        publish_grid(file, data_options(data_files), replace)
     print(write_index(CARDS))

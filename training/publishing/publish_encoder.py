@@ -37,7 +37,7 @@ from .code_copies import renew_code
 from .encoder_card import SLIM
 from .folders import results_in
 from .index import encoder_line, write_index
-from .publish import in_place_of, moved, write_recipe
+from .publish import in_place_of, moved, write_published_recipe
 from .verify import CARDS, LOCAL, tolerance
 from .verify_encoder import verify_encoder
 
@@ -122,10 +122,10 @@ def check_parent(parent: str) -> None:
 
 def run_settings(origin: Origin, data_files: Sequence[str]) -> RecipeArguments:
     """The settings of the run, its rows where they are now."""
-    words = ["--output_dir", str(origin.run), "--teacher", origin.parent, "--shape", str(origin.cut)]
+    options = ["--output_dir", str(origin.run), "--teacher", origin.parent, "--shape", str(origin.cut)]
     if data_files:
-        words += ["--data_files", *data_files]
-    return parse(str(origin.run / "recipe.yaml"), words)
+        options += ["--data_files", *data_files]
+    return parse(str(origin.run / "recipe.yaml"), options)
 
 
 def tokens_seen(arguments: RecipeArguments, encoder: Encoder, steps: int) -> int:
@@ -302,7 +302,7 @@ def publish_encoder(
         write_json(folder / "results.json", document.document())
         cleaned = slim | {"command": without_local_paths(str(slim["command"])), "parent": origin.base_model}
         write_json(folder / SLIM, cleaned)
-        write_recipe(folder, {**document.recipe, "shape": document.shape})
+        write_published_recipe(folder, {**document.recipe, "shape": document.shape})
         for kept in KEPT:
             if (origin.run / kept).is_file():
                 shutil.copyfile(origin.run / kept, folder / kept)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..experiments.branches import Step, step_of
 from ..experiments.evidence import kind
 from ..experiments.rows import finished_row, reported
-from ..experiments.runs import settings
+from ..experiments.run_settings import settings
 from ..experiments.statistics import NOT_LEARNED, mean_of_known
 from ..experiments.summary import curves
 from ..records import Cell, Evidence, ResultRow
@@ -74,7 +74,7 @@ class Mark:
     """By the names of AXES; None of what is unknown."""
     measures: dict[str, Span | None]
     """By the names of MEASURES."""
-    said: list[str]
+    tooltip: list[str]
     """What a reader who points at it is told, line by line."""
     columns: list[str]
     """Its line of the table, as of COLUMNS."""
@@ -242,7 +242,7 @@ def guess_text(evidence: Evidence) -> str:
     return f"{value:.4f} ({name})"
 
 
-def said_of(cell: Cell, evidence: Evidence, branch: int | None) -> list[str]:
+def tooltip_of(cell: Cell, evidence: Evidence, branch: int | None) -> list[str]:
     """What a reader who points at a mark is told, line by line."""
     lines = [f"{label_of(cell)}, width {cell.width}, MLP {cell.mlp}", f"grid {evidence.grid}"]
     if branch is not None:
@@ -288,7 +288,7 @@ def mark_of(gathered: GatheredGrid, evidence: Evidence, cell: Cell, branch: int 
         kind=kind(cell, evidence),
         costs=costs,
         measures=measures,
-        said=said_of(cell, evidence, branch),
+        tooltip=tooltip_of(cell, evidence, branch),
         columns=columns_of(cell, evidence, costs),
     )
 
@@ -316,7 +316,7 @@ def marks_of(gathered: GatheredGrid) -> list[Mark]:
     return marks
 
 
-def guesses_of(grids: Grids) -> list[Line]:
+def guess_lines(grids: Grids) -> list[Line]:
     """The best simple guess of each grid, those that are the same together."""
     lines: dict[tuple[str, float], Line] = {}
     for name, gathered in grids.items():
@@ -370,7 +370,7 @@ def panels_of(grids: Grids) -> list[Panel]:
         own = together[key]
         marks = [mark for gathered in own.values() for mark in marks_of(gathered)]
         title = f"{TASKS[task].title}: {recipe}"
-        panels.append(Panel(task, title, metric, list(own), guesses_of(own), notes_of(own), marks))
+        panels.append(Panel(task, title, metric, list(own), guess_lines(own), notes_of(own), marks))
     return panels
 
 

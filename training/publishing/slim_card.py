@@ -15,7 +15,7 @@ from modeling_leaner.slimming.slim import Cut, Slimmed
 from ..tasks.registry import TASKS
 from .metadata import hub_task
 from .rendering import fill_card
-from .snippets import ENCODE_TEXT, SNIPPETS, TEXT, auto_class
+from .snippets import ENCODE_TEXT, task_snippet
 
 
 ENCODE_IMAGE = """\
@@ -143,10 +143,7 @@ def slim_snippet(model: LeanPreTrainedModel, repository: str) -> str:
     """Python that loads the model and prints what it makes of one input."""
     head = head_of(model)
     if head is not None:
-        auto = auto_class(type(model).__name__)
-        mode = "L" if getattr(model.config, "num_channels", None) == 1 else "RGB"
-        text = SNIPPETS[TASKS_OF_HEADS[head]]
-        return text.format(auto=auto, repository=repository, example=TEXT, mode=mode)
+        return task_snippet(TASKS_OF_HEADS[head], type(model).__name__, model.config, repository)
     if model.main_input_name == "pixel_values":
         return ENCODE_IMAGE.format(repository=repository)
     return ENCODE_TEXT.format(repository=repository)

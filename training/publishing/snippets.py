@@ -12,6 +12,8 @@ EXAMPLES = {  # dataset → an input of its kind
     "python-docs": "Return the",
 }
 TEXT = "The city is the capital of the country"
+A_CLASS = "model.config.id2label[logits.argmax().item()]"
+A_NUMBER = "logits.item()"
 
 LOAD_TEXT = """\
 from transformers import {auto}, AutoTokenizer
@@ -31,7 +33,7 @@ inputs = tokenizer(["A dog runs.", "A puppy is running.", "The bank is closed."]
 mask = inputs["attention_mask"][..., None]
 sentences = (model(**inputs).last_hidden_state * mask).sum(dim=1) / mask.sum(dim=1)  # mean over tokens
 print(cosine_similarity(sentences[:1], sentences[1:]))"""
-SNIPPETS = {
+SNIPPETS = {  # of each task; {answer} is read from `logits`
     "embedding": ENCODE_TEXT,
     "image-classification": """\
 from PIL import Image
@@ -42,14 +44,11 @@ processor = AutoImageProcessor.from_pretrained(repository, trust_remote_code=Tru
 model = {auto}.from_pretrained(repository, trust_remote_code=True)
 image = Image.new("{mode}", (32, 32), "skyblue")  # in its place Image.open("photograph.png").convert("{mode}")
 logits = model(**processor(image, return_tensors="pt")).logits
-print(model.config.id2label[logits.argmax().item()])""",
+print({answer})""",
     "sequence-classification": LOAD_TEXT
     + """\
 logits = model(**tokenizer("{example}", return_tensors="pt")).logits
-print(model.config.id2label[logits.argmax().item()])""",
-    "regression": LOAD_TEXT
-    + """\
-print(model(**tokenizer("{example}", return_tensors="pt")).logits.item())""",
+print({answer})""",
     "masked-lm": LOAD_TEXT
     + """\
 inputs = tokenizer(f"{example} of {{tokenizer.mask_token}}.", return_tensors="pt")
@@ -79,11 +78,17 @@ def auto_class(architecture: str) -> str:
 
 def snippet(results: RunResults, config: PreTrainedConfig, where: str) -> str:
     """Python that ends by printing a prediction; `where` is the Hub id or folder of the model."""
-    kind = results.task
-    if config.problem_type == "regression":
-        kind = "regression"
     example = EXAMPLES.get(results.dataset, TEXT)
+    return task_snippet(results.task, results.architecture, config, where, example)
+
+
+def task_snippet(task: str, architecture: str, config: PreTrainedConfig, where: str, example: str = TEXT) -> str:
+    """As `snippet`, of a model class with the head of a task; `example` is the input where that is a text."""
+    answer = A_CLASS
+    if config.problem_type == "regression":
+        answer = A_NUMBER
     mode = "RGB"
     if getattr(config, "num_channels", None) == 1:
         mode = "L"
-    return SNIPPETS[kind].format(auto=auto_class(results.architecture), repository=where, example=example, mode=mode)
+    auto = auto_class(architecture)
+    return SNIPPETS[task].format(auto=auto, repository=where, example=example, mode=mode, answer=answer)

@@ -35,7 +35,7 @@ from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
 from ..experiments.grid_results import load_folder, load_results
 from ..experiments.rows import reported
-from ..experiments.runs import settings
+from ..experiments.run_settings import settings
 from ..records import Evidence, Guess, PublishedEncoder, PublishedResults, RunResults, Subset
 from ..running.evaluation import load
 from ..running.preparation import PreparedRun
@@ -88,7 +88,7 @@ def score_outputs(task: Task, inputs: dict[str, torch.Tensor], outputs: dict[str
     return scores({f"eval_{name}": float(value) for name, value in metrics.items()})
 
 
-def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, str | None]:
+def metrics_of(folder: Path, options: list[str]) -> tuple[dict[str, float], int, str | None]:
     """Metrics, number and hash of the rows; the model runs where the package cannot be imported.
 
     Raises:
@@ -98,7 +98,7 @@ def metrics_of(folder: Path, words: list[str]) -> tuple[dict[str, float], int, s
         model = Path(scratch) / "model"
         shutil.copytree(folder, model, ignore=shutil.ignore_patterns(*HIDDEN))
         try:
-            evaluation = load(str(model), words, str(Path(scratch) / "unused"))
+            evaluation = load(str(model), options, str(Path(scratch) / "unused"))
         except (ValueError, OSError) as error:
             raise ValueError(str(error).replace(str(model), str(folder))) from error
         inputs = Path(scratch) / "inputs.safetensors"
@@ -125,7 +125,7 @@ def names_in(file: Path) -> list[str]:
     return names_of(results.dataset, results.dataset_config)
 
 
-def local_words(results: RunResults, given: dict[str, list[str]]) -> list[str]:
+def local_options(results: RunResults, given: dict[str, list[str]]) -> list[str]:
     """`--data_files` for the folder's dataset where a local copy is given, by its configuration's or its own name."""
     for name in names_of(results.dataset, results.dataset_config):
         if name in given:
@@ -153,7 +153,7 @@ def same_value(held: object, fresh: object) -> bool:
 
 
 def difference(held: object, fresh: object, name: str) -> str | None:
-    """The first field in which two documents differ, in words; None where they are the same but for rounding."""
+    """The first field in which two documents differ, as a sentence; None where they are the same but for rounding."""
     parts = []
     if isinstance(held, dict) and isinstance(fresh, dict):
         parts = [(f"{name}.{key}", held.get(key), fresh.get(key)) for key in {**held, **fresh}]
@@ -248,22 +248,22 @@ def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> N
         raise ValueError(f"{folder / 'recipe.yaml'}: not the recipe of {folder / 'results.json'}")
 
 
-def training_words(evidence: Evidence, words: list[str]) -> list[str]:
+def training_options(evidence: Evidence, options: list[str]) -> list[str]:
     """`--data_files` with the files that the grid names in the copy's folder, where it names any."""
     stated = evidence.data_files
-    if stated is None or len(words) != 2:
-        return words
-    return [words[0], *(file.replace("FOLDER", words[1]) for file in stated.split())]
+    if stated is None or len(options) != 2:
+        return options
+    return [options[0], *(file.replace("FOLDER", options[1]) for file in stated.split())]
 
 
-def check_guesses(folder: Path, held: list[Guess], rows: int, words: list[str]) -> str:
-    """Fits the guesses without a transformer again, if the training rows can be had; returns words on how it went.
+def check_guesses(folder: Path, held: list[Guess], rows: int, options: list[str]) -> str:
+    """Fits the guesses without a transformer again, if the training rows can be had; returns how it went.
 
     Raises:
         ValueError: they are not those of the evidence.
     """
     try:
-        fitted = guesses(folder, words)
+        fitted = guesses(folder, options)
     except ValueError as error:  # the evaluation rows were there
         return f", guesses not fitted again: no training rows ({error})"
     fresh = {}
@@ -321,7 +321,7 @@ def as_written(folder: Path) -> RunResults:
 
 
 def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> str:
-    """One line of what was found again.
+    """Verifies a folder; returns one line that says what was compared.
 
     Args:
         given: local copies of datasets by name.
@@ -345,15 +345,15 @@ def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[s
     check_run(folder, results)
     file = folder / "results.json"
     expected: PublishedResults | Subset = results
-    words = local_words(results, given)
+    options = local_options(results, given)
     if short:
         expected = results.subset
-        words += ["--max_eval_rows", str(expected.max_eval_rows)]
-    metrics, rows, data = metrics_of(folder, words)
+        options += ["--max_eval_rows", str(expected.max_eval_rows)]
+    metrics, rows, data = metrics_of(folder, options)
     if (rows, data) != (expected.rows, expected.data_sha256):
         where = results.dataset
-        if words:
-            where = words[1]
+        if options:
+            where = options[1]
         message = f"{rows} rows of {where} with {data} differ from the card's data, {expected.rows} rows with"
         raise ValueError(f"{file}: data_sha256: {message} {expected.data_sha256}")
     main = f"eval_{results.metric}"
@@ -363,7 +363,7 @@ def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[s
     if short:
         verified += " of results.json's subset, guesses not fitted again"
     elif held:
-        verified += check_guesses(folder, held, rows, training_words(results.evidence, words))
+        verified += check_guesses(folder, held, rows, training_options(results.evidence, options))
     if not (folder.resolve().parent / "grids").is_dir():
         verified += "; other cells not compared, no grids/ beside it"
     return verified

@@ -37,7 +37,7 @@ class BenchCell(Record):
     milliseconds_low: Duration | None
     milliseconds_high: Duration | None
     ratio: Duration | None
-    """Time over that of this family's default, round by round: the median, between the quartiles that follow."""
+    """Time over that of this family with SDPA, round by round: the median, between the quartiles that follow."""
     ratio_low: Duration | None
     ratio_high: Duration | None
     items_per_second: Duration | None

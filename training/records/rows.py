@@ -85,7 +85,7 @@ class ResultRow:
             ValueError: a cell does not hold a value of its column's type.
         """
         values = dict.fromkeys(COLUMNS)
-        for name, kind in KINDS.items():
+        for name, kind in CELL_TYPES.items():
             cell = cells.get(name)
             if cell is not None and cell != "":
                 values[name] = READ[kind](cell)
@@ -136,4 +136,4 @@ def _kind(hint: object) -> type:
 READ = {str: lambda cell: cell, int: int, float: _finite_number, bool: _truth}  # a column's type → how a cell is read
 COLUMNS = [column.name for column in fields(ResultRow)]
 ADDED = COLUMNS[COLUMNS.index("branch") :]  # not in files of earlier releases
-KINDS = {name: _kind(hint) for name, hint in get_type_hints(ResultRow).items()}
+CELL_TYPES = {name: _kind(hint) for name, hint in get_type_hints(ResultRow).items()}

@@ -41,7 +41,7 @@ class WeightAverage(TrainerCallback):
 
     @contextmanager
     def in_place_of_weights(self, model: PreTrainedModel) -> Iterator[None]:
-        """The model has the averaged weights meanwhile."""
+        """Puts the averaged weights into the model while the block runs."""
         self._swap(model)
         try:
             yield
@@ -49,7 +49,7 @@ class WeightAverage(TrainerCallback):
             self._swap(model)
 
     def replace_weights(self, model: PreTrainedModel) -> None:
-        """The averaged weights become the model's, for good."""
+        """Puts the averaged weights into the model for good."""
         self._swap(model)
         self.weights = None
 

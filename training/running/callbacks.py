@@ -10,6 +10,8 @@ import torch
 from accelerate.utils import reduce
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
+from modeling_leaner.support.files import write_bytes
+
 
 class MetricsFile(TrainerCallback):
     """Writes every entry of the log as a line of `path`."""
@@ -20,7 +22,7 @@ class MetricsFile(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:  # a continued run repeats no line
             lines = [json.dumps(entry) + "\n" for entry in state.log_history]
-            self.path.write_text("".join(lines))
+            write_bytes(self.path, "".join(lines).encode())
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if state.is_world_process_zero:

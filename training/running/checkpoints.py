@@ -5,13 +5,14 @@ continued from.
 """
 
 import json
-import os
 import shutil
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
+
+from modeling_leaner.support.files import write_bytes
 
 
 COMPLETE = "complete.json"
@@ -82,9 +83,7 @@ def remove_partial_checkpoints(folder: Path) -> list[Path]:
 def declare_whole(checkpoint: Path) -> None:
     """Writes the list of a checkpoint's files, with which it counts from now on."""
     sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir() if path.is_file()}
-    pending = checkpoint / (COMPLETE + ".tmp")
-    pending.write_text(json.dumps(sizes))
-    os.replace(pending, checkpoint / COMPLETE)
+    write_bytes(checkpoint / COMPLETE, json.dumps(sizes).encode())
 
 
 def rotate(folder: Path, limit: int | None, kept_steps: Collection[int], best: str | None) -> None:

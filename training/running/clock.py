@@ -7,13 +7,15 @@ from pathlib import Path
 
 from transformers import TrainerCallback
 
+from modeling_leaner.support.files import write_bytes
+
 
 SECONDS = "seconds.json"  # of a checkpoint: the run's age when it was written
 WARM_UP = 2  # steps that are not timed, of every start
 
 
 @dataclass
-class StepTimes:
+class TimedSteps:
     """Sums over steps: their number and seconds, the input pipeline's part of these, and rows of all processes."""
 
     steps: int = 0
@@ -32,14 +34,14 @@ class Clock(TrainerCallback):
         self.step_started = 0.0
         self.data_seconds = 0.0  # of the present step, as items
         self.items = 0
-        self.timed = StepTimes()
+        self.timed = TimedSteps()
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.started = time.perf_counter()
         self.first_step = state.global_step
 
     def batches_are_ready(self, seconds: float, items: int) -> None:
-        """The batches of the step that comes next took so many seconds and have so many rows."""
+        """Notes how many seconds the batches of the next step took, and how many rows they have."""
         self.data_seconds = seconds
         self.items = items
 
@@ -55,7 +57,7 @@ class Clock(TrainerCallback):
         self.timed.items += self.items
 
     def seconds(self) -> float:
-        """Since the run began, without the time between a kill and its continuation."""
+        """Seconds since the run began, without the time between a kill and its continuation."""
         return self.seconds_before + time.perf_counter() - self.started
 
     def throughput(self) -> dict[str, float | None]:
@@ -70,7 +72,7 @@ class Clock(TrainerCallback):
 
     def save(self, checkpoint: Path) -> None:
         """Writes the run's age into a checkpoint."""
-        (checkpoint / SECONDS).write_text(json.dumps(self.seconds()))
+        write_bytes(checkpoint / SECONDS, json.dumps(self.seconds()).encode())
 
     def load(self, checkpoint: Path) -> None:
         """Goes on from the age that a checkpoint was written at."""

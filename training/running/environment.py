@@ -27,10 +27,12 @@ def first_match(pattern: str, path: Path) -> str | None:
     return match[1].strip()
 
 
-def git(folder: Path, *words: str) -> str | None:
+def git(folder: Path, *arguments: str) -> str | None:
     """What a git command prints; None where git is missing or fails."""
     try:
-        return check_output(("git", "--no-optional-locks", "-C", folder, *words), stderr=DEVNULL, text=True).strip()
+        return check_output(
+            ("git", "--no-optional-locks", "-C", folder, *arguments), stderr=DEVNULL, text=True
+        ).strip()
     except (OSError, CalledProcessError):
         return None
 

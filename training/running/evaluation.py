@@ -67,11 +67,11 @@ def check_labels(config: LeanConfig, task: Task, source: str, model: str) -> Non
     raise ValueError(f"{source}: {task.label_column}: not what {model} was trained on, which is {wanted}")
 
 
-def evaluation_settings(model: str, words: list[str], scratch: str) -> RecipeArguments:
-    """The settings of the model's own recipe, where there is one, and of `words`, which win over it.
+def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeArguments:
+    """The settings of the model's own recipe, where there is one, and of `options`, which win over it.
 
     Raises:
-        ValueError: no such model, no weights, or no task; or `words` set what evaluation does not read.
+        ValueError: no such model, no weights, or no task; or `options` set what evaluation does not read.
     """
     if Path(model).is_dir() and not has_weights(model):
         raise ValueError(f"{model}: no model.safetensors in this folder")
@@ -79,7 +79,7 @@ def evaluation_settings(model: str, words: list[str], scratch: str) -> RecipeArg
         raise ValueError(f"{model}: no such folder")
     require_source(model)
     recipe = saved_recipe(model)
-    given = set(given_options(SettingsParser(), words))
+    given = set(given_options(SettingsParser(), options))
     for key in ("shape", "output_dir"):
         if key in given:
             raise ValueError(f"{key}: not for evaluate, which reads {model} and writes no folder")
@@ -93,17 +93,17 @@ def evaluation_settings(model: str, words: list[str], scratch: str) -> RecipeArg
     if given & {"data_files", "dataset", "eval_split"} and not given & {"holdout", "tuning_holdout"}:
         fixed |= {"holdout": 0, "tuning_holdout": 0}  # those were rows of the model's own data
     if recipe is None:
-        return parse(None, words, needed=("task",), fixed=fixed)
-    return parse(str(recipe), words, needed=("task",), fixed=fixed)
+        return parse(None, options, needed=("task",), fixed=fixed)
+    return parse(str(recipe), options, needed=("task",), fixed=fixed)
 
 
-def load(model: str, words: list[str], scratch: str) -> PreparedRun:
-    """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `words` name others.
+def load(model: str, options: list[str], scratch: str) -> PreparedRun:
+    """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `options` name others.
 
     Raises:
         ValueError: no weights, no task, or the data do not fit; one line that names what is missing.
     """
-    arguments = evaluation_settings(model, words, scratch)
+    arguments = evaluation_settings(model, options, scratch)
     config = load_config(model)
     held_out = holdout_key(arguments) is not None
     if arguments.eval_split == "none" and not held_out:
@@ -124,10 +124,10 @@ def load(model: str, words: list[str], scratch: str) -> PreparedRun:
     return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows))
 
 
-def evaluate(model: str, words: list[str]) -> dict[str, object]:
+def evaluate(model: str, options: list[str]) -> dict[str, object]:
     """Metrics of a model from its weights alone, on the rows of `load`; raises what `load` raises."""
     with tempfile.TemporaryDirectory() as scratch:
-        run = load(model, words, scratch)
+        run = load(model, options, scratch)
         network = build_model(run.arguments, run.task, complete=True)
         trainer = LeanTrainer(network, run.arguments, run.task, eval_dataset=run.held_out.rows)
         metrics = trainer.evaluate()

@@ -1,4 +1,4 @@
-"""A run stops once its loss or its weights are no numbers."""
+"""Stops a run whose loss or weights have become NaN or infinite."""
 
 from pathlib import Path
 

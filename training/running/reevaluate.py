@@ -10,7 +10,7 @@ import sys
 
 
 class NoPackage:
-    """An import hook by which the package does not exist."""
+    """An import hook that hides the package."""
 
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == "modeling_leaner":

@@ -29,7 +29,7 @@ CHANGEABLE |= {"per_device_train_batch_size", "gradient_accumulation_steps"}
 
 @contextmanager
 def alone_in(arguments: RecipeArguments) -> Iterator[None]:
-    """Holds the folder of a run; ValueError where another process does, or where it cannot be written to."""
+    """Locks the folder of a run; ValueError where another process has it, or where it cannot be written to."""
     if arguments.process_index != 0:
         yield
         return

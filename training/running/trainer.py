@@ -224,7 +224,7 @@ class LeanTrainer(Trainer):
     # Checkpoints
 
     def _save_checkpoint(self, model, trial):
-        """As Trainer's, then the average, then the list that makes the checkpoint count."""
+        """As Trainer's; then writes the average, and last the list of files that declares the checkpoint whole."""
         self.guard.check_weights(self.model, self.state.global_step)
         folder = self.folder / f"checkpoint-{self.state.global_step}"
         limit = self.args.save_total_limit
@@ -293,6 +293,6 @@ class LeanTrainer(Trainer):
         return commit(contents(folder, self.hub_model_id), self.hub_model_id, message, revision=revision)
 
     def finish_weights(self) -> None:
-        """The average, where there is one, becomes the weights; raises NotFinite where they are no numbers."""
+        """Puts the average, if any, in place of the weights; raises NotFinite where one is NaN or infinite."""
         self.average.replace_weights(self.model)
         self.guard.check_weights(self.model, self.state.global_step)

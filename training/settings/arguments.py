@@ -5,7 +5,6 @@ are trained by the very same file.
 """
 
 import argparse
-import difflib
 import json
 import math
 import os
@@ -22,14 +21,15 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
+from modeling_leaner.support.suggest import did_you_mean
+
 from .repeated import RepeatedKey, given_options, load_yaml
 
 
 RECIPES = Path(__file__).parent.parent / "recipes"
-TASK_NAMES = ("image-classification", "masked-lm", "causal-lm", "sequence-classification", "question-answering")
-TASK_NAMES += ("embedding",)
-LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
-METRICS = {  # of each task; the first counts where none is named
+# Of each task; the first counts where none is named. They are not on its class, since a command checks the name of a
+# metric before it takes the time to import the tasks.
+METRICS = {
     "image-classification": ("accuracy", "f1", "matthews_correlation", "loss"),
     "masked-lm": ("loss", "perplexity", "accuracy"),
     "causal-lm": ("loss", "perplexity", "bits_per_byte", "accuracy"),
@@ -45,6 +45,8 @@ METRICS = {  # of each task; the first counts where none is named
     "question-answering": ("f1", "exact_match", "loss"),
     "embedding": ("cosine", "spearman", "mrr", "loss"),
 }
+TASK_NAMES = tuple(METRICS)
+LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
 OF_TEXT = ("tokenizer", "max_length", "truncation", "text_column", "text_pair_column", "doc_stride")
 OF_TEXT += ("mask_fraction", "whole_word_masking", "split_sentences")
 OF_IMAGES = ("image_column", "train_resize", "crop_padding", "horizontal_flip", "mixup_alpha")
@@ -146,7 +148,7 @@ class RecipeArguments(TrainingArguments):
     )
 
     # The machine
-    attn_implementation: str | None = option(None, "eager, sdpa, lean, flex_attention; else sdpa; rounding differs")
+    attn_implementation: str | None = option(None, "lean, eager, sdpa, flex_attention; else lean; rounding differs")
 
     # Optimisation
     dropout: float | None = option(None, "replaces the shape's dropout, on states and on attention")
@@ -341,10 +343,7 @@ def check_taught(teacher: str | None, given: Iterable[str]) -> None:
 
 def suggestion(name: str, names: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest of the names, or nothing where none is near."""
-    nearest = difflib.get_close_matches(name, list(names), n=1)
-    if not nearest:
-        return ""
-    return f", did you mean {nearest[0]}?"
+    return did_you_mean(name, names, ", did you mean {}?")
 
 
 def unknown_key(key: str) -> str:
@@ -356,7 +355,7 @@ def unknown_key(key: str) -> str:
 
 
 def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
-    """The settings as command-line words.
+    """The settings as options of a command line.
 
     Raises:
         ValueError: names a key that is unknown, and one whose value has the wrong structure.
@@ -375,7 +374,7 @@ def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
 
 
 def option_tokens(action: argparse.Action, value: object) -> list[str]:
-    """One setting as command-line words; ValueError where its value has the wrong structure."""
+    """One setting as an option with its values; ValueError where the setting has the wrong structure."""
     key = action.dest
     if isinstance(value, list):
         if action.nargs not in ("+", "*"):
@@ -421,7 +420,7 @@ def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
 
 
 def recipe_tokens(recipe: str, parser: SettingsParser) -> list[str]:
-    """The settings of a recipe as command-line words; ValueError, with the file, where one of them is wrong."""
+    """The settings of a recipe as options of a command line; ValueError, with the file, where one of them is wrong."""
     path, settings = read_recipe(recipe)
     try:
         if path.name == "recipe.yaml":  # of a run folder, which also says what was trained
@@ -465,7 +464,7 @@ def parse(
 
     Args:
         recipe: name or path of a recipe; None for the defaults alone.
-        command_line: words such as `["--learning_rate", "1e-3"]`, which win over the recipe.
+        command_line: options such as `["--learning_rate", "1e-3"]`, which win over the recipe.
         needed: keys that must have a value.
         fixed: settings that win over the command line, too.
 
@@ -473,12 +472,12 @@ def parse(
         ValueError: one line that names the file where it is the recipe's fault, and the key.
     """
     parser = SettingsParser()
-    words = list(command_line)
-    given = given_options(parser, words)
+    options = list(command_line)
+    given = given_options(parser, options)
     tokens = []
     if recipe is not None:
         tokens += recipe_tokens(recipe, parser)
-    tokens += words
+    tokens += options
     if fixed is not None:
         tokens += tokens_of(fixed, parser)
     namespace = parser.parse_tokens(tokens)

@@ -1,4 +1,4 @@
-"""Refuses what is given twice, a key of a YAML file or an option of a command line: else the last silently wins."""
+"""Refuses a key of a YAML file, or an option of a command line, that is given twice: the last would silently win."""
 
 import argparse
 from collections.abc import Iterable, Sequence
@@ -43,11 +43,11 @@ def load_yaml(text: str) -> object:
     return yaml.load(text, Loader=UniqueKeyLoader)
 
 
-def by_option(words: Iterable[str]) -> list[list[str]]:
-    """The words before the first option, then each option with the words up to the next; `--` ends the options."""
+def by_option(command_line: Iterable[str]) -> list[list[str]]:
+    """What stands before the first option, then each option with what follows it; `--` ends the options."""
     groups: list[list[str]] = [[]]
     ended = False
-    for word in words:
+    for word in command_line:
         if word.startswith("--") and not ended:
             groups.append([])
         ended = ended or word == "--"

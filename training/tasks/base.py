@@ -21,7 +21,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.registry import Modality
 
 from ..data.sources import Rows
-from ..settings.arguments import RecipeArguments
+from ..settings.arguments import METRICS, RecipeArguments
 
 
 Batch = dict[str, torch.Tensor]
@@ -156,7 +156,6 @@ class Task:
     has_own_loss = False
     is_scored_only = False  # there is nothing to learn, so that evaluations state no loss
     classes: dict[str, int] | None = None  # of a classification, name to number
-    metrics: tuple[str, ...] = ("loss",)  # the first is the one that counts where the recipe names none
     lower_is_better = ("loss", "perplexity", "bits_per_byte")
 
     def __init__(self, arguments: RecipeArguments, config: LeanConfig, processing: object):
@@ -171,6 +170,11 @@ class Task:
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
         """The columns whose text the task reads, for a tokenizer to be trained on."""
         return []
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What the task can be scored by; the first is the one that counts where the recipe names none."""
+        return METRICS[self.name]
 
     @property
     def higher_is_better(self) -> bool:

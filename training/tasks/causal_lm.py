@@ -18,7 +18,6 @@ class CausalLM(LanguageModelling):
     does = "continues text"
     not_for = "anybody who wants to read what it writes"
     needs = ("eos",)
-    metrics = ("loss", "perplexity", "bits_per_byte", "accuracy")
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
         """Rows that share one token with the row before, so that every token is predicted exactly once."""

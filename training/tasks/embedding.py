@@ -37,7 +37,6 @@ class Embedding(TextTask):
     does = "turns texts into vectors that are near where the texts are alike"
     not_for = "search that somebody relies on"
     has_own_loss = True
-    metrics = ("cosine", "spearman", "mrr", "loss")
 
     @property
     def is_scored_only(self) -> bool:

@@ -31,7 +31,6 @@ class ImageClassification(Classification):
     has_full_rows = True
     does = "sorts images into the classes of its training set"
     not_for = "other classes"
-    metrics = ("accuracy", "f1", "matthews_correlation", "loss")
 
     def columns(self) -> list[str]:
         return [self.image_column, self.label_column]

@@ -16,10 +16,10 @@ from .text import TextTask, check_text
 class LanguageModelling(TextTask):
     """Documents joined with a separator between them and cut into rows; nothing is dropped, the last row is short."""
 
-    metrics = ("loss", "perplexity")
     trained_unit = "rows"
     is_scored_by_token = True
     has_full_rows = True
+    predicts_special_tokens = True  # such as the end of a text
 
     def columns(self) -> list[str]:
         return [self.text_column]

@@ -17,7 +17,7 @@ class MaskedLM(LanguageModelling):
     does = "fills in masked tokens"
     not_for = "any use without fine-tuning"
     needs = ("cls", "sep", "mask")
-    metrics = ("loss", "perplexity", "accuracy")
+    predicts_special_tokens = False
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
         stream = self._join(batch["input_ids"])

@@ -25,7 +25,6 @@ class QuestionAnswering(TextTask):
     does = "finds the answer to a question in a text"
     not_for = "answers that somebody relies on"
     label_names = ("start_positions", "end_positions")
-    metrics = ("f1", "exact_match", "loss")
 
     @classmethod
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:

@@ -20,7 +20,6 @@ class SequenceClassification(Classification, TextTask):
     head = "ForSequenceClassification"
     does = "sorts texts into the classes of its training set"
     not_for = "decisions about texts"
-    metrics = ("accuracy", "f1", "matthews_correlation", "pearson", "spearman", "squared_error", "loss")
     lower_is_better = ("loss", "squared_error")
 
     def columns(self) -> list[str]:

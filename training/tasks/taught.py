@@ -180,6 +180,8 @@ def check_settings(arguments: RecipeArguments, task: Task) -> None:
         raise ValueError("distill_task, distill_logits, distill_hidden: all are 0, so there is nothing to learn")
     if arguments.label_smoothing_factor:
         raise ValueError("label_smoothing_factor: not with a teacher, whose logits are smooth already")
+    if arguments.distill_logits and getattr(task.config, "loss_chunk_size", None) is not None:
+        raise ValueError("loss_chunk_size: of the shape; not with distill_logits, which needs all logits: null")
     if task.modality is not IMAGES:
         return
     for key in ("mixup_alpha", "train_resize"):

@@ -89,7 +89,7 @@ def check_classes(source: str, config: LeanConfig, task: Task) -> None:
 
 
 def shown(names: list[str]) -> str:
-    """The first names."""
+    """The names as messages show them: the first five, and how many there are."""
     if len(names) > 5:
         return f"{', '.join(names[:5])}, ... ({len(names)})"
     return ", ".join(names)

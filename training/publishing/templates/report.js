@@ -105,7 +105,7 @@ function traceOf(marks, panel, view, colours, grids) {
     marker: { color: colour, size: 9, symbol: SYMBOLS[grids.indexOf(first.grid) % SYMBOLS.length] },
     line: { color: colour, width: 1.5 },
     hoverinfo: "text",
-    hovertext: marks.map((mark) => mark.said.map(plain).join("<br>")),
+    hovertext: marks.map((mark) => mark.tooltip.map(plain).join("<br>")),
   };
 }
 

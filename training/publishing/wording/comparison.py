@@ -26,7 +26,7 @@ def comparison_intro(evidence: Evidence) -> str:
 
 
 def certainty(cell: Cell, evidence: Evidence) -> str:
-    """What may be said of one cell's difference."""
+    """How certain a cell's difference is: its interval, and why there is no verdict."""
     interval = cell.interval
     if interval is None:
         text = "one pair of runs, which may be chance"
@@ -127,7 +127,7 @@ def outliers_note(evidence: Evidence) -> str | None:
 
 
 def reference_note(evidence: Evidence) -> str | None:
-    """transformers' own model beside the baseline."""
+    """The score of transformers' own model of the baseline's shape; None where the grid trains that model."""
     base = baseline_of(evidence)
     peer = evidence.reference
     if peer is not None:
@@ -142,7 +142,7 @@ def reference_note(evidence: Evidence) -> str | None:
 
 
 def start_note(evidence: Evidence) -> str | None:
-    """What the seeds do not vary."""
+    """That all seeds start from the same weights; None where they do not."""
     if evidence.start_seed is None:
         return None
     return (

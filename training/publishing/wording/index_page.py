@@ -93,7 +93,7 @@ def grid_about(name: str, evidence: Evidence) -> str:
 
 
 def correlation_text(correlation: Correlation, groups: str, ranked: str) -> str:
-    """`−0.06 (−0.24 to +0.14; 158 runs of 40 cells)`; that nothing could be ranked."""
+    """`−0.06 (−0.24 to +0.14; 158 runs of 40 cells)`, or that nothing could be ranked."""
     if correlation.value is None:
         return f"not known, too few {ranked}"
     count = f"{correlation.ranked} {ranked} of {plural(correlation.groups, groups)}"

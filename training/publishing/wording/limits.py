@@ -1,4 +1,4 @@
-"""What a reader might take for granted and should not."""
+"""The limits of what a card shows."""
 
 from ...experiments.statistics import MAX_P, MIN_PAIRS
 from ...records import Evidence, PublishedResults, TuningSettings
@@ -18,7 +18,7 @@ def tuning_seeds(tuning: TuningSettings) -> str:
 
 
 def chosen(evidence: Evidence, unit: str) -> str:
-    """How the learning rates came about."""
+    """How the learning rates were chosen."""
     tuning = evidence.tuning
     if tuning is None:
         return "The learning rate was the same for every cell and was not tuned; nor was anything else."
@@ -49,7 +49,7 @@ def seeds_limit(evidence: Evidence) -> str:
 
 
 def limits(evidence: Evidence, results: PublishedResults) -> list[str]:
-    """What a reader might take for granted and should not."""
+    """What a card's numbers do not show, a sentence each."""
     cell = evidence.cells[0]
     untested = [
         f"One width ({cell.width}), one MLP width ({cell.mlp}), one recipe and one length of training; larger "

@@ -99,7 +99,7 @@ def guess_verdict(ahead: float, error: float | None) -> str:
 
 
 def links() -> str:
-    """The project and the papers."""
+    """Links to the project and to the papers."""
     papers = ", ".join(f"[{title}]({url})" for title, url in PAPERS.items())
     return f"[modeling_leaner]({PROJECT_URL}); {papers}"
 
@@ -109,7 +109,7 @@ def hub_link(name: str) -> str:
 
 
 def facts(results: PublishedResults, settings: dict[str, Any], own: Cell) -> dict[str, str]:
-    """What a visitor looks for first."""
+    """The facts below a card's first sentences: name of the line → its text."""
     evidence = results.evidence
     share = number(own.parameters_over_baseline, ".0%")
     role = f"{share} of the baseline's parameters"

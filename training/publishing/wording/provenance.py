@@ -1,4 +1,4 @@
-"""Where a model comes from: data, training, the commands that get its numbers again, and the machine."""
+"""Where a model comes from: data, training, the commands that recompute its numbers, and the machine."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def limits_of_inputs(config: Any, results: PublishedResults) -> str:
 
 
 def training(config: Any, results: PublishedResults, settings: dict[str, Any]) -> str:
-    """How long it was trained and where its losses ended."""
+    """The length of the training, and its last losses."""
     smoothing = results.recipe.get("label_smoothing_factor")
     smoothing_note = ""
     if smoothing:
@@ -84,12 +84,12 @@ def training(config: Any, results: PublishedResults, settings: dict[str, Any]) -
 
 
 def is_local(results: PublishedResults) -> bool:
-    """Whether its rows are neither generated nor those of a dataset of the Hub."""
+    """Whether the rows are local files: neither generated nor from a dataset of the Hub."""
     return "/" in results.dataset and not results.evidence.hub
 
 
 def data(results: PublishedResults) -> str:
-    """What it was trained and evaluated on."""
+    """The data that the model was trained and evaluated on."""
     source = results.evidence.data
     if not source:
         source = f"{results.dataset}, as its owners publish it."
@@ -110,7 +110,7 @@ def data(results: PublishedResults) -> str:
 
 
 def commands(results: PublishedResults, command: str) -> str:
-    """What gets the card's numbers again, and where its rows come from."""
+    """The commands that recompute the card's numbers, and where the rows come from."""
     folder = f"model_cards/{results.name}"
     dataset = dataset_name(results)
     evidence = results.evidence

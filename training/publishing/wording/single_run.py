@@ -17,7 +17,7 @@ def run_shape(config: Any, results: RunResults) -> str:
 
 
 def caution(settings: dict[str, Any]) -> str:
-    """How little one run says."""
+    """What one run cannot show."""
     text = "One seed, evaluated on one split: a difference from another model may be chance, and other data may give "
     text += "other numbers."
     if settings["load_best_model_at_end"] or settings["early_stopping_patience"] is not None:
@@ -46,7 +46,7 @@ def run_training(results: RunResults, settings: dict[str, Any]) -> str:
 
 
 def run_commands(command: str, where: str) -> str:
-    """What trains and evaluates a run again."""
+    """The commands that train and evaluate a run again."""
     return f"{command}\nleaner evaluate {shlex.quote(where)}"
 
 

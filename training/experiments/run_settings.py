@@ -1,0 +1,79 @@
+"""What a run of a grid is trained with: the settings of the grid, of the run's phase and of its branch."""
+
+import sys
+from collections.abc import Sequence
+
+from modeling_leaner.shapes import load_config
+
+from ..running.loading import task_of
+from ..settings.arguments import RecipeArguments, parse
+from .branches import branch_settings, options_of, trunk_settings
+from .grid import Grid, GridError
+from .rows import Run, reported
+
+
+TRAIN_COMMAND = [sys.executable, "-m", "modeling_leaner.training.train"]
+GRID_DEFAULTS = {"attn_implementation": "sdpa"}  # the default of recorded runs, so that later ones are comparable
+
+
+def _of_branch(grid: Grid, shape: str, tokens: int | None) -> dict[str, object]:
+    """The settings of a branch of so many tokens; none without a branch."""
+    if tokens is None:
+        return {}
+    return branch_settings(grid, shape, tokens)
+
+
+def _overrides(grid: Grid, run: Run) -> dict[str, object]:
+    """The grid's settings of a run: those of every run, of its phase and of its branch; the later ones win."""
+    overrides = GRID_DEFAULTS | (grid.overrides or {})
+    if run.phase == "tune":
+        overrides |= _of_branch(grid, run.shape, grid.tuning.tokens)
+        overrides |= grid.tuning.overrides or {}
+    elif run.phase == "trunk":
+        overrides |= trunk_settings(grid, run.shape)
+    return overrides | _of_branch(grid, run.shape, run.branch)
+
+
+def recipe_and_options(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) -> list[str]:
+    """The recipe of one run, and the options that win over it.
+
+    Args:
+        start: the run's `--shape`.
+        local: the options that say where its data lie on this machine.
+    """
+    command_line = [grid.recipe, "--shape", start, "--seed", str(run.seed)]
+    command_line += ["--learning_rate", repr(run.learning_rate), "--output_dir", str(run.folder(grid))]
+    if run.phase == "tune":
+        command_line += ["--tuning_holdout", str(grid.tuning.holdout)]
+    overrides = _overrides(grid, run)
+    if local:
+        overrides.pop("data_files", None)  # this machine's copy takes its place
+    return [*command_line, *options_of(overrides), *local]
+
+
+def _first_run(grid: Grid, shape: str, phase: str, branch: int | None) -> Run:
+    """A shape's run of a phase with the first seed and the first learning rate."""
+    rate = grid.learning_rates[0]
+    match phase:
+        case "report":
+            return reported(grid, shape, grid.seeds[0], rate, branch)
+        case "tune":
+            return Run(phase, shape, grid.tuning.seeds[0], rate)
+        case _:
+            return Run(phase, shape, grid.seeds[0], rate)
+
+
+def settings(grid: Grid, shape: str, phase: str = "report", branch: int | None = None) -> RecipeArguments:
+    """What a run of the grid is trained with, wherever its weights start from; to report, the longest branch.
+
+    Raises:
+        GridError: the recipe or the settings are refused, or the shape's family is not for the task.
+    """
+    run = _first_run(grid, shape, phase, branch)
+    recipe, *options = recipe_and_options(grid, run, start=shape)
+    try:
+        arguments = parse(recipe, options)
+        task_of(arguments, load_config(shape))
+    except (ValueError, OSError) as error:
+        raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
+    return arguments
