@@ -419,6 +419,23 @@ class TestRefused:
         refuse("comparison.models.2.scores.stsb is", *publish_words(made))
 
 
+def test_a_run_that_was_trained_in_another_folder(made, tmp_path, monkeypatch):
+    """Its files name parent and cut from there; here they are elsewhere, by the same names."""
+    (parent, cut, run), rows = made
+    shutil.copytree(run, tmp_path / "run")
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    results["recipe"]["teacher"] = "runs/parent"
+    (tmp_path / "run" / "results.json").write_text(json.dumps(results | {"shape": "runs/cut"}))
+    recipe = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    recipe |= {"teacher": "runs/parent", "shape": "runs/cut"}
+    (tmp_path / "run" / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    monkeypatch.chdir(tmp_path)
+    result = run_leaner(*publish_words(((parent, cut, tmp_path / "run"), rows)))
+    assert result.exit_code == 0, result.output
+    models = results_in(Path("model_cards") / NAME / "results.json").comparison.models
+    assert models[2].kept_layers == models[1].kept_layers is not None
+
+
 def test_replace_takes_it_anew(folder, made):
     before = results_in(folder / "results.json")
     (folder / "README.md").write_text("old")

@@ -6,12 +6,12 @@ made of that. The three are compared (`leaner encoders`, STS-B test included), w
 """
 
 import copy
+import dataclasses
 import json
 import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +48,7 @@ LENGTH_FILE = "sentence_bert_config.json"
 KEPT = ("metrics.jsonl", "training.png")  # of the run
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Origin:
     """What a published encoder is made of, as it was given."""
 
@@ -120,12 +120,10 @@ def check_parent(parent: str) -> None:
         raise ValueError(f"{parent}: no modules.json; expected an encoder of sentence-transformers")
 
 
-def run_settings(origin: Origin, data_files: Sequence[str]) -> RecipeArguments:
-    """The settings of the run, its rows where they are now."""
-    options = ["--output_dir", str(origin.run), "--teacher", origin.parent, "--shape", str(origin.cut)]
-    if data_files:
-        options += ["--data_files", *data_files]
-    return parse(str(origin.run / "recipe.yaml"), options)
+def run_settings(origin: Origin) -> RecipeArguments:
+    """The settings of the run, with parent and cut where they are now."""
+    words = ["--output_dir", str(origin.run), "--teacher", origin.parent, "--shape", str(origin.cut)]
+    return parse(str(origin.run / "recipe.yaml"), words)
 
 
 def tokens_seen(arguments: RecipeArguments, encoder: Encoder, steps: int) -> int:
@@ -266,7 +264,7 @@ def publish_encoder(
     """Writes a folder, whole or not at all.
 
     Args:
-        data: local copies of the rows, each as NAME=PATH; train is the file that the run was trained on.
+        data: local copies of the rows that are scored, each as NAME=PATH.
 
     Raises:
         ValueError, OSError: parent, cut and run do not belong together, one is no sentence encoder, rows are missing,
@@ -281,10 +279,11 @@ def publish_encoder(
         torch.set_num_threads(threads)
     encoders, length = load_beside([origin.parent, str(origin.cut), str(origin.run)])
     rows = load_rows(given, list(TITLES))
-    arguments = run_settings(origin, [])
+    arguments = run_settings(origin)
     tokens = tokens_seen(arguments, encoders[2], results.train.steps)
     dtype, stored = choose_dtype(encoders[2], rows, length)
-    published = rounded_encoder(encoders[2], dtype, name)
+    rounded = rounded_encoder(encoders[2], dtype, name)
+    published = dataclasses.replace(rounded, kept_layers=encoders[1].kept_layers)
     made = {
         "tokens": tokens,
         "stored": stored,
