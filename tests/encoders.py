@@ -62,7 +62,8 @@ def run_leaner(*words: object):
 def cut_and_recover(folder: Path) -> list[Path]:
     """The folders parent, cut and run."""
     parent = save_sentence_encoder(folder / "parent")
-    labelled(40, 7, ("text",), 2).remove_columns("label").to_parquet(folder / "train.parquet")
+    texts = [documents(1, row, words=4 + row % 7)["text"][0] for row in range(40)]  # of different lengths
+    Dataset.from_dict({"text": texts}).to_parquet(folder / "train.parquet")
     cut = folder / "cut"
     result = run_leaner("slim", parent, cut, "--layers", 2, "--data", folder / "train.parquet")
     assert result.exit_code == 0, result.output
