@@ -123,8 +123,8 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Logits (B, T, vocab_size), or those of the last `logits_to_keep` tokens; a tensor names the positions.
 
-        Labels (B, T) are the input ids themselves: they are shifted here; -100 is ignored. In training with labels,
-        `config.loss_chunk_size` gives the loss without logits.
+        Labels (B, T) are the input ids themselves: they are shifted here; -100 is ignored. In training with labels and
+        `config.loss_chunk_size`, the loss is computed in chunks and `logits` is None.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*inputs, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
@@ -154,11 +154,16 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         shift_labels: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """The loss of transformers' `ForCausalLMLoss`, from states (B, T, D), `loss_chunk_size` tokens at a time."""
+        """As `ForCausalLMLoss`, from states (B, T, D) and labels (B, T), `loss_chunk_size` tokens at a time.
+
+        Raises ValueError for labels of another length than the states, such as with `logits_to_keep`.
+        """
         if shift_labels is None:
             shift_labels = nn.functional.pad(labels, (0, 1), value=-100)[:, 1:]
         states = states.flatten(0, 1)  # (B·T, D)
         targets = shift_labels.flatten()  # (B·T)
+        if len(states) != len(targets):
+            raise ValueError(f"labels: expected one per state, got {len(targets)} for {len(states)}")
         if num_items_in_batch is None:
             num_items_in_batch = (targets != -100).sum()
         loss = 0.0

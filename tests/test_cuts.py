@@ -138,6 +138,24 @@ def test_a_cut_that_comes_out_otherwise_is_refused(folder):
     assert not Path("cells/even/model.safetensors").exists() and not list(Path("cells/even").glob(".cut-*"))
 
 
+def test_a_record_alone_gets_its_config_again(folder):
+    make()
+    config = Path("cells/even/config.json").read_bytes()
+    for name in ("config.json", "model.safetensors"):
+        Path("cells/even", name).unlink()
+    make()
+    assert Path("cells/even/config.json").read_bytes() == config
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"cuts": [1]}'])
+def test_what_is_no_record_of_cuts_is_refused(folder, text):
+    make()
+    Path("cells/even/model.safetensors").unlink()
+    Path("cells/even/slim.json").write_text(text)
+    with pytest.raises(GridError, match="cells/even/slim.json: no record of cuts"):
+        make()
+
+
 def test_an_interrupted_cut_has_no_weights(folder, monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt

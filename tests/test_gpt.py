@@ -282,6 +282,12 @@ class TestChunkedLoss:
         with pytest.raises(ValueError, match="labels"):
             chunked(**batch)
 
+    def test_labels_of_another_length(self):
+        """Which chunk by chunk would be cut to the shorter one."""
+        _, chunked = self.models(4)
+        with pytest.raises(ValueError, match="labels: expected one per state, got 51 for 12"):
+            chunked(**self.batch(), logits_to_keep=4)
+
     @pytest.mark.parametrize("size", [0, -1])
     def test_a_size_that_is_none(self, size):
         with pytest.raises(ValueError, match="loss_chunk_size"):

@@ -410,7 +410,7 @@ class TestRefused:
     def test_too_large(self, refuse, made, monkeypatch):
         monkeypatch.setattr(publish_encoder, "MOST_BYTES", 1000)
         Path("model_cards").mkdir()
-        refuse(f"{NAME}/model.safetensors: ", *publish_words(made))
+        refuse(f"model_cards/{NAME}/model.safetensors: ", *publish_words(made))
 
     def test_a_score_that_is_not_found_again(self, refuse, made, monkeypatch):
         """The folder does not appear."""

@@ -5,7 +5,6 @@ config.json and slim.json alone, so that the grid can be read without weights: i
 out as it was.
 """
 
-import json
 import math
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
 from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.slim import Cut, Slimmed, Target, slim
-from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.documents import read_object, write_json
 
 from ..running.loading import build_model
 from ..running.preparation import PreparedRun, prepare
@@ -34,7 +33,7 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
     """Makes the grid's cuts that have no weights yet; `local` are the options for this machine's copy of the rows.
 
     Raises:
-        GridError: the model in `cut_from`, its rows or a shape do not fit, or a cut differs from its config.json.
+        GridError: the model in `cut_from`, its rows or a shape do not fit, or a cut differs from its slim.json.
     """
     missing = [shape for shape in grid.cuts or {} if not (Path(shape) / WEIGHTS).is_file()]
     if not missing:
@@ -102,7 +101,8 @@ def keep(folder: Path, slimmed: Slimmed, processing: object) -> None:
             held = set()
             if (folder / RECORD).is_file():
                 check_same(folder, slimmed.cuts)
-                held = {"config.json", RECORD}  # as they are in git: the same cut, but for the rounding of its changes
+                # Those in git stay: the same cut, but for the rounding of its changes.
+                held = {name for name in ("config.json", RECORD) if (folder / name).is_file()}
             for path in sorted(Path(scratch).iterdir(), key=lambda path: path.name == WEIGHTS):
                 if path.name not in held:
                     path.replace(folder / path.name)
@@ -111,9 +111,11 @@ def keep(folder: Path, slimmed: Slimmed, processing: object) -> None:
 
 
 def check_same(folder: Path, cuts: list[Cut]) -> None:
-    """Raises GridError where the folder records other cuts."""
-    before = json.loads((folder / RECORD).read_text(encoding="utf-8"))["cuts"]
-    was = [(cut["part"], cut["after"]) for cut in before]
+    """Raises GridError where the folder records other cuts, or its slim.json cannot be read as a record of cuts."""
+    try:
+        was = [(cut["part"], cut["after"]) for cut in read_object(folder / RECORD)["cuts"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise GridError(f"cuts: {folder / RECORD}: no record of cuts: {error!r}") from error
     now = [(cut.part, cut.after) for cut in cuts]
     if was != now:
         raise GridError(f"cuts: {folder / RECORD}: expected {was}, but the cut came out with {now}")

@@ -72,7 +72,7 @@ class Split:
 
     rows: Rows
     source: str
-    """For people."""
+    """Dataset, split and files, as messages name them."""
     dataset: str
     dataset_config: str | None
     split: str
@@ -100,7 +100,7 @@ class Split:
         return labels
 
     def about(self, texts: Iterable[str], count: int, documents: int | None = None) -> TextRows:
-        """What is said of the rows that were taken."""
+        """The record of `count` rows that were taken from this split, and the hash of their texts."""
         digest = hashlib.sha256()
         for text in texts:
             digest.update(text.encode() + b"\n")
@@ -145,7 +145,7 @@ def read(name: str, split: str, given: Mapping[str, str]) -> Split:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """At most `most` places of `count`, evenly over all."""
+    """At most `most` of the row numbers below `count`, evenly spaced."""
     taken = min(count, most)
     return [place * count // taken for place in range(taken)]
 

@@ -53,16 +53,17 @@ class Encoder:
     kept_layers: list[int] | None = None
 
     def encode(self, texts: list[str], length: int) -> np.ndarray:
-        """(N, D), texts cut at so many tokens."""
+        """(N, D): the vectors of texts, each cut at `length` tokens."""
         tokens = self.tokenizer(texts, truncation=True, max_length=length, padding=False, return_attention_mask=False)
         return np.stack(mean_vectors(tokens["input_ids"], self.model))
 
 
 def load_encoder(source: str) -> Encoder:
-    """The encoder of a folder or Hub id, in float32, without a pooling layer of BERT's.
+    """The encoder of a folder or Hub id, in float32, without BERT's pooling layer.
 
     Raises:
-        ValueError: it is none: it reads images, has a head, has no tokenizer, or pools otherwise; names it.
+        ValueError: it is no sentence encoder: it reads images, has a head, has no tokenizer, or does not pool by the
+            mean; names it.
         OSError: a file cannot be read.
     """
     require_source(source)
@@ -79,7 +80,7 @@ def load_encoder(source: str) -> Encoder:
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(f"{source}: {len(tokenizer)} tokens, but vocab_size is {model.config.vocab_size}")
     if getattr(model, "pooler", None) is not None:
-        model = drop_pooler(model)  # which the mean never reads
+        model = drop_pooler(model)  # the mean never reads it
     name = source
     if Path(source).exists():
         name = Path(source).resolve().name
@@ -87,7 +88,7 @@ def load_encoder(source: str) -> Encoder:
 
 
 def check_pooling(source: str, files: set[str]) -> None:
-    """Raises ValueError where the files of sentence-transformers, if there are any, ask for other than the mean."""
+    """Raises ValueError where sentence-transformers' files, if there are any, ask for other pooling than the mean."""
     if "modules.json" not in files:
         return
     kinds = [module["type"].rpartition(".")[2] for module in read_source_json(source, "modules.json")]
@@ -104,7 +105,7 @@ def check_pooling(source: str, files: set[str]) -> None:
 
 
 def kept_layers(source: str, files: set[str]) -> list[int] | None:
-    """Which of its parent's layers a model has, by its slim.json; of a run, by that of the shape it began as."""
+    """Which of its parent's layers a model has, by its slim.json; for a run, by the slim.json of its `shape`."""
     if "slim.json" in files:
         cuts = read_source_json(source, "slim.json")["cuts"]
         return next((cut["after"] for cut in cuts if cut["part"] == "layers"), None)
@@ -125,7 +126,7 @@ def length_of(source: str, encoder: Encoder) -> int:
 
 
 def check_beside(parent: Encoder, other: Encoder, length: int) -> None:
-    """Raises ValueError for a model whose vectors are of another size than the parent's, or with other tokens."""
+    """Raises ValueError for a model of another family, vector size or vocabulary than the parent's, or too short."""
     kind = parent.model.config.model_type
     if other.model.config.model_type != kind:
         theirs = f"{type(other.model).__name__} is a {other.model.config.model_type}"
@@ -142,7 +143,7 @@ def check_beside(parent: Encoder, other: Encoder, length: int) -> None:
 
 
 def times_of(encoders: Sequence[Encoder], rounds: int) -> list[dict[str, EncoderTime]]:
-    """By batch size the time of a forward pass, the models in turns."""
+    """For each model, by batch size, the time of a forward pass; the models take turns."""
     times: list[dict[str, EncoderTime]] = [{} for _ in encoders]
     for batch in BATCHES:
         models = [encoder.model for encoder in encoders]
@@ -270,9 +271,11 @@ def print_comparison(comparison: EncoderComparison) -> None:
             among = f" among {rows.documents:,} sentences"
         console.print(f"{name}: {rows.rows:,} rows{among}, {rows.dataset} ({rows.split})")
     machine = comparison.environment
+    console.print(f"differences to the parent: 95 % intervals, {comparison.resamples:,} resamples")
+    if not comparison.rounds:
+        return
     console.print(
-        f"differences to the parent: 95 % intervals, {comparison.resamples:,} resamples. Time: float32, "
-        f"{comparison.timed_length} tokens a sentence, {comparison.rounds} rounds in turns, quartiles; "
+        f"time: float32, {comparison.timed_length} tokens a sentence, {comparison.rounds} rounds in turns, quartiles; "
         f"{machine.processor}, threads: {machine.threads}, {' '.join(comparison.processor_flags)}"
     )
 

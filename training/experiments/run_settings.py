@@ -39,7 +39,7 @@ def recipe_and_options(grid: Grid, run: Run, start: str, local: Sequence[str] = 
 
     Args:
         start: the run's `--shape`.
-        local: the options that say where its data lie on this machine.
+        local: the options that say where the run's data are on this machine.
     """
     command_line = [grid.recipe, "--shape", start, "--seed", str(run.seed)]
     command_line += ["--learning_rate", repr(run.learning_rate), "--output_dir", str(run.folder(grid))]

@@ -120,10 +120,10 @@ def check_parent(parent: str) -> None:
         raise ValueError(f"{parent}: no modules.json; expected an encoder of sentence-transformers")
 
 
-def run_settings(origin: Origin) -> RecipeArguments:
-    """The settings of the run, with parent and cut where they are now."""
-    words = ["--output_dir", str(origin.run), "--teacher", origin.parent, "--shape", str(origin.cut)]
-    return parse(str(origin.run / "recipe.yaml"), words)
+def settings_of(origin: Origin) -> RecipeArguments:
+    """The settings that the run was trained with; parent and cut where they are now."""
+    options = ["--output_dir", str(origin.run), "--teacher", origin.parent, "--shape", str(origin.cut)]
+    return parse(str(origin.run / "recipe.yaml"), options)
 
 
 def tokens_seen(arguments: RecipeArguments, encoder: Encoder, steps: int) -> int:
@@ -185,7 +185,11 @@ def lengths_of(parent: str, length: int, arguments: RecipeArguments) -> Lengths:
 
 
 def write_model(folder: Path, encoder: Encoder, dtype: torch.dtype, parent: str, length: int) -> None:
-    """Weights in 16 bits that load in float32, code, tokenizer and files of sentence-transformers."""
+    """Writes weights in 16 bits that load in float32, the code, the tokenizer, and sentence-transformers' files.
+
+    Raises:
+        ValueError: the weights take more than `MOST_BYTES`.
+    """
     copy.deepcopy(encoder.model).to(dtype).save_pretrained(folder)
     weights = folder / "model.safetensors"
     if weights.stat().st_size > MOST_BYTES:
@@ -202,10 +206,10 @@ def write_model(folder: Path, encoder: Encoder, dtype: torch.dtype, parent: str,
         tokenizer.init_kwargs["max_length"] = length
     tokenizer.save_pretrained(folder)
     copy_sentence_transformers_files(parent, folder)
-    held = {}
+    settings = {}
     if (folder / LENGTH_FILE).is_file():
-        held = read_object(folder / LENGTH_FILE)
-    write_json(folder / LENGTH_FILE, held | {"max_seq_length": length})
+        settings = read_object(folder / LENGTH_FILE)
+    write_json(folder / LENGTH_FILE, settings | {"max_seq_length": length})
 
 
 def commands_of(
@@ -264,7 +268,7 @@ def publish_encoder(
     """Writes a folder, whole or not at all.
 
     Args:
-        data: local copies of the rows that are scored, each as NAME=PATH.
+        data: local copies of the rows, each as NAME=PATH. The run's own rows are read from where its recipe says.
 
     Raises:
         ValueError, OSError: parent, cut and run do not belong together, one is no sentence encoder, rows are missing,
@@ -279,7 +283,7 @@ def publish_encoder(
         torch.set_num_threads(threads)
     encoders, length = load_beside([origin.parent, str(origin.cut), str(origin.run)])
     rows = load_rows(given, list(TITLES))
-    arguments = run_settings(origin)
+    arguments = settings_of(origin)
     tokens = tokens_seen(arguments, encoders[2], results.train.steps)
     dtype, stored = choose_dtype(encoders[2], rows, length)
     rounded = rounded_encoder(encoders[2], dtype, name)
@@ -294,18 +298,18 @@ def publish_encoder(
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / name
         folder.mkdir()
-        write_model(folder, published, dtype, origin.parent, length)
-        made["weights_sha256"] = sha256(folder / "model.safetensors")
-        commands = commands_of(name, origin, results, slim, given)
-        document = published_results(name, origin, results, commands, made)
-        write_json(folder / "results.json", document.document())
-        cleaned = slim | {"command": without_local_paths(str(slim["command"])), "parent": origin.base_model}
-        write_json(folder / SLIM, cleaned)
-        write_published_recipe(folder, {**document.recipe, "shape": document.shape})
-        for kept in KEPT:
-            if (origin.run / kept).is_file():
-                shutil.copyfile(origin.run / kept, folder / kept)
         with in_place_of(folder, target):
+            write_model(folder, published, dtype, origin.parent, length)
+            made["weights_sha256"] = sha256(folder / "model.safetensors")
+            commands = commands_of(name, origin, results, slim, given)
+            document = published_results(name, origin, results, commands, made)
+            write_json(folder / "results.json", document.document())
+            cleaned = slim | {"command": without_local_paths(str(slim["command"])), "parent": origin.base_model}
+            write_json(folder / SLIM, cleaned)
+            write_published_recipe(folder, {**document.recipe, "shape": document.shape})
+            for kept in KEPT:
+                if (origin.run / kept).is_file():
+                    shutil.copyfile(origin.run / kept, folder / kept)
             write_card(folder)
             verify_encoder(folder, document, given, short=True)
         moved(folder, target, Path(scratch))

@@ -54,11 +54,19 @@ def stranger_vectors(folder: Path, texts: list[str], length: int) -> np.ndarray:
 
 def scores_again(folder: Path, rows: EncoderRows, length: int, parent: Outcome | None) -> dict[str, float]:
     """The scores of a folder's weights; all vectors are made by one other process."""
-    texts: dict[str, None] = {}
-    outcome_of(lambda asked: texts.update(dict.fromkeys(asked)) or np.ones((len(asked), 1)), rows)
-    vectors = stranger_vectors(folder, list(texts), length)
-    places = {text: place for place, text in enumerate(texts)}
-    return scores_of(outcome_of(lambda asked: vectors[[places[text] for text in asked]], rows, parent), rows)
+    places: dict[str, int] = {}
+
+    def collect(texts: list[str]) -> np.ndarray:
+        for text in texts:
+            places.setdefault(text, len(places))
+        return np.ones((len(texts), 1))  # in place of vectors, which are not made yet
+
+    def look_up(texts: list[str]) -> np.ndarray:
+        return vectors[[places[text] for text in texts]]
+
+    outcome_of(collect, rows)
+    vectors = stranger_vectors(folder, list(places), length)
+    return scores_of(outcome_of(look_up, rows, parent), rows)
 
 
 def parent_vectors(source: str, rows: EncoderRows, length: int) -> Outcome:
