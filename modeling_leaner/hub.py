@@ -1,5 +1,6 @@
 """Whether the Hub has something, asked once and quickly: its clients alone wait half a minute where it is silent."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from .support.suggest import did_you_mean, nearest
 
 
 SECONDS = 5  # for the Hub to answer
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME of a repository
 
 
 def require_source(source: str, names: Sequence[str] = ()) -> None:

@@ -127,6 +127,16 @@ def test_a_cut_is_made_once_and_again_where_its_weights_are_gone(folder, monkeyp
     assert len(calls) == 1 and Path("cells/even/slim.json").read_text() == record
 
 
+def test_another_configuration_than_the_cut_is_refused(folder):
+    make()
+    config = Path("cells/even/config.json")
+    config.write_text(config.read_text().replace('"intermediate_size": 64', '"intermediate_size": 32'))
+    Path("cells/even/model.safetensors").unlink()
+    with pytest.raises(GridError, match="cells/even/config.json has intermediate_size 32, but the cut came out with"):
+        make()
+    assert not Path("cells/even/model.safetensors").exists() and not list(Path("cells/even").glob(".cut-*"))
+
+
 def test_a_cut_that_comes_out_otherwise_is_refused(folder):
     make()
     record = json.loads(Path("cells/even/slim.json").read_text())

@@ -248,6 +248,14 @@ class TestRefused:
     def test_no_such_teacher(self, sentences):
         self.refuse(sentences, "teacher: nope: no file or folder", "--teacher", "nope")
 
+    @pytest.mark.parametrize("pair", ["causal-lm"], indirect=True)
+    def test_a_student_without_all_logits(self, pair):
+        """Of a chunked loss the last chunk's would be taken for all; states alone are learned all the same."""
+        path = pair.student / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"loss_chunk_size": 4}))
+        self.refuse(pair, "loss_chunk_size: of the shape; not with distill_logits")
+        assert pair.prepare("--distill_logits", 0, "--distill_hidden", 1)
+
     def test_how_to_learn_from_nobody(self):
         with pytest.raises(ValueError, match="distill_hidden: expected with teacher"):
             parse("listops-short", ["--shape", "bert/mini", "--distill_hidden", "1"])

@@ -91,6 +91,11 @@ def products_attention_forward(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
+def products_are_faster(dtype: torch.dtype, length: int, dropout: float) -> bool:
+    """Whether plain matrix products beat SDPA in uncompiled training on a CPU; `length` in keys."""
+    return dropout > 0 or (dtype == torch.bfloat16 and length <= LONGEST_PRODUCTS)
+
+
 def prefers_products(module: nn.Module, query: torch.Tensor, key: torch.Tensor, dropout: float) -> bool:
     """Whether plain matrix products beat SDPA, as `leaner bench` measured: in training on a CPU alone.
 
@@ -102,9 +107,7 @@ def prefers_products(module: nn.Module, query: torch.Tensor, key: torch.Tensor, 
         return False
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
-    if dropout > 0:
-        return True
-    return query.dtype == torch.bfloat16 and key.shape[2] <= LONGEST_PRODUCTS
+    return products_are_faster(query.dtype, key.shape[2], dropout)
 
 
 def lean_attention_forward(

@@ -1,6 +1,5 @@
 """What is checked of a command line before anything slow is imported. Each raises ValueError or OSError."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from .lazy import slow_imports
 
 
 LEAST_CALIBRATION_ROWS = 16  # of leaner slim: 8 to choose by, 8 held out
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 PLAN_CHOICES = {
     "equal": ("params", "flops"),
     "dtype": tuple(BYTES),
@@ -91,6 +89,8 @@ def check_trained(model: str) -> None:
 
 def check_base_model(name: str | None, parent: str) -> str:
     """The Hub id that a card names as the parent. Raises ValueError where none is given and the parent is a folder."""
+    with slow_imports(models=False):
+        from ..hub import HUB_ID
     if name is None and not Path(parent).exists():
         name = parent
     if name is None or HUB_ID.fullmatch(name) is None:

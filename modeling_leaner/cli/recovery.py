@@ -4,7 +4,7 @@ import contextlib
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from ..training.data.sentences import sentences
 from ..training.data.sources import load_training, split_files, whole_split
 from ..training.publishing.slim_card import Try, best_try
 from ..training.running.errors import explain
-from ..training.settings.arguments import SettingsParser, parse, read_recipe
+from ..training.settings.arguments import RecipeArguments, SettingsParser, parse, read_recipe
 from ..training.settings.repeated import given_options
 from ..training.tasks.registry import TASKS
 from ..training.train import run
@@ -74,32 +74,48 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
 
 
 def check_held_out(held_out: Sequence, data: list[str], recovery: Recovery, source: str) -> None:
-    """Raises ValueError where rows by which the tries are judged are among those that they are trained on.
+    """Raises SlimError where rows by which the tries are judged are among those that they are trained on.
 
-    Images are compared by their files, texts by what they say, too: whole, or by sentence where the recipe splits.
+    Files are compared by path; texts by content, too: whole, or by sentence where the recipe splits.
 
     Args:
         held_out: texts or images, every other row of `data`.
     """
     arguments = parse(recovery.recipe, recovery.options, fixed=WITHOUT_EVALUATION | {"shape": source})
-    files = split_files(arguments.data_files)
-    trained = files.get(whole_split(arguments.train_split), files.get(None, [arguments.dataset]))
-    shared = {str(Path(name).resolve()) for name in data} & {str(Path(name).resolve()) for name in trained if name}
-    if shared:
-        what = ", ".join(sorted(name for name in data if str(Path(name).resolve()) in shared))
-        raise SlimError(f"--data: {what} is what --recovery trains on; every other row is held out, give others")
+    check_other_files(data, arguments)
     rows, _ = load_training(arguments)
-    if TASKS[arguments.task].modality is IMAGES or not isinstance(rows, Dataset):
+    task = TASKS[arguments.task]
+    if task.modality is IMAGES or not isinstance(rows, Dataset):
         return
-    (column, *_) = TASKS[arguments.task].text_columns_of(arguments, rows)
-    searched = set(held_out)
-    shared_rows = searched & set(rows[column])
-    if arguments.split_sentences:
-        shared_rows |= {sentence for text in rows[column] for sentence in searched.intersection(sentences(text))}
-    if shared_rows:
-        number = f"{len(shared_rows)} of {len(held_out)} held-out rows"
-        example = min(shared_rows)[:60]
+    shared: set[str] = set()
+    for column in task.text_columns_of(arguments, rows):
+        shared |= shared_texts(set(held_out), rows[column], arguments.split_sentences)
+    if shared:
+        number = f"{len(shared)} of {len(held_out)} held-out rows"
+        example = min(shared)[:60]
         raise SlimError(f"--data: {number} are among those that --recovery trains on, such as {example!r}")
+
+
+def check_other_files(data: list[str], arguments: RecipeArguments) -> None:
+    """Raises SlimError where a file of `data` is one that the recovery trains on."""
+    by_split = split_files(arguments.data_files)
+    of_all_splits = by_split.get(None, [arguments.dataset])
+    trained = by_split.get(whole_split(arguments.train_split), of_all_splits)
+    places = {Path(name).resolve() for name in trained if name}
+    shared = sorted(name for name in data if Path(name).resolve() in places)
+    if shared:
+        names = ", ".join(shared)
+        raise SlimError(f"--data: {names} is what --recovery trains on; every other row is held out, give others")
+
+
+def shared_texts(held_out: set[str], texts: Iterable[str | None], split_sentences: bool) -> set[str]:
+    """The held-out texts that are among `texts`, or among their sentences."""
+    shared: set[str] = set()
+    for text in texts:
+        shared |= held_out & {text}
+        if split_sentences and text is not None:
+            shared |= held_out.intersection(sentences(text))
+    return shared
 
 
 def choose_by_recovery(

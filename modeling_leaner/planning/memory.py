@@ -7,8 +7,10 @@ process itself are not counted. Measured against a CPU; what an accelerator keep
 
 from dataclasses import dataclass
 
+import torch
+
 from ..configuration_leaner import LeanConfig
-from ..layers_leaner import LONGEST_PRODUCTS
+from ..layers_leaner import products_are_faster
 from .units import BYTES
 
 
@@ -74,12 +76,11 @@ def falls_back(config: LeanConfig, setting: StepSetting) -> bool:
 
 
 def takes_products(config: LeanConfig, setting: StepSetting) -> bool:
-    """Whether the family's own attention, "lean", trains by plain products in place of SDPA."""
+    """Whether the family's own attention, "lean", trains by plain products in place of SDPA, uncompiled."""
     if setting.attention != "lean" or setting.device != "cpu":
         return False
-    if config.attention_probs_dropout_prob > 0:
-        return True
-    return setting.dtype == "bfloat16" and setting.length_of(config) <= LONGEST_PRODUCTS
+    dtype = getattr(torch, setting.dtype)
+    return products_are_faster(dtype, setting.length_of(config), config.attention_probs_dropout_prob)
 
 
 def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:

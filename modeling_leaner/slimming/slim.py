@@ -1,7 +1,8 @@
 """A leaner model from a trained one: choose what to leave out, cut it, and say what that did to the output."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -41,6 +42,11 @@ class Cut:
     after: object
     change: float
     rivals: dict[str, float] = field(default_factory=dict)
+
+
+def cut_of_layers(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a slim.json records of the layers: their numbers `before` and `after`; None where it records nothing."""
+    return next((cut for cut in record.get("cuts", []) if cut["part"] == "layers"), None)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from transformers import PreTrainedModel
+
+from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
 from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.slim import Cut, Slimmed, Target, slim
@@ -33,7 +36,8 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
     """Makes the grid's cuts that have no weights yet; `local` are the options for this machine's copy of the rows.
 
     Raises:
-        GridError: the model in `cut_from`, its rows or a shape do not fit, or a cut differs from its slim.json.
+        GridError: the model in `cut_from`, its rows or a shape do not fit, or a cut differs from its slim.json or
+            config.json.
     """
     missing = [shape for shape in grid.cuts or {} if not (Path(shape) / WEIGHTS).is_file()]
     if not missing:
@@ -90,7 +94,7 @@ def keep(folder: Path, slimmed: Slimmed, processing: object) -> None:
     """The folder of a cut: its model, what it reads by, and slim.json; the weights come last, with them it is whole.
 
     Raises:
-        GridError: the folder records another cut, or cannot be written to.
+        GridError: the folder records another cut, holds the configuration of one, or cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -98,6 +102,7 @@ def keep(folder: Path, slimmed: Slimmed, processing: object) -> None:
             for part in (slimmed.model, processing):
                 part.save_pretrained(scratch)
             write_json(Path(scratch) / RECORD, {"cuts": [asdict(cut) for cut in slimmed.cuts]})
+            check_same_shape(folder, slimmed.model)
             held = set()
             if (folder / RECORD).is_file():
                 check_same(folder, slimmed.cuts)
@@ -108,6 +113,18 @@ def keep(folder: Path, slimmed: Slimmed, processing: object) -> None:
                     path.replace(folder / path.name)
     except OSError as error:
         raise GridError(f"cuts: {folder}: cannot be written: {error}") from error
+
+
+def check_same_shape(folder: Path, model: PreTrainedModel) -> None:
+    """Raises GridError where the folder holds the configuration of another shape."""
+    if not (folder / "config.json").is_file():
+        return
+    before = load_config(str(folder))
+    for key in ("heads_per_layer", "head_dim", "intermediate_size", "hidden_size"):
+        old = getattr(before, key)
+        new = getattr(model.config, key)
+        if old != new:
+            raise GridError(f"cuts: {folder}/config.json has {key} {old}, but the cut came out with {new}")
 
 
 def check_same(folder: Path, cuts: list[Cut]) -> None:

@@ -20,6 +20,7 @@ from modeling_leaner.conversion import PREPROCESSORS, files_of, load_lean, load_
 from modeling_leaner.hub import require_source
 from modeling_leaner.slimming.budget import parameters_of
 from modeling_leaner.slimming.operations import drop_pooler
+from modeling_leaner.slimming.slim import cut_of_layers
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import free_path
 from modeling_leaner.support.quiet import quiet_libraries
@@ -107,8 +108,10 @@ def check_pooling(source: str, files: set[str]) -> None:
 def kept_layers(source: str, files: set[str]) -> list[int] | None:
     """Which of its parent's layers a model has, by its slim.json; for a run, by the slim.json of its `shape`."""
     if "slim.json" in files:
-        cuts = read_source_json(source, "slim.json")["cuts"]
-        return next((cut["after"] for cut in cuts if cut["part"] == "layers"), None)
+        cut = cut_of_layers(read_source_json(source, "slim.json"))
+        if cut is None:
+            return None
+        return cut["after"]
     if "results.json" in files:
         shape = str(read_source_json(source, "results.json").get("shape"))
         if (Path(shape) / "slim.json").is_file():
@@ -175,11 +178,11 @@ def compare(encoders: Sequence[Encoder], rows: EncoderRows, length: int, rounds:
     for encoder, taken in zip(encoders, times):
         print(f"scoring {encoder.name}", file=sys.stderr, flush=True)
         outcome = outcome_of(functools.partial(encoder.encode, length=length), rows, parent)
-        found = {}
+        to_parent = {}
         if parent is None:
             parent = outcome
         else:
-            found = differences(outcome, parent, rows)
+            to_parent = differences(outcome, parent, rows)
         count = parameters_of(encoder.model)
         models.append(
             EncoderScores(
@@ -189,7 +192,7 @@ def compare(encoders: Sequence[Encoder], rows: EncoderRows, length: int, rounds:
                 kept_layers=encoder.kept_layers,
                 heads_per_layer=list(encoder.model.config.heads_per_layer),
                 scores=scores_of(outcome, rows),
-                differences=found,
+                differences=to_parent,
                 times=taken,
             )
         )

@@ -81,9 +81,9 @@ def verdicts(grids: dict[str, Evidence]) -> str:
         verdict = "undecided"
         if corrected < MAX_P:
             verdict = "no loss of quality within the margin"
-        lines.append(f"- {name}: p = {raw[name]:.3g}, corrected {corrected:.3g}: {verdict}.")
-    text = f"Non-inferiority, one-sided paired t, corrected by Holm over {len(raw)} comparisons:\n\n"
-    text += "\n".join(lines) + "\n\nWhere seeds were added after others had been seen, [LOG.md](LOG.md) says so."
+        lines.append(f"{name}: p = {raw[name]:.3g}, corrected {corrected:.3g}, {verdict}")
+    text = f"Non-inferiority, one-sided paired t, corrected by Holm over {len(raw)} comparisons. {'; '.join(lines)}. "
+    text += "Where seeds were added after others had been seen, [LOG.md](LOG.md) says so."
     if sum(len(evidence.cells) - 1 for evidence in grids.values()) > len(lines):
         text += (
             f" Nothing is decided of the other cells: fewer than {MIN_PAIRS} seeds, a missing or failed one, no margin"

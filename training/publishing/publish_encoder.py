@@ -76,7 +76,10 @@ def check_target(target: Path, replace: bool) -> None:
 
 
 def is_same(named: str, given: str, base_model: str) -> bool:
-    """Whether the model that a file names is the one that is given, maybe from another folder of this machine."""
+    """Whether the model that a file names is the one that is given, by its weights where both are on this machine.
+
+    A folder that is no longer there is known by its last name alone.
+    """
     if named in (given, base_model):
         return True
     if Path(named).exists() and Path(given).exists():
@@ -239,6 +242,7 @@ def published_results(
     comparison = made["comparison"]
     own = comparison.models[-1]
     allowed = {score: tolerance(score, value, comparison.data[score].rows) for score, value in own.scores.items()}
+    # Of every thread, whether it computed or waited:
     hours = results.train.seconds * results.environment.threads * results.train.processes / 3600
     document = {
         **results.document(),

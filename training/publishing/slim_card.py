@@ -1,12 +1,12 @@
 """The card of a slimmed model: its parent, what was cut, and what that did."""
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
 from modeling_leaner.configuration_leaner import LeanConfig, ParameterCount
+from modeling_leaner.hub import HUB_ID
 from modeling_leaner.layers_leaner import LeanPreTrainedModel
 from modeling_leaner.planning.dials import describe
 from modeling_leaner.slimming.budget import parameters_of
@@ -115,7 +115,7 @@ def write_slim_card(folder: Path, name: str, source: LeanPreTrainedModel, slimme
 
 def is_hub_id(source: str) -> bool:
     """Whether a source can be named as a repository on the Hub."""
-    return not Path(source).exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", source) is not None
+    return not Path(source).exists() and HUB_ID.fullmatch(source) is not None
 
 
 def head_of(model: LeanPreTrainedModel) -> str | None:

@@ -1,7 +1,7 @@
 """Checkpoints of a run on the disk: which there are, which are whole, and what is wrong with the others.
 
-A checkpoint counts only once its `complete.json` lists every file with its size, so that a half-written one is never
-continued from.
+`LeanTrainer._save_checkpoint` in trainer.py writes them. A checkpoint counts only once its `complete.json` lists every
+file with its size, so that a half-written one is never continued from.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""What the tasks with a label share: the classes, labels as numbers, and how predictions are scored."""
+"""What the tasks with a label share: the classes, labels as numbers, and how predictions are scored.
+
+A metric is computed by `score`; its name stands in `METRICS` of settings/arguments.py.
+"""
 
 import typing
 

@@ -12,6 +12,8 @@ from datasets import List, Value
 from torch.nn import functional as F
 from transformers.utils import ModelOutput
 
+from modeling_leaner.slimming.slim import cut_of_layers
+
 from .base import Batch
 
 
@@ -41,10 +43,10 @@ def kept_layers(file: Path, teacher_depth: int) -> list[int]:
     """The layers that a cut kept of a source of that depth; none where the file does not say."""
     if not file.is_file():
         return []
-    for cut in json.loads(file.read_text(encoding="utf-8"))["cuts"]:
-        if cut["part"] == "layers" and len(cut["before"]) == teacher_depth:
-            return cut["after"]
-    return []
+    cut = cut_of_layers(json.loads(file.read_text(encoding="utf-8")))
+    if cut is None or len(cut["before"]) != teacher_depth:
+        return []
+    return cut["after"]
 
 
 class States:

@@ -35,7 +35,7 @@ def standing(results: PublishedEncoder) -> str:
     )
     if own.times:
         many = max(own.times, key=int)
-        text += f" At batch {many} it takes {own.times[many].speed:.2f} × as many sentences a second as its parent."
+        text += f" At batch {many} it encodes {own.times[many].speed:.2f} × as many sentences a second as its parent."
     return text
 
 
