@@ -335,7 +335,7 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     results = as_written(folder)
     check_files(folder, results)
     if isinstance(results, PublishedEncoder):
-        return verify_encoder(folder, results, {name: words[0] for name, words in given.items()}, short)
+        return verify_encoder(folder, results, {name: paths[0] for name, paths in given.items()}, short)
     return verify_cell(folder, results, given, short)
 
 
