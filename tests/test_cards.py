@@ -414,6 +414,28 @@ def test_guesses_of_language_models_read_what_the_model_reads():
     assert baselines.predicted.dispatch(MaskedLM) is not baselines.predicted.dispatch(CausalLM)
 
 
+@pytest.mark.parametrize(
+    "name, scored", [("image-classification", {"regression": True}), ("causal-lm", {"metric": "accuracy"})]
+)
+def test_what_no_guess_is_known_for(name, scored):
+    """Numbers of images, and hits of a language model; said before any row is read."""
+    task = TASKS[name].__new__(TASKS[name])
+    vars(task).update(scored)
+    assert baselines.guesses_on(task, None, None) is None
+
+
+def test_special_tokens_are_counted_where_they_are_predicted():
+    """Of text that ends in one, their share is known to the frequencies alone where the task asks for it."""
+    rows = [[5, 6, 7, 0]] * 40
+    task = SimpleNamespace(processing=SimpleNamespace(all_special_ids=[0]), config=SimpleNamespace(vocab_size=20))
+    task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
+    nats = {}
+    for task.predicts_special_tokens in (TASKS["causal-lm"].predicts_special_tokens, False):
+        first, *_ = baselines.language_baselines(task, packed(rows), packed(rows), trained_on=None)
+        nats[task.predicts_special_tokens] = first["value"]
+    assert nats[True] < nats[False]
+
+
 def test_guesses_on_images_read_their_pixels():
     """Images whose upper half tells the class are solved by the logistic regression, and not by the majority."""
     rng = np.random.default_rng(0)
