@@ -18,6 +18,7 @@ from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, No
 from .published import Continuation, Continuations, PublishedResults, PublishedTrain, Subset
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
+from .study import FigurePanel, Line, Statement, StudyFile
 from .summary import BranchCell, CellSummary, Contrast, Curve, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
@@ -45,6 +46,7 @@ __all__ = [
     "Environment",
     "Evidence",
     "FailedRun",
+    "FigurePanel",
     "FineTuned",
     "Guess",
     "Latency",
@@ -55,6 +57,7 @@ __all__ = [
     "LawParameter",
     "LawTie",
     "Lengths",
+    "Line",
     "NotFitted",
     "PairedStatistics",
     "PublishedEncoder",
@@ -66,9 +69,11 @@ __all__ = [
     "ResultRow",
     "RowError",
     "RunResults",
+    "Statement",
     "StepTime",
     "StepTimes",
     "StoredWeights",
+    "StudyFile",
     "Subset",
     "TextRows",
     "Timing",

@@ -1,0 +1,48 @@
+"""figure-light.svg and figure-dark.svg of a study, drawn from results.json alone."""
+
+import math
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ..publishing.figures import THEMES, WIDTH, Theme, image_of_page
+from ..records import FigurePanel, StudyFile
+
+
+COLUMNS = 2
+HEIGHT = 2.7  # inches of a row
+COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:cyan")
+
+
+def draw(axis: Axes, panel: FigurePanel, theme: Theme) -> None:
+    """One panel: a line each with its band."""
+    for place, line in enumerate(panel.lines):
+        colour = COLOURS[place % len(COLOURS)]
+        axis.plot(line.x, line.y, ".-", color=colour, label=line.label, linewidth=1.2, markersize=4)
+        if line.low is not None and line.high is not None:
+            axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
+    axis.set(xscale=panel.x_scale, yscale=panel.y_scale)
+    axis.set_title(panel.title, fontsize=9, color=theme.text)
+    axis.set_xlabel(panel.x, fontsize=8, color=theme.text)
+    axis.set_ylabel(panel.y, fontsize=8, color=theme.text)
+    axis.tick_params(which="both", colors=theme.text, labelsize=7.5)
+    axis.grid(alpha=0.25)
+    for spine in axis.spines.values():
+        spine.set_color(theme.faint)
+    legend = axis.legend(frameon=False, fontsize=7)
+    for text in legend.get_texts():
+        text.set_color(theme.text)
+
+
+def study_figure(results: StudyFile, theme: str, form: str = "svg") -> bytes:
+    """All panels of a study, two a row; transparent."""
+    rows = math.ceil(len(results.panels) / COLUMNS)
+    with matplotlib.rc_context({"svg.hashsalt": results.study, "svg.fonttype": "path"}):
+        figure = Figure((WIDTH, HEIGHT * rows), layout="constrained")
+        axes = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
+        for axis, panel in zip(axes, results.panels):
+            draw(axis, panel, THEMES[theme])
+        for axis in axes[len(results.panels) :]:
+            axis.remove()
+        return image_of_page(figure, form)
