@@ -1,4 +1,4 @@
-"""The training runs of the study heads-optimization: figures 2 to 5 of the paper, from zero and from random weights."""
+"""Training runs of the study heads-optimization: figures 2 to 5 of the paper, from zero and random weights."""
 
 import math
 from collections.abc import Callable
@@ -151,7 +151,7 @@ SAID = {"slower": "More heads are slower", "faster": "More heads are faster"}
 
 
 def speed_statement(curves: Curves, expected: str, place: str) -> Statement:
-    """Whether more heads are `expected` (faster, slower), by the training loss; from random weights it is asked here."""
+    """Whether more heads are `expected` (faster, slower) by training loss; from random weights it is asked here."""
     found = compare(curves)
     agrees = found.is_faster
     order = "lower"

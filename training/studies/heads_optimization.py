@@ -171,7 +171,7 @@ def held_in_variants(settings: Settings, progress: Progress) -> list[Held]:
 
 def variant_statement(settings: Settings, progress: Progress) -> Statement:
     """Figures 2, 3 and 5 with other parameters of the generators; not tested by --quick."""
-    statement = "The verdicts on figures 2, 3 and 5 do not depend on the generators' parameters, of which none is known."
+    statement = "The verdicts on figures 2, 3 and 5 do not depend on the generators' parameters, all chosen here."
     common = {"paper": PAPER, "place": "figures 2, 3, 5", "known": "asked here", "statement": statement}
     if not settings.variants:
         return Statement(
@@ -228,7 +228,8 @@ def gap_statement(gaps: dict[int, Tensor]) -> Statement:
         statement=f"The gap of test and training loss closes with more examples: {MIXTURE}, {CONSTANT}.",
         rule=f"smaller with the most examples than with the fewest in {most(len(fewest))} of {len(fewest)} trials",
         verdict=verdict(narrower >= most(len(fewest))),
-        finding=f"Smaller in {narrower} of {len(fewest)}; the mean {falls}. The paper's rate and constants are not known "
+        finding=f"Smaller in {narrower} of {len(fewest)}; the mean {falls}. The paper's rate and constants are not "
+        "known "
         "here.",
         numbers={"slope": rate, **{f"gap with {count} examples": rounded(mean) for count, mean in means.items()}},
     )
@@ -291,7 +292,8 @@ def margin_statement(found: Margins, settings: Settings) -> Statement:
             wider.append(after[many, radius] > after[few, radius])
         by_radius = [after[many, radius] for radius in settings.margin_radii]
         if min(by_radius) > 0:
-            numbers[f"slope of ln margin over ln R with {many} heads, {name}"] = slope(settings.margin_radii, by_radius)
+            steep = slope(settings.margin_radii, by_radius)
+            numbers[f"slope of ln margin over ln R with {many} heads, {name}"] = steep
         for heads in (few, many):
             numbers[f"margin with {heads} heads, R = {largest:g}, {name}"] = rounded(after[heads, largest])
     return Statement(
@@ -301,7 +303,8 @@ def margin_statement(found: Margins, settings: Settings) -> Statement:
         statement="The margin after the step grows with the number of heads.",
         rule="mean margin wider with the most heads than with the fewest, for every R and both data models",
         verdict=verdict(all(wider)),
-        finding=f"Wider in {sum(wider)} of {len(wider)}; " + "; ".join(f"{key}: {value:.3g}" for key, value in numbers.items()),
+        finding=f"Wider in {sum(wider)} of {len(wider)}; "
+        "" + "; ".join(f"{key}: {value:.3g}" for key, value in numbers.items()),
         numbers=numbers,
     )
 
@@ -326,14 +329,15 @@ def exact_statements(settings: Settings, progress: Progress) -> list[Statement]:
     largest = {name: max(ratio[name].max().item() for ratio in ratios) for name in BOUNDS}
     bounds = Statement(
         **common,
-        statement="Gradient, curvature and self-bounded weak convexity have bounds in R, T, H and ‖U‖, proved here; they "
+        statement="Gradient, curvature and self-bounded weak convexity have bounds in R, T, H and ‖U‖, proved here; "
+        "they "
         "are not the paper's, whose constants are not known here.",
         rule="no draw above its bound",
         verdict=verdict(max(largest.values()) <= 1 + EXACT),
         finding="The largest as a share of its bound: "
         + ", ".join(f"{name} {value:.2g}" for name, value in largest.items())
         + ".",
-        numbers={**{f"{name} over its bound": rounded(value) for name, value in largest.items()}, "draws": each * len(draws)},
+        numbers={f"{name} over its bound": rounded(value) for name, value in largest.items()},
     )
     return [gradient, bounds, *identity_statements(settings, common)]
 
@@ -341,7 +345,8 @@ def exact_statements(settings: Settings, progress: Progress) -> list[Statement]:
 def identity_statements(settings: Settings, common: dict[str, str]) -> list[Statement]:
     """From zero weights H heads are one."""
     data = data_of(MIXTURE, settings)
-    found = {heads: identity_at_zero(data, heads, STEP, settings.identity_steps) for heads in settings.heads if heads > 1}
+    several = [heads for heads in settings.heads if heads > 1]
+    found = {heads: identity_at_zero(data, heads, STEP, settings.identity_steps) for heads in several}
     spread = max(one.spread for one in found.values())
     distance = max(one.distance for one in found.values())
     statement = (
@@ -369,7 +374,8 @@ def constants_statement() -> Statement:
         statement="Training loss and test gap are bounded, with the paper's constants, widths and step sizes.",
         rule=None,
         verdict="not tested",
-        finding="Measured are the loss against 1/t, the gap against n and the margin against H and R, without a constant "
+        finding="Measured are the loss against 1/t, the gap against n and the margin against H and R, without a "
+        "constant "
         "to compare them with.",
         numbers={},
         missing="the paper's constants and conditions, which are not known to this project; no core-hours",
@@ -407,17 +413,21 @@ def panels_of(runs: Runs, gaps: dict[int, Tensor], found: Margins, settings: Set
     gap = line("GD, constant step", list(gaps), list(gaps.values()))
     panels.append(
         FigurePanel(
-            title=f"{MIXTURE}: gap after {settings.steps} steps", x="examples", y="test − training loss", x_scale="log",
+            title=f"{MIXTURE}: gap after {settings.steps} steps", x="examples", y="test − training loss", "
+            "x_scale="log",
             lines=[gap],
         )
     )
+    heads = settings.margin_heads
     by_heads = [
-        line(f"{name}, R = {radius:g}", settings.margin_heads, [of_data[heads, radius][1] for heads in settings.margin_heads])
+        line(f"{name}, R = {radius:g}", heads, [of_data[number, radius][1] for number in heads])
         for name, of_data in found.items()
         for radius in (settings.margin_radii[0], settings.margin_radii[-1])
     ]
     panels.append(
-        FigurePanel(title="margin of ∇Φ after one step", x="heads", y="margin", x_scale="log", y_scale="log", lines=by_heads)
+        FigurePanel(
+            title="margin of ∇Φ after one step", x="heads", y="margin", x_scale="log", y_scale="log", lines=by_heads
+        )
     )
     return panels
 

@@ -80,7 +80,8 @@ def realizable_statement(runs: Runs) -> Statement:
         statement="Under realizability and a good start, training brings the loss towards zero.",
         rule="in every trial the loss at the end is below a third of ln 2, that of a model which says nothing",
         verdict=verdict(max(shares.values()) < SMALL),
-        finding=f"The largest loss at the end of any trial is {max(shares.values()):.2g} ln 2. The paper's constants are "
+        finding=f"The largest loss at the end of any trial is {max(shares.values()):.2g} ln 2. The paper's constants "
+        "are "
         "not known here, so its rate is not compared.",
         numbers=shares,
     )
@@ -95,7 +96,8 @@ def alignment_statement(runs: Runs) -> Statement:
         for heads, readings in curves.readings.items():
             first = next(reading for reading in readings if reading.step == compared_steps(readings[-1].step)[0])
             rises.append(bool((readings[-1].alignment > first.alignment).all()))
-            numbers[f"alignment with {heads} heads from {start} weights"] = rounded(readings[-1].alignment.mean().item())
+            end = readings[-1].alignment.mean().item()
+            numbers[f"alignment with {heads} heads from {start} weights"] = rounded(end)
     few = min(curves.readings)
     many = max(curves.readings)
     ends = {
@@ -113,7 +115,8 @@ def alignment_statement(runs: Runs) -> Statement:
         known="asked here",
         statement=f"The heads turn towards the planted one: {PLANTED}, {ROOT}. The paper plots it; its outcome is not "
         "known here.",
-        rule="mean cosine higher at the end than after a tenth of the steps in every trial, for every H and both starts",
+        rule="mean cosine higher at the end than after a tenth of the steps in every trial, for every H and both "
+        "starts",
         verdict=verdict(all(rises)),
         finding=f"Mean cosine of W_h with W* at the end: {words}.",
         numbers=numbers,
@@ -136,11 +139,13 @@ def attention_statement(runs: Runs) -> Statement:
         paper=PAPER,
         place="figures 2, 3",
         known="asked here",
-        statement=f"More heads put more attention on the relevant tokens: {MIXTURE}, from zero weights. The paper plots "
+        statement=f"More heads put more attention on the relevant tokens: {MIXTURE}, from zero weights. The paper "
+        "plots "
         "it; its outcome is not known here.",
         rule="mean mass at the end higher with the most heads than with the fewest, for every optimiser",
         verdict=verdict(not any(fewer)),
-        finding=f"Lower with the most heads in {sum(fewer)} of {len(fewer)} optimisers; {least:.2f} to {greatest:.2f} in all.",
+        finding=f"Lower with the most heads in {sum(fewer)} of {len(fewer)} optimisers; {least:.2f} to {greatest:.2f} "
+        "in all.",
         numbers=numbers,
     )
 
@@ -158,7 +163,8 @@ def test_loss_statement(runs: Runs) -> Statement:
         paper=PAPER,
         place="figures 3, 5",
         known="asked here",
-        statement="Where more heads are said to be faster, their test loss at the end is lower, too (from zero weights).",
+        statement="Where more heads are said to be faster, their test loss at the end is lower, too (from zero "
+        "weights).",
         rule=f"in {most(trials)} of {trials} trials, for every data model and optimiser of figures 3 and 5",
         verdict=verdict(agree == len(better)),
         finding=f"In {agree} of {len(better)}: "

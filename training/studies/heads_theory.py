@@ -1,4 +1,4 @@
-"""What is proved of the single-layer model, checked by numbers: gradients, bounds, identity at zero; and its margin."""
+"""What is proved of the single-layer model, by numbers: gradients, bounds, identity at zero; and its margin."""
 
 import math
 from dataclasses import dataclass
