@@ -68,7 +68,8 @@ def attention_of(x: Tensor, keys: Tensor, queries: Tensor) -> Tensor:
 def one_less(target: Tensor) -> tuple[Tensor, Tensor]:
     """Factors (B, n, n − 1) whose product has the softmax P.
 
-    ln P less its first row has rank n − 1, and no softmax sees what is added to a column. So a head of n − 1 is enough where X has full column rank; the theorem asks for n.
+    ln P less its first row has rank n − 1, and no softmax sees what is added to a column. So a head of n − 1 is enough
+    where X has full column rank; the theorem asks for n.
     """
     logits = target.log() - target.log()[:, :1]
     left = torch.eye(target.shape[-1])[:, 1:].expand(len(target), -1, -1)

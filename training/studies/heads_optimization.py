@@ -407,14 +407,14 @@ def panels_of(runs: Runs, gaps: dict[int, Tensor], found: Margins, settings: Set
             scale = "log"
         lines = runs[data, optimiser, start].lines(name, least=1)
         title = f"{data}, {optimiser},\nfrom {start} weights"
-        panels.append(
-            FigurePanel(title=title, x="steps", y=AXES[name], x_scale="log", y_scale=scale, lines=lines)
-        )
+        panels.append(FigurePanel(title=title, x="steps", y=AXES[name], x_scale="log", y_scale=scale, lines=lines))
     gap = line("GD, constant step", list(gaps), list(gaps.values()))
     panels.append(
         FigurePanel(
-            title=f"{MIXTURE}: gap after {settings.steps} steps", x="examples", y="test − training loss", "
-            "x_scale="log",
+            title=f"{MIXTURE}: gap after {settings.steps} steps",
+            x="examples",
+            y="test − training loss",
+            x_scale="log",
             lines=[gap],
         )
     )

@@ -1,8 +1,8 @@
 """The single-layer multi-head model of Heads-Opt (arXiv 2310.12680), its gradients in closed form, and its training.
 
 Φ(X; W, U) = (1/√H) Σ_h ⟨U_h, softmax(X W_h Xᵀ) X⟩, the softmax over each row. Labels are ±1, the loss is the mean of
-ln(1 + exp(−yΦ)). Trials stand side by side. Sizes: R trials, H heads, n examples, T tokens, d the width; X (R, n, T, d),
-y (R, n), W (R, H, d, d), U (R, H, T, d).
+ln(1 + exp(−yΦ)). Trials stand side by side. Sizes: R trials, H heads, n examples, T tokens, d the width;
+X (R, n, T, d), y (R, n), W (R, H, d, d), U (R, H, T, d).
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from torch.nn.functional import cosine_similarity, logsigmoid
 class Weights(NamedTuple):
     """W (R, H, d, d), keys and queries as one matrix, and U (R, H, T, d), values and decoder as one.
 
-    `copies`: each of these heads stands for so many equal ones, which have equal gradients and so stay equal. From zero
-    all heads are equal: one is enough.
+    `copies`: each of these heads stands for so many equal ones, which have equal gradients and so stay equal. From
+    zero all heads are equal: one is enough.
     """
 
     w: Tensor
@@ -126,9 +126,7 @@ def zeros(trials: int, heads: int, tokens: int, width: int) -> Weights:
 
 def repeated(weights: Weights) -> Weights:
     """The same with every copy as a head of its own."""
-    return Weights(
-        weights.w.repeat_interleave(weights.copies, 1), weights.u.repeat_interleave(weights.copies, 1)
-    )
+    return Weights(weights.w.repeat_interleave(weights.copies, 1), weights.u.repeat_interleave(weights.copies, 1))
 
 
 Rule = Callable[[Weights, int], Weights]  # the gradient and the number of the step, from 1 → what is subtracted
