@@ -24,7 +24,6 @@ from .page import study_page
 
 
 NOT_TESTED = "not tested"
-RUNS = Path("runs/studies")
 Progress = Callable[[str], None]  # told what is done now, in a line
 
 
@@ -116,15 +115,13 @@ def write_study(results: StudyFile, output: Path) -> None:
         write_bytes(folder / "README.md", study_page(results).encode())
 
 
-def study(chosen: Study, size: str = "default", output: Path | None = None) -> StudyFile:
-    """Runs a study and writes its folder, by default `runs/studies/NAME`; prints each statement with its verdict.
+def study(chosen: Study, size: str, output: Path) -> StudyFile:
+    """Runs a study and writes its folder; prints each statement with its verdict.
 
     Raises:
         FileExistsError: the folder is there already.
         ValueError: what the study reads does not fit.
     """
-    if output is None:
-        output = RUNS / chosen.name
     if output.exists() or output.is_symlink():
         raise FileExistsError(f"{output} exists already")
     results = conduct(chosen, size, chosen.sizes[size])
