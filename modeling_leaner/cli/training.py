@@ -305,11 +305,11 @@ def shift(one: GridFile, other: GridFile) -> None:
 def study(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help=f"{' or '.join(STUDIES)}.", callback=check_study)],
-    quick: Annotated[bool, typer.Option("--quick", help="At most two minutes on two cores, of a smaller size.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller size, for two minutes at most.")] = False,
     full: Annotated[bool, typer.Option("--full", help="A larger size, for hours.")] = False,
     output: Annotated[Path | None, typer.Option(help="New folder; left out, runs/studies/NAME.")] = None,
 ) -> None:
-    """Put a paper's statements to the test: a verdict on each, its numbers and a figure; at most 20 minutes."""
+    """Put a paper's statements to the test: a verdict on each, its numbers and a figure, in 20 minutes at most."""
     if quick and full:
         context.fail("--quick and --full are two sizes; expected one of them, or none")
     if output is None:

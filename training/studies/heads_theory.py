@@ -156,7 +156,10 @@ def margin(features: Tensor, labels: Tensor) -> float:
     target = np.linalg.solve(lower, np.ones(len(gram)))
     dual, _ = nnls(lower.T, target)
     direction = signed.T @ dual
-    return max(float((signed @ direction).min() / np.linalg.norm(direction)), 0.0)
+    size = np.linalg.norm(direction)
+    if size == 0:
+        return 0.0
+    return max(float((signed @ direction).min() / size), 0.0)
 
 
 def random_start(heads: int, data: Data, seeds: list[int]) -> Weights:

@@ -10,7 +10,8 @@ from torch import Generator, Tensor
 from modeling_leaner.configuration_lean_bert import LeanBERTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning.laws import LAWS
-from modeling_leaner.shapes import load_config
+from modeling_leaner.registry import IMAGES
+from modeling_leaner.shapes import load_config, modality_of
 
 from ..experiments.grid_results import load_folder
 from ..experiments.statistics import gain
@@ -380,7 +381,8 @@ def pair_of(
     interval = None
     if cell.interval is not None:
         interval = (min(ends[1:]), max(ends[1:]))
-    return HeadPair(grid, metric, few, many, ends[0], interval, not grid.startswith(MADE_UP))
+    is_text = modality_of(config) is not IMAGES and not grid.startswith(MADE_UP)
+    return HeadPair(grid, metric, few, many, ends[0], interval, is_text)
 
 
 def grid_statement(grids: Path) -> Statement:

@@ -24,6 +24,12 @@ def line_of(number: int, statement: Statement) -> tuple[str, ...]:
     return str(number), statement.statement, where, f"**{statement.verdict}**", finding_of(statement)
 
 
+def verdict_table(results: StudyFile) -> str:
+    """Statement, verdict and finding alone, as a page of docs/ shows them."""
+    lines = [(each.statement, each.verdict, each.finding) for each in results.statements]
+    return markdown(("statement", "verdict", "what was found"), lines)
+
+
 def study_page(results: StudyFile) -> str:
     """The page, in Markdown."""
     table = markdown(HEADER, [line_of(number, each) for number, each in enumerate(results.statements, 1)])

@@ -74,6 +74,11 @@ def double_precision() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def say(line: str) -> None:
+    """Prints a line at once."""
+    print(line, flush=True)
+
+
 def command_of(study: Study, size: str) -> str:
     """The command that writes the same results again."""
     command = f"leaner study {study.name}"
@@ -82,7 +87,7 @@ def command_of(study: Study, size: str) -> str:
     return command
 
 
-def conduct(study: Study, size: str, settings: Any, progress: Progress = print) -> StudyFile:
+def conduct(study: Study, size: str, settings: Any, progress: Progress = say) -> StudyFile:
     """Runs a study of a size by its settings. Raises ValueError or OSError where it cannot read what it needs."""
     start = time.perf_counter()
     code = environment()["git_commit"]  # that ran: files may change meanwhile
@@ -120,10 +125,15 @@ def study(chosen: Study, size: str, output: Path) -> StudyFile:
 
     Raises:
         FileExistsError: the folder is there already.
+        OSError: it cannot be written, which is tried before the study runs.
         ValueError: what the study reads does not fit.
     """
     if output.exists() or output.is_symlink():
         raise FileExistsError(f"{output} exists already")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{output}: cannot be written: {error.strerror}") from error
     results = conduct(chosen, size, chosen.sizes[size])
     write_study(results, output)
     for statement in results.statements:
