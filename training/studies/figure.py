@@ -39,7 +39,9 @@ def study_figure(results: StudyFile, theme: str, form: str = "svg") -> bytes:
     """All panels of a study, two a row; transparent."""
     rows = math.ceil(len(results.panels) / COLUMNS)
     with matplotlib.rc_context({"svg.hashsalt": results.study, "svg.fonttype": "path"}):
-        figure = Figure((WIDTH, HEIGHT * rows), layout="constrained")
+        height = HEIGHT * rows
+        figure = Figure((WIDTH, height))
+        figure.subplots_adjust(0.085, 0.5 / height, 0.985, 1 - 0.45 / height, wspace=0.2, hspace=0.55)
         axes = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
         for axis, panel in zip(axes, results.panels):
             draw(axis, panel, THEMES[theme])
