@@ -30,9 +30,13 @@ MIXTURE = Mixture(tokens=5, width=6, relevant=2, train=12, test=8)
 
 
 @pytest.fixture(autouse=True)
-def double():
+def small_products():
+    """float64, and one thread, on which products of small matrices are fastest."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with study.double_precision():
         yield
+    torch.set_num_threads(threads)
 
 
 def source(seed=0):
@@ -270,12 +274,12 @@ class TestStudies:
 
     @pytest.mark.parametrize("name", STUDIES)
     def test_a_study_writes_all(self, name, tmp_path):
-        threads = torch.get_num_threads()
+        torch.set_num_threads(2)
         results, folder = tiny(name, tmp_path)
         assert sorted(path.name for path in tmp_path.iterdir()) == [name]
         assert check_folder(folder).document() == json.loads(results.model_dump_json(exclude_unset=True))
         assert results.command == f"leaner study {name} --quick" and results.environment.threads == 1
-        assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 2
 
     def test_the_command(self, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)

@@ -229,8 +229,7 @@ def gap_statement(gaps: dict[int, Tensor]) -> Statement:
         rule=f"smaller with the most examples than with the fewest in {most(len(fewest))} of {len(fewest)} trials",
         verdict=verdict(narrower >= most(len(fewest))),
         finding=f"Smaller in {narrower} of {len(fewest)}; the mean {falls}. The paper's rate and constants are not "
-        "known "
-        "here.",
+        "known here.",
         numbers={"slope": rate, **{f"gap with {count} examples": rounded(mean) for count, mean in means.items()}},
     )
 
@@ -330,8 +329,7 @@ def exact_statements(settings: Settings, progress: Progress) -> list[Statement]:
     bounds = Statement(
         **common,
         statement="Gradient, curvature and self-bounded weak convexity have bounds in R, T, H and ‖U‖, proved here; "
-        "they "
-        "are not the paper's, whose constants are not known here.",
+        "they are not the paper's, whose constants are not known here.",
         rule="no draw above its bound",
         verdict=verdict(max(largest.values()) <= 1 + EXACT),
         finding="The largest as a share of its bound: "
@@ -350,8 +348,8 @@ def identity_statements(settings: Settings, common: dict[str, str]) -> list[Stat
     spread = max(one.spread for one in found.values())
     distance = max(one.distance for one in found.values())
     statement = (
-        "From zero weights H heads under gradient descent by η are one head u = √H·U by η for u and η/H for W, so the "
-        "effect of H in figures 2 to 5 is one of step sizes, not of different heads."
+        "From zero weights H heads under gradient descent by η are one head u = √H·U by η for u and η/H for W, so "
+        "the effect of H in figures 2 to 5 is one of step sizes, not of different heads."
     )
     return [
         Statement(
@@ -375,8 +373,7 @@ def constants_statement() -> Statement:
         rule=None,
         verdict="not tested",
         finding="Measured are the loss against 1/t, the gap against n and the margin against H and R, without a "
-        "constant "
-        "to compare them with.",
+        "constant to compare them with.",
         numbers={},
         missing="the paper's constants and conditions, which are not known to this project; no core-hours",
     )

@@ -81,8 +81,7 @@ def realizable_statement(runs: Runs) -> Statement:
         rule="in every trial the loss at the end is below a third of ln 2, that of a model which says nothing",
         verdict=verdict(max(shares.values()) < SMALL),
         finding=f"The largest loss at the end of any trial is {max(shares.values()):.2g} ln 2. The paper's constants "
-        "are "
-        "not known here, so its rate is not compared.",
+        "are not known here, so its rate is not compared.",
         numbers=shares,
     )
 
@@ -113,8 +112,8 @@ def alignment_statement(runs: Runs) -> Statement:
         paper=PAPER,
         place="figure 4",
         known="asked here",
-        statement=f"The heads turn towards the planted one: {PLANTED}, {ROOT}. The paper plots it; its outcome is not "
-        "known here.",
+        statement=f"The heads turn towards the planted one: {PLANTED}, {ROOT}. The paper plots it; its outcome is "
+        "not known here.",
         rule="mean cosine higher at the end than after a tenth of the steps in every trial, for every H and both "
         "starts",
         verdict=verdict(all(rises)),
@@ -140,12 +139,11 @@ def attention_statement(runs: Runs) -> Statement:
         place="figures 2, 3",
         known="asked here",
         statement=f"More heads put more attention on the relevant tokens: {MIXTURE}, from zero weights. The paper "
-        "plots "
-        "it; its outcome is not known here.",
+        "plots it; its outcome is not known here.",
         rule="mean mass at the end higher with the most heads than with the fewest, for every optimiser",
         verdict=verdict(not any(fewer)),
-        finding=f"Lower with the most heads in {sum(fewer)} of {len(fewer)} optimisers; {least:.2f} to {greatest:.2f} "
-        "in all.",
+        finding=f"Lower with the most heads in {sum(fewer)} of {len(fewer)} optimisers; {least:.2f} to "
+        f"{greatest:.2f} in all.",
         numbers=numbers,
     )
 

@@ -97,10 +97,10 @@ DEFAULT = Settings(
     draws=100,
     sizes=((8, 8), (8, 16), (32, 32), (32, 48), (128, 128), (128, 192)),
     length=32,
-    limits=(1, 2, 4, 8, 12, 16, 20, 24, 28, 30, 31),
+    limits=(1, 2, 4, 8, 12, 16, 24, 30, 31),
     targets=10,
     sharpness=(1.0, 4.0),
-    rounds=10,
+    rounds=6,
     joint=((8, 2, 8), (8, 4, 4), (12, 4, 4), (12, 6, 4), (16, 4, 8), (16, 8, 4)),
 )
 FULL = replace(DEFAULT, length=64, limits=(1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 60, 62, 63), targets=20, rounds=30)
@@ -119,13 +119,11 @@ def theorem_statement(settings: Settings, source: Generator) -> Statement:
         place="theorem 1, d ≥ n",
         known="the paper",
         statement="A head as large as the sequence is long can have every positive attention matrix, for every X of "
-        "full "
-        "column rank.",
+        "full column rank.",
         rule=f"the construction of the proof is off by less than {EXACT:g} in every entry of every draw",
         verdict=verdict(max(numbers.values()) < EXACT),
         finding=f"At most {max(numbers.values()):.1e} over {settings.draws} draws of each of {len(numbers)} sizes, "
-        "float64, "
-        f"X with a condition number of {SPREAD:g}: rounding grows with it.",
+        f"float64, X with a condition number of {SPREAD:g}: rounding grows with it.",
         numbers=numbers,
     )
 
@@ -185,8 +183,7 @@ def limit_statement(settings: Settings, fits: Fits) -> Statement:
         rule=f"for every d there is a P whose logarithm is further than {OUT:g} of its size from all scores (exact)",
         verdict=verdict(min(shares) > OUT),
         finding=f"At least {min(shares):.2g} of ln P is out of reach for every d below {settings.length}. Attention "
-        "that the "
-        f"best fit with d = {middle} puts elsewhere: {words}.",
+        f"that the best fit with d = {middle} puts elsewhere: {words}.",
         numbers=least,
     )
 
@@ -214,8 +211,7 @@ def bottleneck_statements(settings: Settings, fits: Fits) -> list[Statement]:
         known="the paper",
         statement="A head smaller than the sequence is long is limited by its rank, however wide the model.",
         rule=f"for some kind of matrix the best fit found misses more than {MISSED:.0%} of the attention with every "
-        "head "
-        f"size up to half the length, {settings.length // 2}",
+        f"head size up to half the length, {settings.length // 2}",
         verdict=verdict(max(least.values()) > MISSED),
         finding="Attention that the best fit found puts elsewhere, by head size; " + "; ".join(curves) + ".",
     )
@@ -245,8 +241,7 @@ def one_less_statement(settings: Settings, source: Generator) -> Statement:
         place="theorem 1",
         known="derived here",
         statement="Where the width reaches the length, a head of n − 1 has every positive attention matrix, too: a "
-        "softmax "
-        "does not see what is added to a column, which takes one rank.",
+        "softmax does not see what is added to a column, which takes one rank.",
         rule=f"error below {EXACT:g} in every entry of every draw",
         verdict=verdict(max(numbers.values()) < EXACT),
         finding=f"At most {max(numbers.values()):.1e} over {settings.draws} draws of each length.",
@@ -269,15 +264,12 @@ def expressive_statement(settings: Settings, source: Generator) -> Statement:
         place="theorem 2",
         known="the paper",
         statement="With more than d/d_p heads of a fixed size d_p a layer is strictly more expressive than as many "
-        "heads of "
-        "d/h.",
-        rule="a rank that the layer's function decides, and that heads of d/h cannot raise above d²/h (proved here), "
-        "is "
-        "higher with the fixed size in every case",
+        "heads of d/h.",
+        rule="a rank that the layer's function decides, and that heads of d/h cannot raise above d²/h (proved "
+        "here), is higher with the fixed size in every case",
         verdict=verdict(all(more)),
         finding="; ".join(f"{name} {value}" for name, value in numbers.items()) + ". The reverse needs no test: a "
-        "smaller head "
-        "is a larger one with zeros.",
+        "smaller head is a larger one with zeros.",
         numbers=numbers,
     )
 
@@ -313,8 +305,7 @@ def table_statement() -> Statement:
         rule=f"this package's count within {NEAR:.0%} of every printed one",
         verdict=verdict(max(shares) <= NEAR),
         finding=f"Off by at most {max(shares):.2%} over {len(shares)} rows: the paper's pooler and head are not "
-        "counted. "
-        "Feed-forward widths of d = 1024 (4096) and d = 768 (3072) are not known here; these fit.",
+        "counted. Feed-forward widths of d = 1024 (4096) and d = 768 (3072) are not known here; these fit.",
         numbers=numbers,
     )
 
@@ -391,9 +382,7 @@ def grid_statement(grids: Path) -> Statement:
         "paper": PAPER,
         "place": "table of d = 1024, on other data",
         "known": "asked here",
-        "statement": "At equal parameters more and smaller heads are worse, on real text, where heads are smaller "
-        "than the "
-        "sequence is long.",
+        "statement": "At equal parameters more and smaller heads are worse, on real text.",
     }
     pairs = [pair for pair in head_pairs(grids) if pair.is_text]
     if not pairs:
@@ -425,8 +414,8 @@ def grid_statement(grids: Path) -> Statement:
 
 SCORES = "no training rows of SQuAD and MNLI here"
 PRETRAINING = (
-    "and the pretraining of 24 layers: at 6 FLOPs a parameter and token and 25 GFLOP/s a core about 11,000 core-hours "
-    "for a billion tokens of the smallest model, 130M"
+    "and the pretraining of 24 layers: at 6 FLOPs a parameter and token and 25 GFLOP/s a core about 11,000 "
+    "core-hours for a billion tokens of the smallest model, 130M"
 )
 
 
@@ -436,8 +425,7 @@ def not_tested() -> list[Statement]:
         (
             "table of d = 1024",
             "At d = 1024 and heads of d/h, more heads than 8 are worse: SQuAD F1 90.89, 90.61, 90.45 and MNLI 85, "
-            "84.5, 84.4 "
-            "with 8, 16, 32 heads.",
+            "84.5, 84.4 with 8, 16, 32 heads.",
             f"{SCORES}, {PRETRAINING}",
         ),
         (
@@ -449,24 +437,21 @@ def not_tested() -> list[Statement]:
         (
             "table of d = 512, 8 heads",
             "At d = 512 and 8 heads, larger heads are better: SQuAD F1 88.53, 89.51, 89.6, 90.33 with heads of 32, "
-            "64, 128, "
-            "256.",
+            "64, 128, 256.",
             f"{SCORES}, {PRETRAINING}; no grid here has larger heads at the same number of them",
         ),
         (
             "table of d = 768, d_p = 128",
-            "At d = 768 and heads of 128, 8 to 20 heads reach SQuAD F1 90.35, 90.48, 90.92, 90.89 at 214M to 327M, as "
-            "good as "
-            "the 336M of d = 1024.",
+            "At d = 768 and heads of 128, 8 to 20 heads reach SQuAD F1 90.35, 90.48, 90.92, 90.89 at 214M to 327M, "
+            "as good as the 336M of d = 1024.",
             f"{SCORES}, {PRETRAINING}",
         ),
         (
             "LM1B",
             "At d = 256 heads of d/h lose beyond 16 heads, and heads of 32 keep gaining up to 70 (6 layers, length "
             "256).",
-            "the text of LM1B, and about 700 core-hours for one pass of 0.8 billion words and one number of heads, at "
-            "25 "
-            "GFLOP/s a core",
+            "the text of LM1B, and about 700 core-hours for one pass of 0.8 billion words and one number of heads, "
+            "at 25 GFLOP/s a core",
         ),
     )
     return [
