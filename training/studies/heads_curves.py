@@ -123,7 +123,7 @@ class Comparison:
     def words(self) -> str:
         """What was seen."""
         counts = ", ".join(map(str, self.lower))
-        return f"{self.many} heads against {self.few}: lower in {counts} of {self.trials} trials at {LOOKS_IN_WORDS}"
+        return f"H = {self.many} against H = {self.few}: lower in {counts} of {self.trials} trials at {LOOKS_IN_WORDS}"
 
 
 def compare(curves: Curves, quantity: str = "train_loss") -> Comparison:
@@ -137,10 +137,10 @@ def compare(curves: Curves, quantity: str = "train_loss") -> Comparison:
         pair = {heads: getattr(curves.at(heads, step), quantity) for heads in (few, many)}
         lower.append(int((pair[many] < pair[few]).sum()))
         for heads, value in pair.items():
-            numbers[f"{quantity} of {heads} heads after {step} steps"] = rounded(value.mean().item())
+            numbers[f"{quantity} with H = {heads} after {step} steps"] = rounded(value.mean().item())
     trials = len(curves.at(few, last).train_loss)
     for step, count in zip(compared_steps(last), lower):
-        numbers[f"trials of {trials} in which {many} heads are lower after {step} steps"] = count
+        numbers[f"trials of {trials} in which H = {many} is lower after {step} steps"] = count
     return Comparison(few, many, trials, lower, numbers)
 
 

@@ -256,8 +256,8 @@ def margin_numbers(of_data: dict[tuple[int, float], tuple[Tensor, Tensor]]) -> d
     """The mean margins."""
     numbers = {}
     for (heads, radius), (before, after) in of_data.items():
-        numbers[f"margin with {heads} heads, R = {radius:g}, before the step"] = rounded(before.mean().item())
-        numbers[f"margin with {heads} heads, R = {radius:g}, after it"] = rounded(after.mean().item())
+        numbers[f"margin with H = {heads}, R = {radius:g}, before the step"] = rounded(before.mean().item())
+        numbers[f"margin with H = {heads}, R = {radius:g}, after it"] = rounded(after.mean().item())
     return numbers
 
 
@@ -292,9 +292,9 @@ def margin_statement(found: Margins, settings: Settings) -> Statement:
         by_radius = [after[many, radius] for radius in settings.margin_radii]
         if min(by_radius) > 0:
             steep = slope(settings.margin_radii, by_radius)
-            numbers[f"slope of ln margin over ln R with {many} heads, {name}"] = steep
+            numbers[f"slope of ln margin over ln R with H = {many}, {name}"] = steep
         for heads in (few, many):
-            numbers[f"margin with {heads} heads, R = {largest:g}, {name}"] = rounded(after[heads, largest])
+            numbers[f"margin with H = {heads}, R = {largest:g}, {name}"] = rounded(after[heads, largest])
     return Statement(
         paper=PAPER,
         place="margin after one step",

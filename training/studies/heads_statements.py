@@ -52,7 +52,7 @@ def trend_statement(runs: Runs) -> Statement:
     for heads, readings in curves.readings.items():
         late = [reading for reading in readings if reading.step >= readings[-1].step * LOOKS[1] - 1]
         losses = [reading.train_loss.mean().item() for reading in late]
-        slopes[f"slope with {heads} heads"] = slope([reading.step for reading in late], losses)
+        slopes[f"slope with H = {heads}"] = slope([reading.step for reading in late], losses)
     span = f"{min(slopes.values()):.2f} to {max(slopes.values()):.2f}"
     return Statement(
         paper=PAPER,
@@ -72,16 +72,17 @@ def realizable_statement(runs: Runs) -> Statement:
     for (data, optimiser, start), curves in runs.items():
         for heads, readings in curves.readings.items():
             share = readings[-1].train_loss / math.log(2)
-            shares[f"{data}, {optimiser}, {start}, {heads} heads"] = rounded(share.max().item())
+            shares[f"{data}, {optimiser}, {start}, H = {heads}"] = rounded(share.max().item())
     return Statement(
         paper=PAPER,
         place="training guarantee",
-        known="second-hand",
-        statement="Under realizability and a good start, training brings the loss towards zero.",
+        known="asked here",
+        statement="Every training of both data models comes below a third of ln 2, from both starts. (The guarantee "
+        "has conditions that are not known here, so this is not its test.)",
         rule="in every trial the loss at the end is below a third of ln 2, that of a model which says nothing",
         verdict=verdict(max(shares.values()) < SMALL),
-        finding=f"The largest loss at the end of any trial is {max(shares.values()):.2g} ln 2. The paper's constants "
-        "are not known here, so its rate is not compared.",
+        finding=f"In {sum(share < SMALL for share in shares.values())} of {len(shares)} settings in every trial; the "
+        f"largest loss is {max(shares.values()):.2g} ln 2 ({max(shares, key=shares.get)}).",
         numbers=shares,
     )
 
@@ -96,7 +97,7 @@ def alignment_statement(runs: Runs) -> Statement:
             first = next(reading for reading in readings if reading.step == compared_steps(readings[-1].step)[0])
             rises.append(bool((readings[-1].alignment > first.alignment).all()))
             end = readings[-1].alignment.mean().item()
-            numbers[f"alignment with {heads} heads from {start} weights"] = rounded(end)
+            numbers[f"alignment with H = {heads} from {start} weights"] = rounded(end)
     few = min(curves.readings)
     many = max(curves.readings)
     ends = {
@@ -105,7 +106,7 @@ def alignment_statement(runs: Runs) -> Statement:
         for heads in (few, many)
     }
     words = "; ".join(
-        f"from {start} weights {ends[start, few]:.2f} with {few} heads, {ends[start, many]:.2f} with {many}"
+        f"from {start} weights {ends[start, few]:.2f} with H = {few}, {ends[start, many]:.2f} with H = {many}"
         for start in STARTS
     )
     return Statement(
@@ -131,7 +132,7 @@ def attention_statement(runs: Runs) -> Statement:
             ends = {heads: curves.at_end(heads, "relevant_mass").mean().item() for heads in curves.readings}
             fewer.append(ends[max(ends)] < ends[min(ends)])
             for heads, mass in ends.items():
-                numbers[f"mass with {heads} heads, {optimiser}"] = rounded(mass)
+                numbers[f"mass with H = {heads}, {optimiser}"] = rounded(mass)
     least = min(numbers.values())
     greatest = max(numbers.values())
     return Statement(
