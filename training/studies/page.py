@@ -12,21 +12,24 @@ PICTURE = """<picture>
 
 
 def finding_of(statement: Statement) -> str:
-    """What was found, with the rule of the verdict, or what the test would need."""
+    """What was found, or what the test would need."""
     if statement.missing is not None:
-        return f"{statement.finding} Needs: {statement.missing}"
-    return f"{statement.finding} *Rule:* {statement.rule}"
+        return f"{statement.finding} Needs: {statement.missing}."
+    return statement.finding
 
 
 def line_of(number: int, statement: Statement) -> tuple[str, ...]:
     """A row of the table."""
     where = f"{statement.paper}, {statement.place}; {statement.known}"
-    return str(number), statement.statement, where, f"**{statement.verdict}**", finding_of(statement)
+    finding = finding_of(statement)
+    if statement.rule is not None:
+        finding += f" *Rule:* {statement.rule}."
+    return str(number), statement.statement, where, f"**{statement.verdict}**", finding
 
 
 def verdict_table(results: StudyFile) -> str:
     """Statement, verdict and finding alone, as a page of docs/ shows them."""
-    lines = [(each.statement, each.verdict, each.finding) for each in results.statements]
+    lines = [(each.statement, each.verdict, finding_of(each)) for each in results.statements]
     return markdown(("statement", "verdict", "what was found"), lines)
 
 
