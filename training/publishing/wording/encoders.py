@@ -48,7 +48,7 @@ def scores_about(comparison: EncoderComparison) -> str:
     qnli = data["qnli"]
     said.append(
         f"QNLI: each of the {qnli.rows:,} questions of the {qnli.split} split whose sentence holds the answer looks "
-        f"for that sentence among the {qnli.documents:,} distinct sentences of these pairs; the mean of 1/rank, 0 "
+        f"for that sentence among the {qnli.documents:,} distinct sentences of the split; the mean of 1/rank, 0 "
         "beyond rank 10."
     )
     sst2 = data["sst2"]
