@@ -257,8 +257,9 @@ def test_the_table_says_what_the_folders_say(name):
     best = max if results["higher_is_better"] else min
     assert config["architectures"][0].startswith(told.family)
     assert told.shape == f"{config['num_hidden_layers']} × {config['num_attention_heads']}"
-    assert told.metric == results["main_metric"].removeprefix("eval_")
-    assert told.score == f"{results['metrics'][results['main_metric']]:.3f}"
+    metric = results["main_metric"].removeprefix("eval_")
+    assert told.metric == metric
+    assert told.score == f"{results['metrics'][f'eval_{metric}']:.3f}"
     assert told.parameters == f"{results['parameters'] / 1e6:.2f}M"
     assert told.best_guess == f"{best(guess['value'] for guess in guesses):.3f}"
 
