@@ -87,7 +87,7 @@ def recovery(results: PublishedEncoder, settings: dict[str, Any]) -> str:
     data = results.training_data
     pool = ""
     if data is not None and data.rows is not None:
-        pool = f" of the {data.rows:,} that there are"
+        pool = f", drawn from {data.rows:,}"
     return (
         f"The cut learned from its parent's vectors of unlabelled sentences, {loss} them the loss: "
         f"{plural(results.train.steps, 'step')} of {batch} sentences ({millions(rows)} sentences{pool}, "
