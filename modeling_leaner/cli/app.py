@@ -196,11 +196,14 @@ def inspect(
     model: Annotated[
         str, typer.Argument(help="Run, published folder, Hub id of a ViT, BERT, GPT-2 or Lean model, or a new shape.")
     ],
-    data: Annotated[
-        list[str] | None, typer.Option(metavar="PATH ...", help="Files, a folder or a built-in set of rows.")
+    data_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data-files", "--data", metavar="PATH ...", help="Rows: a folder, files, or a built-in set's name."
+        ),
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Column of the texts or images; left out, that of the model's recipe.")
+        str | None, typer.Option(help="Column of the texts or images; left out, as in the recipe, or the only one.")
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="At most so many rows; the Jacobian is of the first.")] = 8,
     max_length: Annotated[
@@ -223,7 +226,8 @@ def inspect(
     with slow_imports():
         from .inspect import run
         from .inspect_rows import Options
-    run(Options(**context.params | {"data": data or []}))
+    options = context.params | {"data_files": data_files or []}
+    run(Options(**options))
 
 
 app.add_typer(commands)

@@ -33,7 +33,7 @@ class Options:
     """The options of `leaner inspect`."""
 
     model: str
-    data: list[str]
+    data_files: list[str]
     column: str | None
     rows: int
     max_length: int | None
@@ -59,7 +59,7 @@ def model_and_inputs(options: Options) -> tuple[PreTrainedModel, Inputs]:
     model = load_lean(options.model)
     if options.column is None and saved_recipe(options.model) is not None:
         return model, recipe_inputs(options, model)
-    if not options.data:
+    if not options.data_files:
         raise ValueError(f"--data: missing; {options.model} has no recipe.yaml that says what it reads")
     processors = load_processors(options.model)
     if not processors:
@@ -72,7 +72,7 @@ def new_model(options: Options) -> tuple[PreTrainedModel, Inputs]:
     config = load_config(options.model)
     set_seed(options.seed)
     model = AutoModel.from_config(config)
-    if not options.data:
+    if not options.data_files:
         return model, random_inputs(config, options)
     if modality_of(config) is not IMAGES:
         raise ValueError(f"--data: {options.model} has no tokenizer to read texts; left out, tokens are random")
@@ -92,10 +92,10 @@ def random_inputs(config: LeanConfig, options: Options) -> Inputs:
 def recipe_inputs(options: Options, model: PreTrainedModel) -> Inputs:
     """The first held-out rows of a model's recipe, or of the data that are given in their place."""
     words = ["--max_eval_rows", str(TEXTS * options.rows)]
-    if len(options.data) == 1 and options.data[0] in BUILT_IN:
-        words += ["--dataset", *options.data]
-    elif options.data:
-        words += ["--data_files", *options.data]
+    if len(options.data_files) == 1 and options.data_files[0] in BUILT_IN:
+        words += ["--dataset", *options.data_files]
+    elif options.data_files:
+        words += ["--data_files", *options.data_files]
     if options.max_length is not None:
         words += ["--max_length", str(options.max_length)]
     with tempfile.TemporaryDirectory() as scratch:
@@ -106,8 +106,8 @@ def recipe_inputs(options: Options, model: PreTrainedModel) -> Inputs:
 
 def column_inputs(options: Options, model: PreTrainedModel, processor: object) -> Inputs:
     """The first texts or images of a column."""
-    rows, column = rows_with_content(options.data, options.column, model)
-    source = describe(options.data[0], "train", options.data)
+    rows, column = rows_with_content(options.data_files, options.column, model)
+    source = describe(options.data_files[0], "train", options.data_files)
     if len(rows) == 0:
         raise ValueError(f"--data: {source}: no row has anything in the column {column}")
     chosen = rows.select(range(min(len(rows), options.rows)))[column]

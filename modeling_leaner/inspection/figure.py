@@ -68,4 +68,6 @@ def write_number(axis: Axes, place: tuple[int, int], value: float, shade: float)
     colour = "black"
     if shade > 0.6:
         colour = "white"
-    axis.text(*place, f"{value:.2g}" if value < 100 else f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour)
+    axis.text(
+        *place, f"{value:.2g}" if value < 100 else f"{value:.0f}", ha="center", va="center", fontsize=7, color=colour
+    )

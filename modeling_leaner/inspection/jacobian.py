@@ -18,7 +18,7 @@ from ..conditioning import Spectrum
 TOLERANCE = 0.01  # of both norms, as a share of them
 FEWEST_STEPS = 16  # of the bidiagonalisation
 MOST_STEPS = 40
-FEWEST_PROBES = 8
+FEWEST_PROBES = 24
 MOST_PROBES = 200
 STANDARD_ERRORS = 3  # in the error that an estimate states
 MOST_ROWS = 4096  # of the matrix, N·D, up to which it is built: 128 MiB in float64
@@ -158,10 +158,9 @@ def orthogonal(vector: torch.Tensor, directions: list[torch.Tensor]) -> torch.Te
     return without(without(vector, directions), directions)
 
 
-def random_signs(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """-1 and 1, evenly."""
-    bits = torch.randint(2, like.shape, generator=generator)
-    return (2 * bits - 1).to(like)
+def normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Normal numbers: a direction drawn evenly."""
+    return torch.randn(like.shape, generator=generator).to(like)
 
 
 def estimate_norms(jacobian: Products, seed: int = 0) -> Norms:
@@ -170,7 +169,7 @@ def estimate_norms(jacobian: Products, seed: int = 0) -> Norms:
     Time: two backward passes of the function a step, one a probe. Memory: its graph, and two vectors (N, D) a step.
     """
     generator = torch.Generator().manual_seed(seed)
-    found = Bidiagonalisation(jacobian, random_signs(jacobian.point, generator))
+    found = Bidiagonalisation(jacobian, normal(jacobian.point, generator))
     error = largest = 0.0
     for number in range(1, MOST_STEPS + 1):
         found.step()
@@ -194,12 +193,14 @@ def mean_square(
 
     As many probes as it takes for ‖J‖_F, whose square is `along` the directions, to be known within the tolerance.
     """
-    if len(directions) == jacobian.point.numel():
+    others = jacobian.point.numel() - len(directions)  # orthogonal to these
+    if others == 0:
         return 0.0, 0.0
     squares: list[float] = []
     while True:
-        probe = without(random_signs(jacobian.point, generator), directions)
-        squares.append(jacobian.jvp(probe).double().square().sum().item())
+        probe = without(normal(jacobian.point, generator), directions)
+        product = jacobian.jvp(probe / probe.norm())
+        squares.append(others * product.double().square().sum().item())
         if len(squares) < FEWEST_PROBES:
             continue
         error = STANDARD_ERRORS * stdev(squares) / sqrt(len(squares))
