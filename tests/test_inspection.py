@@ -12,7 +12,6 @@ import transformers
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.publishing.folders import results_in
 from safetensors.torch import load_file, save_file
-from torch import nn
 from training_data import documents, pictures
 from typer.testing import CliRunner
 
@@ -93,7 +92,7 @@ class TestMatrices:
         assert attention_entropy(torch.stack([even, one])).tolist() == pytest.approx([math.log(4), 0])
 
     def test_similarity(self):
-        """1 of a head that is another turned, scaled and moved; 0 of one that varies apart; NaN of one that does not."""
+        """1 of a head turned, scaled and moved; 0 of one that varies apart; NaN of one that does not vary."""
         noise = torch.randn(20, 4, dtype=torch.double)
         tokens = torch.linalg.qr(noise - noise.mean(dim=0)).Q  # columns of mean 0, orthonormal
         turn = torch.linalg.qr(torch.randn(2, 2, dtype=torch.double)).Q

@@ -16,11 +16,11 @@ from ..conditioning import Spectrum
 
 
 TOLERANCE = 0.01  # of both norms, as a share of them
-FEWEST_STEPS = 16  # of the bidiagonalisation
+FEWEST_STEPS = 24  # of the bidiagonalisation
 MOST_STEPS = 40
 FEWEST_PROBES = 24
 MOST_PROBES = 200
-STANDARD_ERRORS = 3  # in the error that an estimate states
+STANDARD_ERRORS = 4  # in the error that an estimate states
 MOST_ROWS = 4096  # of the matrix, N·D, up to which it is built: 128 MiB in float64
 ROWS_AT_ONCE = 64  # of the matrix, while it is built
 ROUNDING = 10  # in units of the last place: what is smaller, relative to the matrix, is taken as 0
@@ -37,7 +37,7 @@ class Norms:
         largest: σ_max.
         largest_error: a singular value lies within this of `largest`; 0 where the matrix was built.
         frobenius: ‖J‖_F.
-        frobenius_error: three standard errors of the estimate; 0 where the matrix was built.
+        frobenius_error: four standard errors of the estimate; 0 where the matrix was built.
         spectrum: all singular values, where the matrix was built.
     """
 

@@ -241,9 +241,8 @@ def check_block(branch: AttentionBranch, layer: int, states: Sequence[torch.Tens
     least = max(heads, 2)
     for index, row in enumerate(states):
         if len(row) < least:
-            raise ValueError(
-                f"row {index} has {len(row)} tokens, and layer {layer} has {heads} heads; expected at least {least} tokens"
-            )
+            found = f"row {index} has {len(row)} tokens, and layer {layer} has {heads} heads"
+            raise ValueError(f"{found}; expected at least {least} tokens")
         if not row.isfinite().all():
             raise ValueError(f"layer {layer}: the states of row {index} before it are not finite")
 
@@ -265,7 +264,7 @@ def even_entropy(tokens: int, is_causal: bool) -> float:
 
 
 def changes_without(attention: nn.Module, heads: torch.Tensor) -> list[float]:
-    """By how much the output of an attention changes without each of its heads (N, H, d); see `LayerReport.removal`."""
+    """By how much the output of an attention changes without each of its heads (N, H, d): `LayerReport.removal`."""
     output = attention.o_proj(heads.flatten(1))
     variance = (output - output.mean(dim=0)).square().sum()
     columns = attention.o_proj.weight.split(attention.head_dim, dim=1)  # (D, d) each
