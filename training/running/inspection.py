@@ -1,13 +1,13 @@
 """The conditioning of a model while it is trained: what `leaner inspect` measures, as numbers of the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil, isfinite, isnan, nan
 from statistics import median
 
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
 from modeling_leaner.conversion import convert
-from modeling_leaner.inspection.layers import LayerReport, Row, inspect_layers, rows_of
+from modeling_leaner.inspection.layers import LayerReport, Row, inspect_layers
 from modeling_leaner.inspection.tables import similarities
 
 from ..settings.arguments import RecipeArguments
@@ -25,22 +25,22 @@ class Inspection(TrainerCallback):
 
     Args:
         log: writes numbers under the present step.
-        inputs: the rows that are measured, made once the training begins.
+        rows: what is measured.
     """
 
-    def __init__(self, log: Callable[[Numbers], None], inputs: Callable[[], dict]):
+    def __init__(self, log: Callable[[Numbers], None], rows: Sequence[Row]):
         self.log = log
-        self.inputs = inputs
-        self.rows: list[Row] = []
+        self.rows = rows
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
-        self.rows = rows_of({name: tensor.to(args.device) for name, tensor in self.inputs().items()})
         if state.global_step == 0:  # else the run is continued, and has done so
             self.measure(args, state, model)
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
         if is_due(state, args.inspect_steps):
+            loss_is_due = control.should_log
             self.measure(args, state, model)
+            control.should_log = loss_is_due  # what is logged counts as the log of the step
 
     def measure(self, args: RecipeArguments, state: TrainerState, model: PreTrainedModel) -> None:
         """Raises ValueError, naming the setting, where the model or its rows cannot be measured."""

@@ -16,6 +16,7 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import HubStrategy, has_length
 
+from modeling_leaner.inspection.layers import Row, rows_of
 from modeling_leaner.transfer import check_token, commit, contents, hub_errors
 
 from ..settings.arguments import RecipeArguments
@@ -94,17 +95,18 @@ class LeanTrainer(Trainer):
         for callback in (*callbacks, self.interruption):
             self.add_callback(callback)
         if args.inspect != "no":
-            self.add_callback(Inspection(self.log, self.inspected_inputs))
+            self.add_callback(Inspection(self.log, self.inspected_rows()))
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
     # Data
 
-    def inspected_inputs(self) -> Batch:
+    def inspected_rows(self) -> list[Row]:
         """The held-out rows that the setting `inspect` measures. Raises ValueError where there are none at hand."""
         if self.eval_dataset is None or not has_length(self.eval_dataset):
             raise ValueError("inspect: expected evaluation rows that are no stream; set holdout or eval_split")
-        return first_inputs(self.task, self.eval_dataset, INSPECTED_ROWS)
+        inputs = first_inputs(self.task, self.eval_dataset, INSPECTED_ROWS)
+        return rows_of({name: tensor.to(self.args.device) for name, tensor in inputs.items()})
 
     def _get_train_sampler(self, train_dataset=None):
         dataset = train_dataset
