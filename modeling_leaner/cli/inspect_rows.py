@@ -25,7 +25,7 @@ from .slim import rows_with_content
 
 
 LENGTH = 128  # tokens of a random row, and of a text at most, where nothing says more
-TEXTS = 8  # read for each row, since a recipe may join short ones
+TEXTS_PER_ROW = 8  # read for each row that is wanted, since a recipe may join short texts
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def random_inputs(config: LeanConfig, options: Options) -> Inputs:
 
 def recipe_inputs(options: Options, model: PreTrainedModel) -> Inputs:
     """The first held-out rows of a model's recipe, or of the data that are given in their place."""
-    words = ["--max_eval_rows", str(TEXTS * options.rows)]
+    words = ["--max_eval_rows", str(TEXTS_PER_ROW * options.rows)]
     if len(options.data_files) == 1 and options.data_files[0] in BUILT_IN:
         words += ["--dataset", *options.data_files]
     elif options.data_files:

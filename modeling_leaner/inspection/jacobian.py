@@ -108,12 +108,13 @@ class Bidiagonalisation:
         self.right: list[torch.Tensor] = []  # V
         self.left: list[torch.Tensor] = []  # U
         self.diagonal: list[float] = []
-        self.above: list[float] = []  # the diagonal
+        self.above_diagonal: list[float] = []
         self.rest = 0.0
 
     def step(self) -> None:
+        """Adds a column to B, V and U: two products. Where nothing is left but rounding, `rest` becomes 0."""
         if self.right:
-            self.above.append(self.rest)
+            self.above_diagonal.append(self.rest)
         self.right.append(self.following)
         self.rest = 0.0
         column = orthogonal(self.jacobian.jvp(self.following), self.left)
@@ -131,13 +132,13 @@ class Bidiagonalisation:
 
     def is_rounding(self, length: float) -> bool:
         """Whether a length is 0 but for rounding, beside the largest entry of B."""
-        largest = max(*self.diagonal, *self.above, 0.0)
+        largest = max(*self.diagonal, *self.above_diagonal, 0.0)
         return length <= ROUNDING * torch.finfo(self.following.dtype).eps * largest
 
     def matrix(self) -> torch.Tensor:
         """B."""
         diagonal = torch.tensor(self.diagonal, dtype=torch.double)
-        above = torch.tensor(self.above, dtype=torch.double)
+        above = torch.tensor(self.above_diagonal, dtype=torch.double)
         return torch.diag(diagonal) + torch.diag(above, 1)
 
     def largest(self) -> tuple[float, float]:
