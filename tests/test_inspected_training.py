@@ -111,7 +111,7 @@ def test_rows_that_are_too_short():
 
 
 def test_what_it_costs():
-    """Eleven measurements, as many as the default interval makes, are at most 3 % of a run by the recipe tinystories."""
+    """Eleven measurements, as the default interval makes, are at most 3 % of a run by the recipe tinystories."""
     arguments = parse("tinystories", ["--shape", "gpt/mini"])
     model = LeanGPTForCausalLM(load_shape("gpt/mini")).train()
     batch = torch.randint(model.config.vocab_size, (arguments.per_device_train_batch_size, arguments.max_length))
