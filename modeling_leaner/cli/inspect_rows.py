@@ -58,7 +58,7 @@ def model_and_inputs(options: Options) -> tuple[PreTrainedModel, Inputs]:
         return new_model(options)
     model = load_lean(options.model)
     if options.column is None and saved_recipe(options.model) is not None:
-        return model, recipe_inputs(options, model)
+        return model, recipe_inputs(options)
     if not options.data_files:
         raise ValueError(f"--data: missing; {options.model} has no recipe.yaml that says what it reads")
     processors = load_processors(options.model)
@@ -89,7 +89,7 @@ def random_inputs(config: LeanConfig, options: Options) -> Inputs:
     return Inputs("random tokens", rows_of({"input_ids": tokens}))
 
 
-def recipe_inputs(options: Options, model: PreTrainedModel) -> Inputs:
+def recipe_inputs(options: Options) -> Inputs:
     """The first held-out rows of a model's recipe, or of the data that are given in their place."""
     words = ["--max_eval_rows", str(TEXTS_PER_ROW * options.rows)]
     if len(options.data_files) == 1 and options.data_files[0] in BUILT_IN:
