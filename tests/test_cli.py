@@ -148,6 +148,10 @@ class TestStart:
             ("convert ./there there", 1, "leaner convert: there exists already"),
             ("slim nowhere out", 1, "leaner slim: nowhere: no file or folder, and it is not in the cache of the Hub"),
             ("slim there out --rows 15", 1, "leaner slim: --rows 15: expected at least 16, half of them held out"),
+            ("inspect nowhere", 1, "leaner inspect: nowhere: no file or folder, and it is not in the cache"),
+            ("inspect gpt/bsae", 1, "leaner inspect: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
+            ("inspect gpt/base --rows 0", 2, "leaner inspect: Invalid value for '--rows': Input should be greater"),
+            ("inspect gpt/base --jacobian al", 2, "leaner inspect: Invalid value for '--jacobian': "),
             ("slim there notes.md", 1, "leaner slim: notes.md exists already"),
             ("plan --family vit --params 0", 1, "leaner plan: --params 0: expected a number above 0 with a unit"),
             ("plan --params 3M", 1, "leaner plan: --family: expected one of vit, bert, gpt, or --like SHAPE"),
@@ -230,7 +234,7 @@ class TestStart:
     def test_help_is_grouped(self, leaner):
         text = leaner("--help").output
         for panel, *names in (
-            ("Shapes", "shapes", "plan", "convert", "slim"),
+            ("Shapes", "shapes", "plan", "convert", "slim", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
             ("Experiments", "sweep", "latency", "step-time", "bench", "encoders", "law", "guesses", "shift"),
             ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "report", "push", "pull"),
