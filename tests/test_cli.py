@@ -148,6 +148,10 @@ class TestStart:
             ("convert ./there there", 1, "leaner convert: there exists already"),
             ("slim nowhere out", 1, "leaner slim: nowhere: no file or folder, and it is not in the cache of the Hub"),
             ("slim there out --rows 15", 1, "leaner slim: --rows 15: expected at least 16, half of them held out"),
+            ("export onnx there there", 1, "leaner export: there exists already"),
+            ("export onnx bert/nano out", 1, "leaner export: bert/nano: a named shape, which has no weights;"),
+            ("export tflite there out", 2, "leaner export: Invalid value for 'kind': Value error, 'tflite' is not one of 'onnx', 'torch'."),
+            ("export torch there out --rounds 2", 2, "Invalid value for '--rounds': Input should be greater than or"),
             ("slim there notes.md", 1, "leaner slim: notes.md exists already"),
             ("plan --family vit --params 0", 1, "leaner plan: --params 0: expected a number above 0 with a unit"),
             ("plan --params 3M", 1, "leaner plan: --family: expected one of vit, bert, gpt, or --like SHAPE"),
@@ -230,7 +234,7 @@ class TestStart:
     def test_help_is_grouped(self, leaner):
         text = leaner("--help").output
         for panel, *names in (
-            ("Shapes", "shapes", "plan", "convert", "slim"),
+            ("Shapes", "shapes", "plan", "convert", "slim", "export"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
             ("Experiments", "sweep", "latency", "step-time", "bench", "encoders", "law", "guesses", "shift"),
             ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "report", "push", "pull"),

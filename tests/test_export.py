@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import modeling_leaner
 from modeling_leaner.cli.app import app
+from modeling_leaner.conversion import load_lean
 from modeling_leaner.exporting import files, parity
 from modeling_leaner.exporting.files import FORMATS
 from modeling_leaner.exporting.graph import CACHE, Graph, Size, flattened, make_inputs
@@ -24,6 +25,7 @@ from modeling_leaner.exporting.parity import compare
 
 
 GOLDEN = Path(__file__).parent / "golden"
+PACKAGE = str(Path(modeling_leaner.__file__).parent).encode()
 QUICK = ("--rounds", "3", "--batch", "2", "--length", "8")
 HEADS = [
     (family, target.split(".")[1])
@@ -79,11 +81,13 @@ assert torch.cat(said, dim=1).equal(expected), (said, expected)
 
 def test_a_program_continues_texts_in_a_process_without_the_package(tmp_path):
     tests = FAMILIES["gpt"]()
-    model = tests.generating("per-layer")
+    model = tests.generating("base")
     model.save_pretrained(tmp_path / "model")
     result = leaner("export", "torch", tmp_path / "model", tmp_path / "out", *QUICK)
     assert result.exit_code == 0, result.output + result.stderr
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.pt2", "config.json", "export.json"}
+    # torch notes the file and line of every operation; what is given away does not say where it was made.
+    assert PACKAGE not in (tmp_path / "out" / "model.pt2").read_bytes()
     assert "auto_map" not in json.loads((tmp_path / "out" / "config.json").read_text())
     document = checked(ExportFile, json.loads((tmp_path / "out" / "export.json").read_text()), tmp_path)
     (eager, program) = document.files
@@ -101,14 +105,6 @@ def test_a_program_continues_texts_in_a_process_without_the_package(tmp_path):
     command = [sys.executable, "-I", "-c", CONTINUE, tmp_path / "out" / "model.pt2", tmp_path / "given"]
     process = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert process.returncode == 0, process.stderr[-3000:]
-
-
-def test_no_path_of_this_machine_is_written(tmp_path):
-    """torch notes the file and line of every operation; a file that is given away does not say where it was made."""
-    graph = Graph(FAMILIES["vit"]().build("base"))
-    FORMATS["torch"].write(graph, tmp_path / "model.pt2")
-    package = str(Path(modeling_leaner.__file__).parent).encode()
-    assert package not in (tmp_path / "model.pt2").read_bytes()
 
 
 class TestRefusals:
@@ -181,9 +177,8 @@ def test_onnx_of_every_head(family, head, tmp_path):
     path = tmp_path / "model.onnx"
     FORMATS["onnx"].write(graph, path)
     run = FORMATS["onnx"].open(graph, path)
-    assert compare(graph, run).difference < 1e-4
-    package = str(Path(modeling_leaner.__file__).parent).encode()
-    assert package not in path.read_bytes()
+    assert compare(graph, run).difference < 1e-3  # a wrong mask or cache changes more than 1e-2
+    assert PACKAGE not in path.read_bytes()
     if graph.keeps_cache:
         first = make_inputs(graph, Size(rows=1, length=1))  # a text of one token, nothing before it
         with torch.no_grad():
@@ -217,7 +212,7 @@ def test_onnx_command(family, tmp_path):
 
 def test_torch_in_8_bits(tmp_path):
     pytest.importorskip("torchao")
-    graph = Graph(FAMILIES["bert"]().build("base"))
+    graph = Graph(load_lean(GOLDEN / "bert"))
     FORMATS["torch"].write_int8(graph, tmp_path / "small.pt2", tmp_path / "whole.pt2")
     small = compare(graph, FORMATS["torch"].open(graph, tmp_path / "small.pt2"))
     assert 1e-4 < small.difference < 0.1
