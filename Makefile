@@ -30,6 +30,7 @@ test-floor: $(FLOOR)/.installed
 
 test-clients: $(CLIENTS)/.installed
 	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_clients.py tests/test_export.py
+	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_documentation.py -k "export or clients"
 
 verify-cards: $(INSTALLED)
 	$(BIN)/leaner verify-cards $(if $(DATA),--data_files $(DATA))

@@ -150,7 +150,7 @@ class TestStart:
             ("slim there out --rows 15", 1, "leaner slim: --rows 15: expected at least 16, half of them held out"),
             ("export onnx there there", 1, "leaner export: there exists already"),
             ("export onnx bert/nano out", 1, "leaner export: bert/nano: a named shape, which has no weights;"),
-            ("export tflite there out", 2, "leaner export: Invalid value for 'kind': Value error, 'tflite' is not one of 'onnx', 'torch'."),
+            ("export tflite there out", 2, "leaner export: Invalid value for 'kind': Value error, 'tflite' is"),
             ("export torch there out --rounds 2", 2, "Invalid value for '--rounds': Input should be greater than or"),
             ("slim there notes.md", 1, "leaner slim: notes.md exists already"),
             ("plan --family vit --params 0", 1, "leaner plan: --params 0: expected a number above 0 with a unit"),
