@@ -358,3 +358,22 @@ class TestQuantised:
         with torch.no_grad():
             difference = distance(small(**tests.inputs()).logits.float(), model(**tests.inputs()).logits)
         assert 1e-3 < difference < 0.5
+
+
+def test_transformers_serve_finds_the_model(tmp_path):
+    """Only with the line of docs/clients.md: its manager of models looks classes up in transformers alone."""
+    from transformers.cli.serving import model_manager
+
+    model = save("gpt", "ForCausalLM", tmp_path)
+    manager = model_manager.ModelManager(device="cpu", dtype="float32", trust_remote_code=True)
+    with pytest.raises(AttributeError, match="has no attribute LeanGPTForCausalLM"):
+        manager.load_model_and_processor(f"{tmp_path}@main")
+    model_manager.transformers.LeanGPTForCausalLM = modeling_leaner.LeanGPTForCausalLM
+    try:
+        served, tokenizer = manager.load_model_and_processor(f"{tmp_path}@main")
+    finally:
+        del model_manager.transformers.LeanGPTForCausalLM
+        manager.shutdown()
+    with torch.no_grad():
+        expected = by_hand(model, tmp_path, PUPPY)
+        assert distance(served(**tokenizer(PUPPY, return_tensors="pt")).logits, expected) < 1e-5
