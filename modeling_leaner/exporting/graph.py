@@ -58,6 +58,11 @@ class Graph(nn.Module):
         return type(self.model).__name__.endswith("ForMultipleChoice")
 
     @property
+    def reads_token_types(self) -> bool:
+        """Whether a token says to which of two texts it belongs."""
+        return hasattr(self.model.config, "type_vocab_size")
+
+    @property
     def traced_size(self) -> Size:
         """Of the inputs that the graph is traced with."""
         if self.keeps_cache:
@@ -135,7 +140,7 @@ def make_inputs(graph: Graph, size: Size, seed: int = 0, padded: bool = True) ->
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         inputs["position_ids"] = positions[:, size.past :].clone()  # a view would be part of what is traced
         inputs[CACHE] = make_cache(graph, size, generator)
-    elif config.model_type == "lean_bert":
+    elif graph.reads_token_types:
         inputs["token_type_ids"] = torch.randint(config.type_vocab_size, shape, generator=generator)
     return inputs
 
@@ -162,7 +167,7 @@ def free_axes(graph: Graph) -> dict[str, dict[int, str]]:
         axes["attention_mask"] = {0: "batch", 1: "past + length"}
         axes["position_ids"] = tokens
         axes[CACHE] = {0: "batch", 2: "past"}
-    elif graph.model.config.model_type == "lean_bert":
+    elif graph.reads_token_types:
         axes["token_type_ids"] = tokens
     return axes
 
