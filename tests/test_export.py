@@ -4,6 +4,7 @@ The ONNX tests are skipped where its packages are absent: `make test-clients` in
 """
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,15 @@ class TestRefusals:
         (tmp_path / "empty").mkdir()
         assert "config.json" in refused("torch", tmp_path / "empty", tmp_path / "out")
         assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+    def test_a_damaged_tokenizer(self, tmp_path):
+        """Before the model is traced, and named as what it is."""
+        shutil.copytree(GOLDEN / "gpt", tmp_path / "model")
+        (tmp_path / "model" / "tokenizer.json").write_text("{")
+        (tmp_path / "model" / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
+        message = refused("torch", tmp_path / "model", tmp_path / "out")
+        assert message.startswith(f"leaner export: {tmp_path / 'model'}: damaged Tokenizer (tokenizer.json")
+        assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
     def test_a_file_that_says_something_else(self, tmp_path, monkeypatch):
         """The control of the comparison: a program of a model whose weights differ is not kept."""

@@ -56,10 +56,11 @@ def run(options: Options) -> None:
     require_packages(options.kind, options.int8)
     graph = Graph(load_lean(options.source).float())
     sizes = timed_sizes(graph, options)
+    processors = load_processors(options.source)
     with whole_folder(options.output) as folder:
         folder.mkdir()
         candidates = [eager(graph), *write(graph, folder, options)]
-        write_parts(graph, options.source, folder)
+        write_parts(graph, processors, folder)
         times = timed(graph, candidates, sizes, options.rounds)
         document = describe(graph, candidates, times, options.rounds)
         write_json(folder / "export.json", document.document())
@@ -127,12 +128,12 @@ def opened(graph: Graph, run_file: Run, folder: Path, path: Path) -> Candidate:
     return Candidate(path.relative_to(folder).as_posix(), size, run_file, compare(graph, run_file))
 
 
-def write_parts(graph: Graph, source: str, folder: Path) -> None:
+def write_parts(graph: Graph, processors: list[object], folder: Path) -> None:
     """The configuration, without the names of code files, which are not there, and tokenizer or image processor."""
     config = json.loads(graph.model.config.to_json_string())
     config.pop("auto_map", None)
     write_json(folder / "config.json", config)
-    for processor in load_processors(source):
+    for processor in processors:
         processor.save_pretrained(folder)
 
 
