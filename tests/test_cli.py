@@ -152,6 +152,10 @@ class TestStart:
             ("inspect gpt/bsae", 1, "leaner inspect: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
             ("inspect gpt/base --rows 0", 2, "leaner inspect: Invalid value for '--rows': Input should be greater"),
             ("inspect gpt/base --jacobian al", 2, "leaner inspect: Invalid value for '--jacobian': "),
+            ("export onnx there there", 1, "leaner export: there exists already"),
+            ("export onnx bert/nano out", 1, "leaner export: bert/nano: a named shape, which has no weights;"),
+            ("export tflite there out", 2, "leaner export: Invalid value for 'kind': Value error, 'tflite' is"),
+            ("export torch there out --rounds 2", 2, "Invalid value for '--rounds': Input should be greater than or"),
             ("slim there notes.md", 1, "leaner slim: notes.md exists already"),
             ("plan --family vit --params 0", 1, "leaner plan: --params 0: expected a number above 0 with a unit"),
             ("plan --params 3M", 1, "leaner plan: --family: expected one of vit, bert, gpt, or --like SHAPE"),
@@ -234,7 +238,7 @@ class TestStart:
     def test_help_is_grouped(self, leaner):
         text = leaner("--help").output
         for panel, *names in (
-            ("Shapes", "shapes", "plan", "convert", "slim", "inspect"),
+            ("Shapes", "shapes", "plan", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
             ("Experiments", "sweep", "latency", "step-time", "bench", "encoders", "law", "guesses", "shift"),
             ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "report", "push", "pull"),

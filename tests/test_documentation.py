@@ -31,6 +31,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from modeling_leaner.cli.app import app
+from modeling_leaner.exporting.files import ONNX_PACKAGES
 
 
 CLONE = Path(__file__).parent.parent
@@ -96,6 +97,8 @@ def shortened(words: list[str]) -> list[str]:
         words.append("--short")
     if words[:2] in (["leaner", "encoders"], ["leaner", "publish-encoder"]):
         words += ["--rounds", "3"]
+    if words[:2] == ["leaner", "export"]:
+        words += ["--rounds", "3", "--batch", "2"]
     if words[:3] == ["leaner", "sweep", "docs/digits-grid.yaml"]:
         path = Path(words[2])
         grid = {**yaml.safe_load(path.read_text()), "overrides": {"max_steps": 2}, "seeds": [1]}
@@ -123,16 +126,26 @@ def test_example(example, clone, hub, monkeypatch):
         run_example(example, mode)
 
 
+def needs(*packages: str) -> None:
+    """Skips an example where a package is absent; `make test-clients` has them all."""
+    for package in packages:
+        pytest.importorskip(package)
+
+
 def run_example(example: Example, mode: str) -> None:
     """Runs one example; a Python block prints what its page shows."""
     if example.kind == "python":
         has_processor = is_torchvision_available() or version("transformers") >= "5.18"
         if "AutoImageProcessor" in example.text and not has_processor:
             pytest.skip("transformers 5.17 has AutoImageProcessor only with torchvision")
+        if "import onnxruntime" in example.text:
+            needs(*ONNX_PACKAGES)
         printed = run_python(example.text)
         assert example.output is None or printed.strip() == example.output
         return
     words = shlex.split(example.text)
+    if words[:3] == ["leaner", "export", "onnx"]:
+        needs(*ONNX_PACKAGES)
     if mode == "short":
         words = shortened(words)
     program, *options = words
@@ -166,6 +179,8 @@ def test_the_folders_that_the_pages_write_are_apart():
         words = shlex.split(example.text) if example.kind == "bash" else []
         if words[:2] in (["leaner", "convert"], ["leaner", "slim"]):
             written.append(words[3])
+        elif words[:2] == ["leaner", "export"]:
+            written.append(words[4])
         elif "--output_dir" in words:
             written.append(words[words.index("--output_dir") + 1])
     folders = [Path(name) for name in written]

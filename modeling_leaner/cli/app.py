@@ -16,7 +16,7 @@ from rich.console import Console
 from .. import __version__
 from ..registry import check_family
 from ..support.interrupts import INTERRUPTED
-from .checks import check_calibration_rows, check_inspected, check_new, check_plan, check_source
+from .checks import check_calibration_rows, check_inspected, check_new, check_plan, check_source, check_trained
 from .command import Command, dashed
 from .errors import CommandGroup, print_error
 from .lazy import slow_imports
@@ -187,6 +187,35 @@ def slim(
         run(Options(**options))
     except KeyboardInterrupt:
         print_error("slim", f"interrupted; {output} was not written")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command(cls=Command, rich_help_panel=SHAPES)
+def export(
+    context: typer.Context,
+    kind: Annotated[Literal["onnx", "torch"], typer.Argument(help="An ONNX graph, or a program of torch.export.")],
+    source: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist.")],
+    int8: Annotated[bool, typer.Option("--int8", help="A second file with weights in 8 bits.")] = False,
+    batch: Annotated[int, typer.Option(min=1, help="Rows of a forward pass that is timed, beside one row.")] = 8,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a text that is timed; left out, 128 or the longest.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=3, help="How often the model and every file have their turn.")] = 20,
+) -> None:
+    """Write a model as a graph that runs without this package, and say how exact and how fast it is."""
+    check_new(output)
+    check_trained(source)
+    with slow_imports():
+        from ..support.quiet import quiet_libraries
+        from .export import Options, run
+    quiet_libraries()
+    try:
+        run(Options(**context.params))
+    except KeyboardInterrupt:
+        print_error("export", f"interrupted; {output} was not written")
         raise typer.Exit(INTERRUPTED) from None
 
 
