@@ -157,6 +157,9 @@ class TestStart:
             ("export tflite there out", 2, "leaner export: Invalid value for 'kind': Value error, 'tflite' is"),
             ("export torch there out --rounds 2", 2, "Invalid value for '--rounds': Input should be greater than or"),
             ("slim there notes.md", 1, "leaner slim: notes.md exists already"),
+            ("study low-rnak", 1, "low-rnak: expected one of heads-optimization, low-rank; did you mean low-rank?"),
+            ("study low-rank --output there", 1, "leaner study: there exists already"),
+            ("study low-rank --quick --full", 2, "leaner study: --quick and --full are two sizes; expected one"),
             ("plan --family vit --params 0", 1, "leaner plan: --params 0: expected a number above 0 with a unit"),
             ("plan --params 3M", 1, "leaner plan: --family: expected one of vit, bert, gpt, or --like SHAPE"),
             ("plan --like gpt/base --pick 99", 1, "--pick 99: is the row that --write NAME saves; expected both"),
@@ -240,7 +243,7 @@ class TestStart:
         for panel, *names in (
             ("Shapes", "shapes", "plan", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
-            ("Experiments", "sweep", "latency", "step-time", "bench", "encoders", "law", "guesses", "shift"),
+            ("Experiments", "sweep", "latency", "step-time", "bench", "encoders", "law", "guesses", "shift", "study"),
             ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "report", "push", "pull"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]

@@ -26,6 +26,8 @@ from modeling_leaner.training.publishing.folders import published_folders, resul
 from modeling_leaner.training.publishing.index import encoder_line
 from modeling_leaner.training.publishing.publish import is_encoder
 from modeling_leaner.training.records import PublishedEncoder
+from modeling_leaner.training.studies.registry import STUDIES
+from studies import TINY
 from transformers.utils import is_torchvision_available
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -106,6 +108,13 @@ def shortened(words: list[str]) -> list[str]:
     return words
 
 
+def shorten_studies(monkeypatch) -> None:
+    """Every size of every study is the tiny one."""
+    for name, study in STUDIES.items():
+        for size in study.sizes:
+            monkeypatch.setitem(study.sizes, size, TINY[name])
+
+
 def run_python(block: str) -> str:
     """What the block prints."""
     stdout = io.StringIO()
@@ -119,6 +128,8 @@ def test_example(example, clone, hub, monkeypatch):
     """In the order of the page: later examples read what earlier ones wrote."""
     folder, mode = clone
     monkeypatch.chdir(folder)
+    if mode == "short":
+        shorten_studies(monkeypatch)
     if example.page == "hub" or example.text.startswith("leaner push"):
         with reached(hub, folder / "home"):
             run_example(example, mode)

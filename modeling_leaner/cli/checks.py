@@ -25,6 +25,7 @@ BENCH_CHOICES = {
     "dtypes": ("float32", "bfloat16", "float16"),
     "modes": ("eager", "compile"),
 }
+STUDIES = ("heads-optimization", "low-rank")  # those of training/studies/registry.py
 PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
 
 
@@ -61,6 +62,13 @@ def known_shape(name: str | None) -> str | None:
     """The name itself. Raises ValueError, with the nearest one, for a misspelt named shape."""
     if name is not None:
         check_shape(name)
+    return name
+
+
+def check_study(name: str) -> str:
+    """The name itself. Raises ValueError, with the nearest one, for a study that there is not."""
+    if name not in STUDIES:
+        raise ValueError(f"{name}: expected one of {', '.join(STUDIES)}{did_you_mean(name, STUDIES)}")
     return name
 
 

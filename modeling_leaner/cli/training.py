@@ -12,8 +12,11 @@ from rich.text import Text
 from ..support.interrupts import INTERRUPTED
 from .checks import (
     BENCH_CHOICES,
+    STUDIES,
     check_base_model,
     check_bench,
+    check_new,
+    check_study,
     check_trained,
     existing_folders,
     existing_grid,
@@ -296,6 +299,31 @@ def shift(one: GridFile, other: GridFile) -> None:
     with slow_imports():
         from ..training.experiments.shift import compare
     compare(one, other)
+
+
+@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
+def study(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help=f"{' or '.join(STUDIES)}.", callback=check_study)],
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller size, for two minutes at most.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="A larger size, for hours.")] = False,
+    output: Annotated[Path | None, typer.Option(help="New folder; left out, runs/studies/NAME.")] = None,
+) -> None:
+    """Put a paper's statements to the test: a verdict on each, its numbers and a figure, in 20 minutes at most."""
+    if quick and full:
+        context.fail("--quick and --full are two sizes; expected one of them, or none")
+    if output is None:
+        output = Path("runs/studies") / name
+    check_new(output)
+    with slow_imports():
+        from ..training.studies.registry import STUDIES as studies
+        from ..training.studies.study import study as run_study
+    size = "default"
+    if quick:
+        size = "quick"
+    if full:
+        size = "full"
+    run_study(studies[name], size, output)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)

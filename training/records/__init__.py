@@ -19,6 +19,7 @@ from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, No
 from .published import Continuation, Continuations, PublishedResults, PublishedTrain, Subset
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
+from .study import FigurePanel, Line, Statement, StudyFile
 from .summary import BranchCell, CellSummary, Contrast, Curve, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
@@ -48,6 +49,7 @@ __all__ = [
     "ExportFile",
     "ExportedFile",
     "FailedRun",
+    "FigurePanel",
     "FineTuned",
     "ForwardTime",
     "Guess",
@@ -59,6 +61,7 @@ __all__ = [
     "LawParameter",
     "LawTie",
     "Lengths",
+    "Line",
     "NotFitted",
     "PairedStatistics",
     "PublishedEncoder",
@@ -70,9 +73,11 @@ __all__ = [
     "ResultRow",
     "RowError",
     "RunResults",
+    "Statement",
     "StepTime",
     "StepTimes",
     "StoredWeights",
+    "StudyFile",
     "Subset",
     "TextRows",
     "Timing",

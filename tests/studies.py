@@ -1,0 +1,35 @@
+"""Sizes of the studies that take a second, for tests."""
+
+from dataclasses import replace
+
+from modeling_leaner.training.studies import heads_optimization, low_rank
+from modeling_leaner.training.studies.synthetic import Mixture, Planted
+
+
+TINY = {
+    "heads-optimization": replace(
+        heads_optimization.QUICK,
+        seeds=(1, 2),
+        mixture=Mixture(tokens=4, width=6, train=20, test=20),
+        planted=Planted(tokens=3, width=3, train=20, test=20),
+        heads=(1, 2),
+        steps=9,
+        gap_examples=(5, 10),
+        margin_examples=6,
+        margin_heads=(1, 2),
+        draws=10,
+        identity_steps=5,
+        variants=True,
+    ),
+    "low-rank": replace(
+        low_rank.QUICK,
+        draws=2,
+        sizes=((4, 4), (4, 6)),
+        length=4,
+        limits=(1, 2, 3),
+        targets=2,
+        sharpness=(1.0,),
+        rounds=1,
+        joint=((4, 2, 4),),
+    ),
+}

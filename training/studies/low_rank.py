@@ -1,0 +1,521 @@
+"""The study low-rank: what Low-Rank (Bhojanapalli et al. 2020, arXiv 2002.07028) states of the size of heads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Generator, Tensor
+
+from modeling_leaner.configuration_lean_bert import LeanBERTConfig
+from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.planning.laws import LAWS
+from modeling_leaner.registry import IMAGES
+from modeling_leaner.shapes import load_config, modality_of
+
+from ..experiments.grid_results import load_folder
+from ..experiments.statistics import gain
+from ..experiments.summary import summarise
+from ..records import CellSummary, FigurePanel, Statement
+from .attention_fit import (
+    attention_of,
+    construct,
+    fit_head,
+    fit_width,
+    joint_rank,
+    off,
+    one_less,
+    out_of_reach,
+    permuted_targets,
+    random_heads,
+    random_targets,
+    softmax_columns,
+    tokens,
+)
+from .heads_curves import verdict
+from .study import Findings, Progress, Study, double_precision
+from .trials import line, rounded
+
+
+PAPER = "Low-Rank, 2002.07028"
+EXACT = 1e-12
+SPREAD = 10.0  # condition number of X in Theorem 1
+OUT = 1e-6  # a share of ln P that no score matrix has: beyond rounding
+MISSED = 0.01  # of the attention: less is as good as none
+NEAR = 0.01  # a parameter count is met within one per cent
+VOCABULARY = 30522
+POSITIONS = 512
+LAYERS = 24
+TABLES = {  # (width, heads, head size, FFN) → million parameters as printed
+    (1024, 8, 128, 4096): 336,
+    (1024, 16, 64, 4096): 336,
+    (1024, 32, 32, 4096): 336,
+    (512, 8, 128, 4096): 168,
+    (512, 12, 128, 4096): 193,
+    (512, 16, 128, 4096): 218,
+    (512, 32, 128, 4096): 319,
+    (512, 8, 32, 4096): 130,
+    (512, 8, 64, 4096): 142,
+    (512, 8, 256, 4096): 218,
+    (768, 8, 128, 3072): 214,
+    (768, 12, 128, 3072): 252,
+    (768, 16, 128, 3072): 290,
+    (768, 20, 128, 3072): 327,
+}
+MADE_UP = ("listops",)  # recipes whose rows are no real text
+PERMUTED = "0.99 on one key each"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one size of the study runs. `sizes` are (n, d) of Theorem 1; the curves are at the length `length`."""
+
+    seed: int
+    draws: int
+    sizes: tuple[tuple[int, int], ...]
+    length: int
+    limits: tuple[int, ...]
+    targets: int
+    sharpness: tuple[float, ...]
+    rounds: int
+    joint: tuple[tuple[int, int, int], ...]  # width, heads, head size
+
+
+QUICK = Settings(
+    seed=1,
+    draws=10,
+    sizes=((8, 8), (8, 16), (32, 32), (32, 48)),
+    length=8,
+    limits=(1, 2, 4, 6, 7),
+    targets=4,
+    sharpness=(1.0, 4.0),
+    rounds=2,
+    joint=((8, 2, 8), (8, 4, 4)),
+)
+DEFAULT = Settings(
+    seed=1,
+    draws=100,
+    sizes=((8, 8), (8, 16), (32, 32), (32, 48), (128, 128), (128, 192)),
+    length=32,
+    limits=(1, 2, 4, 8, 12, 16, 24, 30, 31),
+    targets=10,
+    sharpness=(1.0, 4.0),
+    rounds=6,
+    joint=((8, 2, 8), (8, 4, 4), (12, 4, 4), (12, 6, 4), (16, 4, 8), (16, 8, 4)),
+)
+FULL = replace(DEFAULT, length=64, limits=(1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 60, 62, 63), targets=20, rounds=30)
+
+
+def theorem_statement(settings: Settings, source: Generator) -> Statement:
+    """Theorem 1, d ≥ n, by its construction."""
+    numbers = {}
+    for length, width in settings.sizes:
+        x = tokens(settings.draws, width, length, SPREAD, source)
+        target = random_targets(settings.draws, length, 3.0, source)
+        error = (attention_of(x, *construct(x, target)) - target).abs().max().item()
+        numbers[f"largest error, n = {length}, d = {width}"] = error
+    return Statement(
+        paper=PAPER,
+        place="theorem 1, d ≥ n",
+        known="the paper",
+        statement="A head as large as the sequence is long can have every positive attention matrix, for every X of "
+        "full column rank.",
+        rule=f"the construction of the proof is off by less than {EXACT:g} in every entry of every draw",
+        verdict=verdict(max(numbers.values()) < EXACT),
+        finding=f"At most {max(numbers.values()):.1e} over {settings.draws} draws of each of {len(numbers)} sizes, "
+        f"float64, X with a condition number of {SPREAD:g}: rounding grows with it.",
+        numbers=numbers,
+    )
+
+
+Limited = dict[int, Tensor]  # head size or width → a value of each draw (B,)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What is lost below the length, by width and by head size, for each kind of target."""
+
+    unreachable: dict[str, Limited]  # `out_of_reach` of a width d < n
+    by_width: dict[str, Limited]  # `off` of the best fit
+    by_head: dict[str, Limited]
+
+
+def targets_of(settings: Settings, source: Generator) -> dict[str, Tensor]:
+    """Attention matrices to be fitted, by their kind."""
+    kinds = {
+        f"softmax of N(0, {sharpness:g}²)": random_targets(settings.targets, settings.length, sharpness, source)
+        for sharpness in settings.sharpness
+    }
+    kinds[PERMUTED] = permuted_targets(settings.targets, settings.length, 0.99, source)
+    return kinds
+
+
+def all_fits(settings: Settings, source: Generator, progress: Progress) -> Fits:
+    """Both curves, for every kind of target and every size below the length."""
+    fits = Fits({}, {}, {})
+    for kind, target in targets_of(settings, source).items():
+        for curves in (fits.unreachable, fits.by_width, fits.by_head):
+            curves[kind] = {}
+        for size in settings.limits:
+            progress(f"{kind}: size {size} of {settings.length}")
+            x = torch.randn(settings.targets, size, settings.length, generator=source)
+            fits.unreachable[kind][size] = out_of_reach(x, target)
+            fits.by_width[kind][size] = off(fit_width(x, target, settings.rounds), target)
+            fits.by_head[kind][size] = off(fit_head(target, size, settings.rounds, source), target)
+    return fits
+
+
+def limit_statement(settings: Settings, fits: Fits) -> Statement:
+    """Theorem 1, d < n."""
+    least = {}
+    for kind, limited in fits.unreachable.items():
+        for size, shares in limited.items():
+            least[f"least share out of reach, d = {size}, {kind}"] = rounded(shares.min().item())
+    some = max(fits.unreachable, key=lambda kind: min(share.min().item() for share in fits.unreachable[kind].values()))
+    shares = [limited.min().item() for limited in fits.unreachable[some].values()]
+    middle = settings.limits[len(settings.limits) // 2]
+    words = ", ".join(f"{fits.by_width[kind][middle].mean().item():.2f} ({kind})" for kind in fits.by_width)
+    return Statement(
+        paper=PAPER,
+        place="theorem 1, d < n",
+        known="the paper",
+        statement="Below the length, d < n, there are X and P that no head can have.",
+        rule=f"for every d there is a P whose logarithm is further than {OUT:g} of its size from all scores (exact)",
+        verdict=verdict(min(shares) > OUT),
+        finding=f"At least {min(shares):.2g} of ln P is out of reach for every d below {settings.length}. Attention "
+        f"that the best fit with d = {middle} puts elsewhere: {words}.",
+        numbers=least,
+    )
+
+
+def lost_below(settings: Settings, limited: Limited) -> list[float]:
+    """The mean attention that fits put elsewhere, of head sizes up to half the length."""
+    return [lost.mean().item() for size, lost in limited.items() if size <= settings.length // 2]
+
+
+def bottleneck_statements(settings: Settings, fits: Fits) -> list[Statement]:
+    """A head below the length in a wide model: for some attention, and for every kind of it."""
+    numbers = {}
+    for kind, limited in fits.by_head.items():
+        for size, lost in limited.items():
+            numbers[f"mean attention elsewhere, head size {size}, {kind}"] = rounded(lost.mean().item())
+    curves = [
+        f"{kind}: {', '.join(f'{lost.mean().item():.1g} at {size}' for size, lost in limited.items())}"
+        for kind, limited in fits.by_head.items()
+    ]
+    least = {kind: min(lost_below(settings, limited)) for kind, limited in fits.by_head.items()}
+    near = [kind for kind, lost in least.items() if lost <= MISSED]
+    common = {"paper": PAPER, "place": "rank bottleneck", "numbers": numbers}
+    some = Statement(
+        **common,
+        known="the paper",
+        statement="A head smaller than the sequence is long is limited by its rank, however wide the model.",
+        rule=f"for some kind of matrix the best fit found misses more than {MISSED:.0%} of the attention with every "
+        f"head size up to half the length, {settings.length // 2}",
+        verdict=verdict(max(least.values()) > MISSED),
+        finding="Attention that the best fit found puts elsewhere, by head size; " + "; ".join(curves) + ".",
+    )
+    every = Statement(
+        **common,
+        known="asked here",
+        statement="That holds for every kind of attention, the sharp kinds, too.",
+        rule="the same for every kind of matrix",
+        verdict=verdict(not near),
+        finding=f"Missed is less with some head size up to half the length in {len(near)} of {len(least)} kinds: "
+        + ", ".join(f"{kind} {lost:.1g}" for kind, lost in least.items())
+        + " at the least.",
+    )
+    return [some, every]
+
+
+def one_less_statement(settings: Settings, source: Generator) -> Statement:
+    """n − 1 is enough in a wide model."""
+    numbers = {}
+    for length in sorted({length for length, _ in settings.sizes}):
+        target = random_targets(settings.draws, length, 3.0, source)
+        left, right = one_less(target)
+        error = (softmax_columns(left @ right.transpose(-1, -2)) - target).abs().max().item()
+        numbers[f"largest error, n = {length}, head size {length - 1}"] = error
+    return Statement(
+        paper=PAPER,
+        place="theorem 1",
+        known="derived here",
+        statement="Where the width reaches the length, a head of n − 1 has every positive attention matrix, too: a "
+        "softmax does not see what is added to a column, which takes one rank.",
+        rule=f"error below {EXACT:g} in every entry of every draw",
+        verdict=verdict(max(numbers.values()) < EXACT),
+        finding=f"At most {max(numbers.values()):.1e} over {settings.draws} draws of each length.",
+        numbers=numbers,
+    )
+
+
+def expressive_statement(settings: Settings, source: Generator) -> Statement:
+    """Theorem 2, by a rank that the function decides."""
+    numbers = {}
+    more = []
+    for width, heads, size in settings.joint:
+        fixed = joint_rank(*random_heads(heads, width, size, source))
+        usual = joint_rank(*random_heads(heads, width, width // heads, source))
+        numbers[f"rank, width {width}, {heads} heads of {size}"] = fixed
+        numbers[f"rank, width {width}, {heads} heads of {width // heads}"] = usual
+        more.append(fixed > usual and usual <= width * width // heads)
+    return Statement(
+        paper=PAPER,
+        place="theorem 2",
+        known="the paper",
+        statement="With more than d/d_p heads of a fixed size d_p a layer is strictly more expressive than as many "
+        "heads of d/h.",
+        rule="a rank that the layer's function decides, and that heads of d/h cannot raise above d²/h (proved "
+        "here), is higher with the fixed size in every case",
+        verdict=verdict(all(more)),
+        finding="; ".join(f"{name} {value}" for name, value in numbers.items()) + ". The reverse needs no test: a "
+        "smaller head is a larger one with zeros.",
+        numbers=numbers,
+    )
+
+
+def bert_parameters(width: int, heads: int, size: int, ffn: int) -> int:
+    """Of this package's LeanBERT with a head for masked tokens, 24 layers, the vocabulary of uncased BERT."""
+    config = LeanBERTConfig(
+        hidden_size=width,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=heads,
+        head_dim=size,
+        intermediate_size=ffn,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=POSITIONS,
+    )
+    return config.count_parameters("ForMaskedLM").total
+
+
+def table_statement() -> Statement:
+    """The parameters of the paper's tables."""
+    numbers = {}
+    shares = []
+    for (width, heads, size, ffn), printed in TABLES.items():
+        counted = bert_parameters(width, heads, size, ffn)
+        numbers[f"d = {width}, {heads} heads of {size}: counted"] = counted
+        numbers[f"d = {width}, {heads} heads of {size}: printed, millions"] = printed
+        shares.append(abs(counted / (printed * 1e6) - 1))
+    return Statement(
+        paper=PAPER,
+        place="tables of BERT",
+        known="the paper",
+        statement="FixedMultiHead has 4·d·h·d_p parameters a layer, and BERT with it the printed parameters.",
+        rule=f"this package's count within {NEAR:.0%} of every printed one",
+        verdict=verdict(max(shares) <= NEAR),
+        finding=f"Off by at most {max(shares):.2%} over {len(shares)} rows: the paper's pooler and head are not "
+        "counted. Feed-forward widths of d = 1024 (4096) and d = 768 (3072) are not known here; these fit.",
+        numbers=numbers,
+    )
+
+
+@dataclass(frozen=True)
+class HeadPair:
+    """Two shapes of a grid, alike but for heads and head size; gains are plus where more heads are better."""
+
+    grid: str
+    metric: str
+    few: LeanConfig
+    many: LeanConfig
+    gain: float
+    interval: tuple[float, float] | None
+    is_text: bool
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether more heads are worse beyond the seeds."""
+        return self.interval is not None and max(self.interval) < 0
+
+    @property
+    def words(self) -> str:
+        sizes = " → ".join(f"{shape.num_attention_heads}×{shape.head_dim}" for shape in (self.few, self.many))
+        interval = ""
+        if self.interval is not None:
+            interval = " ({:+.4f} to {:+.4f})".format(*self.interval)
+        return f"{self.grid} {sizes} {self.metric} {self.gain:+.4f}{interval}"
+
+
+def is_same_but_for_heads(one: LeanConfig, other: LeanConfig) -> bool:
+    """Whether two shapes have all but heads and head size in common, and so the same parameters."""
+    names = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size")
+    if any(getattr(one, name) != getattr(other, name) for name in names):
+        return False
+    return one.count_parameters().total == other.count_parameters().total and one.head_dim != other.head_dim
+
+
+def head_pairs(grids: Path) -> Iterator[HeadPair]:
+    """The pairs of all grids that compare heads with head size at equal parameters. Raises GridError."""
+    for path in sorted(grids.glob("*/results.csv")):
+        results = load_folder(path.parent)
+        summary = summarise(results)
+        baseline = load_config(results.grid.baseline)
+        for cell in summary.shapes:
+            if cell.difference is None:
+                continue
+            config = load_config(cell.shape)
+            if is_same_but_for_heads(config, baseline):
+                yield pair_of(path.parent.name, cell, baseline, config, summary.metric, summary.higher_is_better)
+
+
+def pair_of(
+    grid: str, cell: CellSummary, baseline: LeanConfig, config: LeanConfig, metric: str, higher_is_better: bool
+) -> HeadPair:
+    """A cell against its baseline, turned so that the second has more heads and plus is better."""
+    ends = [gain(cell.difference, higher_is_better)]
+    if cell.interval is not None:
+        ends += [gain(value, higher_is_better) for value in cell.interval]
+    few, many = baseline, config
+    if config.num_attention_heads < baseline.num_attention_heads:
+        few, many = config, baseline
+        ends = [-value for value in ends]
+    interval = None
+    if cell.interval is not None:
+        interval = (min(ends[1:]), max(ends[1:]))
+    is_text = modality_of(config) is not IMAGES and not grid.startswith(MADE_UP)
+    return HeadPair(grid, metric, few, many, ends[0], interval, is_text)
+
+
+def grid_statement(grids: Path) -> Statement:
+    """Heads against head size at equal parameters, read from the finished grids."""
+    common = {
+        "paper": PAPER,
+        "place": "table of d = 1024, on other data",
+        "known": "asked here",
+        "statement": "At equal parameters more and smaller heads are worse, on real text.",
+    }
+    pairs = [pair for pair in head_pairs(grids) if pair.is_text]
+    if not pairs:
+        return Statement(
+            **common,
+            rule=None,
+            verdict="not tested",
+            finding=f"No grid of {grids} compares heads with head size.",
+            numbers={},
+            missing=f"finished rows in {grids}, as in a clone of the repository; leaner sweep GRID.yaml writes them "
+            "in hours",
+        )
+    worse = sum(pair.is_worse for pair in pairs)
+    numbers = {}
+    for pair in pairs:
+        numbers[f"{pair.grid}: gain of more heads, {pair.metric}"] = rounded(pair.gain)
+        if pair.interval is not None:
+            numbers[f"{pair.grid}: low end"] = rounded(pair.interval[0])
+            numbers[f"{pair.grid}: high end"] = rounded(pair.interval[1])
+    return Statement(
+        **common,
+        rule="worse, with a 95 % interval over the seeds that excludes 0, in more than half of the grids of real text",
+        verdict=verdict(worse > len(pairs) / 2),
+        finding=f"Worse in {worse} of {len(pairs)}: " + "; ".join(pair.words for pair in pairs) + " (plus: more heads "
+        "are better).",
+        numbers=numbers,
+    )
+
+
+SCORES = "no training rows of SQuAD and MNLI here"
+PRETRAINING = (
+    "and the pretraining of 24 layers: at 6 FLOPs a parameter and token and 25 GFLOP/s a core about 11,000 "
+    "core-hours for a billion tokens of the smallest model, 130M"
+)
+
+
+def not_tested() -> list[Statement]:
+    """What needs data or time that are not here, each with the paper's numbers."""
+    rows = (
+        (
+            "table of d = 1024",
+            "At d = 1024 and heads of d/h, more heads than 8 are worse: SQuAD F1 90.89, 90.61, 90.45 and MNLI 85, "
+            "84.5, 84.4 with 8, 16, 32 heads.",
+            f"{SCORES}, {PRETRAINING}",
+        ),
+        (
+            "table of d = 512, d_p = 128",
+            "At d = 512 and heads of 128, more heads are better: SQuAD F1 89.6, 90.25, 90.43, 90.95 with 8, 12, 16, "
+            "32.",
+            f"{SCORES}, {PRETRAINING}; no grid here has more heads of one size",
+        ),
+        (
+            "table of d = 512, 8 heads",
+            "At d = 512 and 8 heads, larger heads are better: SQuAD F1 88.53, 89.51, 89.6, 90.33 with heads of 32, "
+            "64, 128, 256.",
+            f"{SCORES}, {PRETRAINING}; no grid here has larger heads at the same number of them",
+        ),
+        (
+            "table of d = 768, d_p = 128",
+            "At d = 768 and heads of 128, 8 to 20 heads reach SQuAD F1 90.35, 90.48, 90.92, 90.89 at 214M to 327M, "
+            "as good as the 336M of d = 1024.",
+            f"{SCORES}, {PRETRAINING}",
+        ),
+        (
+            "LM1B",
+            "At d = 256 heads of d/h lose beyond 16 heads, and heads of 32 keep gaining up to 70 (6 layers, length "
+            "256).",
+            "the text of LM1B, and about 700 core-hours for one pass of 0.8 billion words and one number of heads, "
+            "at 25 GFLOP/s a core",
+        ),
+    )
+    return [
+        Statement(
+            paper=PAPER,
+            place=place,
+            known="the paper",
+            statement=statement,
+            rule=None,
+            verdict="not tested",
+            finding="The numbers are the paper's.",
+            numbers={},
+            missing=missing,
+        )
+        for place, statement, missing in rows
+    ]
+
+
+def panels_of(settings: Settings, fits: Fits) -> list[FigurePanel]:
+    """What is lost below the length: by width, and by head size in a wide model."""
+    titles = {
+        f"width = head size = d, n = {settings.length}\n(best fit, convex)": fits.by_width,
+        f"head size d in a width of at least n = {settings.length}\n(best fit found)": fits.by_head,
+    }
+    return [
+        FigurePanel(
+            title=title,
+            x="d",
+            y="attention put elsewhere",
+            lines=[line(kind, list(limited), list(limited.values())) for kind, limited in curves.items()],
+        )
+        for title, curves in titles.items()
+    ]
+
+
+def run(settings: Settings, progress: Progress) -> Findings:
+    """The whole study; grids are those of the working folder. Raises GridError where one of them does not fit."""
+    with double_precision():
+        source = Generator().manual_seed(settings.seed)
+        progress("theorems 1 and 2 by construction")
+        exact = [
+            theorem_statement(settings, source),
+            one_less_statement(settings, source),
+            expressive_statement(settings, source),
+        ]
+        fits = all_fits(settings, source, progress)
+    progress("parameters, and the rows of the grids")
+    statements = [
+        exact[0],
+        limit_statement(settings, fits),
+        exact[1],
+        *bottleneck_statements(settings, fits),
+        exact[2],
+        table_statement(),
+        grid_statement(LAWS),
+        *not_tested(),
+    ]
+    return Findings(statements, panels_of(settings, fits), [settings.seed])
+
+
+STUDY = Study(
+    name="low-rank",
+    title="When a head is too small for an attention matrix: the theorems and tables of Low-Rank",
+    sizes={"quick": QUICK, "default": DEFAULT, "full": FULL},
+    run=run,
+    threads=1,
+)

@@ -1,0 +1,50 @@
+"""README.md of a study's folder: figure and statements with their verdicts, made of results.json alone."""
+
+from ..publishing.rendering import markdown
+from ..records import Statement, StudyFile
+
+
+HEADER = ("", "statement", "where it stands", "verdict", "what was found")
+PICTURE = """<picture>
+<source media="(prefers-color-scheme: dark)" srcset="figure-dark.svg">
+<img alt="{title}" src="figure-light.svg">
+</picture>"""
+
+
+def finding_of(statement: Statement) -> str:
+    """What was found, with the rule of the verdict, or what the test would need."""
+    if statement.missing is not None:
+        return f"{statement.finding} Needs: {statement.missing}"
+    return f"{statement.finding} *Rule:* {statement.rule}"
+
+
+def line_of(number: int, statement: Statement) -> tuple[str, ...]:
+    """A row of the table."""
+    where = f"{statement.paper}, {statement.place}; {statement.known}"
+    return str(number), statement.statement, where, f"**{statement.verdict}**", finding_of(statement)
+
+
+def verdict_table(results: StudyFile) -> str:
+    """Statement, verdict and finding alone, as a page of docs/ shows them."""
+    lines = [(each.statement, each.verdict, each.finding) for each in results.statements]
+    return markdown(("statement", "verdict", "what was found"), lines)
+
+
+def study_page(results: StudyFile) -> str:
+    """The page, in Markdown."""
+    table = markdown(HEADER, [line_of(number, each) for number, each in enumerate(results.statements, 1)])
+    seeds = ", ".join(map(str, results.seeds))
+    software = results.environment
+    provenance = (
+        f"Written by `{results.command}` in {results.seconds:.0f} s; seeds {seeds}; {software.processor}, "
+        f"{software.threads} threads, torch {software.torch}. The numbers behind each verdict, the settings and the "
+        "lines of the figure: `results.json`."
+    )
+    parts = (
+        f"# Study: {results.study}",
+        f"{results.title}. {results.tested} of {len(results.statements)} statements are tested.",
+        PICTURE.format(title=results.title),
+        table,
+        provenance,
+    )
+    return "\n\n".join(parts) + "\n"

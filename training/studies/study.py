@@ -1,0 +1,142 @@
+"""A study: its sizes, its run, and the folder that it writes, whole or not at all.
+
+results.json has all; README.md and the figures are made of it alone.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modeling_leaner.conversion import whole_folder
+from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.files import write_bytes
+
+from ..publishing.figures import THEMES
+from ..records import Environment, FigurePanel, Statement, StudyFile
+from ..running.environment import environment
+from .figure import study_figure
+from .page import study_page
+
+
+NOT_TESTED = "not tested"
+Progress = Callable[[str], None]  # told what is done now, in a line
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a study found: its statements with their verdicts, the panels of its figure, and its seeds."""
+
+    statements: list[Statement]
+    panels: list[FigurePanel]
+    seeds: list[int]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study by its name on the command line.
+
+    `sizes` has a dataclass of settings for quick, default and full; `run` gets one of them. `threads` are PyTorch's
+    while it runs, None as they are: products of small matrices are fastest on one.
+    """
+
+    name: str
+    title: str
+    sizes: dict[str, Any]
+    run: Callable[[Any, Progress], Findings]
+    threads: int | None = None
+
+
+@contextmanager
+def threads_of(study: Study) -> Iterator[None]:
+    """Inside, PyTorch has the study's threads."""
+    before = torch.get_num_threads()
+    if study.threads is not None:
+        torch.set_num_threads(study.threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def double_precision() -> Iterator[None]:
+    """Inside, new tensors are float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def say(line: str) -> None:
+    """Prints a line at once."""
+    print(line, flush=True)
+
+
+def command_of(study: Study, size: str) -> str:
+    """The command that writes the same results again."""
+    command = f"leaner study {study.name}"
+    if size != "default":
+        command += f" --{size}"
+    return command
+
+
+def conduct(study: Study, size: str, settings: Any, progress: Progress = say) -> StudyFile:
+    """Runs a study of a size by its settings. Raises ValueError or OSError where it cannot read what it needs."""
+    start = time.perf_counter()
+    code = environment()["git_commit"]  # that ran: files may change meanwhile
+    with threads_of(study):
+        findings = study.run(settings, progress)
+        machine = environment()
+    seconds = time.perf_counter() - start
+    return StudyFile(
+        study=study.name,
+        title=study.title,
+        size=size,
+        command=command_of(study, size),
+        settings=asdict(settings),
+        seeds=findings.seeds,
+        statements=findings.statements,
+        panels=findings.panels,
+        seconds=round(seconds, 1),
+        environment=Environment(**{**machine, "git_commit": code}),
+        tested=sum(statement.verdict != NOT_TESTED for statement in findings.statements),
+    )
+
+
+def write_study(results: StudyFile, output: Path) -> None:
+    """results.json, README.md and the figure in two themes, in a new folder. Raises OSError; then nothing is left."""
+    with whole_folder(output) as folder:
+        folder.mkdir()
+        write_json(folder / "results.json", results.document())
+        for theme in THEMES:
+            write_bytes(folder / f"figure-{theme}.svg", study_figure(results, theme))
+        write_bytes(folder / "README.md", study_page(results).encode())
+
+
+def study(chosen: Study, size: str, output: Path) -> StudyFile:
+    """Runs a study and writes its folder; prints each statement with its verdict.
+
+    Raises:
+        FileExistsError: the folder is there already.
+        OSError: it cannot be written, which is tried before the study runs.
+        ValueError: what the study reads does not fit.
+    """
+    if output.exists() or output.is_symlink():
+        raise FileExistsError(f"{output} exists already")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{output}: cannot be written: {error.strerror}") from error
+    results = conduct(chosen, size, chosen.sizes[size])
+    write_study(results, output)
+    for statement in results.statements:
+        print(f"{statement.verdict}: {statement.statement} {statement.finding}")
+    print(f"{results.tested} of {len(results.statements)} statements tested in {results.seconds:.0f} s: {output}")
+    return results
