@@ -360,19 +360,21 @@ class TestQuantised:
         assert 1e-3 < difference < 0.5
 
 
-def test_transformers_serve_finds_the_model(tmp_path):
+def test_transformers_serve_finds_the_model(tmp_path, monkeypatch):
     """Only with the line of docs/clients.md: its manager of models looks classes up in transformers alone."""
     from transformers.cli.serving import model_manager
 
     model = save("gpt", "ForCausalLM", tmp_path)
     manager = model_manager.ModelManager(device="cpu", dtype="float32", trust_remote_code=True)
+    monkeypatch.delattr(model_manager.transformers, "LeanGPTForCausalLM", raising=False)  # the page's line, run before
     with pytest.raises(AttributeError, match="has no attribute LeanGPTForCausalLM"):
         manager.load_model_and_processor(f"{tmp_path}@main")
-    model_manager.transformers.LeanGPTForCausalLM = modeling_leaner.LeanGPTForCausalLM
+    monkeypatch.setattr(
+        model_manager.transformers, "LeanGPTForCausalLM", modeling_leaner.LeanGPTForCausalLM, raising=False
+    )
     try:
         served, tokenizer = manager.load_model_and_processor(f"{tmp_path}@main")
     finally:
-        del model_manager.transformers.LeanGPTForCausalLM
         manager.shutdown()
     with torch.no_grad():
         expected = by_hand(model, tmp_path, PUPPY)
