@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FLOOR := .venv-floor
+CLIENTS := .venv-clients
 # Two processes, a whole file each at a time. One file alone: .venv/bin/python -m pytest tests/test_FILE.py
 PYTEST := -m pytest -q -n 2 --dist loadfile
 # Cards are written by leaner card:
 RUFF := --line-length 119 --target-version py311 --extend-exclude 'model_cards/*/README.md'
 RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 'lint.isort.lines-after-imports = 2'
 
-.PHONY: demo test test-full test-floor verify-cards lint imports format
+.PHONY: demo test test-full test-floor test-clients verify-cards lint imports format
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -26,6 +27,10 @@ test-full: $(INSTALLED)
 
 test-floor: $(FLOOR)/.installed
 	OMP_NUM_THREADS=1 $(FLOOR)/bin/python $(PYTEST)
+
+test-clients: $(CLIENTS)/.installed
+	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_clients.py tests/test_export.py
+	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_documentation.py -k "export or clients"
 
 verify-cards: $(INSTALLED)
 	$(BIN)/leaner verify-cards $(if $(DATA),--data_files $(DATA))
@@ -66,4 +71,13 @@ $(FLOOR)/.installed: setup.cfg pyproject.toml constraints.txt
 	@echo 'transformers==5.17.0' >> $(FLOOR)/constraints.txt
 	@echo 'huggingface-hub<2' >> $(FLOOR)/constraints.txt
 	@$(FLOOR)/bin/python -m pip install -q --disable-pip-version-check -c $(FLOOR)/constraints.txt -e '.[dev]'
+	@touch $@
+
+# PEFT, TRL, ONNX and others, in an environment of their own: `make test` does not see them.
+$(CLIENTS)/.installed: setup.cfg pyproject.toml constraints.txt
+	$(CHECK_PYTHON)
+	@echo "Installing into $(CLIENTS) ..."
+	@rm -rf $(CLIENTS)
+	@$(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,clients]'
 	@touch $@

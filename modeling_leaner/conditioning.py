@@ -1,9 +1,82 @@
-"""Conditioning of attention, measured: how near the concatenated head outputs of a layer are to losing rank."""
+"""Conditioning of attention, measured: how near its matrices are to losing rank, and how alike its heads are."""
+
+from dataclasses import dataclass
+from math import inf
 
 import torch
 from transformers import PreTrainedModel
 
 from .layers_leaner import LeanAttention
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Singular values of a matrix (M, N).
+
+    Attributes:
+        size: how many there are, min(M, N).
+        rank: how many are above max(M, N) · ε · σ_max, ε of the matrix's dtype.
+        largest: σ_max.
+        smallest: the smallest of those that the rank counts; 0 of a matrix of zeros.
+    """
+
+    size: int
+    rank: int
+    largest: float
+    smallest: float
+
+    @classmethod
+    def of(cls, matrix: torch.Tensor) -> "Spectrum":
+        """Raises ValueError for a matrix with NaN or infinity."""
+        if not matrix.isfinite().all():
+            raise ValueError(f"a matrix {list(matrix.shape)} holds NaN or infinity, which has no singular values")
+        values = torch.linalg.svdvals(matrix)
+        counted = values[values > max(matrix.shape) * torch.finfo(matrix.dtype).eps * values[0]]
+        smallest = 0.0
+        if len(counted):
+            smallest = counted[-1].item()
+        return cls(len(values), len(counted), values[0].item(), smallest)
+
+    @property
+    def has_full_rank(self) -> bool:
+        return self.rank == self.size
+
+    @property
+    def condition_number(self) -> float:
+        """κ = σ_max / σ_min, infinite where rank is lost."""
+        if not self.has_full_rank:
+            return inf
+        return self.largest / self.smallest
+
+
+def query_key_spectrum(query: torch.Tensor, key: torch.Tensor) -> Spectrum:
+    """Of W_Q W_Kᵀ of one head, whose rank is at most its size: W_Q and W_K (D, d).
+
+    By QR of both factors: with W = Q R the product is Q_Q (R_Q R_Kᵀ) Q_Kᵀ, of which the middle (d, d) has the non-zero
+    singular values.
+    """
+    query_factor = torch.linalg.qr(query, mode="r").R
+    key_factor = torch.linalg.qr(key, mode="r").R
+    return Spectrum.of(query_factor @ key_factor.mT)
+
+
+def attention_entropy(weights: torch.Tensor) -> torch.Tensor:
+    """Mean over queries of the entropy of each head's weights, in nats: (H, T, S) → (H)."""
+    return torch.special.entr(weights).sum(dim=-1).mean(dim=-1)
+
+
+def head_similarity(heads: torch.Tensor) -> torch.Tensor:
+    """Linear CKA of each pair of heads (Kornblith et al. 2019, arXiv 1905.00414): outputs (T, H, d) → (H, H).
+
+    1 where one head's outputs are the other's, turned and scaled. Of a head whose output is the same for every token
+    it is NaN. With few tokens beside the head size it is too high.
+    """
+    tokens, count, size = heads.shape
+    centred = (heads - heads.mean(dim=0)).reshape(tokens, count * size)
+    products = (centred.mT @ centred).reshape(count, size, count, size)
+    squares = products.square().sum(dim=(1, 3))  # ‖A_iᵀ A_j‖_F²
+    own = squares.diagonal().sqrt()
+    return squares / torch.outer(own, own)
 
 
 @torch.no_grad()
@@ -23,12 +96,13 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
     attentions = [module for module in model.modules() if type(module).__name__ == LeanAttention.__name__]
     if not attentions:
         raise ValueError(f"{type(model).__name__}: no LeanAttention in it")
-    head_outputs: dict[torch.nn.Module, torch.Tensor] = {}
+    mask = inputs.get("attention_mask")
+    conditions: dict[torch.nn.Module, float] = {}
 
-    def keep(projection: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
-        head_outputs[projection] = inputs[0]
+    def measure(projection: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        conditions[projection] = median_condition_number(inputs[0], mask)
 
-    handles = [attention.o_proj.register_forward_pre_hook(keep) for attention in attentions]
+    handles = [attention.o_proj.register_forward_pre_hook(measure) for attention in attentions]
     training = model.training
     try:
         model.eval()(**inputs)
@@ -36,8 +110,7 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
         model.train(training)
         for handle in handles:
             handle.remove()
-    mask = inputs.get("attention_mask")
-    return [median_condition_number(head_outputs[attention.o_proj], mask) for attention in attentions]
+    return [conditions[attention.o_proj] for attention in attentions]
 
 
 def median_condition_number(head_outputs: torch.Tensor, mask: torch.Tensor | None) -> float:

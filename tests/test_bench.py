@@ -12,12 +12,13 @@ from command import leaner
 from modeling_leaner.training.benchmarking import contestants, machine, measure
 from modeling_leaner.training.benchmarking.comparison import comparisons, geometric_means
 from modeling_leaner.training.benchmarking.contestants import OURS, Contestant
-from modeling_leaner.training.benchmarking.measure import Limits, Measured
+from modeling_leaner.training.benchmarking.measure import Measured
 from modeling_leaner.training.benchmarking.workload import Workload
 from modeling_leaner.training.records import BenchFile
 from transformers.utils import is_torchvision_available
 
 from modeling_leaner.shapes import load_shape
+from modeling_leaner.support.turns import take_turns
 
 
 MINIATURE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}
@@ -214,25 +215,26 @@ def test_comparisons_are_with_the_best():
 
 
 class Ticking:
-    """A step that takes so many seconds, and tells when it ran."""
+    """A call that takes a second more at each call, and tells when it ran."""
 
-    def __init__(self, name, seconds, log):
+    def __init__(self, name, log):
         self.name = name
-        self.taken = seconds
         self.log = log
+        self.calls = 0
 
-    def seconds(self):
+    def __call__(self):
         self.log.append(self.name)
-        return self.taken
+        self.calls += 1
+        return float(self.calls)
 
 
 def test_turns_run_forth_and_back_until_a_limit():
     log = []
-    steps = [Ticking("a", 1.0, log), Ticking("b", 2.0, log)]
-    assert measure.take_turns(steps, Limits(rounds=4, seconds=100)).tolist() == [[1.0] * 4, [2.0] * 4]
-    assert "".join(log) == "abbaabba"
-    assert measure.take_turns(steps, Limits(rounds=99, seconds=9)).shape == (2, 5)
-    assert measure.take_turns(steps, Limits(rounds=99, seconds=0)).shape == (2, 3)
+    taken = take_turns([Ticking("a", log), Ticking("b", log)], 4, warm_up=1)
+    assert taken.tolist() == [[2.0, 3.0, 4.0, 5.0]] * 2
+    assert "".join(log) == "ab" + "abba" * 2
+    assert take_turns([Ticking("a", log)], 99, warm_up=0, limit=10).shape == (1, 5)
+    assert take_turns([Ticking("a", log)], 99, warm_up=0, limit=0).shape == (1, 3)
 
 
 @pytest.mark.skipif(not find_spec("timm"), reason="timm is not installed")

@@ -255,17 +255,17 @@ def test_the_readme_has_the_listops_line():
     lean, fewer = values["lean-mini"], values["shallow-mini"]
     chance = stats.ttest_rel([lean[seed] for seed in fewer], [*fewer.values()]).pvalue
     mean, interval = difference("lean-mini", "shallow-mini")
-    assert f"4 × 6 against 4 × 3, is not confirmed:* better by {mean}, {interval}, p {chance:.2f}." in text
+    assert f"4 × 6 against 4 × 3, is not significant:* better by {mean} ({interval}, p {chance:.2f})." in text
     mean, interval = difference("twelve-heads-mini", "mini")
-    assert f"53 % of its parameters ({mean} higher, {interval})" in text
+    assert f"4 × 12, with 53 % of the parameters of 8 × 3, scores {mean} higher ({interval})" in text
     mean, interval = difference("many-heads-mini", "mini")
-    assert f"8 × 6 is ahead of 8 × 3 by {mean} ({interval})" in text
+    assert f"8 × 6 scores {mean} higher than 8 × 3 ({interval})" in text
 
 
 def test_the_readme_has_the_pairs_with_a_lower_kappa():
     _, at_end, pairs = lowered_kappa()
     text = " ".join((CARDS.parent / "README.md").read_text(encoding="utf-8").split())
-    assert f"in {at_end} of {pairs} trained pairs of all grids" in text
+    assert f"in {at_end} of {pairs} trained pairs of all comparisons" in text
 
 
 def test_seeds_that_were_all_planned_at_once_are_not_later_ones(grids):

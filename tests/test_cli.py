@@ -148,6 +148,14 @@ class TestStart:
             ("convert ./there there", 1, "leaner convert: there exists already"),
             ("slim nowhere out", 1, "leaner slim: nowhere: no file or folder, and it is not in the cache of the Hub"),
             ("slim there out --rows 15", 1, "leaner slim: --rows 15: expected at least 16, half of them held out"),
+            ("inspect nowhere", 1, "leaner inspect: nowhere: no file or folder, and it is not in the cache"),
+            ("inspect gpt/bsae", 1, "leaner inspect: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
+            ("inspect gpt/base --rows 0", 2, "leaner inspect: Invalid value for '--rows': Input should be greater"),
+            ("inspect gpt/base --jacobian al", 2, "leaner inspect: Invalid value for '--jacobian': "),
+            ("export onnx there there", 1, "leaner export: there exists already"),
+            ("export onnx bert/nano out", 1, "leaner export: bert/nano: a named shape, which has no weights;"),
+            ("export tflite there out", 2, "leaner export: Invalid value for 'kind': Value error, 'tflite' is"),
+            ("export torch there out --rounds 2", 2, "Invalid value for '--rounds': Input should be greater than or"),
             ("slim there notes.md", 1, "leaner slim: notes.md exists already"),
             ("study low-rnak", 1, "low-rnak: expected one of heads-optimization, low-rank; did you mean low-rank?"),
             ("study low-rank --output there", 1, "leaner study: there exists already"),
@@ -233,7 +241,7 @@ class TestStart:
     def test_help_is_grouped(self, leaner):
         text = leaner("--help").output
         for panel, *names in (
-            ("Shapes", "shapes", "plan", "convert", "slim"),
+            ("Shapes", "shapes", "plan", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
             ("Experiments", "sweep", "latency", "step-time", "bench", "encoders", "law", "guesses", "shift", "study"),
             ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "report", "push", "pull"),

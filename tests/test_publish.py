@@ -376,7 +376,7 @@ def test_the_index_needs_no_grid_beside_another(workshop):
     before = path.read_text()
     path.write_text(before.replace("beside: null\n", "beside: model_cards/grids/later\n"))
     try:
-        assert index.render(Path("model_cards")).count("| `tiny`, accuracy (higher is better) |") == 1
+        assert index.render(Path("model_cards")).count("| `tiny`, accuracy (higher is better)") == 1
         with pytest.raises(GridError, match="grids/later"):
             gathered(path)
     finally:

@@ -19,6 +19,7 @@ from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.scores import Reference
 from modeling_leaner.slimming.slim import Target, best_slims, slim
 from modeling_leaner.slimming.worth import Worth
+from modeling_leaner.support import turns
 
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
@@ -560,7 +561,7 @@ class TestBudget:
         clock = [0.0]
         for layer in model.layers:
             layer.register_forward_hook(lambda *_: clock.__setitem__(0, clock[0] + 1))
-        monkeypatch.setattr(budget.time, "perf_counter", lambda: clock[0])
+        monkeypatch.setattr(turns, "timer", lambda: clock[0])
         assert budget.layers_for_latency(model, 0.75, inputs(model)) == 3
         assert budget.layers_for_latency(model, 0.74, inputs(model)) == 2
         with pytest.raises(SlimError, match="the smallest, one layer, takes 0.25x"):

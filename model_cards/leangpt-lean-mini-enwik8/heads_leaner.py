@@ -7,7 +7,14 @@ of the class name.
 
 import torch
 from torch import nn
-from transformers.modeling_outputs import ModelOutput, QuestionAnsweringModelOutput, TokenClassifierOutput
+from transformers.modeling_outputs import (
+    MaskedLMOutput,
+    ModelOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
@@ -15,6 +22,8 @@ from .configuration_leaner import LeanTextConfig
 from .layers_leaner import LeanPreTrainedModel, check_range, recorded
 
 
+# sentence-transformers reads the fields of an output from the annotation of `forward`.
+Output = SequenceClassifierOutput | TokenClassifierOutput | MaskedLMOutput | MultipleChoiceModelOutput
 Inputs = tuple[torch.Tensor | None, ...]  # input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
 
 
@@ -90,7 +99,7 @@ class TextHead:
         inputs_embeds: torch.FloatTensor | None = None,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> ModelOutput:
+    ) -> Output:
         """Inputs as for the base model; the shapes of logits and labels are those of `predict`."""
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*self.arrange(inputs), **kwargs)

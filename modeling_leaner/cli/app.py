@@ -8,7 +8,7 @@ import atexit
 import json
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.console import Console
 from .. import __version__
 from ..registry import check_family
 from ..support.interrupts import INTERRUPTED
-from .checks import check_calibration_rows, check_new, check_plan, check_source
+from .checks import check_calibration_rows, check_inspected, check_new, check_plan, check_source, check_trained
 from .command import Command, dashed
 from .errors import CommandGroup, print_error
 from .lazy import slow_imports
@@ -188,6 +188,75 @@ def slim(
     except KeyboardInterrupt:
         print_error("slim", f"interrupted; {output} was not written")
         raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command(cls=Command, rich_help_panel=SHAPES)
+def export(
+    context: typer.Context,
+    kind: Annotated[Literal["onnx", "torch"], typer.Argument(help="An ONNX graph, or a program of torch.export.")],
+    source: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist.")],
+    int8: Annotated[bool, typer.Option("--int8", help="A second file with weights in 8 bits.")] = False,
+    batch: Annotated[int, typer.Option(min=1, help="Rows of a forward pass that is timed, beside one row.")] = 8,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a text that is timed; left out, 128 or the longest.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=3, help="How often the model and every file have their turn.")] = 20,
+) -> None:
+    """Write a model as a graph that runs without this package, and say how exact and how fast it is."""
+    check_new(output)
+    check_trained(source)
+    with slow_imports():
+        from ..support.quiet import quiet_libraries
+        from .export import Options, run
+    quiet_libraries()
+    try:
+        run(Options(**context.params))
+    except KeyboardInterrupt:
+        print_error("export", f"interrupted; {output} was not written")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command(cls=Command, rich_help_panel=SHAPES)
+def inspect(
+    context: typer.Context,
+    model: Annotated[
+        str, typer.Argument(help="Run, published folder, Hub id of a ViT, BERT, GPT-2 or Lean model, or a new shape.")
+    ],
+    data_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data-files", "--data", metavar="PATH ...", help="Rows: a folder, files, or a built-in set's name."
+        ),
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(help="Column of the texts or images; left out, as in the recipe, or the only one.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="At most so many rows; the Jacobian is of the first.")] = 8,
+    max_length: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of a row, at most; left out, as in the recipe, or 128.")
+    ] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers from 0, as 0,4,5; left out, all.")] = None,
+    jacobian: Annotated[
+        Literal["auto", "exact", "matrix-free", "none"],
+        typer.Option(help="auto: exact up to 4,096 numbers in a row's states, else matrix-free."),
+    ] = "auto",
+    seed: Annotated[int, typer.Option(help="Of new weights and of random rows.")] = 1,
+    plot: Annotated[str | None, typer.Option(help="Draw heat maps as NAME.png and NAME.svg, new files.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """See the conditioning of a model's attention: κ, the Jacobian, and what its heads do."""
+    check_inspected(model)
+    with slow_imports():
+        from ..support.quiet import quiet_libraries
+    quiet_libraries()
+    with slow_imports():
+        from .inspect import run
+        from .inspect_rows import Options
+    options = context.params | {"data_files": data_files or []}
+    run(Options(**options))
 
 
 app.add_typer(commands)

@@ -95,6 +95,14 @@ def check_trained(model: str) -> None:
     check_source(model)
 
 
+def check_inspected(model: str) -> None:
+    """Raises ValueError for what is neither a named shape, nor a file, a folder or a model of the Hub."""
+    if model in shape_names():
+        return
+    check_shape(model)
+    check_source(model)
+
+
 def check_base_model(name: str | None, parent: str) -> str:
     """The Hub id that a card names as the parent. Raises ValueError where none is given and the parent is a folder."""
     with slow_imports(models=False):

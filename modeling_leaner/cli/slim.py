@@ -156,21 +156,30 @@ def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
     """Texts or images from the files of `--data`, or a built-in set, at most `--rows` of them."""
     if not options.data:
         raise SlimError("--data: missing; files or a folder with texts or images as the model reads")
-    if len(options.data) == 1:
-        check_data(options.data[0])
-    if len(options.data) == 1 and options.data[0] in BUILT_IN:
-        rows = load_split(options.data[0], "train")
-    else:
-        rows = load_split(None, "train", data_files=options.data)
-    column = options.column or only_column(rows, model)
-    if column not in rows.column_names:
-        raise SlimError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
-    rows = rows.filter(lambda row: row[column] not in (None, ""), desc="rows with content")
+    rows, column = rows_with_content(options.data, options.column, model)
     if len(rows) < LEAST_CALIBRATION_ROWS:
         where = describe(options.data[0], "train", options.data)
         few = f"{len(rows)} rows with content, expected at least {LEAST_CALIBRATION_ROWS}, half of them held out"
         raise SlimError(f"--data: {where}: {few}")
     return rows.select(range(min(len(rows), options.rows)))[column]
+
+
+def rows_with_content(data: list[str], column: str | None, model: LeanPreTrainedModel) -> tuple[Dataset, str]:
+    """The rows of files or of a built-in set that have a text or image, and the column that holds it.
+
+    Raises SlimError that names --data or --column.
+    """
+    if len(data) == 1:
+        check_data(data[0])
+    if len(data) == 1 and data[0] in BUILT_IN:
+        rows = load_split(data[0], "train")
+    else:
+        rows = load_split(None, "train", data_files=data)
+    if column is None:
+        column = only_column(rows, model)
+    if column not in rows.column_names:
+        raise SlimError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
+    return rows.filter(lambda row: row[column] not in (None, ""), desc="rows with content"), column
 
 
 def check_data(name: str) -> None:

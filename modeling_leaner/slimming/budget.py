@@ -1,12 +1,13 @@
 """How many layers a budget allows: a share of the parameters, or of the time of a forward pass on this machine."""
 
-import time
+import functools
 
 import torch
 from torch import nn
 
 from ..configuration_leaner import ParameterCount
 from ..layers_leaner import LeanPreTrainedModel
+from ..support.turns import seconds_of, take_turns
 from .operations import SlimError, keep_layers
 from .scores import Batch, replaced_layers
 
@@ -55,15 +56,10 @@ def layers_for_latency(model: LeanPreTrainedModel, share: float, batch: Batch) -
     Raises SlimError, with the smallest share, where a single layer takes longer.
     """
     depth = model.config.num_hidden_layers
-    best = {layers: float("inf") for layers in range(1, depth + 1)}
-    for _ in range(1 + ROUNDS):  # the quickest of all rounds, so that the first, which warms up, does not count
-        for layers in best:
-            first = nn.ModuleList(list(model.base_model.layers)[:layers])
-            with replaced_layers(model, first):
-                start = time.perf_counter()
-                model(**batch)
-                best[layers] = min(best[layers], time.perf_counter() - start)
-    shares = {layers: seconds / best[depth] for layers, seconds in best.items()}
+    depths = range(1, depth + 1)
+    calls = [functools.partial(forward_seconds, model, batch, layers) for layers in depths]
+    quickest = take_turns(calls, ROUNDS).min(axis=1)
+    shares = dict(zip(depths, quickest / quickest[-1]))
     allowed = [layers for layers in shares if shares[layers] <= share]
     if not allowed:
         raise SlimError(
@@ -71,3 +67,10 @@ def layers_for_latency(model: LeanPreTrainedModel, share: float, batch: Batch) -
             f"takes {shares[1]:.2f}x"
         )
     return max(allowed)
+
+
+def forward_seconds(model: LeanPreTrainedModel, batch: Batch, layers: int) -> float:
+    """Time of a forward pass of the model's first layers."""
+    first = nn.ModuleList(list(model.base_model.layers)[:layers])
+    with replaced_layers(model, first):
+        return seconds_of(functools.partial(model, **batch))

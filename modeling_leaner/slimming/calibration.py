@@ -21,6 +21,11 @@ def make_batches(model: LeanPreTrainedModel, processor: object, rows: Sequence, 
     """
     if len(rows) < LEAST_ROWS:
         raise SlimError(f"calibration: expected at least {LEAST_ROWS} rows, got {len(rows)}")
+    return as_read(model, processor, rows, max_length)
+
+
+def as_read(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_length: int) -> list[Batch]:
+    """The same of any number of rows. Raises SlimError for rows of another kind than the model reads."""
     reads_images = model.main_input_name == "pixel_values"
     for index, row in enumerate(rows):
         if isinstance(row, str) == reads_images:

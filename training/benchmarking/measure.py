@@ -6,7 +6,8 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch.utils.benchmark import timer
+
+from modeling_leaner.support.turns import seconds_of, take_turns
 
 from ..running.timing import peak_memory
 from .contestants import Contestant
@@ -15,7 +16,6 @@ from .workload import Workload
 
 
 WARM_UP = 3
-LEAST_ROUNDS = 3  # however long they take
 MOST_COMPILATIONS = 1000  # of one function
 GIGABYTE = 1e9
 
@@ -60,9 +60,7 @@ class Step:
 
     def seconds(self) -> float:
         """Time of one step, the device's queue emptied before and after."""
-        start = timer()
-        self.run()
-        return timer() - start
+        return seconds_of(self.run)
 
     @property
     def parameters(self) -> int:
@@ -115,19 +113,6 @@ def begin(contestant: Contestant, workload: Workload) -> Step | str:
         return one_line(error)
 
 
-def take_turns(steps: Sequence[Step], limits: Limits) -> np.ndarray:
-    """Seconds of a step, in turns that run forth and back: (steps, rounds)."""
-    seconds: list[list[float]] = [[] for _ in steps]
-    turns = list(range(len(steps)))
-    for done in range(limits.rounds):
-        if done >= LEAST_ROUNDS and max(map(sum, seconds)) > limits.seconds:
-            break
-        for turn in turns:
-            seconds[turn].append(steps[turn].seconds())
-        turns.reverse()
-    return np.array(seconds)
-
-
 def measure(workload: Workload, contestants: Sequence[Contestant], limits: Limits) -> list[Measured]:
     """Every contestant at a workload, in their order; those that cannot run with a note."""
     torch.compiler.reset()
@@ -135,8 +120,9 @@ def measure(workload: Workload, contestants: Sequence[Contestant], limits: Limit
     # torch would go on uncompiled, and not say so in the cell.
     with torch._dynamo.config.patch(recompile_limit=MOST_COMPILATIONS, fail_on_recompile_limit_hit=True):
         begun = list(map(partial(begin, workload=workload), contestants))
-        running = [step for step in begun if isinstance(step, Step)]
-        seconds = iter(take_turns(running, limits))
+        calls = [step.seconds for step in begun if isinstance(step, Step)]
+        taken = take_turns(calls, limits.rounds, warm_up=0, limit=limits.seconds)  # a Step has warmed up
+        seconds = iter(taken)
     measured = []
     for contestant, step in zip(contestants, begun):
         if isinstance(step, str):

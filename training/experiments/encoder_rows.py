@@ -184,7 +184,7 @@ def read_pairs(name: str, split: str, given: Mapping[str, str], about: dict[str,
 
 
 def read_questions(given: Mapping[str, str], about: dict[str, TextRows]) -> Questions:
-    """QNLI's questions whose sentence holds the answer, and the distinct ones of these sentences."""
+    """QNLI's questions whose sentence holds the answer, and the distinct sentences of all its rows."""
     held = read("qnli", "validation", given)
     labels = held.labels("label")
     entailed = 0
@@ -196,8 +196,8 @@ def read_questions(given: Mapping[str, str], about: dict[str, TextRows]) -> Ques
         raise ValueError(f"{held.source}: label: no row is {entailed}, entailment")
     questions = held.texts("question")
     sentences = held.texts("sentence")
-    places: dict[str, int] = {}
-    right = [places.setdefault(sentences[row], len(places)) for row in chosen]
+    places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
+    right = [places[sentences[row]] for row in chosen]
     asked = [questions[row] for row in chosen]
     about["qnli"] = held.about([*asked, *places], len(asked), documents=len(places))
     return Questions(asked, list(places), np.array(right))

@@ -3,7 +3,7 @@
 - stsb, stsb_test: Spearman's correlation of the cosine of two sentences with how alike people find them, on STS-B's
   validation and test pairs.
 - qnli: of each question of QNLI's validation rows whose sentence holds the answer, among the distinct sentences of
-  these rows: the mean of 1/rank of its own sentence by cosine, 0 beyond rank 10.
+  all rows: the mean of 1/rank of its own sentence by cosine, 0 beyond rank 10.
 - sst2: the accuracy, on SST-2's validation rows, of a logistic regression on the vectors of 5,000 training rows.
 - cosine: the mean cosine to the parent's vectors on held-out sentences.
 """

@@ -24,10 +24,10 @@ from modeling_leaner.slimming.slim import cut_of_layers
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import free_path
 from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.support.turns import take_turns
 
 from ..records import EncoderComparison, EncoderScores, EncoderTime, Environment
 from ..running.environment import environment, processor_flags
-from ..running.timing import take_turns
 from ..tasks.teacher import mean_vectors
 from ..tasks.text import vocabulary
 from .encoder_rows import EncoderRows, load_rows, local_data

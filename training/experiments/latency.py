@@ -8,7 +8,6 @@ times with those of another day may not. Weights are random, since no arithmetic
 import functools
 import json
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,11 @@ from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import load_config, modality_of
 from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.turns import seconds_of, take_turns
 
 from ..records import LatencyFile, checked
 from ..running.environment import environment
 from ..running.loading import recipe_config
-from ..running.timing import take_turns
 from ..tasks.registry import TASKS
 from .grid import Grid, GridError, load_grid
 from .run_settings import settings
@@ -81,9 +80,7 @@ def inputs(model: PreTrainedModel, batch: int, length: int | None) -> dict[str, 
 @torch.inference_mode()
 def seconds(model: PreTrainedModel, given: dict[str, torch.Tensor]) -> float:
     """Time of one forward pass."""
-    start = time.perf_counter()
-    model(**given)
-    return time.perf_counter() - start
+    return seconds_of(functools.partial(model, **given))
 
 
 def measure(

@@ -7,7 +7,6 @@ nothing else runs. It writes step_seconds.json beside the grid's rows.
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,10 @@ import torch
 from transformers import PreTrainedModel
 
 from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.turns import seconds_of, take_turns
 
 from ..records import StepTimes, checked
 from ..running.environment import environment
-from ..running.timing import take_turns
 from ..tasks.masked_lm import MaskedLM
 from . import latency
 from .branches import recipe_of, step_of
@@ -47,9 +46,8 @@ class TrainingStep:
             unmasked = torch.rand(self.batch["labels"].shape) >= self.arguments.mask_fraction
             self.batch["labels"][unmasked] = -100
 
-    def seconds(self) -> float:
-        """Makes one step and returns its time."""
-        start = time.perf_counter()
+    def run(self) -> None:
+        """One step."""
         for _ in range(self.arguments.gradient_accumulation_steps):
             with torch.autocast("cpu", torch.bfloat16, enabled=self.arguments.bf16):
                 loss = self.model(**self.batch).loss
@@ -58,7 +56,10 @@ class TrainingStep:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.arguments.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return time.perf_counter() - start
+
+    def seconds(self) -> float:
+        """Makes one step and returns its time."""
+        return seconds_of(self.run)
 
 
 def measure(grid: Grid, rounds: int = ROUNDS) -> dict[str, dict[str, object]]:

@@ -231,9 +231,9 @@ def run_scores(results: RunResults) -> str:
 
 
 def all_cells(grids: dict[str, Evidence]) -> str:
-    """Every cell of several grids, a line each, after each grid the best simple guess."""
+    """Every cell of several grids, a line each; a grid's first line names its best simple guess."""
     header = (
-        "grid, metric",
+        "grid, metric, best simple guess",
         "layers × heads × size",
         "mean ± sd (seeds)",
         "difference, + is better (95 % interval)",
@@ -247,14 +247,13 @@ def all_cells(grids: dict[str, Evidence]) -> str:
     lines = []
     for grid, evidence in grids.items():
         grid_name = f"`{grid}`, {evidence.metric} ({direction(evidence)})"
-        for cell in evidence.cells:
-            lines.append((grid_name, *cell_line(cell, evidence)))
-            grid_name = ""  # on the grid's first line alone
         best = best_of(evidence)
         if best is not None:
             guess, value = best
-            empty = [""] * (len(header) - 3)
-            lines.append((f"best simple guess: {guess}", "", f"{value:.4f}", *empty))
+            grid_name += f"; best simple guess {value:.4f} ({guess})"
+        for cell in evidence.cells:
+            lines.append((grid_name, *cell_line(cell, evidence)))
+            grid_name = ""  # on the grid's first line alone
     return markdown(header, lines)
 
 

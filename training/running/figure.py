@@ -1,14 +1,17 @@
-"""training.png of a run: its losses and its metric against steps."""
+"""training.png of a run: its losses, its metric and its conditioning against steps."""
 
 import io
 import json
 from pathlib import Path
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from modeling_leaner.support.files import write_bytes
+
+from .inspection import KAPPA
 
 
 SHARES = ("accuracy", "f1", "exact_match")  # metrics from 0 to 1
@@ -18,9 +21,10 @@ SQUARED_ERRORS = ("pearson", "spearman", "squared_error")  # metrics of tasks wh
 
 
 def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float] | None = None) -> None:
-    """PNG of a run against its steps: the training and the held-out loss; beside it the held-out `metric`.
+    """PNG of a run against its steps: the training and the held-out loss; beside it the held-out `metric`, and κ.
 
-    A metric that is the loss, or that was measured once at most, has no panel of its own.
+    A metric that is the loss, or that was measured once at most, has no panel of its own; κ has one where the run
+    logged it (`inspect`).
 
     Args:
         guess: name and value of a guess that the metric should be better than; drawn with the metric.
@@ -30,11 +34,14 @@ def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float]
     loss_label = "loss, nats"
     if metric in SQUARED_ERRORS:
         loss_label = "loss, squared error"
-    figure = Figure((8.6, 3.4), layout="constrained")
-    axes = [figure.add_subplot()]
-    if metric != "loss" and len(points_of(rows, f"eval_{metric}")) > 1:
-        figure.clear()
-        axes = list(figure.subplots(1, 2))
+    has_metric = metric != "loss" and len(points_of(rows, f"eval_{metric}")) > 1
+    kappas = kappa_names(rows)
+    panels = 1 + has_metric + bool(kappas)
+    figure = Figure((max(8.6, 4.3 * panels), 3.4), layout="constrained")
+    axes = list(figure.subplots(1, panels, squeeze=False)[0])
+    if kappas:
+        draw_kappas(axes.pop(), rows, kappas)
+    if has_metric:
         draw_metric(axes[1], rows, metric)
     draw_curve(axes[0], rows, "loss", "training", "tab:blue")
     draw_curve(axes[0], rows, "eval_loss", "held-out", "tab:orange")
@@ -42,8 +49,8 @@ def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float]
     if guess is not None and (metric == "loss" or len(axes) == 2):
         name, value = guess
         axes[-1].axhline(value, color="grey", linestyle=":", label=f"best guess: {name}, {value:.3f}")
-    widen(axes)
-    for axis in axes:
+    widen(figure.axes)
+    for axis in figure.axes:
         axis.set_xlabel("training step (updates of the weights)")
         axis.locator_params(axis="x", integer=True)
         axis.grid(alpha=0.3)
@@ -64,6 +71,30 @@ def draw_metric(axis: Axes, rows: list[dict[str, Any]], metric: str) -> None:
     axis.set_ylabel(metric.replace("_", " "))
     if metric in SHARES:
         axis.set_ylim(0, 1)
+
+
+def kappa_names(rows: list[dict[str, Any]]) -> list[str]:
+    """The names under which κ of the head outputs was logged, from the first layer to the last."""
+    names = {name for row in rows for name in row if name.startswith(KAPPA)}
+    return sorted(names, key=layer_number)
+
+
+def layer_number(name: str) -> int:
+    """Of a name under which κ was logged."""
+    return int(name.removeprefix(KAPPA))
+
+
+def draw_kappas(axis: Axes, rows: list[dict[str, Any]], names: list[str]) -> None:
+    """κ of the head outputs against steps, a curve per layer, the later the darker; first and last are named."""
+    shades = colormaps["viridis_r"].resampled(len(names) + 1)
+    for place, name in enumerate(names):
+        points = points_of(rows, name)
+        label = None
+        if place in (0, len(names) - 1):
+            label = f"layer {layer_number(name)}"
+        steps = sorted(points)
+        axis.plot(steps, [points[step] for step in steps], ".-", color=shades(place + 1), label=label, markersize=5)
+    axis.set(ylabel="κ of the head outputs", yscale="log")
 
 
 def draw_curve(axis: Axes, rows: list[dict[str, Any]], name: str, label: str, colour: str) -> None:

@@ -9,7 +9,7 @@ from modeling_leaner.conversion import convert
 from ..data.sources import Rows
 from ..records import RunResults, checked
 from ..settings.arguments import RecipeArguments
-from ..tasks.base import evaluation_generators
+from ..tasks.base import first_inputs
 from .environment import environment, peak_memory_bytes
 from .loading import build_model
 from .preparation import PreparedRun, split_name
@@ -18,7 +18,6 @@ from .trainer import LeanTrainer, scores
 
 RESULTS = "results.json"
 CONDITION_ROWS = 8  # on which the conditioning is measured
-ANSWERS = ("labels", "start_positions", "end_positions")
 
 
 def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, float]) -> RunResults:
@@ -108,15 +107,10 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
     """
     if trainer.is_fsdp_enabled:
         return None
-    task = trainer.task
-    rows = trainer.eval_dataset
-    places = range(min(CONDITION_ROWS, len(rows)))
-    batch = task.collate([rows[place] for place in places])
-    generators = evaluation_generators(places)
-    transformed = task.transform(batch, generators, training=False)
-    inputs = {name: value.to(arguments.device) for name, value in transformed.items() if name not in ANSWERS}
+    inputs = first_inputs(trainer.task, trainer.eval_dataset, CONDITION_ROWS)
+    inputs = {name: value.to(arguments.device) for name, value in inputs.items()}
     try:
-        start = build_model(arguments, task).to(arguments.device)
+        start = build_model(arguments, trainer.task).to(arguments.device)
         if arguments.implementation == "transformers":
             start = convert(start)
         # Without the autocast that accelerate puts around forward: κ beyond 100 would be of bfloat16's rounding.

@@ -4,10 +4,10 @@ Weights are random and data made up: neither changes the time. The shapes take t
 machine is shared by all; the first rounds warm up.
 """
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter
 
 import numpy as np
 import torch
@@ -16,9 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning.memory import StepSetting, scored_rows
-
-
-WARM_UP = 2
+from modeling_leaner.support.turns import seconds_of, take_turns
 
 
 @contextmanager
@@ -119,41 +117,22 @@ class Bench:
         self.model.eval()
         self.model(**inputs)
 
-    def seconds(self, call: Callable[[], None]) -> float:
-        """Time of a call, by device events on a GPU."""
-        if self.device.type == "cpu":
-            start = perf_counter()
-            call()
-            return perf_counter() - start
-        before = torch.cuda.Event(enable_timing=True)
-        after = torch.cuda.Event(enable_timing=True)
-        before.record()
-        call()
-        after.record()
-        after.synchronize()
-        return before.elapsed_time(after) / 1e3
-
     def peak_memory(self) -> int:
         """Bytes of tensors at the peak of a training step; an earlier step must have made the optimiser's states."""
         held = [*self.model.parameters(), *self.batch.values()]
         return peak_memory(self.train, held, self.optimizer, self.device)
 
 
-def take_turns(timed: Sequence[Callable[[], float]], rounds: int) -> np.ndarray:
-    """The seconds that the calls return, without those of the rounds that warm up: (calls, rounds)."""
-    seconds = [[call() for call in timed] for _ in range(WARM_UP + rounds)]
-    return np.array(seconds[WARM_UP:]).T
-
-
-def seconds_of(benches: Sequence[Bench], call: Callable[[Bench], None], rounds: int) -> np.ndarray:
+def time_each(benches: Sequence[Bench], call: Callable[[Bench], None], rounds: int) -> np.ndarray:
     """Seconds of a call on each bench: (benches, rounds)."""
-    return take_turns([lambda bench=bench: bench.seconds(lambda: call(bench)) for bench in benches], rounds)
+    calls = [functools.partial(call, bench) for bench in benches]
+    return take_turns([functools.partial(seconds_of, call) for call in calls], rounds)
 
 
 def latencies(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7) -> list[float]:
     """Median seconds of one item's forward pass, per shape."""
     benches = [Bench(config, setting) for config in configs]
-    return np.median(seconds_of(benches, lambda bench: bench.infer(bench.item), rounds), axis=1).tolist()
+    return np.median(time_each(benches, lambda bench: bench.infer(bench.item), rounds), axis=1).tolist()
 
 
 def measure(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7) -> list[dict[str, float]]:
@@ -170,7 +149,7 @@ def measure(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7
     }
     rows: list[dict[str, float]] = [{} for _ in benches]
     for name, call in calls.items():
-        low, middle, high = np.percentile(seconds_of(benches, call, rounds), (25, 50, 75), axis=1)
+        low, middle, high = np.percentile(time_each(benches, call, rounds), (25, 50, 75), axis=1)
         for index, row in enumerate(rows):
             row[name] = float(middle[index])
             row[f"{name}_spread"] = float(high[index] - low[index]) / 2

@@ -53,7 +53,8 @@ OF_IMAGES = ("image_column", "train_resize", "crop_padding", "horizontal_flip", 
 OF_TRAINING = (  # what evaluation does not read
     "learning_rate weight_decay warmup_steps lr_scheduler_type lr_scheduler_kwargs optim max_grad_norm max_steps "
     "num_train_epochs per_device_train_batch_size gradient_accumulation_steps dropout initializer_range ema_decay "
-    "early_stopping_patience checkpoint_steps save_strategy save_steps save_total_limit resume restart"
+    "early_stopping_patience checkpoint_steps save_strategy save_steps save_total_limit resume restart "
+    "inspect inspect_steps"
 ).split()
 OF_TEACHER = ("distill_task", "distill_logits", "distill_hidden", "distill_temperature", "distill_top_k")
 OF_TEACHER += ("distill_layers", "vector_loss")
@@ -147,6 +148,12 @@ class RecipeArguments(TrainingArguments):
         metadata={"help": "steps whose checkpoints are saved as well, and kept beyond save_total_limit"},
     )
 
+    # Conditioning
+    inspect: Literal["no", "heads", "jacobian"] = option(
+        "no", "log what leaner inspect measures, on two held-out rows: without the Jacobian, or with it"
+    )
+    inspect_steps: float = option(0.1, "steps between two measurements, or their share below 1")
+
     # The machine
     attn_implementation: str | None = option(None, "lean, eager, sdpa, flex_attention; else lean; rounding differs")
 
@@ -185,6 +192,8 @@ class RecipeArguments(TrainingArguments):
             self.restore_callback_states_from_checkpoint = True
         if self.ema_decay is not None and self.fsdp:
             raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
+        if self.inspect != "no" and self.fsdp:
+            raise ValueError("inspect: not with fsdp, which spreads the weights over the devices")
         if self.torch_compile and self.torch_compile_backend is None:
             self.torch_compile_backend = "inductor"
         if self.hub_token is not None:
@@ -206,6 +215,7 @@ GROUPS = {  # of RecipeArguments, by the first key of each
     "image_size": "Images",
     "implementation": "The model",
     "checkpoint_steps": "Checkpoints",
+    "inspect": "Conditioning",
     "attn_implementation": "The machine",
     "dropout": "Optimisation",
     "learning_rate": "Other defaults than transformers'",
@@ -262,6 +272,7 @@ BOUNDS = {
     "save_steps": (1e-6, float("inf")),
     "save_total_limit": (1, float("inf")),
     "logging_steps": (1e-6, float("inf")),
+    "inspect_steps": (1e-6, float("inf")),
     "preprocessing_workers": (1, float("inf")),
     "train_resize": (1, float("inf")),
 }

@@ -26,6 +26,7 @@ from ..settings.arguments import METRICS, RecipeArguments
 
 Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
+TARGETS = ("labels", "start_positions", "end_positions")
 EVALUATION_STREAM = 0
 TRAINING_STREAM = 1
 
@@ -234,3 +235,11 @@ class Task:
         """Uniform numbers in [0, 1): (B, *shape)."""
         drawn = np.stack([generator.random(shape, dtype=np.float32) for generator in generators])
         return torch.from_numpy(drawn).to(like.device)
+
+
+def first_inputs(task: Task, rows: Rows, count: int) -> Batch:
+    """The first prepared rows as the model reads them in an evaluation, on the host, without its targets."""
+    places = range(min(count, len(rows)))
+    batch = task.collate([rows[place] for place in places])
+    read = task.transform(batch, evaluation_generators(places), training=False)
+    return {name: tensor for name, tensor in read.items() if name not in TARGETS}

@@ -48,7 +48,7 @@ def scores_about(comparison: EncoderComparison) -> str:
     qnli = data["qnli"]
     said.append(
         f"QNLI: each of the {qnli.rows:,} questions of the {qnli.split} split whose sentence holds the answer looks "
-        f"for that sentence among the {qnli.documents:,} distinct sentences of these pairs; the mean of 1/rank, 0 "
+        f"for that sentence among the {qnli.documents:,} distinct sentences of the split; the mean of 1/rank, 0 "
         "beyond rank 10."
     )
     sst2 = data["sst2"]
@@ -87,7 +87,7 @@ def recovery(results: PublishedEncoder, settings: dict[str, Any]) -> str:
     data = results.training_data
     pool = ""
     if data is not None and data.rows is not None:
-        pool = f" of the {data.rows:,} that there are"
+        pool = f", drawn from {data.rows:,}"
     return (
         f"The cut learned from its parent's vectors of unlabelled sentences, {loss} them the loss: "
         f"{plural(results.train.steps, 'step')} of {batch} sentences ({millions(rows)} sentences{pool}, "

@@ -1,0 +1,227 @@
+"""`leaner export`: traces a checkpoint, writes the folder, and prints how exact and how fast each file is."""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ..conversion import load_lean, load_processors, whole_folder
+from ..exporting.files import FORMATS, Run, output_names, require_packages
+from ..exporting.graph import CACHE, Graph, Inputs, Size, flattened, free_axes, longest, make_inputs
+from ..exporting.parity import Parity, compare
+from ..planning.units import human_bytes
+from ..support.documents import write_json
+from ..support.turns import seconds_of, take_turns
+from ..training.records import Environment, ExportedFile, ExportFile, ForwardTime
+from ..training.running.environment import environment
+
+
+LENGTH = 128  # tokens of a text that is timed
+MOST_DIFFERENCE = 1e-3  # of a file in the model's own precision, relative: beyond it the file is wrong
+TABLE_WIDTH = 100
+EAGER = Parity(difference=0.0, same_choice=None)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `leaner export`."""
+
+    kind: str
+    source: str
+    output: Path
+    int8: bool
+    batch: int
+    length: int | None
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is compared and timed: the model in eager PyTorch, or a file."""
+
+    file: str | None
+    bytes: int
+    run: Run
+    parity: Parity
+
+
+def run(options: Options) -> None:
+    """Exports a checkpoint. Raises ValueError or OSError for what a user can put right; OUT is whole or absent."""
+    require_packages(options.kind, options.int8)
+    graph = Graph(load_lean(options.source).float())
+    sizes = timed_sizes(graph, options)
+    processors = load_processors(options.source)
+    with whole_folder(options.output) as folder:
+        folder.mkdir()
+        candidates = [eager(graph), *write(graph, folder, options)]
+        write_parts(graph, processors, folder)
+        times = timed(graph, candidates, sizes, options.rounds)
+        document = describe(graph, candidates, times, options.rounds)
+        write_json(folder / "export.json", document.document())
+    report(options.output, document)
+
+
+def timed_sizes(graph: Graph, options: Options) -> list[Size]:
+    """One row, then `--batch` rows; of a model that continues texts one more token of each, too.
+
+    Raises ValueError for a length that the model does not read.
+    """
+    most = longest(graph)
+    if most is None:
+        if options.length is not None:
+            raise ValueError(f"--length {options.length}: {type(graph.model).__name__} reads images, which have none")
+        return [Size(rows, 0) for rows in (1, options.batch)]
+    length = options.length
+    if graph.keeps_cache:
+        most -= 1  # room for one more
+    if length is None:
+        length = min(LENGTH, most)
+    if length > most:
+        raise ValueError(f"--length {length}: expected at most {most}, by max_position_embeddings of the model")
+    sizes = [Size(rows, length) for rows in (1, options.batch)]
+    if graph.keeps_cache:
+        sizes += [Size(size.rows, 1, past=length) for size in sizes]
+    return sizes
+
+
+def eager(graph: Graph) -> Candidate:
+    """The model itself."""
+
+    def run_model(inputs: Inputs) -> dict[str, torch.Tensor]:
+        with torch.inference_mode():
+            return graph(**inputs)
+
+    size = sum(weight.nbytes for weight in graph.model.parameters())
+    return Candidate(None, size, run_model, EAGER)
+
+
+def write(graph: Graph, folder: Path, options: Options) -> list[Candidate]:
+    """Writes the file, and that in 8 bits, and compares each with the model.
+
+    Raises ValueError where the file in the model's own precision does not say what the model says.
+    """
+    kind = FORMATS[options.kind]
+    whole = kind.path(folder)
+    whole.parent.mkdir(exist_ok=True)
+    kind.write(graph, whole)
+    candidates = [opened(graph, kind.open(graph, whole), folder, whole)]
+    difference = candidates[0].parity.difference
+    if difference > MOST_DIFFERENCE:
+        raise ValueError(f"{options.source}: its {options.kind} file differs from it by {difference:.1e}; not kept")
+    if options.int8:
+        small = kind.path(folder, int8=True)
+        kind.write_int8(graph, small, whole)
+        candidates.append(opened(graph, kind.open(graph, small), folder, small))
+    return candidates
+
+
+def opened(graph: Graph, run_file: Run, folder: Path, path: Path) -> Candidate:
+    """A file that was written, compared with the model."""
+    parts = path.parent.glob(f"{path.name}*")  # with the file beside it that holds large weights
+    size = sum(part.stat().st_size for part in parts)
+    return Candidate(path.relative_to(folder).as_posix(), size, run_file, compare(graph, run_file))
+
+
+def write_parts(graph: Graph, processors: list[object], folder: Path) -> None:
+    """The configuration, without the names of code files, which are not there, and tokenizer or image processor."""
+    config = json.loads(graph.model.config.to_json_string())
+    config.pop("auto_map", None)
+    write_json(folder / "config.json", config)
+    for processor in processors:
+        processor.save_pretrained(folder)
+
+
+def timed(graph: Graph, candidates: list[Candidate], sizes: list[Size], rounds: int) -> list[list[ForwardTime]]:
+    """The times of every candidate, size by size; at each size all take turns."""
+    times: list[list[ForwardTime]] = [[] for _ in candidates]
+    for size in sizes:
+        inputs = make_inputs(graph, size, padded=False)
+        calls = [partial(seconds_of, partial(candidate.run, inputs)) for candidate in candidates]
+        medians = np.median(take_turns(calls, rounds), axis=1).tolist()
+        for rows, median in zip(times, medians):
+            rows.append(forward_time(graph, size, median))
+    return times
+
+
+def forward_time(graph: Graph, size: Size, median: float) -> ForwardTime:
+    """A measured time with what was measured."""
+    length = None
+    past = None
+    if not graph.reads_images:
+        length = size.length
+    if graph.keeps_cache:
+        past = size.past
+    return ForwardTime(rows=size.rows, length=length, past=past, seconds=median)
+
+
+def describe(graph: Graph, candidates: list[Candidate], times: list[list[ForwardTime]], rounds: int) -> ExportFile:
+    """What export.json holds."""
+    files = []
+    for candidate, measured in zip(candidates, times):
+        parity = candidate.parity
+        files.append(
+            ExportedFile(
+                file=candidate.file,
+                bytes=candidate.bytes,
+                difference=parity.difference,
+                same_choice=parity.same_choice,
+                times=measured,
+            )
+        )
+    return ExportFile(
+        architecture=type(graph.model).__name__,
+        inputs=input_shapes(graph),
+        outputs=output_names(graph),
+        rounds=rounds,
+        files=files,
+        environment=Environment(**environment()),
+    )
+
+
+def input_shapes(graph: Graph) -> dict[str, list[int | str]]:
+    """The shape of every input, with names in place of free sizes."""
+    shapes = {}
+    axes = free_axes(graph)
+    for name, tensor in flattened(make_inputs(graph, graph.traced_size)).items():
+        free = axes[name.partition(".")[0]]
+        shapes[name] = [free.get(axis, size) for axis, size in enumerate(tensor.shape)]
+    return shapes
+
+
+def column_of(time: ForwardTime) -> str:
+    """The heading of a time: rows × tokens of each, and how many the cache holds already."""
+    if time.length is None:
+        return f"{time.rows} of images"
+    if time.past:
+        return f"{time.rows}×{time.length} after {time.past}"
+    return f"{time.rows}×{time.length}"
+
+
+def report(output: Path, document: ExportFile) -> None:
+    """Prints every file with its size, its distance from the model and its times, beside the model's."""
+    table = Table(box=None, title="right: milliseconds by rows × tokens, medians in turns", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for name in ("size", "difference", "same choice", *map(column_of, document.files[0].times)):
+        table.add_column(name, justify="right")
+    for file in document.files:
+        name = "PyTorch"
+        parity = ["", ""]
+        if file.file is not None:
+            name = file.file
+            parity[0] = f"{file.difference:.1e}"
+            if file.same_choice is not None:
+                parity[1] = f"{file.same_choice:.1%}"
+        milliseconds = [f"{time.seconds * 1e3:.2f}" for time in file.times]
+        table.add_row(name, human_bytes(file.bytes), *parity, *milliseconds)
+    Console(width=TABLE_WIDTH, highlight=False).print(table)
+    inputs = ", ".join(name for name in document.inputs if not name.startswith(CACHE))
+    outputs = ", ".join(name for name in document.outputs if not name.startswith("present."))
+    cache = ""
+    if len(document.inputs) > inputs.count(",") + 1:
+        cache = ", with a cache"
+    print(f"{output}: {document.architecture}, {inputs} → {outputs}{cache}; all shapes are in export.json")

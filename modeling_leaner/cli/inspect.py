@@ -1,0 +1,69 @@
+"""`leaner inspect`: the conditioning of a model's attention on some rows, as tables, heat maps or JSON."""
+
+import json
+from collections.abc import Iterable
+from time import perf_counter
+
+from rich.console import Console
+from rich.progress import track
+
+from ..inspection.document import document_of
+from ..inspection.figure import draw_layers
+from ..inspection.layers import check_layers, inspect_layers
+from ..inspection.tables import layer_tables
+from ..planning.figure import figure_files
+from ..support.files import write_new
+from .inspect_rows import Options, model_and_inputs
+
+
+TABLE_WIDTH = 112
+
+
+def run(options: Options) -> None:
+    """Inspects a model and prints what was found. Raises ValueError or OSError; files are whole or absent."""
+    paths = []
+    if options.plot is not None:  # before anything takes time
+        paths = figure_files(options.plot)
+    layers = parse_layers(options.layers)
+    model, inputs = model_and_inputs(options)
+    if layers is not None:
+        check_layers("--layers", layers, model.config.num_hidden_layers)
+    start = perf_counter()
+    reports = inspect_layers(model, inputs.rows, layers, options.jacobian, progress_bar)
+    document = document_of(options.model, inputs.source, perf_counter() - start, reports)
+    images = [draw_layers(reports, path.suffix[1:]) for path in paths]
+    for path, image in zip(paths, images):
+        write_new(f"--plot {options.plot}", path, image)
+    if options.as_json:
+        print(json.dumps(document, indent=1, allow_nan=False))
+        return
+    print(heading(document))
+    console = Console(width=TABLE_WIDTH, highlight=False)
+    for table in layer_tables(reports):
+        console.print(table)
+    if paths:
+        print(f"heat maps: {paths[0]}, {paths[1]}")
+
+
+def parse_layers(text: str | None) -> list[int] | None:
+    """`"0,4,5"` → [0, 4, 5], each once and in order; None for all. Raises ValueError for anything else."""
+    if text is None:
+        return None
+    try:
+        return sorted({int(layer) for layer in text.split(",")})
+    except ValueError:
+        raise ValueError(f"--layers: expected layers between commas, as 0,4,5, got {text!r}") from None
+
+
+def progress_bar(items: list, title: str) -> Iterable:
+    """The bar of the measurement, on stderr."""
+    return track(items, description=f"inspecting {title}", console=Console(stderr=True), transient=True)
+
+
+def heading(document: dict) -> str:
+    """What was inspected, on what, and how long it took."""
+    tokens = document["tokens"]
+    extent = f"{min(tokens)} tokens each"
+    if max(tokens) > min(tokens):
+        extent = f"{min(tokens)} to {max(tokens)} tokens"
+    return f"{document['model']} on {document['data']}: {len(tokens)} rows of {extent}, {document['seconds']:.1f} s"

@@ -1,0 +1,1 @@
+"""`leaner inspect`: the conditioning of a model, layer by layer."""

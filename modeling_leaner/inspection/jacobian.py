@@ -1,0 +1,233 @@
+"""The Jacobian of a function (N, D) → (N, D): its norms from products with it, or the matrix itself where it is small.
+
+Golub-Kahan bidiagonalisation gives σ_max and the directions in which the Jacobian is large; random probes estimate
+what is left of the Frobenius norm beside them (Hutchinson's estimator with deflation: Meyer et al. 2021, arXiv
+2010.09649).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+from statistics import mean, stdev
+
+import torch
+
+from ..conditioning import Spectrum
+
+
+TOLERANCE = 0.01  # of both norms, as a share of them
+FEWEST_STEPS = 24  # of the bidiagonalisation
+MOST_STEPS = 40
+FEWEST_PROBES = 24
+MOST_PROBES = 200
+STANDARD_ERRORS = 4  # in the error that an estimate states
+MOST_ROWS = 4096  # of the matrix, N·D, up to which it is built: 128 MiB in float64
+ROWS_AT_ONCE = 64  # of the matrix, while it is built
+ROUNDING = 10  # in units of the last place: what is smaller, relative to the matrix, is taken as 0
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Of a square matrix J.
+
+    Attributes:
+        size: its rows, N·D.
+        largest: σ_max.
+        largest_error: a singular value lies within this of `largest`; 0 where the matrix was built.
+        frobenius: ‖J‖_F.
+        frobenius_error: four standard errors of the estimate; 0 where the matrix was built.
+        spectrum: all singular values, where the matrix was built.
+    """
+
+    size: int
+    largest: float
+    largest_error: float
+    frobenius: float
+    frobenius_error: float
+    spectrum: Spectrum | None = None
+
+    @property
+    def stable_rank(self) -> float:
+        """‖J‖_F² / σ_max², at most the rank; 0 of a matrix of zeros."""
+        if self.largest == 0:
+            return 0.0
+        return (self.frobenius / self.largest) ** 2
+
+
+class Jacobian:
+    """The derivative J of `function` at `point` (N, D), as products with it: backward passes through one graph."""
+
+    def __init__(self, function: Function, point: torch.Tensor):
+        self.point = point.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            self.value = function(self.point)
+            self.covector = torch.zeros_like(self.value, requires_grad=True)
+            # Jᵀ u is linear in u: its own backward pass is the product with J.
+            (self.pulled_back,) = torch.autograd.grad(self.value, self.point, self.covector, create_graph=True)
+
+    def jvp(self, vector: torch.Tensor) -> torch.Tensor:
+        """J v, (N, D) → (N, D)."""
+        (product,) = torch.autograd.grad(self.pulled_back, self.covector, vector, retain_graph=True)
+        return product
+
+    def vjp(self, vector: torch.Tensor) -> torch.Tensor:
+        """Jᵀ u, (N, D) → (N, D)."""
+        (product,) = torch.autograd.grad(self.value, self.point, vector, retain_graph=True)
+        return product
+
+
+class WithResidual:
+    """I + J, the derivative of x + f(x)."""
+
+    def __init__(self, jacobian: Jacobian):
+        self.jacobian = jacobian
+        self.point = jacobian.point
+
+    def jvp(self, vector: torch.Tensor) -> torch.Tensor:
+        return vector + self.jacobian.jvp(vector)
+
+    def vjp(self, vector: torch.Tensor) -> torch.Tensor:
+        return vector + self.jacobian.vjp(vector)
+
+
+Products = Jacobian | WithResidual
+
+
+class Bidiagonalisation:
+    """J V = U B: B (k, k) upper bidiagonal after k steps, the k vectors in V and those in U orthonormal.
+
+    Jᵀ U is V Bᵀ but for its last column, which has `rest` more, along the vector that the next step takes. Where
+    `rest` is 0, the steps have found all that can be reached from the first vector.
+    """
+
+    def __init__(self, jacobian: Products, first: torch.Tensor):
+        self.jacobian = jacobian
+        self.following = first / first.norm()
+        self.right: list[torch.Tensor] = []  # V
+        self.left: list[torch.Tensor] = []  # U
+        self.diagonal: list[float] = []
+        self.above_diagonal: list[float] = []
+        self.rest = 0.0
+
+    def step(self) -> None:
+        """Adds a column to B, V and U: two products. Where nothing is left but rounding, `rest` becomes 0."""
+        if self.right:
+            self.above_diagonal.append(self.rest)
+        self.right.append(self.following)
+        self.rest = 0.0
+        column = orthogonal(self.jacobian.jvp(self.following), self.left)
+        length = column.norm().item()
+        self.diagonal.append(length)
+        if self.is_rounding(length):
+            return
+        self.left.append(column / length)
+        row = orthogonal(self.jacobian.vjp(self.left[-1]), self.right)
+        length = row.norm().item()
+        if self.is_rounding(length):
+            return
+        self.rest = length
+        self.following = row / length
+
+    def is_rounding(self, length: float) -> bool:
+        """Whether a length is 0 but for rounding, beside the largest entry of B."""
+        largest = max(*self.diagonal, *self.above_diagonal, 0.0)
+        return length <= ROUNDING * torch.finfo(self.following.dtype).eps * largest
+
+    def matrix(self) -> torch.Tensor:
+        """B."""
+        diagonal = torch.tensor(self.diagonal, dtype=torch.double)
+        above = torch.tensor(self.above_diagonal, dtype=torch.double)
+        return torch.diag(diagonal) + torch.diag(above, 1)
+
+    def largest(self) -> tuple[float, float]:
+        """The largest singular value of B, and how far one of J is from it at most."""
+        left, values, _ = torch.linalg.svd(self.matrix())
+        return values[0].item(), self.rest * left[-1, 0].abs().item()
+
+
+def without(vector: torch.Tensor, directions: list[torch.Tensor]) -> torch.Tensor:
+    """A vector without its parts along orthonormal directions."""
+    for direction in directions:
+        vector = vector - (direction * vector).sum() * direction
+    return vector
+
+
+def orthogonal(vector: torch.Tensor, directions: list[torch.Tensor]) -> torch.Tensor:
+    """The same to rounding: what is left of a vector may be so small that the first time leaves parts in it."""
+    return without(without(vector, directions), directions)
+
+
+def normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Normal numbers: a direction drawn evenly."""
+    return torch.randn(like.shape, generator=generator).to(like)
+
+
+def estimate_norms(jacobian: Products, seed: int = 0) -> Norms:
+    """σ_max and ‖J‖_F from products with J alone, each to 1 % where 40 steps and 200 probes are enough for it.
+
+    Time: two backward passes of the function a step, one a probe. Memory: its graph, and two vectors (N, D) a step.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    found = Bidiagonalisation(jacobian, normal(jacobian.point, generator))
+    error = largest = 0.0
+    for number in range(1, MOST_STEPS + 1):
+        found.step()
+        largest, error = found.largest()
+        is_known = number >= FEWEST_STEPS and error <= TOLERANCE * largest
+        if is_known or found.rest == 0:
+            break
+    along = found.matrix().square().sum().item()  # ‖J V‖_F²
+    beside, beside_error = mean_square(jacobian, found.right, along, generator)
+    frobenius = sqrt(along + beside)
+    frobenius_error = 0.0
+    if frobenius > 0:
+        frobenius_error = beside_error / (2 * frobenius)
+    return Norms(jacobian.point.numel(), largest, error, frobenius, frobenius_error)
+
+
+def mean_square(
+    jacobian: Products, directions: list[torch.Tensor], along: float, generator: torch.Generator
+) -> tuple[float, float]:
+    """The squared Frobenius norm of J beside orthonormal directions, from random probes, and its error.
+
+    As many probes as it takes for ‖J‖_F, whose square is `along` the directions, to be known within the tolerance.
+    """
+    others = jacobian.point.numel() - len(directions)  # orthogonal to these
+    if others == 0:
+        return 0.0, 0.0
+    squares: list[float] = []
+    while True:
+        probe = without(normal(jacobian.point, generator), directions)
+        product = jacobian.jvp(probe / probe.norm())
+        squares.append(others * product.double().square().sum().item())
+        if len(squares) < FEWEST_PROBES:
+            continue
+        error = STANDARD_ERRORS * stdev(squares) / sqrt(len(squares))
+        whole = along + mean(squares)  # its root has half the relative error
+        if error <= 2 * TOLERANCE * whole or len(squares) == MOST_PROBES:
+            return mean(squares), error
+
+
+def matrix_at(function: Function, point: torch.Tensor) -> torch.Tensor:
+    """The Jacobian itself, (N·D, N·D), in the dtype of the point (N, D).
+
+    Raises:
+        ValueError: it has more than 4,096 rows; says how large it would be.
+    """
+    tokens, width = point.shape
+    size = tokens * width
+    if size > MOST_ROWS:
+        gibibytes = 8 * size**2 / 2**30
+        raise ValueError(
+            f"jacobian exact: {tokens} tokens of width {width} give {size:,} × {size:,} numbers, {gibibytes:,.1f} GiB "
+            f"in float64, and at most {MOST_ROWS:,} rows are built; matrix-free needs no matrix"
+        )
+    return torch.func.jacrev(function, chunk_size=ROWS_AT_ONCE)(point).reshape(size, size)
+
+
+def exact_norms(matrix: torch.Tensor) -> Norms:
+    """The norms of a matrix and its singular values."""
+    spectrum = Spectrum.of(matrix)
+    return Norms(len(matrix), spectrum.largest, 0.0, matrix.norm().item(), 0.0, spectrum)

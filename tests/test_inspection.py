@@ -1,0 +1,375 @@
+"""`leaner inspect`: matrices whose numbers are known, the Jacobian against the matrix itself, and the command."""
+
+import json
+import math
+import shutil
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from modeling_leaner.training.data.tokenizer import train_tokenizer
+from modeling_leaner.training.publishing.folders import results_in
+from safetensors.torch import load_file, save_file
+from training_data import documents, pictures
+from typer.testing import CliRunner
+
+from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTConfig, LeanGPTModel, LeanViTConfig, LeanViTModel
+from modeling_leaner.cli.app import app
+from modeling_leaner.conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
+from modeling_leaner.conversion import convert
+from modeling_leaner.inspection import layers as inspection
+from modeling_leaner.inspection.document import document_of
+from modeling_leaner.inspection.figure import draw_layers
+from modeling_leaner.inspection.jacobian import Jacobian, WithResidual, estimate_norms, exact_norms, matrix_at
+from modeling_leaner.inspection.layers import AttentionBranch, inspect_layers, rows_of
+
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+TEXT = {"vocab_size": 60, "max_position_embeddings": 32, "initializer_range": 0.4}
+THEIRS = {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32, "vocab_size": 60, "initializer_range": 0.4}
+LISTOPS = Path(__file__).parent.parent / "model_cards" / "leanbert-mini-listops"
+GPT_IDS = {"bos_token_id": 1, "eos_token_id": 1}
+
+
+def vit(**changes):
+    return LeanViTModel(LeanViTConfig(image_size=8, patch_size=4, initializer_range=0.4, **{**SIZES, **changes}))
+
+
+def bert(**changes):
+    return LeanBERTModel(LeanBERTConfig(**{**SIZES, **TEXT, **changes}))
+
+
+def gpt(**changes):
+    return LeanGPTModel(LeanGPTConfig(**{**SIZES, **TEXT, **GPT_IDS, **changes}))
+
+
+def token_rows(count=3, length=12):
+    return {"input_ids": torch.randint(2, 60, (count, length))}
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+class TestMatrices:
+    def test_orthogonal(self):
+        spectrum = Spectrum.of(torch.linalg.qr(torch.randn(30, 12, dtype=torch.double)).Q)
+        assert spectrum.condition_number == pytest.approx(1, abs=1e-12)
+        assert (spectrum.rank, spectrum.size, spectrum.has_full_rank) == (12, 12, True)
+
+    def test_rank_deficient(self):
+        product = torch.randn(30, 5, dtype=torch.double) @ torch.randn(5, 12, dtype=torch.double)
+        spectrum = Spectrum.of(product)
+        assert (spectrum.rank, spectrum.size) == (5, 12) and math.isinf(spectrum.condition_number)
+        assert spectrum.smallest == pytest.approx(torch.linalg.svdvals(product)[4].item())
+        nothing = Spectrum.of(torch.zeros(3, 4))
+        assert (nothing.rank, nothing.largest, nothing.smallest) == (0, 0, 0) and not nothing.has_full_rank
+
+    @pytest.mark.parametrize("rows, columns", [(600, 150), (150, 600), (500, 320)])
+    def test_gaussian(self, rows, columns):
+        """As theorem 3.2 of arXiv 2505.20802 says: (√D + √N) / |√D − √N|."""
+        expected = (rows**0.5 + columns**0.5) / abs(rows**0.5 - columns**0.5)
+        found = Spectrum.of(torch.randn(rows, columns, dtype=torch.double)).condition_number
+        assert found == pytest.approx(expected, rel=0.1)
+
+    def test_not_finite(self):
+        with pytest.raises(ValueError, match=r"a matrix \[1, 2\] holds NaN or infinity"):
+            Spectrum.of(torch.tensor([[1.0, math.nan]]))
+
+    def test_query_key_without_the_product(self):
+        query, key = torch.randn(2, 40, 6, dtype=torch.double)
+        values = torch.linalg.svdvals(query @ key.T)
+        spectrum = query_key_spectrum(query, key)
+        assert spectrum.size == 6 and spectrum.condition_number == pytest.approx((values[0] / values[5]).item())
+        key[:, 3] = key[:, 2]
+        assert query_key_spectrum(query, key).rank == 5
+
+    def test_entropy(self):
+        even, one = torch.full((4, 4), 0.25), torch.eye(4)
+        assert attention_entropy(torch.stack([even, one])).tolist() == pytest.approx([math.log(4), 0])
+
+    def test_similarity(self):
+        """1 of a head turned, scaled and moved; 0 of one that varies apart; NaN of one that does not vary."""
+        noise = torch.randn(20, 4, dtype=torch.double)
+        tokens = torch.linalg.qr(noise - noise.mean(dim=0)).Q  # columns of mean 0, orthonormal
+        turn = torch.linalg.qr(torch.randn(2, 2, dtype=torch.double)).Q
+        first, apart = tokens[:, :2], tokens[:, 2:4]
+        heads = torch.stack([first, 3 * first @ turn + 1, apart, torch.zeros_like(first)], dim=1)
+        similarity = head_similarity(heads)
+        assert similarity[0, 1].item() == pytest.approx(1) and similarity[0, 2].item() == pytest.approx(0, abs=1e-12)
+        assert similarity[0, 0].item() == pytest.approx(1) and similarity[0, 3].isnan()
+
+
+def small_block(number):
+    """One of 20 blocks and states for it: three families, widths, heads, lengths; grouped keys in some."""
+    width = (16, 24)[number % 2]
+    heads = (2, 4, 8)[number % 3]
+    changes = {"hidden_size": width, "num_attention_heads": heads, "head_dim": (4, 8)[number % 4 // 2]}
+    if number % 3 == 2:
+        changes["num_key_value_heads"] = heads // 2
+    torch.manual_seed(number)
+    model = (vit, bert, gpt)[number % 3](**changes)
+    return model.eval().layers[0], torch.randn(5 + number % 6, width)
+
+
+class TestJacobian:
+    @pytest.mark.parametrize("number", range(20))
+    def test_estimates_of_small_blocks(self, number):
+        """σ_max and ‖J‖_F within 1 % of those of the matrix, without and with the residual."""
+        block, states = small_block(number)
+        matrix = matrix_at(AttentionBranch(block, torch.double), states.double())
+        products = Jacobian(AttentionBranch(block, torch.float32), states)
+        for each, whole in ((products, matrix), (WithResidual(products), matrix + torch.eye(len(matrix)))):
+            found, exact = estimate_norms(each), exact_norms(whole)
+            assert found.largest == pytest.approx(exact.largest, rel=0.01)
+            assert found.frobenius == pytest.approx(exact.frobenius, rel=0.01)
+            assert abs(found.largest - exact.largest) <= found.largest_error + 1e-5 * exact.largest
+            assert abs(found.frobenius - exact.frobenius) <= found.frobenius_error + 1e-5 * exact.frobenius
+            assert found.stable_rank == pytest.approx(exact.stable_rank, rel=0.05)
+
+    def test_products(self):
+        block, states = small_block(1)
+        branch = AttentionBranch(block, torch.double)
+        states = states.double()
+        matrix = matrix_at(branch, states)
+        products = Jacobian(branch, states)
+        vector = torch.randn_like(states)
+        torch.testing.assert_close(products.jvp(vector).flatten(), matrix @ vector.flatten())
+        torch.testing.assert_close(products.vjp(vector).flatten(), matrix.T @ vector.flatten())
+        torch.testing.assert_close(WithResidual(products).jvp(vector), vector + products.jvp(vector))
+        torch.testing.assert_close(WithResidual(products).vjp(vector), vector + products.vjp(vector))
+
+    @pytest.mark.parametrize(
+        "function, largest, frobenius",
+        [
+            (lambda states: states.flip(0), 1, 72**0.5),  # orthogonal
+            (lambda states: 3 * states.mean() * torch.ones_like(states), 3, 3),  # rank 1
+            (lambda states: 0 * states, 0, 0),
+        ],
+    )
+    def test_of_known_matrices(self, function, largest, frobenius):
+        point = torch.randn(9, 8)
+        found = estimate_norms(Jacobian(function, point))
+        assert (found.largest, found.frobenius) == pytest.approx((largest, frobenius), rel=1e-4)
+        assert exact_norms(matrix_at(function, point.double())).largest == pytest.approx(largest)
+
+    def test_too_large(self):
+        with pytest.raises(ValueError) as error:
+            matrix_at(lambda states: states, torch.zeros(197, 768))
+        assert "151,296 × 151,296 numbers, 170.5 GiB in float64" in str(error.value)
+        assert "matrix-free" in str(error.value)
+
+
+class TestLayers:
+    @pytest.mark.parametrize("number", range(6))
+    def test_the_branch_is_what_the_block_adds(self, number):
+        block, states = small_block(number)
+        read = states
+        if number % 3 != 1:  # BERT's norm comes after
+            read = block.norm1(states)
+        mask = None
+        if number % 3 == 2:
+            mask = torch.full((len(states), len(states)), -torch.inf).triu(1)[None, None]
+        with torch.no_grad():
+            expected = block.self_attn(read[None], mask)[0][0]
+        torch.testing.assert_close(AttentionBranch(block, torch.double)(states.double()).float(), expected)
+
+    def test_transformers_models(self):
+        """Of the converted model, what transformers itself gives: entropy of its weights, spectra of its matrices."""
+        encoder = {**SIZES, "initializer_range": 0.4}
+        theirs = [
+            transformers.ViTModel(transformers.ViTConfig(image_size=8, patch_size=4, **encoder)),
+            transformers.BertModel(transformers.BertConfig(**SIZES, **TEXT)),
+            transformers.GPT2Model(transformers.GPT2Config(**THEIRS, **GPT_IDS)),
+        ]
+        for model in theirs:
+            model.eval().set_attn_implementation("eager")
+            inputs = token_rows()
+            if model.main_input_name == "pixel_values":
+                inputs = {"pixel_values": torch.rand(3, 3, 8, 8)}
+            with torch.no_grad():
+                weights = model(**inputs, output_attentions=True).attentions
+            reports = inspect_layers(convert(model), rows_of(inputs), jacobian="none")
+            for report, each in zip(reports, weights):
+                entropy = torch.stack([attention_entropy(row) for row in each]).mean(dim=0)
+                assert report.entropy == pytest.approx(entropy.tolist(), rel=1e-4)
+        projection = theirs[2].h[1].attn.c_attn.weight  # (D, 3·D)
+        query, key = projection[:, 4:8].double(), projection[:, 20:24].double()  # the second head
+        values = torch.linalg.svdvals(query @ key.T)
+        second = reports[1].query_key[1]
+        assert second.rank == 4 and second.condition_number == pytest.approx((values[0] / values[3]).item(), rel=1e-4)
+
+    def test_change_without_a_head(self):
+        """As the attention itself changes where it reads zeros in the head's place."""
+        model = bert().eval()
+        inputs = token_rows()
+        reports = inspect_layers(model, rows_of(inputs), jacobian="none")
+        outputs = []
+        attention = model.layers[1].self_attn
+        attention.register_forward_hook(lambda module, args, output: outputs.append(output[0]))
+        with torch.no_grad():
+            model(**inputs)
+            attention.o_proj.register_forward_pre_hook(
+                lambda module, args: (
+                    torch.cat([args[0][..., :8], 0 * args[0][..., 8:12], args[0][..., 12:]], dim=-1),
+                )
+            )
+            model(**inputs)
+        before, after = (output.flatten(0, 1) for output in outputs)
+        change = (after - before).square().sum() / (before - before.mean(dim=0)).square().sum()
+        assert reports[1].removal[2] == pytest.approx(change.item(), rel=1e-4)
+
+    def test_padding_is_left_out(self):
+        model = bert().eval()
+        ids = token_rows(2)["input_ids"]
+        mask = torch.ones_like(ids)
+        mask[1, 7:] = 0
+        padded = inspect_layers(model, rows_of({"input_ids": ids, "attention_mask": mask}))
+        alone = inspect_layers(model, [{"input_ids": ids[:1]}, {"input_ids": ids[1:, :7]}])
+        assert padded == alone and padded[0].tokens == [12, 7]
+
+    def test_only_states_between_two_blocks_are_kept(self, monkeypatch):
+        model = gpt(num_hidden_layers=4)
+        written = []
+        for block in model.layers:
+            block.mlp.register_forward_hook(lambda module, args, output: written.append(weakref.ref(output)))
+        alive = []
+        measure = inspection.inspect_block
+
+        def counted(block, layer, states, jacobian):
+            alive.append(sum(reference() is not None for reference in written))
+            return measure(block, layer, states, jacobian)
+
+        monkeypatch.setattr(inspection, "inspect_block", counted)
+        reports = inspect_layers(model, rows_of(token_rows()), layers=[1, 3])
+        assert [report.layer for report in reports] == [1, 3] and alive == [0, 0]
+        assert model.training and not any(block._forward_pre_hooks for block in model.layers)
+
+    def test_exact_where_it_fits(self, monkeypatch):
+        model, rows = vit(), rows_of({"pixel_values": torch.rand(1, 3, 8, 8)})
+        exact = inspect_layers(model, rows, [0])[0]
+        assert exact.jacobian.spectrum.rank <= 5 * 15  # the norm takes the mean out of each of five tokens
+        assert math.isinf(exact.jacobian.spectrum.condition_number)
+        assert exact.jacobian_with_residual.spectrum.has_full_rank
+        estimated = inspect_layers(model, rows, [0], jacobian="matrix-free")[0]
+        assert estimated.jacobian.spectrum is None
+        monkeypatch.setattr(inspection, "MOST_ROWS", 79)
+        assert inspect_layers(model, rows, [0])[0] == estimated
+
+    def test_what_cannot_be_inspected(self):
+        model, rows = bert(), rows_of(token_rows(2, 3))
+        with pytest.raises(
+            ValueError, match="row 0 has 3 tokens, and layer 0 has 4 heads; expected at least 4 tokens"
+        ):
+            inspect_layers(model, rows)
+        with pytest.raises(ValueError, match="layers: there is no layer 2, expected 0 to 1"):
+            inspect_layers(model, rows, layers=[0, 2])
+        with pytest.raises(ValueError, match="ResNetModel: no layers with a LeanAttention in it"):
+            config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1])
+            inspect_layers(transformers.ResNetModel(config), rows)
+        with torch.no_grad():
+            model.layers[1].self_attn.k_proj.weight[0, 0] = math.nan
+        with pytest.raises(ValueError, match="layer 1: NaN or infinite weights in attention.k_proj.weight"):
+            inspect_layers(model, rows_of(token_rows()), jacobian="none")
+        assert model.training
+
+    def test_heads_that_say_nothing(self):
+        """Null in JSON and an empty cell: a head that is the same for every token, and matrices of lost rank."""
+        model = bert(per_layer_config={0: {"num_attention_heads": 1}})
+        with torch.no_grad():
+            model.layers[1].self_attn.v_proj.weight[:4] = 0
+        reports = inspect_layers(model, rows_of(token_rows()), jacobian="none")
+        document = json.loads(json.dumps(document_of("m", "d", 0.1, reports), allow_nan=False))
+        second = document["layers"][1]
+        assert second["similarity"][0][1] is None and second["similarity"][1][2] is not None
+        assert second["value"]["condition_number"] is None and (second["value"]["rank"], second["value"]["size"]) == (
+            12,
+            16,
+        )
+        assert draw_layers(reports, "png").startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def leaner(tmp_path, monkeypatch):
+    """Runs the command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: CliRunner().invoke(app, ["inspect", *map(str, words)])
+
+
+@pytest.fixture
+def theirs(tmp_path):
+    """Folders of transformers' own BERT and ViT, and rows for them."""
+    tokenizer = train_tokenizer(documents(40, 0)["text"], "wordpiece", 300, 24, "bert")
+    transformers.BertModel(transformers.BertConfig(**{**SIZES, **TEXT, "vocab_size": 300})).save_pretrained("bert")
+    tokenizer.save_pretrained("bert")
+    config = transformers.ViTConfig(image_size=8, patch_size=4, **SIZES)
+    transformers.ViTForImageClassification(config).save_pretrained("vit")
+    transformers.ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained("vit")
+    documents(20, 1).to_parquet("texts.parquet")
+    pictures(20, 1).to_parquet("pictures.parquet")
+
+
+class TestCommand:
+    def test_a_published_model_on_rows_of_its_recipe(self, leaner):
+        """κ of the head outputs is that of its results.json."""
+        result = leaner(LISTOPS, "--jacobian", "none", "--json")
+        assert result.exit_code == 0, result.output
+        document = json.loads(result.stdout)
+        assert document["data"] == "listops-short (test)" and len(document["tokens"]) == 8
+        for layer, expected in zip(document["layers"], results_in(LISTOPS / "results.json").condition["end"]):
+            found = sorted(spectrum["condition_number"] for spectrum in layer["head_outputs"])
+            assert found[3] == pytest.approx(expected, rel=0.02)  # the lower of the two in the middle, as there
+
+    def test_models_of_transformers(self, leaner, theirs, tmp_path):
+        result = leaner("bert", "--data", "texts.parquet", "--max-length", 20, "--rows", 2, "--plot", "maps")
+        assert result.exit_code == 0, result.output
+        assert "bert on texts.parquet (train): 2 rows of 20 tokens each, " in result.stdout
+        assert "heat maps: maps.png, maps.svg" in result.stdout
+        assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
+        assert "</svg>" in (tmp_path / "maps.svg").read_text()
+        taken = leaner("bert", "--data", "texts.parquet", "--plot", "maps")
+        assert taken.exit_code == 1 and "--plot maps: maps.png exists already" in taken.stderr
+        result = leaner("vit", "--data", "pictures.parquet", "--layers", "1", "--json")
+        (layer,) = json.loads(result.stdout)["layers"]
+        assert layer["layer"] == 1 and layer["jacobian"]["spectrum"]["size"] == 5 * 16
+        assert layer["jacobian"]["spectrum"]["condition_number"] is None  # the norm before it costs rank
+
+    def test_a_new_shape(self, leaner):
+        result = leaner("gpt/nano", "--layers", 0, "--rows", 2, "--max-length", 40, "--jacobian", "matrix-free")
+        assert result.exit_code == 0, result.output
+        assert "gpt/nano on random tokens: 2 rows of 40 tokens each" in result.stdout
+        assert result.stdout.count("matrix-free") == 2 and " ± " in result.stdout
+
+    @pytest.mark.parametrize(
+        "words, message",
+        [
+            ("bert", "--data: missing; bert has no recipe.yaml that says what it reads"),
+            ("bert --data pictures.parquet", "--column: name the column that holds texts; the rows have image, label"),
+            ("bert --data texts.parquet --column txt", "--column: no column txt, expected one of text"),
+            ("bert --data nothing.parquet", "data_files: nothing.parquet: no such file or folder"),
+            ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
+            ("bert --data texts.parquet --layers x", "--layers: expected layers between commas, as 0,4,5, got 'x'"),
+            ("bert --data texts.parquet --max-length 3", "row 0 has 3 tokens, and layer 0 has 4 heads; expected at"),
+            ("gpt/nano --data texts.parquet", "--data: gpt/nano has no tokenizer to read texts; left out, tokens are"),
+            (f"{LISTOPS} --data texts.parquet", "text_column: no column 'source' in the data, which has text"),
+            ("gpt/nano --jacobian exact", "jacobian exact: 128 tokens of width 128 give 16,384 × 16,384 numbers, 2.0"),
+            ("broken --data texts.parquet", "broken: NaN or infinite weights in encoder.layer.0.attention.self.query"),
+            ("resnet --data pictures.parquet", "resnet/config.json: expected an object whose model_type is one of"),
+        ],
+    )
+    def test_what_is_refused(self, leaner, theirs, tmp_path, words, message):
+        """One line, and nothing is written."""
+        shutil.copytree("bert", "broken")
+        weights = load_file("broken/model.safetensors")
+        weights["encoder.layer.0.attention.self.query.weight"][0, 0] = math.nan
+        save_file(weights, "broken/model.safetensors", metadata={"format": "pt"})
+        config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1])
+        transformers.ResNetModel(config).save_pretrained("resnet")
+        before = sorted(tmp_path.rglob("*"))
+        result = leaner(*words.split(), "--plot", "maps")
+        assert result.exit_code == 1, result.output
+        assert message in " ".join(result.stderr.split()) and "Traceback" not in result.stderr
+        assert sorted(tmp_path.rglob("*")) == before
