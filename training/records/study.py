@@ -94,7 +94,7 @@ class StudyFile(Record):
     panels: list[FigurePanel]
     """Of the figure, which is drawn from these numbers alone."""
     seconds: Duration
-    """That the study took."""
+    """Of processor time that the study took, over all threads."""
     environment: Environment
     tested: Count
     """How many of the statements have a verdict."""

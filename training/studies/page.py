@@ -39,7 +39,7 @@ def study_page(results: StudyFile) -> str:
     seeds = ", ".join(map(str, results.seeds))
     software = results.environment
     provenance = (
-        f"Written by `{results.command}` in {results.seconds:.0f} s; seeds {seeds}; {software.processor}, "
+        f"Written by `{results.command}` in {results.seconds:.0f} s of processor time; seeds {seeds}; {software.processor}, "
         f"{software.threads} threads, torch {software.torch}. The numbers behind each verdict, the settings and the "
         "lines of the figure: `results.json`."
     )
