@@ -39,9 +39,9 @@ def study_page(results: StudyFile) -> str:
     seeds = ", ".join(map(str, results.seeds))
     software = results.environment
     provenance = (
-        f"Written by `{results.command}` in {results.seconds:.0f} s of processor time; seeds {seeds}; {software.processor}, "
-        f"{software.threads} threads, torch {software.torch}. The numbers behind each verdict, the settings and the "
-        "lines of the figure: `results.json`."
+        f"Written by `{results.command}` in {results.seconds:.0f} s of processor time; seeds {seeds}; "
+        f"{software.processor}, {software.threads} threads, torch {software.torch}. The numbers behind each verdict, the "
+        "settings and the lines of the figure: `results.json`."
     )
     parts = (
         f"# Study: {results.study}",

@@ -138,8 +138,6 @@ def study(chosen: Study, size: str, output: Path) -> StudyFile:
     write_study(results, output)
     for statement in results.statements:
         print(f"{statement.verdict}: {statement.statement} {statement.finding}")
-    print(
-        f"{results.tested} of {len(results.statements)} statements tested in {results.seconds:.0f} s of processor time: "
-        f"{output}"
-    )
+    tested = f"{results.tested} of {len(results.statements)} statements tested"
+    print(f"{tested} in {results.seconds:.0f} s of processor time: {output}")
     return results
