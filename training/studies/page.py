@@ -2,6 +2,7 @@
 
 from ..publishing.rendering import markdown
 from ..records import Statement, StudyFile
+from ..running.environment import machine_name
 
 
 HEADER = ("", "statement", "where it stands", "verdict", "what was found")
@@ -38,10 +39,10 @@ def study_page(results: StudyFile) -> str:
     table = markdown(HEADER, [line_of(number, each) for number, each in enumerate(results.statements, 1)])
     seeds = ", ".join(map(str, results.seeds))
     software = results.environment
+    machine = machine_name(software.processor, software.threads)
     provenance = (
-        f"Written by `{results.command}` in {results.seconds:.0f} s of processor time; seeds {seeds}; "
-        f"{software.processor}, {software.threads} threads, torch {software.torch}. The numbers behind each verdict, the "
-        "settings and the lines of the figure: `results.json`."
+        f"Written by `{results.command}` in {results.seconds:.0f} s of processor time; seeds {seeds}; {machine}, torch "
+        f"{software.torch}. The numbers behind each verdict, the settings and the lines of the figure: `results.json`."
     )
     parts = (
         f"# Study: {results.study}",
