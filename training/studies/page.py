@@ -41,8 +41,8 @@ def study_page(results: StudyFile) -> str:
     software = results.environment
     machine = machine_name(software.processor, software.threads)
     provenance = (
-        f"Written by `{results.command}` in {results.seconds:.0f} s of processor time; seeds {seeds}; {machine}, torch "
-        f"{software.torch}. The numbers behind each verdict, the settings and the lines of the figure: `results.json`."
+        f"Written by `{results.command}` in {results.seconds:.0f} s of processor time; seeds {seeds}; {machine}; "
+        f"torch {software.torch}. The numbers behind each verdict, the settings and the figure's lines: `results.json`."
     )
     parts = (
         f"# Study: {results.study}",
