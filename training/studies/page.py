@@ -42,7 +42,7 @@ def study_page(results: StudyFile) -> str:
     machine = machine_name(software.processor, software.threads)
     provenance = (
         f"Written by `{results.command}` in {results.seconds:.0f} s of processor time; seeds {seeds}; {machine}; "
-        f"torch {software.torch}. The numbers behind each verdict, the settings and the figure's lines: `results.json`."
+        f"torch {software.torch}. The numbers behind each verdict, settings and the figure's lines: `results.json`."
     )
     parts = (
         f"# Study: {results.study}",
