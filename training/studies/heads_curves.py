@@ -19,7 +19,7 @@ from .single_layer import (
     zeros,
 )
 from .synthetic import generators, normal
-from .trials import line, most, rounded
+from .trials import line, most, rounded, verdict
 
 
 PAPER = "Heads-Opt, 2310.12680"
@@ -174,10 +174,3 @@ def speed_statement(curves: Curves, expected: str, place: str) -> Statement:
         finding=f"Training loss, {found.words}. Test loss: lower in {', '.join(map(str, on_test.lower))}.",
         numbers={**found.numbers, **on_test.numbers},
     )
-
-
-def verdict(agrees: bool) -> str:
-    """The word for it."""
-    if agrees:
-        return "agrees"
-    return "disagrees"

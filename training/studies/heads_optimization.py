@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..records import FigurePanel, Statement
-from .heads_curves import PAPER, STEP, speed_statement, train_curves, verdict
+from .heads_curves import PAPER, STEP, speed_statement, train_curves
 from .heads_statements import (
     ADAM,
     CONSTANT,
@@ -34,7 +34,7 @@ from .heads_theory import BOUNDS, bound_ratios, draw, gradient_error, identity_a
 from .single_layer import Data, constant_steps, train, zeros
 from .study import Findings, Progress, Study, double_precision
 from .synthetic import Mixture, Planted, mixture_data, planted_data
-from .trials import line, most, rounded, slope
+from .trials import line, most, rounded, slope, verdict
 
 
 EXACT = 1e-12  # largest relative error of what is proved

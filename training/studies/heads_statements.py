@@ -10,9 +10,8 @@ from .heads_curves import (
     compare,
     compared_steps,
     speed_statement,
-    verdict,
 )
-from .trials import most, rounded, slope
+from .trials import most, rounded, slope, verdict
 
 
 MIXTURE = "tokenized mixture"

@@ -32,9 +32,8 @@ from .attention_fit import (
     softmax_columns,
     tokens,
 )
-from .heads_curves import verdict
 from .study import Findings, Progress, Study, double_precision
-from .trials import line, rounded
+from .trials import line, rounded, verdict
 
 
 PAPER = "Low-Rank, 2002.07028"

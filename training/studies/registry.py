@@ -1,7 +1,8 @@
 """The studies by their names."""
 
-from . import heads_optimization, low_rank
+from . import conditioning, heads_optimization, low_rank
 from .study import Study
 
 
-STUDIES: dict[str, Study] = {study.name: study for study in (heads_optimization.STUDY, low_rank.STUDY)}
+ALL = (conditioning.STUDY, heads_optimization.STUDY, low_rank.STUDY)
+STUDIES: dict[str, Study] = {study.name: study for study in ALL}

@@ -33,3 +33,10 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 def most(trials: int) -> int:
     """How many of the trials are most of them: four of five, and all of fewer than five."""
     return max(trials - trials // 5, 1)
+
+
+def verdict(agrees: bool) -> str:
+    """The word for it."""
+    if agrees:
+        return "agrees"
+    return "disagrees"

@@ -1,0 +1,407 @@
+"""The study conditioning: is κ of the head outputs what heads change, and is it a cause? Lean (arXiv 2505.20802)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from statistics import fmean, geometric_mean
+
+from torch import Generator, tensor
+
+from modeling_leaner.planning.laws import LAWS
+
+from ..experiments.statistics import paired_statistics
+from ..records import FigurePanel, Line, PairedStatistics, Statement
+from .bytes_model import Course, Reading, Shape, bigram_loss, steps_to
+from .intervention import ARMS, IDENTITY, LARGER, NONE, RANDOM, Readings, Trial, best_rates, run_all
+from .kappa_at_start import (
+    PAPER,
+    Drawn,
+    attention_kappas,
+    gaussian_statement,
+    growing_statement,
+    language_model_statement,
+)
+from .lean_grids import claim_statement, grid_statements
+from .lean_tables import not_tested
+from .study import Findings, Progress, Study, double_precision
+from .trials import line, rounded, verdict
+
+
+MOVED = 2.0  # times by which κ must differ before its effect is asked for
+MARGIN = 0.02  # nats: a smaller difference is none
+HALFWAY = 0.5  # of the steps of the unchanged start, whose loss there all runs have to reach
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one size of the study runs. `heads` are trained at one width and, all of one size, beside it."""
+
+    seed: int
+    drawn: Drawn
+    shape: Shape
+    course: Course
+    seeds: tuple[int, ...]
+    rates: tuple[float, ...]
+    tuning_seeds: tuple[int, ...]
+    tuning_steps: int
+    heads: tuple[int, ...]
+    heads_seeds: tuple[int, ...]
+    processes: int
+
+
+QUICK = Settings(
+    seed=1,
+    drawn=Drawn(
+        draws=5,
+        gaussian=((32, 8), (32, 64), (64, 512)),
+        growing=(8, 64, 512),
+        tokens=32,
+        width=64,
+        heads=(1, 2, 4),
+        size=16,
+        heads_of_size=(4, 8, 16),
+    ),
+    shape=Shape(layers=2, width=32, heads=2, head_size=16, length=64),
+    course=Course(rate=2e-3, steps=20, batch=4, looks=4, held_out=16),
+    seeds=(1, 2),
+    rates=(2e-3, 4e-3),
+    tuning_seeds=(11,),
+    tuning_steps=10,
+    heads=(1, 4),
+    heads_seeds=(1,),
+    processes=1,
+)
+DEFAULT = Settings(
+    seed=1,
+    drawn=Drawn(
+        draws=20,
+        gaussian=((64, 16), (64, 128), (64, 1024), (197, 96), (197, 768), (197, 3072)),
+        growing=(4, 8, 16, 64, 256),
+        tokens=197,
+        width=768,
+        heads=(1, 2, 4, 8, 16, 32),
+        size=96,
+        heads_of_size=(4, 8, 12, 16, 32),
+    ),
+    shape=Shape(layers=4, width=96, heads=3, head_size=32, length=128),
+    course=Course(rate=2e-3, steps=400, batch=8, looks=16, held_out=128),
+    seeds=(1, 2, 3, 4, 5),
+    rates=(1e-3, 2e-3, 4e-3),
+    tuning_seeds=(11, 12),
+    tuning_steps=160,
+    heads=(1, 6, 12),
+    heads_seeds=(1, 2),
+    processes=2,
+)
+FULL = replace(
+    DEFAULT,
+    course=replace(DEFAULT.course, steps=2000),
+    seeds=(1, 2, 3, 4, 5, 6, 7),
+    tuning_steps=500,
+    heads_seeds=(1, 2, 3),
+)
+
+
+def tuning_trials(settings: Settings) -> list[Trial]:
+    """Every arm at every rate, shorter, with seeds that are not reported."""
+    course = replace(settings.course, steps=settings.tuning_steps)
+    return [
+        Trial(settings.shape, arm, replace(course, rate=rate), seed)
+        for arm in ARMS
+        for rate in settings.rates
+        for seed in settings.tuning_seeds
+    ]
+
+
+def arm_trials(settings: Settings, rates: dict[str, float]) -> list[Trial]:
+    """Every arm at its own rate."""
+    return [
+        Trial(settings.shape, arm, replace(settings.course, rate=rates[arm]), seed)
+        for arm in ARMS
+        for seed in settings.seeds
+    ]
+
+
+def shapes_of_heads(settings: Settings) -> dict[str, list[Shape]]:
+    """The shape with other heads: as wide together, and each as large as before; sorted by heads."""
+    shape = settings.shape
+    return {
+        "one width": [replace(shape, heads=heads, head_size=shape.width // heads) for heads in settings.heads],
+        "one head size": [replace(shape, heads=heads) for heads in settings.heads],
+    }
+
+
+def heads_trials(settings: Settings, rate: float) -> list[Trial]:
+    """The unchanged start with other heads, all at its rate."""
+    course = replace(settings.course, rate=rate)
+    return [
+        Trial(shape, NONE, course, seed)
+        for shapes in shapes_of_heads(settings).values()
+        for shape in shapes
+        for seed in settings.heads_seeds
+    ]
+
+
+@dataclass(frozen=True)
+class Arms:
+    """The reported runs of the intervention: by arm, readings by seed; and the loss that all have to reach."""
+
+    runs: dict[str, list[list[Reading]]]
+    rates: dict[str, float]
+
+    @classmethod
+    def of(cls, readings: Readings, rates: dict[str, float]) -> "Arms":
+        runs: dict[str, list[list[Reading]]] = {}
+        for trial, found in readings.items():
+            runs.setdefault(trial.arm, []).append(found)
+        return cls(runs, rates)
+
+    def losses(self, arm: str) -> list[float]:
+        """At the end, by seed."""
+        return [found[-1].loss for found in self.runs[arm]]
+
+    def kappa(self, arm: str, place: int) -> float:
+        """The geometric mean over the seeds, at one of the readings."""
+        return geometric_mean(found[place].kappa for found in self.runs[arm])
+
+    def difference(self, arm: str, other: str) -> PairedStatistics:
+        """Of the losses at the end, arm − other, pair by pair of a seed."""
+        return paired_statistics(self.losses(arm), self.losses(other))
+
+    @property
+    def target(self) -> float:
+        """The mean loss of the unchanged start halfway."""
+        halfway = round(HALFWAY * (len(self.runs[NONE][0]) - 1))
+        return fmean(found[halfway].loss for found in self.runs[NONE])
+
+    def numbers(self) -> dict[str, float | None]:
+        """Rate, κ at both ends and loss of every arm."""
+        numbers: dict[str, float | None] = {}
+        for arm in self.runs:
+            numbers[f"{arm}: rate"] = self.rates[arm]
+            numbers[f"{arm}: κ at the start"] = rounded(self.kappa(arm, 0), 4)
+            numbers[f"{arm}: κ at the end"] = rounded(self.kappa(arm, -1), 4)
+            numbers[f"{arm}: loss"] = rounded(fmean(self.losses(arm)))
+        return numbers
+
+
+def cause_statement(arms: Arms, control: str, why: str) -> Statement:
+    """Whether a lower κ at the start, at equal norm and equal heads, gives a lower loss."""
+    moved = arms.kappa(control, 0) / arms.kappa(IDENTITY, 0)
+    found = arms.difference(IDENTITY, control)
+    low, high = found.interval
+    common = {
+        "paper": PAPER,
+        "place": f"cause or correlation: {IDENTITY} against {control}",
+        "known": "asked here",
+        "statement": f"A lower κ at the start, with the same heads, gives a lower loss: {IDENTITY} against {control}, "
+        f"{why}.",
+        "numbers": {
+            **arms.numbers(),
+            "κ moved by": rounded(moved, 4),
+            "difference of loss": rounded(found.difference),
+            "low end": rounded(low),
+            "high end": rounded(high),
+            "p": rounded(found.p, 3),
+        },
+    }
+    words = (
+        f"κ at the start {arms.kappa(IDENTITY, 0):.0f} against {arms.kappa(control, 0):.0f}, loss "
+        f"{fmean(arms.losses(IDENTITY)):.4f} against {fmean(arms.losses(control)):.4f}, {found.difference:+.4f} "
+        f"({low:+.4f} to {high:+.4f}), {found.pairs} seeds."
+    )
+    if moved < MOVED:
+        return Statement(
+            **common, rule=None, verdict="not tested", finding=words, missing=f"κ to differ by {MOVED:g} times"
+        )
+    return Statement(
+        **common,
+        rule=f"κ at the start differs by {MOVED:g} times or more; the loss at the end is lower by {MARGIN} nats or "
+        "more on the mean, and the 95 % interval over the seeds excludes 0",
+        verdict=verdict(found.difference <= -MARGIN and high < 0),
+        finding=words,
+    )
+
+
+def order_statement(arms: Arms) -> Statement:
+    """Whether the arms rank by loss as they rank by κ."""
+    from scipy.stats import spearmanr  # takes seconds to import
+
+    kappas = [arms.kappa(arm, 0) for arm in arms.runs]
+    losses = [fmean(arms.losses(arm)) for arm in arms.runs]
+    correlation = float(spearmanr(kappas, losses).statistic)
+    by_kappa = sorted(arms.runs, key=lambda arm: arms.kappa(arm, 0))
+    words = ", ".join(f"{arm} {arms.kappa(arm, 0):.0f} and {fmean(arms.losses(arm)):.4f}" for arm in by_kappa)
+    return Statement(
+        paper=PAPER,
+        place="cause or correlation: all starts",
+        known="asked here",
+        statement="Over all these starts, the lower κ, the lower the loss.",
+        rule="Spearman's correlation of their mean κ at the start and mean loss at the end of 0.8 or more",
+        verdict=verdict(correlation >= 0.8),
+        finding=f"{correlation:+.2f} over {len(by_kappa)} starts; κ and loss: {words}.",
+        numbers={**arms.numbers(), "Spearman's correlation": rounded(correlation, 4)},
+    )
+
+
+def speed_statement(arms: Arms) -> Statement:
+    """κ at the start against the steps to a loss, over runs."""
+    from scipy.stats import spearmanr  # takes seconds to import
+
+    target = arms.target
+    pairs = []
+    missed = 0
+    for runs in arms.runs.values():
+        for found in runs:
+            steps = steps_to(found, target)
+            if steps is None:
+                missed += 1
+                steps = float(found[-1].step + 1)
+            pairs.append((found[0].kappa, steps))
+    result = spearmanr(*zip(*pairs))
+    correlation = float(result.statistic)
+    return Statement(
+        paper=PAPER,
+        place="steps to a loss",
+        known="asked here",
+        statement="Runs that start with a lower κ reach a given loss in fewer steps.",
+        rule="Spearman's correlation over all runs of the intervention above 0, p < 0.01",
+        verdict=verdict(correlation > 0 and result.pvalue < 0.01),
+        finding=f"{correlation:+.2f} (p {result.pvalue:.2g}) over {len(pairs)} runs to a loss of {target:.3f}, which "
+        f"the unchanged start has after {HALFWAY:.0%} of its steps; {missed} never had it and count as the slowest.",
+        numbers={
+            "Spearman's correlation": rounded(correlation, 4),
+            "p": rounded(float(result.pvalue), 3),
+            "loss to reach": rounded(target),
+            "runs that never reach it": missed,
+        },
+    )
+
+
+def learned_statement(arms: Arms, settings: Settings) -> Statement:
+    """Whether what is compared has learned anything."""
+    guess = bigram_loss(settings.shape.length, settings.course.held_out)
+    worst = max(fmean(arms.losses(arm)) for arm in arms.runs)
+    return Statement(
+        paper=PAPER,
+        place="cause or correlation: all starts",
+        known="asked here",
+        statement="The runs of the intervention have learned more than which byte follows which.",
+        rule="the mean loss at the end of every start is below that of a bigram of the same bytes",
+        verdict=verdict(worst < guess),
+        finding=f"The bigram has {guess:.3f} nats a byte, the worst start {worst:.3f}.",
+        numbers={"bigram": rounded(guess), "worst start": rounded(worst)},
+    )
+
+
+def trained_statements(settings: Settings, unchanged: list[list[Reading]], runs: Readings) -> list[Statement]:
+    """Whether more heads lower κ through training: the unchanged start, `unchanged` with its own heads."""
+    statements = []
+    for held, shapes in shapes_of_heads(settings).items():
+        by_heads = {settings.shape.heads: unchanged[: len(settings.heads_seeds)]}
+        for shape in shapes:
+            by_heads[shape.heads] = [found for trial, found in runs.items() if trial.shape == shape]
+        kappas = {
+            heads: [geometric_mean(found[place].kappa for found in by_heads[heads]) for place in (0, -1)]
+            for heads in sorted(by_heads)
+        }
+        numbers = {}
+        for heads, (start, end) in kappas.items():
+            numbers[f"κ at the start, {heads} heads"] = rounded(start, 4)
+            numbers[f"κ at the end, {heads} heads"] = rounded(end, 4)
+            numbers[f"loss, {heads} heads"] = rounded(fmean(found[-1].loss for found in by_heads[heads]))
+        ends = [end for _, end in kappas.values()]
+        words = "; ".join(f"{heads} heads {start:.0f} to {end:.0f}" for heads, (start, end) in kappas.items())
+        statements.append(
+            Statement(
+                paper=PAPER,
+                place="abstract, after training",
+                known="asked here",
+                statement=f"More heads improve the conditioning of attention after training, too: causal, {held}.",
+                rule="κ at the end, the geometric mean over layers and seeds, is lower at each step to more heads",
+                verdict=verdict(all(later < earlier for earlier, later in zip(ends, ends[1:]))),
+                finding=f"From the start to the end of training: {words}; {len(settings.heads_seeds)} seeds.",
+                numbers=numbers,
+            )
+        )
+    return statements
+
+
+def over_training(label: str, runs: Iterable[list[Reading]], name: str) -> Line:
+    """One quantity of several runs over their steps."""
+    looks = list(zip(*runs))
+    steps = [look[0].step for look in looks]
+    return line(label, steps, [tensor([getattr(one, name) for one in look]) for look in looks])
+
+
+def panels_of(arms: Arms, attention: Iterable[Line]) -> list[FigurePanel]:
+    """κ by heads before training; κ and loss of the starts over training."""
+    panels = [
+        FigurePanel(
+            title="κ of the head outputs, random weights",
+            x="heads",
+            y="κ",
+            x_scale="log",
+            y_scale="log",
+            lines=list(attention),
+        ),
+        FigurePanel(
+            title="κ of the head outputs in training",
+            x="step",
+            y="κ",
+            y_scale="log",
+            lines=[over_training(arm, runs, "kappa") for arm, runs in arms.runs.items()],
+        ),
+    ]
+    late = {arm: [found[len(found) // 4 :] for found in runs] for arm, runs in arms.runs.items()}
+    panels.append(
+        FigurePanel(
+            title="loss on held-out text, same heads, other starts",
+            x="step",
+            y="nats a byte",
+            lines=[over_training(arm, runs, "loss") for arm, runs in late.items()],
+        )
+    )
+    return panels
+
+
+def run(settings: Settings, progress: Progress) -> Findings:
+    """The whole study; grids are those of the working folder. Raises GridError where one of them does not fit."""
+    with double_precision():
+        source = Generator().manual_seed(settings.seed)
+        progress("Gaussian matrices, and attention with random weights")
+        gaussian = [
+            gaussian_statement(settings.drawn, source),
+            growing_statement(settings.drawn, source),
+            language_model_statement(settings.drawn, source),
+        ]
+        attention = attention_kappas(settings.drawn, source)
+    progress("the rates of the starts")
+    rates = best_rates(run_all(tuning_trials(settings), settings.processes, progress))
+    progress("the starts")
+    arms = Arms.of(run_all(arm_trials(settings, rates), settings.processes, progress), rates)
+    progress("other heads")
+    heads = run_all(heads_trials(settings, rates[NONE]), settings.processes, progress)
+    statements = [
+        *gaussian,
+        *(kappas.statement(settings.drawn) for kappas in attention),
+        *trained_statements(settings, arms.runs[NONE], heads),
+        *grid_statements(LAWS),
+        claim_statement(LAWS),
+        learned_statement(arms, settings),
+        cause_statement(arms, RANDOM, "which has the same norm"),
+        cause_statement(arms, LARGER, "which has the same norm, and κ of W unchanged"),
+        order_statement(arms),
+        speed_statement(arms),
+        *not_tested(),
+    ]
+    panels = panels_of(arms, (kappas.line() for kappas in attention))
+    return Findings(statements, panels, list(settings.seeds))
+
+
+STUDY = Study(
+    name="conditioning",
+    title="Whether heads improve the conditioning of attention, and whether that is a cause: the statements of Lean",
+    sizes={"quick": QUICK, "default": DEFAULT, "full": FULL},
+    run=run,
+    threads=1,
+)

@@ -1,0 +1,134 @@
+"""κ is changed without touching heads, to tell cause from correlation: starts of one model that differ in W alone.
+
+Each of W_Q, W_K and W_V of every layer is changed before the first step. W is (heads · head size, width). Where it is
+not square, I is the matrix with ones on its main diagonal, and a random orthogonal matrix is one with orthonormal rows
+or columns, whichever are fewer: the Frobenius norm of both is √min(heads · head size, width).
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from statistics import fmean
+
+import torch
+from torch import Generator, Tensor
+
+from modeling_leaner.layers_leaner import LeanAttention
+from modeling_leaner.modeling_lean_gpt import LeanGPTForCausalLM
+
+from .bytes_model import Course, Reading, Shape, train_bytes
+from .study import Progress
+
+
+def orthogonal(like: Tensor, source: Generator) -> Tensor:
+    """A random matrix with orthonormal rows or columns, whichever are fewer, uniform among all."""
+    rows, columns = like.shape
+    drawn = torch.randn(max(rows, columns), min(rows, columns), generator=source, dtype=torch.float64)
+    basis, triangle = torch.linalg.qr(drawn)
+    basis = basis * triangle.diagonal().sign()
+    if rows < columns:
+        basis = basis.mT
+    return basis.to(like.dtype)
+
+
+def unchanged(weight: Tensor, source: Generator) -> Tensor:
+    """W."""
+    return weight
+
+
+def plus_identity(amount: float) -> Callable[[Tensor, Generator], Tensor]:
+    """W + λ·I."""
+    return lambda weight, source: weight + amount * torch.eye(*weight.shape)
+
+
+def plus_orthogonal(amount: float) -> Callable[[Tensor, Generator], Tensor]:
+    """W + λ·O of a random orthogonal O: the norm of λ·I without its direction."""
+    return lambda weight, source: weight + amount * orthogonal(weight, source)
+
+
+def as_large(amount: float) -> Callable[[Tensor, Generator], Tensor]:
+    """W times the number that gives it the Frobenius norm of W + λ·I: κ of W stays what it was."""
+    return lambda weight, source: weight * (plus_identity(amount)(weight, source).norm() / weight.norm())
+
+
+def made_orthogonal(weight: Tensor, source: Generator) -> Tensor:
+    """A random orthogonal matrix of the Frobenius norm of W: κ of W becomes 1."""
+    return orthogonal(weight, source) * weight.norm() / math.sqrt(min(weight.shape))
+
+
+AMOUNT = 1.0  # λ of the primary contrast
+HALF = 0.5
+IDENTITY = f"W + {AMOUNT:g}·I"
+RANDOM = f"W + {AMOUNT:g}·O"
+LARGER = f"W as large as {IDENTITY}"
+NONE = "W"
+ORTHOGONAL = "O as large as W"
+ARMS: dict[str, Callable[[Tensor, Generator], Tensor]] = {
+    NONE: unchanged,
+    IDENTITY: plus_identity(AMOUNT),
+    RANDOM: plus_orthogonal(AMOUNT),
+    LARGER: as_large(AMOUNT),
+    f"W + {HALF:g}·I": plus_identity(HALF),
+    f"W + {HALF:g}·O": plus_orthogonal(HALF),
+    ORTHOGONAL: made_orthogonal,
+}
+
+
+@torch.no_grad()
+def change_start(model: LeanGPTForCausalLM, source: Generator, arm: str) -> None:
+    """Changes W_Q, W_K and W_V of every layer as an arm of ARMS says."""
+    for attention in model.modules():
+        if isinstance(attention, LeanAttention):
+            for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
+                projection.weight.copy_(ARMS[arm](projection.weight, source))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run: a shape, an arm of ARMS, how it is trained, a seed."""
+
+    shape: Shape
+    arm: str
+    course: Course
+    seed: int
+
+
+def run_trial(trial: Trial) -> list[Reading]:
+    """On one thread."""
+    torch.set_num_threads(1)
+    return train_bytes(
+        trial.shape, trial.course, trial.seed, lambda model, source: change_start(model, source, trial.arm)
+    )
+
+
+Readings = dict[Trial, list[Reading]]
+
+
+def run_all(trials: list[Trial], processes: int, progress: Progress) -> Readings:
+    """Every trial, so many at a time, each in a process that starts anew; one process is this one."""
+    if processes == 1:
+        return dict(told(trials, map(run_trial, trials), progress))
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return dict(told(trials, pool.map(run_trial, trials), progress))
+
+
+def told(
+    trials: list[Trial], readings: Iterator[list[Reading]], progress: Progress
+) -> Iterator[tuple[Trial, list[Reading]]]:
+    """The trials with their readings, each told as it ends."""
+    for number, (trial, found) in enumerate(zip(trials, readings), 1):
+        progress(
+            f"{number} of {len(trials)}: {trial.shape.heads} heads of {trial.shape.head_size}, {trial.arm}, rate "
+            f"{trial.course.rate:g}, seed {trial.seed}: loss {found[-1].loss:.4f}"
+        )
+        yield trial, found
+
+
+def best_rates(tuning: Readings) -> dict[str, float]:
+    """Of each arm the rate with the least mean loss at the end."""
+    losses: dict[str, dict[float, list[float]]] = {}
+    for trial, readings in tuning.items():
+        losses.setdefault(trial.arm, {}).setdefault(trial.course.rate, []).append(readings[-1].loss)
+    return {arm: min(by_rate, key=lambda rate: fmean(by_rate[rate])) for arm, by_rate in losses.items()}
