@@ -2,11 +2,29 @@
 
 from dataclasses import replace
 
-from modeling_leaner.training.studies import heads_optimization, low_rank
+from modeling_leaner.training.studies import conditioning, heads_optimization, low_rank
+from modeling_leaner.training.studies.bytes_model import Course, Shape
+from modeling_leaner.training.studies.kappa_at_start import Drawn
 from modeling_leaner.training.studies.synthetic import Mixture, Planted
 
 
 TINY = {
+    "conditioning": replace(
+        conditioning.QUICK,
+        drawn=Drawn(
+            draws=2,
+            gaussian=((8, 2), (4, 16)),
+            growing=(4, 16),
+            tokens=8,
+            width=8,
+            heads=(1, 2),
+            size=4,
+            heads_of_size=(2, 4),
+        ),
+        shape=Shape(layers=1, width=8, heads=2, head_size=4, length=16),
+        course=Course(rate=2e-3, steps=4, batch=2, looks=2, held_out=4),
+        tuning_steps=2,
+    ),
     "heads-optimization": replace(
         heads_optimization.QUICK,
         seeds=(1, 2),
