@@ -650,6 +650,27 @@ class TestCommand:
         assert set(document["candidates"][0]["advice"]) == set(document["sources"])
         assert document["kernels"]["32"]["FlashInfer"] is False
 
+    def test_what_the_studies_found(self, leaner, tmp_path, monkeypatch):
+        """Beside the sources that name a study; nothing in a folder without its results, and a broken one is named."""
+        monkeypatch.chdir(tmp_path)
+        question = ("--family", "gpt", "--params", "30M", "--rows", 2)
+        assert "put to the test here" not in leaner(*question, "--advice").output
+        for study, verdicts in {"depth-width": ["agrees"], "low-rank": ["agrees", "disagrees", "not tested"]}.items():
+            path = tmp_path / "model_cards/studies" / study / "results.json"
+            path.parent.mkdir(parents=True)
+            path.write_text(json.dumps({"statements": [{"verdict": verdict} for verdict in verdicts]}))
+        lines = leaner(*question, "--advice").output.splitlines()
+        assert [line for line in lines if line.startswith("put to the test")] == [
+            "put to the test here: floor, fit, rank and kaplan, 1 of 1 statements hold (docs/depth-width.md)",
+            "put to the test here: low-rank, 1 of 2 statements hold (docs/low-rank.md)",
+        ]
+        sources = json.loads(leaner(*question, "--json").output)["sources"]
+        assert sources["low-rank"]["tested"] == {"study": "low-rank", "agrees": 1, "tested": 2}
+        assert sources["petty"]["tested"] is None
+        path.write_text("{}")
+        failed = leaner(*question, "--advice")
+        assert failed.exit_code == 1 and f"{path.relative_to(tmp_path)}: KeyError" in failed.output + str(failed.exception)
+
     def test_write(self, leaner, tmp_path, monkeypatch):
         """A name is a file of the working folder, else a path; the package gets no file."""
         monkeypatch.chdir(tmp_path)

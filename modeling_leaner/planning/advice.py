@@ -83,6 +83,7 @@ class Source:
     reference: str
     reason: str
     judge: Callable[[Case], Verdict | None]  # None: left out; no published source is
+    study: str | None = None  # of this project, which puts the source's statements to the test
 
     @property
     def paper(self) -> str:
@@ -421,6 +422,7 @@ SOURCES: dict[str, Source] = {
             reference="Depth-Width 2020, 2006.12467",
             reason="{off} layers {side} its least depth",
             judge=judge_floor,
+            study="depth-width",
         ),
         Source(
             name="fit",
@@ -429,6 +431,7 @@ SOURCES: dict[str, Source] = {
             reference="Depth-Width's fit, 2006.12467",
             reason="{off} layers {side} its best depth",
             judge=judge_fit,
+            study="depth-width",
         ),
         Source(
             name="rank",
@@ -437,6 +440,7 @@ SOURCES: dict[str, Source] = {
             reference="Wies 2021, 2105.03928",
             reason="width is {margin} of the vocabulary",
             judge=judge_rank,
+            study="depth-width",
         ),
         Source(
             name="low-rank",
@@ -445,6 +449,7 @@ SOURCES: dict[str, Source] = {
             reference="Low-Rank 2020, 2002.07028",
             reason="heads of {head_dim} are {margin} of the length",
             judge=judge_low_rank,
+            study="low-rank",
         ),
         Source(
             name="lean",
@@ -453,6 +458,7 @@ SOURCES: dict[str, Source] = {
             reference="Lean 2025, 2505.20802",
             reason="layers/heads are {margin} of the start's, as in its tables",
             judge=judge_lean,
+            study="conditioning",
         ),
         Source(
             name="kaplan",
@@ -461,6 +467,7 @@ SOURCES: dict[str, Source] = {
             reference="Kaplan 2020, 2001.08361",
             reason="width is {margin} times the layers, its range 33 to 715",
             judge=judge_kaplan,
+            study="depth-width",
         ),
         Source(
             name="narrow",

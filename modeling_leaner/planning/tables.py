@@ -14,6 +14,7 @@ from ..shapes import family_of, modality_of
 from .advice import FIT_OFF, MOBILE_OFF, Source, Verdict, all_sources, kernels_for
 from .memory import StepSetting
 from .solver import Candidate
+from .tested import Tested, read_tested
 from .units import human, human_bytes, human_count
 
 
@@ -284,7 +285,35 @@ def kernel_lines(candidates: Sequence[Candidate]) -> list[str]:
     return lines
 
 
+def tested(source: Source) -> Tested | None:
+    """How the source's statements fared in the studies of the working folder; None where none tests them."""
+    if source.study is None:
+        return None
+    return read_tested(source.study)
+
+
+def tested_lines(candidates: Sequence[Candidate]) -> list[str]:
+    """What the studies of this project found of the sources, a line per study."""
+    names: dict[Tested, list[str]] = {}
+    for source in shown_sources(candidates).values():
+        found = tested(source)
+        if found is not None:
+            names.setdefault(found, []).append(source.name)
+    return [f"put to the test here: {listed(sources)}, {found.words}" for found, sources in names.items()]
+
+
 # The whole
+
+
+def source_document(source: Source) -> dict[str, object]:
+    """A source for JSON; `tested` is null where no study here puts its statements to the test."""
+    found = tested(source)
+    return {
+        "optimises": source.optimises,
+        "valid": source.valid,
+        "reference": source.reference,
+        "tested": found and asdict(found),
+    }
 
 
 def plan_text(
@@ -314,7 +343,7 @@ def plan_text(
     if verdicts:
         for table in verdict_tables(shown, labels):
             parts += ["", table]
-        parts += [LEGEND, "", source_table(shown), "", *kernel_lines(shown)]
+        parts += [LEGEND, "", source_table(shown), "", *tested_lines(shown), *kernel_lines(shown)]
     console = Console(file=StringIO(), width=WIDTH, highlight=False, markup=False)
     for part in parts:
         console.print(part)
@@ -338,8 +367,7 @@ def plan_document(
     start_row = None
     if start is not None:
         start_row = rows.pop(0)
-    keys = ("optimises", "valid", "reference")
-    described = {name: {key: getattr(source, key) for key in keys} for name, source in shown_sources(shown).items()}
+    described = {name: source_document(source) for name, source in shown_sources(shown).items()}
     return {
         "family": family_of(shown[0].config),
         "setting": {**asdict(setting), "length": shown[0].flops.length},
