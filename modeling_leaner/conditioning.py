@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .layers_leaner import LeanAttention
+from .unpadding_leaner import padded
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
     handles = [attention.o_proj.register_forward_pre_hook(measure) for attention in attentions]
     training = model.training
     try:
-        model.eval()(**inputs)
+        with padded(model):
+            model.eval()(**inputs)
     finally:
         model.train(training)
         for handle in handles:

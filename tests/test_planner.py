@@ -669,7 +669,8 @@ class TestCommand:
         assert sources["petty"]["tested"] is None
         path.write_text("{}")
         failed = leaner(*question, "--advice")
-        assert failed.exit_code == 1 and f"{path.relative_to(tmp_path)}: KeyError" in failed.output + str(failed.exception)
+        assert failed.exit_code == 1
+        assert f"{path.relative_to(tmp_path)}: KeyError" in failed.output + str(failed.exception)
 
     def test_write(self, leaner, tmp_path, monkeypatch):
         """A name is a file of the working folder, else a path; the package gets no file."""

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from ..conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
 from ..layers_leaner import LeanAttention, LeanPostNormBlock
+from ..unpadding_leaner import padded
 from .jacobian import MOST_ROWS, Jacobian, Norms, WithResidual, estimate_norms, exact_norms, matrix_at
 
 
@@ -114,8 +115,9 @@ class Walk:
         self.arguments: list[tuple[tuple, dict]] = []  # what blocks get beside the states
         handle = self.blocks[0].register_forward_pre_hook(self._begin, with_kwargs=True)
         try:
-            for row in rows:
-                model.base_model(**row)
+            with padded(model):
+                for row in rows:
+                    model.base_model(**row)
         finally:
             handle.remove()
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..layers_leaner import LeanPreTrainedModel
+from ..unpadding_leaner import padded
 from .operations import SlimError
 
 
@@ -109,7 +110,8 @@ class LayerRunner:
         self.states: dict[Layers, torch.Tensor] = {}
         handle = self.layers[0].register_forward_pre_hook(self._keep_arguments, with_kwargs=True)
         try:
-            model.base_model(**batch)
+            with padded(model):
+                model.base_model(**batch)
         finally:
             handle.remove()
 
@@ -253,7 +255,8 @@ def input_moments(model: LeanPreTrainedModel, batches: list[Batch], module: str)
     handles = [linear.register_forward_pre_hook(keep) for linear in linears]
     try:
         for batch in batches:
-            model.base_model(**batch)
+            with padded(model):
+                model.base_model(**batch)
             mask = _token_mask(batch, read[linears[0]])
             tokens += int(mask.sum())
             for index, linear in enumerate(linears):

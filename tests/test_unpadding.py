@@ -1,0 +1,208 @@
+"""`unpad_inputs` of LeanBERT: the same results as with padding, through fewer rows."""
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from modeling_leaner import unpadding_leaner
+from modeling_leaner.conditioning import head_condition_numbers
+from modeling_leaner.configuration_lean_bert import LeanBERTConfig
+from modeling_leaner.layers_leaner import LeanBlock
+from modeling_leaner.modeling_lean_bert import (
+    LeanBERTForMaskedLM,
+    LeanBERTForMultipleChoice,
+    LeanBERTForQuestionAnswering,
+    LeanBERTForSequenceClassification,
+    LeanBERTForTokenClassification,
+    LeanBERTModel,
+)
+from modeling_leaner.slimming.scores import input_moments
+from modeling_leaner.unpadding_leaner import Unpadding, cheapest_rows, rows_for
+
+
+LENGTHS = (3, 12, 1, 7, 5, 4)
+LONGEST = max(LENGTHS)
+CONFIG = LeanBERTConfig(hidden_size=16, num_attention_heads=2, intermediate_size=32)
+HEADS = (
+    LeanBERTForMaskedLM,
+    LeanBERTForMultipleChoice,
+    LeanBERTForQuestionAnswering,
+    LeanBERTForSequenceClassification,
+    LeanBERTForTokenClassification,
+    LeanBERTModel,
+)
+
+
+def mask_of(lengths, side="right"):
+    mask = (torch.arange(LONGEST) < torch.tensor(lengths)[:, None]).long()
+    return mask.flip(1) if side == "left" else mask
+
+
+def batch(side="right"):
+    torch.manual_seed(1)
+    mask = mask_of(LENGTHS, side)
+    return {
+        "input_ids": torch.randint(1, 50, mask.shape) * mask,
+        "attention_mask": mask,
+        "token_type_ids": torch.randint(0, 2, mask.shape),
+    }
+
+
+def model_of(head=LeanBERTModel, unpads=True, **options):
+    torch.manual_seed(0)
+    config = LeanBERTConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.5,
+        unpad_inputs=unpads,
+        **options,
+    )
+    return head(config).eval()
+
+
+def rows_seen(model, inputs, **options):
+    """How many rows the first layer gets."""
+    seen = []
+    handle = next(module for module in model.modules() if isinstance(module, LeanBlock)).register_forward_pre_hook(
+        lambda block, args: seen.append(args[0].shape[0])
+    )
+    model(**inputs, **options)
+    handle.remove()
+    return seen[0]
+
+
+class TestPacking:
+    def test_rows(self):
+        assert rows_for([3, 12, 1, 7, 5, 4], 12) == [[1], [3, 4], [5, 0, 2]]
+        assert rows_for([4, 4, 4], 4) == [[0], [1], [2]]
+        assert rows_for([], 4) == []
+
+    @pytest.mark.parametrize("side", ["right", "left"])
+    def test_there_and_back(self, side):
+        mask = mask_of(LENGTHS, side)
+        unpadding = Unpadding(mask, CONFIG)
+        states = torch.randn(*mask.shape, 3)
+        packed = unpadding.pack(states)
+        assert packed.shape == (3, LONGEST, 3) and (unpadding.sequences >= 0).sum() == sum(LENGTHS)
+        torch.testing.assert_close(unpadding.unpack(packed), states * mask[..., None], rtol=0, atol=0)
+        for sequence, length in enumerate(LENGTHS):
+            places = (unpadding.sequences == sequence).nonzero()
+            assert len(places) == length and (places[:, 0] == places[0, 0]).all()
+            assert places[:, 1].diff().eq(1).all()
+
+    def test_longer_rows_where_they_cost_less(self):
+        """No two lengths above half the longest fit into its row, three fit into two of it; not where attention is dear."""
+        lengths = [12, 7, 7, 7, 7, 7, 7]
+        rows, size = cheapest_rows(lengths, 12, LeanBERTConfig())
+        assert size == 24 and sorted(map(len, rows)) == [2, 2, 3]
+        narrow = LeanBERTConfig(hidden_size=2, num_attention_heads=1, intermediate_size=2)
+        assert cheapest_rows(lengths, 12, narrow)[1] == 12
+        assert cheapest_rows([5, 5], 5, LeanBERTConfig()) == ([[0], [1]], 5)
+
+    def test_a_row_of_padding_alone(self):
+        mask = mask_of((3, 0, 2))
+        states = torch.randn(*mask.shape, 3)
+        unpadding = Unpadding(mask, CONFIG)
+        torch.testing.assert_close(unpadding.unpack(unpadding.pack(states)), states * mask[..., None], rtol=0, atol=0)
+
+
+class TestModel:
+    @pytest.mark.parametrize("attention", ["lean", "sdpa", "eager"])
+    @pytest.mark.parametrize("side", ["right", "left"])
+    def test_the_same_states_in_fewer_rows(self, attention, side):
+        inputs = batch(side)
+        expected = model_of(unpads=False, attn_implementation=attention)(**inputs).last_hidden_state
+        model = model_of(attn_implementation=attention)
+        states = model(**inputs).last_hidden_state
+        mask = inputs["attention_mask"][..., None]
+        torch.testing.assert_close(states, expected * mask, rtol=0, atol=2e-6)
+        assert rows_seen(model, inputs) == 3 and states.abs().max() > 0.1
+
+    @pytest.mark.parametrize("head", HEADS)
+    def test_every_head_gives_the_same(self, head):
+        """Logits where there is a token, and the gradients of their sum."""
+        inputs = batch()
+        mask = inputs["attention_mask"]
+        if head is LeanBERTForMultipleChoice:
+            inputs = {name: tensor.unflatten(0, (3, 2)) for name, tensor in inputs.items()}
+        results = []
+        for unpads in (False, True):
+            model = model_of(head, unpads).train()
+            output = model(**inputs)
+            values = []
+            for value in (output[name] for name in output if name not in ("hidden_states", "attentions")):
+                if value.shape[:2] == mask.shape:
+                    value = value[mask.bool()]
+                values.append(value)
+            sum(value.square().sum() for value in values).backward()
+            gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+            results.append((values, gradients))
+        (expected, slopes), (found, gradients) = results
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        assert gradients.keys() == slopes.keys() and len(gradients) > 20
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, slopes[name], rtol=1e-3, atol=1e-4)
+
+    def test_a_sequence_sees_itself_alone(self):
+        model = model_of()
+        inputs = batch()
+        states = model(**inputs).last_hidden_state
+        other = {name: tensor.clone() for name, tensor in inputs.items()}
+        other["input_ids"][3, :7] = 9
+        changed = (model(**other).last_hidden_state - states).abs().amax(dim=(1, 2)) > 1e-6
+        assert changed.tolist() == [False, False, False, True, False, False]
+
+    @pytest.mark.parametrize("options", [{"output_hidden_states": True}, {"output_attentions": True}])
+    def test_what_is_recorded_is_padded(self, options):
+        model = model_of(attn_implementation="eager")
+        assert rows_seen(model, batch(), **options) == len(LENGTHS)
+        recorded = model(**batch(), **options)
+        assert (recorded.hidden_states or recorded.attentions)[0].shape[0] == len(LENGTHS)
+
+    def test_nothing_to_gain(self):
+        whole = {"input_ids": torch.randint(1, 50, (2, 6)), "attention_mask": torch.ones(2, 6, dtype=torch.long)}
+        assert rows_seen(model_of(), whole) == 2
+        assert rows_seen(model_of(), {"input_ids": whole["input_ids"]}) == 2
+        assert rows_seen(model_of(unpads=False), batch()) == len(LENGTHS)
+
+    def test_a_graph_has_one_shape(self):
+        inputs = batch()
+        model = model_of()
+        expected = model(**inputs).last_hidden_state
+        mask = inputs["attention_mask"][..., None]
+        exported = torch.export.export(model, (), inputs).module()(**inputs).last_hidden_state
+        torch.testing.assert_close(exported * mask, expected, rtol=0, atol=2e-6)
+
+    def test_it_is_saved_and_can_be_turned_on(self, tmp_path):
+        model_of(LeanBERTForSequenceClassification, False).save_pretrained(tmp_path)
+        loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path, unpad_inputs=True)
+        assert loaded.config.unpad_inputs and rows_seen(loaded, batch()) == 3
+        with pytest.raises(Exception, match="unpad_inputs"):
+            LeanBERTConfig(unpad_inputs="sometimes")
+
+
+class TestHooks:
+    """What reads the states of layers row by row reads them padded."""
+
+    def test_kappa(self):
+        inputs = batch()
+        model = model_of()
+        expected = head_condition_numbers(model_of(unpads=False), **inputs)
+        assert head_condition_numbers(model, **inputs) == pytest.approx(expected) and model.config.unpad_inputs
+
+    def test_scores(self):
+        expected = input_moments(model_of(unpads=False), [batch()], "mlp.fc2")
+        found = input_moments(model_of(), [batch()], "mlp.fc2")
+        torch.testing.assert_close(found.variances, expected.variances)
+
+    def test_the_setting_comes_back_after_an_error(self):
+        model = model_of()
+        with pytest.raises(KeyError), unpadding_leaner.padded(model):
+            assert not model.config.unpad_inputs
+            raise KeyError
+        assert model.config.unpad_inputs
