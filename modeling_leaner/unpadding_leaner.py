@@ -33,7 +33,7 @@ def rows_for(lengths: list[int], size: int) -> list[list[int]]:
 
 
 def cheapest_rows(lengths: list[int], longest: int, config: LeanConfig) -> tuple[list[list[int]], int]:
-    """Which sequences share a row, and how many places a row has: longer rows fill better, but attention looks further.
+    """Which sequences share a row, and how many places a row has: longer rows fill better, attention looks further.
 
     A place costs a layer 4·D² + 2·D·M multiplications outside of attention, and 2·S·D in it.
     """

@@ -96,7 +96,7 @@ class TestPacking:
             assert places[:, 1].diff().eq(1).all()
 
     def test_longer_rows_where_they_cost_less(self):
-        """No two lengths above half the longest fit into its row, three fit into two of it; not where attention is dear."""
+        """No two lengths above half the longest fit into its row, but three into two; not where attention is dear."""
         lengths = [12, 7, 7, 7, 7, 7, 7]
         rows, size = cheapest_rows(lengths, 12, LeanBERTConfig())
         assert size == 24 and sorted(map(len, rows)) == [2, 2, 3]
@@ -108,7 +108,12 @@ class TestPacking:
         mask = mask_of((3, 0, 2))
         states = torch.randn(*mask.shape, 3)
         unpadding = Unpadding(mask, CONFIG)
-        torch.testing.assert_close(unpadding.unpack(unpadding.pack(states)), states * mask[..., None], rtol=0, atol=0)
+        torch.testing.assert_close(
+            unpadding.unpack(unpadding.pack(states)),
+            states * mask[..., None],
+            rtol=0,
+            atol=0,
+        )
 
 
 class TestModel:
@@ -165,7 +170,10 @@ class TestModel:
         assert (recorded.hidden_states or recorded.attentions)[0].shape[0] == len(LENGTHS)
 
     def test_nothing_to_gain(self):
-        whole = {"input_ids": torch.randint(1, 50, (2, 6)), "attention_mask": torch.ones(2, 6, dtype=torch.long)}
+        whole = {
+            "input_ids": torch.randint(1, 50, (2, 6)),
+            "attention_mask": torch.ones(2, 6, dtype=torch.long),
+        }
         assert rows_seen(model_of(), whole) == 2
         assert rows_seen(model_of(), {"input_ids": whole["input_ids"]}) == 2
         assert rows_seen(model_of(unpads=False), batch()) == len(LENGTHS)

@@ -28,6 +28,7 @@ from .trials import line, rounded, verdict
 
 MOVED = 2.0  # times by which κ must differ before its effect is asked for
 MARGIN = 0.02  # nats: a smaller difference is none
+EXTENSIONS = 2  # of the rates, where the best is at an edge
 HALFWAY = 0.5  # of the steps of the unchanged start, whose loss there all runs have to reach
 
 
@@ -83,33 +84,58 @@ DEFAULT = Settings(
         heads_of_size=(4, 8, 12, 16, 32),
     ),
     shape=Shape(layers=4, width=96, heads=3, head_size=32, length=128),
-    course=Course(rate=2e-3, steps=400, batch=8, looks=16, held_out=128),
+    course=Course(rate=2e-3, steps=1200, batch=4, looks=16, held_out=128),
     seeds=(1, 2, 3, 4, 5),
-    rates=(1e-3, 2e-3, 4e-3),
+    rates=(5e-4, 1e-3, 2e-3, 4e-3),
     tuning_seeds=(11, 12),
-    tuning_steps=160,
+    tuning_steps=240,
     heads=(1, 6, 12),
-    heads_seeds=(1, 2),
+    heads_seeds=(1,),
     processes=2,
 )
 FULL = replace(
     DEFAULT,
-    course=replace(DEFAULT.course, steps=2000),
+    course=replace(DEFAULT.course, steps=6000, batch=8),
     seeds=(1, 2, 3, 4, 5, 6, 7),
-    tuning_steps=500,
+    tuning_steps=1500,
     heads_seeds=(1, 2, 3),
 )
 
 
-def tuning_trials(settings: Settings) -> list[Trial]:
-    """Every arm at every rate, shorter, with seeds that are not reported."""
+def tuning_trials(settings: Settings, rates: dict[str, list[float]]) -> list[Trial]:
+    """Every arm at its rates, shorter, with seeds that are not reported."""
     course = replace(settings.course, steps=settings.tuning_steps)
     return [
         Trial(settings.shape, arm, replace(course, rate=rate), seed)
-        for arm in ARMS
-        for rate in settings.rates
+        for arm, tried in rates.items()
+        for rate in tried
         for seed in settings.tuning_seeds
     ]
+
+
+def tune(settings: Settings, progress: Progress) -> dict[str, float]:
+    """The best rate of every arm; where it is the least or the greatest tried, half or twice of it is tried, too."""
+    due = {arm: list(settings.rates) for arm in ARMS}
+    found: Readings = {}
+    for _ in range(1 + EXTENSIONS):
+        found |= run_all(tuning_trials(settings, due), settings.processes, progress)
+        best = best_rates(found)
+        due = {arm: beyond(best[arm], rates_of(found, arm)) for arm in ARMS}
+    return best
+
+
+def rates_of(found: Readings, arm: str) -> set[float]:
+    """The rates at which an arm was tried."""
+    return {trial.course.rate for trial in found if trial.arm == arm}
+
+
+def beyond(best: float, tried: set[float]) -> list[float]:
+    """The next rate by a factor of 2 where the best is at an edge of those tried; else none."""
+    if best == min(tried):
+        return [best / 2]
+    if best == max(tried):
+        return [best * 2]
+    return []
 
 
 def arm_trials(settings: Settings, rates: dict[str, float]) -> list[Trial]:
@@ -376,7 +402,7 @@ def run(settings: Settings, progress: Progress) -> Findings:
         ]
         attention = attention_kappas(settings.drawn, source)
     progress("the rates of the starts")
-    rates = best_rates(run_all(tuning_trials(settings), settings.processes, progress))
+    rates = tune(settings, progress)
     progress("the starts")
     arms = Arms.of(run_all(arm_trials(settings, rates), settings.processes, progress), rates)
     progress("other heads")
@@ -390,6 +416,7 @@ def run(settings: Settings, progress: Progress) -> Findings:
         learned_statement(arms, settings),
         cause_statement(arms, RANDOM, "which has the same norm"),
         cause_statement(arms, LARGER, "which has the same norm, and κ of W unchanged"),
+        cause_statement(arms, NONE, "the unchanged start"),
         order_statement(arms),
         speed_statement(arms),
         *not_tested(),

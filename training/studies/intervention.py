@@ -58,8 +58,7 @@ def made_orthogonal(weight: Tensor, source: Generator) -> Tensor:
     return orthogonal(weight, source) * weight.norm() / math.sqrt(min(weight.shape))
 
 
-AMOUNT = 1.0  # λ of the primary contrast
-HALF = 0.5
+AMOUNT = 1.0  # λ
 IDENTITY = f"W + {AMOUNT:g}·I"
 RANDOM = f"W + {AMOUNT:g}·O"
 LARGER = f"W as large as {IDENTITY}"
@@ -70,8 +69,6 @@ ARMS: dict[str, Callable[[Tensor, Generator], Tensor]] = {
     IDENTITY: plus_identity(AMOUNT),
     RANDOM: plus_orthogonal(AMOUNT),
     LARGER: as_large(AMOUNT),
-    f"W + {HALF:g}·I": plus_identity(HALF),
-    f"W + {HALF:g}·O": plus_orthogonal(HALF),
     ORTHOGONAL: made_orthogonal,
 }
 
