@@ -25,7 +25,7 @@ BENCH_CHOICES = {
     "dtypes": ("float32", "bfloat16", "float16"),
     "modes": ("eager", "compile"),
 }
-STUDIES = ("heads-optimization", "low-rank")  # those of training/studies/registry.py
+STUDIES = ("heads-optimization", "low-rank", "depth-width")  # those of training/studies/registry.py
 PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
 
 

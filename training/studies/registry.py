@@ -1,7 +1,7 @@
 """The studies by their names."""
 
-from . import heads_optimization, low_rank
+from . import depth_width, heads_optimization, low_rank
 from .study import Study
 
 
-STUDIES: dict[str, Study] = {study.name: study for study in (heads_optimization.STUDY, low_rank.STUDY)}
+STUDIES: dict[str, Study] = {room.STUDY.name: room.STUDY for room in (heads_optimization, low_rank, depth_width)}
