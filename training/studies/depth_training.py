@@ -79,21 +79,23 @@ class Text:
 
 
 def rows_of(texts: list[str], length: int) -> Tensor:
-    """Texts end to end, a zero byte after each, cut into rows that share a byte with the next. Too short: no row."""
+    """Texts end to end, a zero byte after each, cut into rows that share a byte with the next."""
     data = ("\0".join(texts) + "\0").encode()
     ids = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).astype(np.int64))
     return ids.unfold(0, length + 1, length)
 
 
 def read_text(training: Training) -> Text:
-    """The text of the Python that runs. Raises ValueError where it is too little for the steps or the test."""
+    """The text of the Python that runs. Raises ValueError where it is too little."""
     data = python_docs(training.text_bytes, training.holdout)
+    too_little = ValueError(f"text_bytes: {training.text_bytes} of python-docs leave no row to test or to tune on")
+    if not len(data["test"]):
+        raise too_little
     rows = rows_of(data["train"]["text"], training.length)
     is_tuning = torch.arange(len(rows)) // training.batch % TUNING_ROWS == TUNING_ROWS - 1
-    text = Text(rows[~is_tuning], rows[is_tuning], rows_of(data["test"]["text"], training.length))
-    if not len(text.test) or not len(text.tuning):
-        raise ValueError(f"text_bytes: {training.text_bytes} of python-docs leave no row to test or to tune on")
-    return text
+    if not is_tuning.any():
+        raise too_little
+    return Text(rows[~is_tuning], rows[is_tuning], rows_of(data["test"]["text"], training.length))
 
 
 def bigram_loss(text: Text, rows: int) -> float:
