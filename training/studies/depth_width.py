@@ -79,9 +79,9 @@ DEFAULT = Settings(
 QUICK = replace(
     DEFAULT,
     seeds=(11, 12),
-    training=replace(TRAINING, text_bytes=300_000, steps=60, tuning_steps=20),
+    training=replace(TRAINING, text_bytes=300_000, steps=40, tuning_steps=15),
     shapes=((1, 96), (4, 48), (16, 24)),
-    ranks=tuple(shape for shape in RANKS if closed_form(*shape) < 600),
+    ranks=tuple(shape for shape in RANKS if closed_form(*shape) < 300),
 )
 FULL = replace(
     DEFAULT,
