@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from modeling_leaner.training.studies import conditioning, heads_optimization, low_rank
+from modeling_leaner.training.studies import conditioning, depth_training, depth_width, heads_optimization, low_rank
 from modeling_leaner.training.studies.bytes_model import Course, Shape
 from modeling_leaner.training.studies.kappa_at_start import Drawn
 from modeling_leaner.training.studies.synthetic import Mixture, Planted
@@ -49,5 +49,14 @@ TINY = {
         sharpness=(1.0,),
         rounds=1,
         joint=((4, 2, 4),),
+    ),
+    "depth-width": replace(
+        depth_width.QUICK,
+        training=depth_training.Training(
+            text_bytes=12_000, holdout=2, length=8, batch=4, steps=4, tuning_steps=2, rate=1e-2
+        ),
+        shapes=((1, 24), (3, 16), (8, 8)),
+        input_rank=2,
+        ranks=((1, 1), (1, 2), (2, 1), (2, 2), (3, 1)),
     ),
 }

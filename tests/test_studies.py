@@ -1,16 +1,30 @@
 """`leaner study`: what is computed in closed form, what a study writes, and what is committed of it."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from command import leaner
 from modeling_leaner.training.publishing.figures import THEMES
 from modeling_leaner.training.records import CellSummary, Line, Statement, StudyFile, checked
-from modeling_leaner.training.studies import attention_fit, heads_curves, heads_theory, low_rank, single_layer, study
+from modeling_leaner.training.studies import (
+    attention_fit,
+    depth_trained,
+    depth_training,
+    depth_width,
+    heads_curves,
+    heads_theory,
+    low_rank,
+    separation,
+    single_layer,
+    study,
+)
+from modeling_leaner.training.studies.depth_training import Cell
 from modeling_leaner.training.studies.figure import study_figure
 from modeling_leaner.training.studies.page import study_page, verdict_table
 from modeling_leaner.training.studies.registry import STUDIES
@@ -221,6 +235,188 @@ class TestGrids:
         assert {"enwik8-text-causal", "listops-short", "cifar10"} <= set(pairs)
         assert pairs["enwik8-text-causal"].is_text and not pairs["listops-short"].is_text
         assert not pairs["cifar10"].is_text
+
+
+class TestSeparation:
+    def test_one_layer_is_that_of_its_formula(self):
+        """Σ_j ⟨Q x_i, K x_j⟩ V x_j of one pair of tokens, in Python's whole numbers."""
+        source = np.random.default_rng(0)
+        x, query, key, value = (source.integers(0, separation.PRIME, (2, 2)) for _ in range(4))
+        found = separation.layer(x, query, key, value)
+        x, query, key, value = (matrix.astype(object) for matrix in (x, query, key, value))
+        expected = (x @ query) @ (x @ key).T @ (x @ value) % separation.PRIME
+        assert found.tolist() == expected.tolist()
+
+    def test_a_rank_is_exact(self):
+        """Of products of a given rank, that of numbers beyond those of a float, with columns and rows of zeros."""
+        source = np.random.default_rng(1)
+        for rank in (0, 1, 4, 7):
+            left = source.integers(0, separation.PRIME, (7, rank)).astype(object)
+            right = source.integers(0, separation.PRIME, (rank, 9)).astype(object)
+            matrix = (left @ right % separation.PRIME).astype(np.int64)
+            matrix[:, 2] = 0
+            assert separation.rank(matrix) == separation.rank(matrix.T) == rank
+
+    @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 1), (2, 3), (3, 1)])
+    def test_the_closed_form(self, shape):
+        """1 layer: d + 1. It is alike in d and (3^L − 1)/2."""
+        layers, width = shape
+        found = separation.separation_rank(layers, width, np.random.default_rng(2))
+        assert found == separation.closed_form(layers, width)
+        assert separation.closed_form(1, 5) == 6 and separation.closed_form(2, 1) == separation.closed_form(1, 4) == 5
+
+
+class TestDepthTraining:
+    CELL = Cell(2, 16, 64)
+    ROWS = torch.arange(20 * 9).view(20, 9) % 7
+
+    def model(self, seed=1, **what):
+        return depth_training.model_of(replace(self.CELL, **what), 8, seed)
+
+    def test_equal_parameters(self):
+        """Every shape of every size within half a per cent of the first, by the count of the model itself."""
+        for settings in STUDIES["depth-width"].sizes.values():
+            size = depth_training.body_parameters(Cell(*settings.shapes[0], 4 * settings.shapes[0][1]))
+            cells = [depth_training.cell_at(*shape, size) for shape in settings.shapes]
+            for cell in cells:
+                body = sum(weight.numel() for weight in depth_training.model_of(cell, 1, 0).parameters())
+                body -= cell.width * (depth_training.VOCABULARY + 1)
+                assert body == depth_training.body_parameters(cell) == pytest.approx(size, rel=0.005)
+            aspects = [cell.aspect for cell in cells]
+            assert max(aspects) / min(aspects) >= depth_trained.KAPLAN_RATIO
+
+    def test_a_seed_alone_decides(self):
+        torch.manual_seed(5)
+        one = self.model()
+        torch.randn(3)
+        before = torch.get_rng_state()
+        weights = zip(one.parameters(), self.model().parameters())
+        assert all(torch.equal(*pair) and pair[0].dtype == torch.float32 for pair in weights)
+        assert torch.equal(before, torch.get_rng_state())
+        runs = [depth_training.train(self.CELL, 0.01, 3, 12, 8, self.ROWS) for _ in range(2)]
+        assert runs[0][1] == runs[1][1] and len(runs[0][1]) == 12 and runs[0][1][-1] < runs[0][1][0]
+
+    def test_a_shared_layer(self):
+        """One layer's parameters, and the outputs of layers that are copies of it."""
+        shared = self.model(shared=True)
+        assert sum(weight.numel() for weight in shared.model.layers.parameters()) * 2 == sum(
+            weight.numel() for weight in self.model().model.layers.parameters()
+        )
+        copies = self.model(2)
+        copies.load_state_dict(shared.state_dict())
+        loss = depth_training.loss_of(copies, self.ROWS)
+        assert torch.equal(loss, depth_training.loss_of(shared, self.ROWS))
+        assert loss != depth_training.loss_of(self.model(), self.ROWS)
+
+    def test_the_rank_of_the_input(self):
+        table = torch.arange(256)
+        for rank in (2, 5):
+            embedded = self.model(input_rank=rank).get_input_embeddings()(table)
+            assert torch.linalg.matrix_rank(embedded) == rank
+            whole = self.model().get_input_embeddings()(table)
+            assert embedded.norm().item() == pytest.approx(whole.norm().item(), rel=0.2)
+
+    def test_rows(self):
+        """Every byte but the first is predicted once, and no row that is tuned on is trained on."""
+        rows = depth_training.rows_of(["abcdef", "gh"], 3)
+        assert [bytes(row.tolist()) for row in rows] == [b"abcd", b"def\0", b"\0gh\0"]
+        text = depth_training.read_text(TINY["depth-width"].training)
+        assert text.tuning.shape[1] == 9 and 6 < len(text.train) / len(text.tuning) < 8
+        with pytest.raises(ValueError, match="text_bytes: 100 of python-docs leave no row"):
+            depth_training.read_text(replace(TINY["depth-width"].training, text_bytes=100))
+
+    def test_a_loss(self):
+        """Of the next byte, read from those before it alone, each byte the same weight in rows and batches."""
+        model = self.model()
+        logits = model(input_ids=self.ROWS[:, :8]).logits.log_softmax(-1)
+        expected = -logits.gather(-1, self.ROWS[:, 1:, None]).mean().item()
+        assert depth_training.loss_of(model, self.ROWS).item() == pytest.approx(expected, rel=1e-6)
+        many = torch.cat([self.ROWS] * 14)[:270]
+        whole = depth_training.loss_of(model, many).item()
+        assert depth_training.held_out_loss(model, many) == pytest.approx(whole, rel=1e-5)
+
+    def test_the_rate(self):
+        shares = [depth_training.rate_at(step, 40) for step in range(40)]
+        assert shares[:5] == [0.25, 0.5, 0.75, 1, 1] and shares[22] == pytest.approx(0.5) and 0 < shares[-1] < 0.01
+
+    @pytest.mark.parametrize(("best", "tried"), [(0, 3), (1, 4), (-2, 5), (9, 6)])
+    def test_tuning_goes_on_at_an_edge(self, best, tried):
+        losses = depth_training.tune(lambda rate: abs(math.log2(rate) - best), 1.0)
+        assert len(losses) == tried and depth_training.best_rate(losses) == 2.0 ** min(best, 4)
+        assert set(depth_training.tune(lambda rate: math.nan if rate < 1 else rate, 1.0)) == {0.5, 1, 2}
+
+    def test_a_bigram(self):
+        """Of two bytes in turns it is nearly sure; of what it has not read it knows nothing."""
+        rows = torch.tensor([[1, 2, 1, 2, 1]]).repeat(5000, 1)
+        text = depth_training.Text(rows, rows, rows)
+        assert depth_training.bigram_loss(text, 5000) < 0.05
+        assert depth_training.bigram_loss(text, 0) == pytest.approx(math.log(256))
+
+
+def shapes(wide, deep, deeper, cut=(2.5, 2.4), shared=2.4):
+    """Runs of 1×96, 4×48 and 16×24 and of the variants, with three seeds about a mean."""
+    means = {
+        (1, 96, ()): wide, (4, 48, ()): deep, (16, 24, ()): deeper,
+        (1, 48, ()): 2.5, (4, 48, ("shared", True)): shared,
+        (1, 96, ("input_rank", 8)): cut[0],
+        (4, 48, ("input_rank", 8)): cut[1],
+    }  # fmt: skip
+    made = depth_trained.Trained((1, 2, 3), 2.7)
+    for (layers, width, what), mean in means.items():
+        cell = Cell(layers, width, 4 * width, **dict([what] if what else []))
+        made.losses[cell] = [mean - 0.002, mean, mean + 0.003]
+        if not what and (layers, width) != (1, 48):
+            made.tried[cell] = {0.1: 1.0}
+    return made
+
+
+class TestDepthStatements:
+    def test_the_floor(self):
+        """log3(96) is 4.15 and log3(48) 3.5: one layer is below, four are not."""
+        runs = shapes(2.5, 2.4, 2.41)
+        assert [cell.layers for cell in runs.below] == [1] and [cell.layers for cell in runs.above] == [4, 16]
+        needed, alike = depth_trained.floor_statements(runs)
+        assert (needed.verdict, alike.verdict) == ("agrees", "agrees")
+        assert "minimal depth is 4" in needed.finding and "+0.100" in needed.finding
+        needed, alike = depth_trained.floor_statements(shapes(2.3, 2.4, 2.45))
+        assert (needed.verdict, alike.verdict) == ("disagrees", "disagrees")
+
+    @pytest.mark.parametrize(
+        ("statement", "agreeing", "disagreeing"),
+        [
+            (depth_trained.law_at_this_size, shapes(2.3, 2.4, 2.5), shapes(2.4, 2.3, 2.5)),
+            (depth_trained.flatness_statement, shapes(2.4, 2.5, 2.5), shapes(2.4, 2.5, 2.53)),
+            (depth_trained.vocabulary_statement, shapes(2.4, 2.4, 2.4), shapes(2.5, 2.3, 2.4)),
+            (depth_trained.sharing_statement, shapes(2.4, 2.4, 2.4), shapes(2.4, 2.4, 2.4, shared=2.6)),
+        ],
+    )
+    def test_verdicts(self, statement, agreeing, disagreeing):
+        assert statement(agreeing).verdict == "agrees" and statement(disagreeing).verdict == "disagrees"
+
+    def test_arithmetic_can_fail(self, monkeypatch):
+        assert [each.verdict for each in depth_width.law_statements()] == ["agrees"] * 3
+        assert depth_width.budget_statement().verdict == depth_width.size_statement().verdict == "agrees"
+        monkeypatch.setattr(depth_width.advice, "FIT_A", 5.06)
+        monkeypatch.setattr(depth_width.advice, "floor_parameters", lambda layers: 12 * layers * 9.01**layers)
+        assert [each.verdict for each in depth_width.law_statements()] == ["disagrees"] * 3
+        assert depth_width.budget_statement().verdict == "disagrees"
+
+    def test_ranks_can_fail(self):
+        ranks = {shape: separation.closed_form(*shape) for shape in depth_width.RANKS}
+        verdicts = [depth_width.below_statement, depth_width.beyond_statement, depth_width.turn_statement]
+        assert [statement(ranks).verdict for statement in verdicts] == ["agrees"] * 3
+        ranks |= {(2, 10): 100, (4, 2): 10**8}
+        assert [statement(ranks).verdict for statement in verdicts] == ["disagrees"] * 3
+
+    def test_the_grids(self, tmp_path):
+        gains = depth_width.depth_gains(CLONE / "model_cards" / "grids")
+        what, mean, (low, high) = gains["sst2"]
+        assert what == "4 → 8 accuracy" and low < mean < high < 0
+        assert gains["enwik8-text-causal"][0] == "4 → 8 loss" and gains["enwik8-text-causal"][2][1] < 0
+        assert depth_width.grid_statement(tmp_path).verdict == "not tested"
+        few, many = load_shape("bert/shallow-mini"), load_shape("bert/mini")
+        assert depth_width.is_same_but_for_layers(few, many) and not depth_width.is_same_but_for_layers(few, few)
+        assert not depth_width.is_same_but_for_layers(load_shape("bert/lean-mini"), many)
 
 
 class TestRecords:

@@ -25,7 +25,7 @@ BENCH_CHOICES = {
     "dtypes": ("float32", "bfloat16", "float16"),
     "modes": ("eager", "compile"),
 }
-STUDIES = ("conditioning", "heads-optimization", "low-rank")  # those of training/studies/registry.py
+STUDIES = ("conditioning", "depth-width", "heads-optimization", "low-rank")  # those of training/studies/registry.py
 PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
 
 
