@@ -1,6 +1,6 @@
 """What is checked of a command line before anything slow is imported. Each raises ValueError or OSError."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ PLAN_CHOICES = {
     "attention": ("lean", "sdpa", "eager"),
     "device": ("cpu", "gpu"),
 }
+HEAD_WAYS = {"auto": ("total_heads", "recipe", "data", "seed"), "random": ("seed",)}  # with their own options
+HEAD_OPTIONS = ("family", "like", "heads", "write", "as_json")  # of both
 BENCH_CHOICES = {
     "phases": ("training", "inference"),
     "dtypes": ("float32", "bfloat16", "float16"),
@@ -121,8 +123,13 @@ def check_calibration_rows(rows: int) -> None:
         raise ValueError(f"--rows {rows}: expected at least {LEAST_CALIBRATION_ROWS}, half of them held out")
 
 
-def check_plan(given: Mapping[str, Any]) -> None:
-    """Raises ValueError that names the option of `leaner plan` and what was expected."""
+def check_plan(given: Mapping[str, Any], named: Sequence[str] = ()) -> None:
+    """Raises ValueError that names the option of `leaner plan` and what was expected.
+
+    Args:
+        named: the options on the command line.
+    """
+    check_heads(given, named)
     family = given["family"]
     like = given["like"]
     if family is not None:
@@ -149,6 +156,27 @@ def check_plan(given: Mapping[str, Any]) -> None:
     for name, symbol in PLAN_SIZES.items():
         if given[name] is not None:
             parse_size(f"--{name}", given[name], symbol)
+
+
+def check_heads(given: Mapping[str, Any], named: Sequence[str]) -> None:
+    """Raises ValueError for what goes with `--heads auto` or `random` alone, or not with it."""
+    heads = given["heads"]
+    of_others = [name for way, options in HEAD_WAYS.items() for name in options if name not in HEAD_WAYS.get(heads, ())]
+    for name in named:
+        flag = f"--{name.replace('_', '-')}"
+        if heads in HEAD_WAYS and name not in (*HEAD_OPTIONS, *HEAD_WAYS[heads]):
+            raise ValueError(f"{flag}: not with --heads {heads}, which changes the heads of --like alone")
+        if heads not in HEAD_WAYS and name in of_others:
+            raise ValueError(f"{flag}: is of --heads auto")
+    if heads is None:
+        return
+    if heads in HEAD_WAYS:
+        if given["like"] is None:
+            raise ValueError(f"--heads {heads}: expected --like SHAPE, whose heads these are")
+        if given["data"] and given["recipe"] is None:
+            raise ValueError("--data: expected --recipe as well, which says how rows are read")
+    elif not heads.lstrip("-").isdecimal():
+        raise ValueError(f"--heads {heads}: expected a number, {' or '.join(HEAD_WAYS)}")
 
 
 def check_bench(given: Mapping[str, Any]) -> None:

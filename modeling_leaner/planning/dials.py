@@ -75,6 +75,11 @@ def fields_of(config: LeanConfig) -> dict[str, object]:
     return {name: get(name) for name in field_names(family_of(config))}
 
 
+def heads_by_layer(config: LeanConfig) -> dict[int, dict[str, int]]:
+    """The numbers of heads as `per_layer_config` states them, of every layer."""
+    return {layer: {"num_attention_heads": heads} for layer, heads in enumerate(config.heads_per_layer)}
+
+
 def attention_width(config: LeanConfig) -> int:
     """Heads × head size, of the layer with the most heads."""
     return max(config.heads_per_layer) * config.head_dim
@@ -231,8 +236,7 @@ def with_inputs(
             if name.endswith("_token_id") and fields[name] is not None:
                 fields[name] = min(fields[name], vocab_size - 1)
     if config.per_layer_attributes:
-        heads = enumerate(config.heads_per_layer)
-        fields["per_layer_config"] = {index: {"num_attention_heads": number} for index, number in heads}
+        fields["per_layer_config"] = heads_by_layer(config)
     try:
         return type(config)(architectures=config.architectures, **fields)
     except ValueError as error:
