@@ -61,9 +61,10 @@ def query_key_spectrum(query: torch.Tensor, key: torch.Tensor) -> Spectrum:
 
 
 def effective_rank(matrix: torch.Tensor) -> float:
-    """How many directions a matrix (M, N) spreads over: exp of the entropy of its singular values as shares of their sum.
+    """How many directions a matrix (M, N) spreads over, from 1 to min(M, N), whatever its scale.
 
-    From 1 to min(M, N); it is of the matrix's directions, not of its scale. Roy and Vetterli 2007, "The effective rank".
+    The exponential of the entropy of its singular values as shares of their sum: Roy and Vetterli 2007, "The effective
+    rank: a measure of effective dimensionality".
     """
     values = torch.linalg.svdvals(matrix)
     return torch.special.entr(values / values.sum()).sum().exp().item()

@@ -95,8 +95,8 @@ def plan(
     heads: Annotated[
         str | None,
         typer.Option(
-            help="Fix the number of heads; auto: those of --like shared out over its layers by measurement; random: in "
-            "another order of layers."
+            help="Fix the number of heads. Of those of --like, auto: shared out over its layers by a measurement; "
+            "random: in another order of layers."
         ),
     ] = None,
     head_dim: Annotated[int | None, typer.Option(help="Fix the head size.")] = None,
@@ -119,15 +119,17 @@ def plan(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help='With --heads auto: recipe and keys of leaner train, whose rows are measured, as "cifar10 --crop-padding '
-            '0"; left out, random tokens or pixels.'
+            help="With --heads auto: recipe and keys of leaner train whose rows are measured, as 'NAME --holdout 0'; "
+            "left out, random tokens or pixels."
         ),
     ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(metavar="PATH ...", help="With --recipe: its rows, a folder, files, or a built-in set's name."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the new weights of --heads auto, of the order of random.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of the new weights of --heads auto, and of the order of random.")
+    ] = 1,
     measure: Annotated[bool, typer.Option("--measure", help="Measure time and memory on this machine.")] = False,
     advice: Annotated[bool, typer.Option("--advice", help="Print the verdicts of all twelve sources.")] = False,
     write: Annotated[str | None, typer.Option(help="Save a shape as NAME.json here, or to a path.")] = None,

@@ -1,5 +1,6 @@
 """What is checked of a command line before anything slow is imported. Each raises ValueError or OSError."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from ..planning.units import BYTES, MOST_INPUT, parse_size
 from ..registry import FAMILIES, check_family, check_shape, did_you_mean_path, shape_names
 from ..support.suggest import did_you_mean
 from ..training.settings.repeated import RepeatedKey, load_yaml
+from .command import dashed
 from .lazy import slow_imports
 
 
@@ -21,7 +23,8 @@ PLAN_CHOICES = {
     "device": ("cpu", "gpu"),
 }
 HEAD_WAYS = {"auto": ("total_heads", "recipe", "data", "seed"), "random": ("seed",)}  # with their own options
-HEAD_OPTIONS = ("family", "like", "heads", "write", "as_json")  # of both
+OF_HEADS = HEAD_WAYS["auto"]
+OF_ANY_HEADS = ("family", "like", "heads", "write", "as_json")  # beside their own
 BENCH_CHOICES = {
     "phases": ("training", "inference"),
     "dtypes": ("float32", "bfloat16", "float16"),
@@ -161,21 +164,20 @@ def check_plan(given: Mapping[str, Any], named: Sequence[str] = ()) -> None:
 def check_heads(given: Mapping[str, Any], named: Sequence[str]) -> None:
     """Raises ValueError for what goes with `--heads auto` or `random` alone, or not with it."""
     heads = given["heads"]
-    of_others = [name for way, options in HEAD_WAYS.items() for name in options if name not in HEAD_WAYS.get(heads, ())]
+    own = HEAD_WAYS.get(heads, ())
     for name in named:
-        flag = f"--{name.replace('_', '-')}"
-        if heads in HEAD_WAYS and name not in (*HEAD_OPTIONS, *HEAD_WAYS[heads]):
+        flag = f"--{dashed(name)}"
+        if name in OF_HEADS and name not in own:
+            ways = " or ".join(f"--heads {way}" for way, options in HEAD_WAYS.items() if name in options)
+            raise ValueError(f"{flag}: goes with {ways}")
+        if heads in HEAD_WAYS and name not in (*own, *OF_ANY_HEADS):
             raise ValueError(f"{flag}: not with --heads {heads}, which changes the heads of --like alone")
-        if heads not in HEAD_WAYS and name in of_others:
-            raise ValueError(f"{flag}: is of --heads auto")
-    if heads is None:
-        return
     if heads in HEAD_WAYS:
         if given["like"] is None:
             raise ValueError(f"--heads {heads}: expected --like SHAPE, whose heads these are")
         if given["data"] and given["recipe"] is None:
             raise ValueError("--data: expected --recipe as well, which says how rows are read")
-    elif not heads.lstrip("-").isdecimal():
+    elif heads is not None and re.fullmatch(r"-?\d+", heads) is None:
         raise ValueError(f"--heads {heads}: expected a number, {' or '.join(HEAD_WAYS)}")
 
 

@@ -114,6 +114,8 @@ def config_and_rows(options: Options, start: LeanConfig) -> tuple[LeanConfig, In
         keys += ["--data_files", *options.data]
     with tempfile.TemporaryDirectory() as scratch:
         arguments = parse(recipe, keys, fixed={"shape": options.like, "output_dir": scratch})
+        if arguments.streaming:
+            raise ValueError("--recipe: streaming: expected rows that are not read as a stream")
         run = prepare(arguments)
     source = describe_rows(arguments.dataset, arguments.train_split, arguments.data_files)
     return run.config, Inputs(source, rows_of(first_inputs(run.task, run.train, ROWS)))

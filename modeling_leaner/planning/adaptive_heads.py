@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import ceil
 
 from ..configuration_leaner import LeanConfig
-from .dials import fields_of
+from .dials import fields_of, heads_by_layer
 
 
 MOST_OVER_MEAN = 2  # no layer gets more heads than so many times the mean
@@ -84,5 +84,5 @@ def with_heads(config: LeanConfig, heads: Sequence[int]) -> LeanConfig:
     fields = fields_of(config)
     fields["num_attention_heads"] = heads[0]
     if len(set(heads)) > 1:
-        fields["per_layer_config"] = {layer: {"num_attention_heads": number} for layer, number in enumerate(heads)}
+        fields["per_layer_config"] = heads_by_layer(heads)
     return type(config)(architectures=config.architectures, **fields)

@@ -28,6 +28,6 @@ def write_shape(config: LeanConfig, name: str) -> Path:
     head = type(config).__name__.removesuffix("Config") + config.task_heads[0]
     document = {"model_type": config.model_type, "architectures": [head], **fields_of(config)}
     if config.per_layer_attributes:
-        document["per_layer_config"] = heads_by_layer(config)
+        document["per_layer_config"] = heads_by_layer(config.heads_per_layer)
     write_new(f"--write {name}", path, (json.dumps(document, indent=2) + "\n").encode())
     return path
