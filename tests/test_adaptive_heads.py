@@ -105,7 +105,7 @@ class TestMeasurement:
         assert model.training
 
     def test_rows_shorter_than_the_heads(self):
-        with pytest.raises(ValueError, match="row 0 has 3 tokens, and layer 0 has 6 heads; expected at least 6 tokens"):
+        with pytest.raises(ValueError, match="row 0 has 3 tokens, and layer 0 has 6 heads; expected at least 6"):
             effective_ranks(bert(6), token_rows(length=3))
 
 
