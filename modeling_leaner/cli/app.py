@@ -16,7 +16,15 @@ from rich.console import Console
 from .. import __version__
 from ..registry import check_family
 from ..support.interrupts import INTERRUPTED
-from .checks import check_calibration_rows, check_inspected, check_new, check_plan, check_source, check_trained
+from .checks import (
+    HEAD_WAYS,
+    check_calibration_rows,
+    check_inspected,
+    check_new,
+    check_plan,
+    check_source,
+    check_trained,
+)
 from .command import Command, dashed
 from .errors import CommandGroup, print_error
 from .lazy import slow_imports
@@ -84,7 +92,13 @@ def plan(
     equal: Annotated[str | None, typer.Option(help="Equal to --like: params (the default) or flops.")] = None,
     layers: Annotated[int | None, typer.Option(help="Fix the number of layers.")] = None,
     width: Annotated[int | None, typer.Option(help="Fix the width.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Fix the number of heads.")] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(
+            help="Fix the number of heads. Of those of --like, auto: shared out over its layers by a measurement; "
+            "random: in another order of layers."
+        ),
+    ] = None,
     head_dim: Annotated[int | None, typer.Option(help="Fix the head size.")] = None,
     mlp: Annotated[int | None, typer.Option(help="Fix the MLP's width.")] = None,
     mlp_ratio: Annotated[float | None, typer.Option(help="Fix the MLP's width over the width.")] = None,
@@ -99,6 +113,23 @@ def plan(
     rows: Annotated[
         int | None, typer.Option(help="At most so many shapes; left out, 6, and all with --json alone.")
     ] = None,
+    total_heads: Annotated[
+        int | None, typer.Option(help="With --heads auto: heads of all layers; left out, as many as --like has.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="With --heads auto: recipe and keys of leaner train whose rows are measured, as 'NAME --holdout 0'; "
+            "left out, random tokens or pixels."
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH ...", help="With --recipe: its rows, a folder, files, or a built-in set's name."),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of the new weights of --heads auto, and of the order of random.")
+    ] = 1,
     measure: Annotated[bool, typer.Option("--measure", help="Measure time and memory on this machine.")] = False,
     advice: Annotated[bool, typer.Option("--advice", help="Print the verdicts of all twelve sources.")] = False,
     write: Annotated[str | None, typer.Option(help="Save a shape as NAME.json here, or to a path.")] = None,
@@ -107,11 +138,16 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Shapes for a budget or equal to a starting point: what they cost, and what the literature advises."""
-    check_plan(context.params)
-    with slow_imports(models=measure):
+    given = tuple(name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE")
+    check_plan(context.params, given)
+    with slow_imports(models=measure or heads in HEAD_WAYS):
         from .plan import Options, run
-    given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
-    run(Options(**context.params, given=tuple(given)))
+    if heads in HEAD_WAYS:
+        with slow_imports():
+            from ..support.quiet import quiet_libraries
+            from .plan_heads import run
+        quiet_libraries()
+    run(Options(**context.params | {"data": data or []}, given=given))
 
 
 @app.command(cls=Command, rich_help_panel=SHAPES)

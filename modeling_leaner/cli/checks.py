@@ -1,6 +1,7 @@
 """What is checked of a command line before anything slow is imported. Each raises ValueError or OSError."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..planning.units import BYTES, MOST_INPUT, parse_size
 from ..registry import FAMILIES, check_family, check_shape, did_you_mean_path, shape_names
 from ..support.suggest import did_you_mean
 from ..training.settings.repeated import RepeatedKey, load_yaml
+from .command import dashed
 from .lazy import slow_imports
 
 
@@ -20,6 +22,9 @@ PLAN_CHOICES = {
     "attention": ("lean", "sdpa", "eager"),
     "device": ("cpu", "gpu"),
 }
+HEAD_WAYS = {"auto": ("total_heads", "recipe", "data", "seed"), "random": ("seed",)}  # with their own options
+OF_HEADS = HEAD_WAYS["auto"]
+OF_ANY_HEADS = ("family", "like", "heads", "write", "as_json")  # beside their own
 BENCH_CHOICES = {
     "phases": ("training", "inference"),
     "dtypes": ("float32", "bfloat16", "float16"),
@@ -121,8 +126,13 @@ def check_calibration_rows(rows: int) -> None:
         raise ValueError(f"--rows {rows}: expected at least {LEAST_CALIBRATION_ROWS}, half of them held out")
 
 
-def check_plan(given: Mapping[str, Any]) -> None:
-    """Raises ValueError that names the option of `leaner plan` and what was expected."""
+def check_plan(given: Mapping[str, Any], named: Sequence[str] = ()) -> None:
+    """Raises ValueError that names the option of `leaner plan` and what was expected.
+
+    Args:
+        named: the options on the command line.
+    """
+    check_heads(given, named)
     family = given["family"]
     like = given["like"]
     if family is not None:
@@ -149,6 +159,26 @@ def check_plan(given: Mapping[str, Any]) -> None:
     for name, symbol in PLAN_SIZES.items():
         if given[name] is not None:
             parse_size(f"--{name}", given[name], symbol)
+
+
+def check_heads(given: Mapping[str, Any], named: Sequence[str]) -> None:
+    """Raises ValueError for what goes with `--heads auto` or `random` alone, or not with it."""
+    heads = given["heads"]
+    own = HEAD_WAYS.get(heads, ())
+    for name in named:
+        flag = f"--{dashed(name)}"
+        if name in OF_HEADS and name not in own:
+            ways = " or ".join(f"--heads {way}" for way, options in HEAD_WAYS.items() if name in options)
+            raise ValueError(f"{flag}: goes with {ways}")
+        if heads in HEAD_WAYS and name not in (*own, *OF_ANY_HEADS):
+            raise ValueError(f"{flag}: not with --heads {heads}, which changes the heads of --like alone")
+    if heads in HEAD_WAYS:
+        if given["like"] is None:
+            raise ValueError(f"--heads {heads}: expected --like SHAPE, whose heads these are")
+        if given["data"] and given["recipe"] is None:
+            raise ValueError("--data: expected --recipe as well, which says how rows are read")
+    elif heads is not None and re.fullmatch(r"-?\d+", heads) is None:
+        raise ValueError(f"--heads {heads}: expected a number, {' or '.join(HEAD_WAYS)}")
 
 
 def check_bench(given: Mapping[str, Any]) -> None:

@@ -73,19 +73,19 @@ def new_model(options: Options) -> tuple[PreTrainedModel, Inputs]:
     set_seed(options.seed)
     model = AutoModel.from_config(config)
     if not options.data_files:
-        return model, random_inputs(config, options)
+        return model, random_inputs(config, options.rows, options.max_length)
     if modality_of(config) is not IMAGES:
         raise ValueError(f"--data: {options.model} has no tokenizer to read texts; left out, tokens are random")
     return model, column_inputs(options, model, load_image_processor(options.model, config))
 
 
-def random_inputs(config: LeanConfig, options: Options) -> Inputs:
+def random_inputs(config: LeanConfig, rows: int, max_length: int | None = None) -> Inputs:
     """Images of even noise in -1..1, or tokens drawn evenly from the vocabulary."""
     if modality_of(config) is IMAGES:
-        pixels = 2 * torch.rand(options.rows, config.num_channels, *config.image_shape) - 1
+        pixels = 2 * torch.rand(rows, config.num_channels, *config.image_shape) - 1
         return Inputs("random pixels", rows_of({"pixel_values": pixels}))
-    length = min(options.max_length or LENGTH, config.max_position_embeddings)
-    tokens = torch.randint(config.vocab_size, (options.rows, length))
+    length = min(max_length or LENGTH, config.max_position_embeddings)
+    tokens = torch.randint(config.vocab_size, (rows, length))
     return Inputs("random tokens", rows_of({"input_ids": tokens}))
 
 

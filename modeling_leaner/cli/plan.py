@@ -41,7 +41,7 @@ class Options:
     equal: str | None
     layers: int | None
     width: int | None
-    heads: int | None
+    heads: str | None
     head_dim: int | None
     mlp: int | None
     mlp_ratio: float | None
@@ -54,6 +54,10 @@ class Options:
     attention: str
     device: str
     rows: int | None
+    total_heads: int | None
+    recipe: str | None
+    data: list[str]
+    seed: int
     measure: bool
     write: str | None
     pick: int | None
@@ -75,7 +79,10 @@ class Options:
 
     @property
     def dials(self) -> Dials:
-        return Dials(self.layers, self.width, self.heads, self.head_dim, self.mlp, self.mlp_ratio)
+        heads = None
+        if self.heads is not None:
+            heads = int(self.heads)
+        return Dials(self.layers, self.width, heads, self.head_dim, self.mlp, self.mlp_ratio)
 
     def with_inputs(self, config: LeanConfig) -> LeanConfig:
         """The configuration for the data that the options name."""

@@ -1,6 +1,7 @@
 """Dials, what a user may fix of a shape (layers, width, heads, head size, MLP width), and the shapes they give."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 
@@ -73,6 +74,11 @@ def fields_of(config: LeanConfig) -> dict[str, object]:
     """The values of `field_names`; of heads that vary, what holds for layers that are not named."""
     get = config._getattr_without_heterogeneous_validation
     return {name: get(name) for name in field_names(family_of(config))}
+
+
+def heads_by_layer(heads: Sequence[int]) -> dict[int, dict[str, int]]:
+    """The heads of each layer as `per_layer_config` states them."""
+    return {layer: {"num_attention_heads": number} for layer, number in enumerate(heads)}
 
 
 def attention_width(config: LeanConfig) -> int:
@@ -231,8 +237,7 @@ def with_inputs(
             if name.endswith("_token_id") and fields[name] is not None:
                 fields[name] = min(fields[name], vocab_size - 1)
     if config.per_layer_attributes:
-        heads = enumerate(config.heads_per_layer)
-        fields["per_layer_config"] = {index: {"num_attention_heads": number} for index, number in heads}
+        fields["per_layer_config"] = heads_by_layer(config.heads_per_layer)
     try:
         return type(config)(architectures=config.architectures, **fields)
     except ValueError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..configuration_leaner import LeanConfig
 from ..support.files import free_path, write_new
-from .dials import fields_of
+from .dials import fields_of, heads_by_layer
 
 
 def shape_file(name: str) -> Path:
@@ -27,5 +27,7 @@ def write_shape(config: LeanConfig, name: str) -> Path:
     path = shape_file(name)
     head = type(config).__name__.removesuffix("Config") + config.task_heads[0]
     document = {"model_type": config.model_type, "architectures": [head], **fields_of(config)}
+    if config.per_layer_attributes:
+        document["per_layer_config"] = heads_by_layer(config.heads_per_layer)
     write_new(f"--write {name}", path, (json.dumps(document, indent=2) + "\n").encode())
     return path
