@@ -51,6 +51,7 @@ def check_card(folder: Path) -> ModelCard:
     path = folder / "README.md"
     try:
         card = ModelCard.load(path)
+        card.data.to_yaml()
     except Exception as error:  # of YAML, of types: as many as there are ways to write it wrong
         raise ValueError(f"{path}: metadata that the Hub cannot read ({error})") from error
     if card.data.library_name not in LIBRARIES:

@@ -103,7 +103,7 @@ def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub id; ValueError where there is none, or it cannot be read."""
     try:
         return AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the tokenizers library raises bare Exceptions
         if Path(source).is_dir():
             raise ValueError(f"tokenizer: the files in {source} cannot be read: {error}") from error
         kinds = ", ".join(TOKENIZER_KINDS)
