@@ -113,10 +113,10 @@ def by_hand(content: bytes) -> dict[str, np.ndarray]:
 def safetensors_files(draw: Callable, whole: bytes) -> bytes:
     """A file of weights whose header, or the length of it, is nearly right."""
     (length,) = struct.unpack("<Q", whole[:8])
-    header = draw(changed(json.loads(whole[8 : 8 + length])))
-    text = json.dumps(header).encode()
-    text = draw(damaged(text))
-    stated = draw(st.sampled_from([len(text)] * 8 + [0, 1, len(text) + 1, 2**40, 2**64 - 1]))
+    text = json.dumps(draw(changed(json.loads(whole[8 : 8 + length])))).encode()
+    stated = len(text)
+    if draw(st.integers(0, 9)) == 0:
+        stated = draw(st.sampled_from((0, 1, len(text) + 1, 2**40, 2**64 - 1)))
     return draw(damaged(struct.pack("<Q", stated) + text + whole[8 + length :]))
 
 
@@ -161,9 +161,10 @@ def test_tokenizers(cases, tmp_path):
 
     def read(folder: Path) -> list[int]:
         tokenizer = read_tokenizer(str(folder))
+        numbers = set(tokenizer.get_vocab().values())
         for text in ("the small dog", "", "é\ud7ff\0 ", "x" * 3000):
             ids = tokenizer(text, truncation=True, max_length=32)["input_ids"]
-            assert all(0 <= token < len(tokenizer) for token in ids), ids
+            assert all(token in numbers for token in ids), ids
         return [len(tokenizer)]
 
     judge = Judge(read, str(tmp_path))

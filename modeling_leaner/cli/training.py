@@ -196,12 +196,15 @@ def sweep(
         Path | None, typer.Option(help="In place of the grid's; a new folder trains all anew.")
     ] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Only summarise the runs that are there.")] = False,
+    engine: Annotated[
+        Literal["processes", "ray"], typer.Option(help="On this machine, or on a Ray cluster that shares its folders.")
+    ] = "processes",
 ) -> None:
     """Train a grid of shapes, seeds and learning rates by one recipe, then compare the shapes."""
     with slow_imports():
         from ..training.experiments.sweep import sweep as run_grid
     try:
-        finished = run_grid(grid, jobs, data_files or [], output_dir, summary)
+        finished = run_grid(grid, jobs, data_files or [], output_dir, summary, engine)
     except KeyboardInterrupt:
         print_error("sweep", "interrupted; the same command continues where the runs stopped")
         raise typer.Exit(INTERRUPTED) from None
