@@ -423,6 +423,7 @@ def push(
     private: Annotated[
         bool | None, typer.Option("--private", help="A repository that is made now is private.")
     ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, made where there is none; left out, main.")] = None,
 ) -> None:
     """Send a model to the Hub in one commit: weights, code, card, tokenizer; nothing of the training's state."""
     if every is None and repository is None:
@@ -435,9 +436,9 @@ def push(
         from ..training.publishing.push import push as push_folder
         from ..training.publishing.push import push_all
     if every is not None:
-        push_all(every, dry_run, private)
+        push_all(every, dry_run, private, revision)
     else:
-        push_folder(folder, repository, dry_run, private)
+        push_folder(folder, repository, dry_run, private, revision)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)

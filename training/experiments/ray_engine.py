@@ -25,7 +25,7 @@ from .run_settings import TRAIN_COMMAND
 
 
 LOST_WORKERS = 10  # of one run, after which it has failed
-PATIENCE = 120  # seconds until a machine answers, and until a lost worker has let go of its run
+PATIENCE = 300  # seconds until a machine answers, and until a lost worker has let go of its run
 SHARED = ".shared"
 
 
@@ -125,16 +125,19 @@ def check_shared(machines: list[dict], folder: Path) -> None:
     mark = folder / SHARED
     mark.write_text(word)
     ask = ray.remote(num_cpus=0)(said_of)
+    answers = {}
+    for machine in machines:
+        there = NodeAffinitySchedulingStrategy(machine["NodeID"], soft=False)
+        answer = ask.options(scheduling_strategy=there).remote(folder, word, os.getcwd())
+        answers[answer] = machine["NodeManagerAddress"]
     try:
-        for machine in machines:
-            there = NodeAffinitySchedulingStrategy(machine["NodeID"], soft=False)
-            answer = ask.options(scheduling_strategy=there).remote(folder, word, os.getcwd())
+        for answer, address in answers.items():
             try:
                 said = ray.get(answer, timeout=PATIENCE)
             except RayError as error:
                 said = " ".join(str(error).split())[-200:]
             if said != f"modeling_leaner {__version__}":
                 expected = f"expected {folder} of this machine, shared, and modeling_leaner {__version__}"
-                raise GridError(f"--engine ray: {machine['NodeManagerAddress']}: {said}; {expected}")
+                raise GridError(f"--engine ray: {address}: {said}; {expected}")
     finally:
         mark.unlink()
