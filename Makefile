@@ -74,7 +74,8 @@ $(FLOOR)/.installed: setup.cfg pyproject.toml constraints.txt
 	@$(FLOOR)/bin/python -m pip install -q --disable-pip-version-check -c $(FLOOR)/constraints.txt -e '.[dev]'
 	@touch $@
 
-# PEFT, TRL, ONNX, Ray and others, and onnxruntime-web where there is npm, in an environment of their own: `make test` does not see them.
+# PEFT, TRL, ONNX, Ray and others, in an environment of their own: `make test` does not see them.
+# With npm, what docs/browser.html needs, too.
 $(CLIENTS)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
 	@echo "Installing into $(CLIENTS) ..."

@@ -50,16 +50,16 @@ def fuzz(cases: int, strategy: st.SearchStrategy, check: Callable) -> None:
         run()
 
 
-def same(given: object, kept: object) -> bool:
+def same(stated: object, kept: object) -> bool:
     """Whether a value was kept; 3 and 3.0 are the same, NaN is nothing that may be kept."""
-    if isinstance(given, bool) or isinstance(kept, bool):
-        return given is kept
-    if isinstance(given, dict) and isinstance(kept, dict):
+    if isinstance(stated, bool) or isinstance(kept, bool):
+        return stated is kept
+    if isinstance(stated, dict) and isinstance(kept, dict):
         kept = {str(key): value for key, value in kept.items()}
-        return given.keys() == kept.keys() and all(same(value, kept[key]) for key, value in given.items())
-    if isinstance(given, (list, tuple)) and isinstance(kept, (list, tuple)):
-        return len(given) == len(kept) and all(map(same, given, kept))
-    return given == kept
+        return stated.keys() == kept.keys() and all(same(value, kept[key]) for key, value in stated.items())
+    if isinstance(stated, (list, tuple)) and isinstance(kept, (list, tuple)):
+        return len(stated) == len(kept) and all(map(same, stated, kept))
+    return stated == kept
 
 
 CONFIGS = [load_shape(name) for name in ("vit/nano", "bert/nano", "gpt/nano")]
@@ -82,11 +82,11 @@ def test_configurations(cases, tmp_path):
         config = judge(path)
         if config is None:
             return
-        given = json.loads(content)
+        stated = json.loads(content)
         kept = config.to_dict()
-        for key in config._own_keys() & given.keys():
-            if given[key] is not None:  # which asks for the default
-                assert same(given[key], kept[key]), (key, given[key], kept[key])
+        for key in config._own_keys() & stated.keys():
+            if stated[key] is not None:  # which asks for the default
+                assert same(stated[key], kept[key]), (key, stated[key], kept[key])
         assert config.count_parameters().total > 0 and config.count_flops().forward > 0
 
     fuzz(cases, st.sampled_from(documents).flatmap(json_files), check)
@@ -198,19 +198,19 @@ def as_written(value: object) -> object:
     return str(value)
 
 
-def same_setting(given: object, kept: object) -> bool:
+def same_setting(stated: object, kept: object) -> bool:
     """Whether a setting has the value that a recipe gives it, which may be the text of a number."""
-    if as_written(given) == as_written(kept) or given == kept:
+    if as_written(stated) == as_written(kept) or stated == kept:
         return True
     if isinstance(kept, bool):
         truths = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
-        return str(given).lower() in truths[not kept]
-    if isinstance(given, str) and isinstance(kept, dict):
-        return json.loads(given) == kept
-    if isinstance(kept, list) and not isinstance(given, list):
-        return same_setting([given], kept)
+        return str(stated).lower() in truths[not kept]
+    if isinstance(stated, str) and isinstance(kept, dict):
+        return json.loads(stated) == kept
+    if isinstance(kept, list) and not isinstance(stated, list):
+        return same_setting([stated], kept)
     try:
-        return float(given) == float(kept)
+        return float(stated) == float(kept)
     except (TypeError, ValueError):
         return False
 
@@ -229,10 +229,10 @@ def test_recipes(cases, tmp_path):
         arguments = judge(path)
         if arguments is None:
             return
-        for key, given in yaml.safe_load(content).items():
-            if given is not None and given != [] and key not in decided:
+        for key, value in yaml.safe_load(content).items():
+            if value is not None and value != [] and key not in decided:
                 kept = getattr(arguments, key)
-                assert same_setting(given, kept), (key, given, kept)
+                assert same_setting(value, kept), (key, value, kept)
 
     fuzz(cases, st.sampled_from(RECIPES).flatmap(yaml_files), check)
     judge.check(cases)
@@ -253,14 +253,14 @@ def test_grids(cases, tmp_path):
         grid = judge(path)
         if grid is None:
             return
-        for key, given in yaml.safe_load(content).items():
+        for key, value in yaml.safe_load(content).items():
             kept = getattr(grid, key)
             if key == "learning_rates":
-                assert [float(rate) for rate in given] == kept and all(map(math.isfinite, kept))
+                assert [float(rate) for rate in value] == kept and all(map(math.isfinite, kept))
             elif key == "margin":
-                assert given is None or float(given) == kept
-            elif key != "tuning" and given is not None:
-                assert same(given, kept), (key, given, kept)
+                assert value is None or float(value) == kept
+            elif key != "tuning" and value is not None:
+                assert same(value, kept), (key, value, kept)
 
     fuzz(cases, st.sampled_from(GRIDS).flatmap(yaml_files), check)
     judge.check(cases)
@@ -269,7 +269,8 @@ def test_grids(cases, tmp_path):
 @CASES
 def test_cards(cases, tmp_path):
     """What is accepted says what the file says: nothing of the metadata is lost."""
-    texts = [(ROOT / "model_cards" / name / "README.md").read_text() for name in ("leanbert-mini-sst2", "minilm-3-layers")]
+    names = ("leanbert-mini-sst2", "minilm-3-layers")
+    texts = [(ROOT / "model_cards" / name / "README.md").read_text() for name in names]
     metadata = [yaml.safe_load(text.split("---\n")[1]) for text in texts]
     judge = Judge(check_card, str(tmp_path / "README.md"))
 
@@ -279,8 +280,8 @@ def test_cards(cases, tmp_path):
         if card is not None:
             assert card.data.library_name in ("transformers", "sentence-transformers")
             kept = yaml.safe_load(card.data.to_yaml())
-            for key, given in yaml.safe_load(content).items():
-                if given is not None and key != "model-index":
+            for key, value in yaml.safe_load(content).items():
+                if value is not None and key != "model-index":
                     assert key in kept, key
 
     fuzz(cases, st.sampled_from(metadata).flatmap(yaml_files), check)
@@ -335,10 +336,10 @@ def row_files(draw: Callable) -> tuple[str, list, bytes]:
         content = FORMATS[kind](rows)
     except (pyarrow.ArrowException, UnicodeError):  # no such file can be
         content = b""
-    given = draw(damaged(content))
-    if given != content:
+    broken = draw(damaged(content))
+    if broken != content:
         rows = []
-    return kind, rows, given
+    return kind, rows, broken
 
 
 @CASES

@@ -275,7 +275,8 @@ def test_a_branch_gets_what_is_pushed_to_it(here, tmp_path, capsys):
     repository = here.repositories["someone/model"]
     first = repository.branches["main"]
     leaner(*words, "--dry-run")
-    assert f"a new branch of main, at {first[:12]}" in capsys.readouterr().out and list(repository.branches) == ["main"]
+    assert f"a new branch of main, at {first[:12]}" in capsys.readouterr().out
+    assert list(repository.branches) == ["main"]
     for requests in range(60):
         here.objects.clear()
         here.silent_after = len(here.requests) + requests
@@ -298,7 +299,7 @@ def test_a_branch_gets_what_is_pushed_to_it(here, tmp_path, capsys):
     assert here.repositories["someone/other"].branches.keys() == {"main", "trial"}
     made = len(here.requests)
     for name in ("", first, "-x", "a b"):
-        refused("--revision: expected the name of a branch", "push", SMALLEST, "someone/model", f"--revision={name}")
+        refused("expected the name of a branch", "push", SMALLEST, "someone/model", f"--revision={name}")
     assert len(here.requests) == made
 
 

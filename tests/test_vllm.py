@@ -1,4 +1,4 @@
-"""vLLM's contract for models that it runs by transformers' code, from its page "Supported Models", Writing custom models.
+"""vLLM's contract for models that it runs by transformers' code, by "Writing custom models" of its documentation.
 
 vLLM itself is not run. It builds the base model, puts its own attention in place of the model's, and calls it with one
 row of tokens of all requests, their positions, and `attention_instances`, which has to reach every layer's attention.
