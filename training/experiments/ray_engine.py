@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from runpy import run_module
 
 import ray
 from filelock import FileLock
@@ -48,19 +49,20 @@ def train(words: list[str], log: Path, place: str) -> int:
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    folder = Path(f"{log}").with_name(log.name.removesuffix(".log"))
+    folder = log.with_name(log.name.removesuffix(".log"))
     if folder.is_dir():
         with FileLock(folder / LOCK, timeout=PATIENCE):  # a lost worker may take a moment to end
             pass
         if "--resume" not in words and any(folder.iterdir()):
             words = [*words, "--resume"]
-    from ..train import main
-
+    _, _, module = TRAIN_COMMAND
+    sys.argv = [module, *words]
     status = 0
     try:
-        main(words)
+        run_module(module, run_name="__main__", alter_sys=True)  # as the command does, whose room is above this one
     except SystemExit as end:
-        status = end.code or 0
+        if end.code is not None:
+            status = end.code
     finally:
         sys.stdout.flush()
     return status
@@ -93,14 +95,15 @@ class RayCluster:
 
     def start(self, command: Sequence[str], log: Path) -> "RayRun":
         words = list(command[len(TRAIN_COMMAND) :])
-        return RayRun(self.train.remote(words, log, os.getcwd()))
+        return RayRun(self.train.remote(words, log, os.getcwd()), log)
 
 
 class RayRun:
-    """A task of a Ray cluster."""
+    """A task of a Ray cluster, and the log of its run."""
 
-    def __init__(self, task: ray.ObjectRef):
+    def __init__(self, task: ray.ObjectRef, log: Path):
         self.task = task
+        self.log = log
 
     def poll(self) -> int | None:
         ended, _ = ray.wait([self.task], timeout=0)
@@ -111,7 +114,9 @@ class RayRun:
         except TaskCancelledError:
             return INTERRUPTED
         except RayError as error:
-            raise GridError(f"its worker was lost: {' '.join(str(error).split())[:200]}") from error
+            with self.log.open("a") as file:
+                print(f"its worker was lost: {' '.join(str(error).split())}", file=file)
+            return 1
 
     def interrupt(self) -> None:
         ray.cancel(self.task)
