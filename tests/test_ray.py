@@ -27,7 +27,7 @@ GRID = {
     "baseline": "vit/nano",
     "seeds": [1, 2],
     "learning_rates": [1e-3],
-    "overrides": {"max_steps": 60, "save_strategy": "steps", "save_steps": 10, "hardware": "cpu", "logging_steps": 5},
+    "overrides": {"max_steps": 30, "save_strategy": "steps", "save_steps": 5, "hardware": "cpu", "logging_steps": 5},
 }
 
 
