@@ -103,7 +103,8 @@ def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub id; ValueError where there is none, or it cannot be read."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(source)
-        tokenizer("a", "a")  # some damage shows at the first text
+        for texts in (["a"], ["a", "a"]):
+            tokenizer(*texts)  # some damage shows at the first text, or the first pair
         return tokenizer
     except BaseException as error:  # the tokenizers library raises bare Exceptions, and panics, which are none
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
