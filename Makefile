@@ -29,7 +29,8 @@ test-floor: $(FLOOR)/.installed
 	OMP_NUM_THREADS=1 $(FLOOR)/bin/python $(PYTEST)
 
 test-clients: $(CLIENTS)/.installed
-	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_clients.py tests/test_export.py
+	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_clients.py tests/test_export.py tests/test_ray.py
+	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_browser.py
 	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_documentation.py -k "export or clients"
 
 verify-cards: $(INSTALLED)
@@ -73,11 +74,13 @@ $(FLOOR)/.installed: setup.cfg pyproject.toml constraints.txt
 	@$(FLOOR)/bin/python -m pip install -q --disable-pip-version-check -c $(FLOOR)/constraints.txt -e '.[dev]'
 	@touch $@
 
-# PEFT, TRL, ONNX and others, in an environment of their own: `make test` does not see them.
+# PEFT, TRL, ONNX, Ray and others, in an environment of their own: `make test` does not see them.
+# With npm, what docs/browser.html needs, too.
 $(CLIENTS)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(CHECK_PYTHON)
 	@echo "Installing into $(CLIENTS) ..."
 	@rm -rf $(CLIENTS)
 	@$(PYTHON) -m venv $(CLIENTS)
-	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,clients]'
+	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,clients,ray]'
+	@if command -v npm > /dev/null; then npm install --silent --prefix $(CLIENTS) onnxruntime-web@1.30.0; fi
 	@touch $@

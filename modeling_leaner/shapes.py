@@ -61,7 +61,7 @@ def load_config(source: str) -> LeanConfig:
 
     try:
         config = AutoConfig.from_pretrained(source)
-    except (OSError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"shape {source}: no named shape, config file, folder or Hub id: {reason:.300}") from error
     if not getattr(config, "model_type", "").startswith("lean_"):

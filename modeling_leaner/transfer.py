@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
@@ -48,10 +48,17 @@ LOCAL_PATH = re.compile(
 
 @dataclass(frozen=True)
 class Remote:
-    """A repository as it is now: its newest commit, None where there is none, and the hash of each of its files."""
+    """A repository, or a branch of it, as it is now.
+
+    Args:
+        sha: its newest commit; None where there is no repository.
+        hashes: of each of its files.
+        is_new: the branch is still to be made, from main.
+    """
 
     sha: str | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
+    is_new: bool = False
 
 
 def check_name(name: str) -> None:
@@ -177,8 +184,14 @@ def same(content: Path | bytes, remote_hash: str) -> bool:
     return git_hash(content) == remote_hash
 
 
-def remote_of(repository: str) -> Remote:
-    """The repository as it is now; an empty one where there is none that this machine may see.
+def check_branch(name: str | None) -> None:
+    """Raises ValueError for what cannot be the name of a branch; None is main."""
+    if name is not None and re.fullmatch(r"(?![0-9a-f]{40}$)\w[\w./-]*", name) is None:
+        raise ValueError(f"--revision: expected the name of a branch, got {name!r}")
+
+
+def remote_of(repository: str, revision: str | None = None) -> Remote:
+    """A branch of the repository as it is now; an empty one where there is none that this machine may see.
 
     Raises:
         ValueError: the Hub does not answer, or refuses.
@@ -186,10 +199,12 @@ def remote_of(repository: str) -> Remote:
     api = HfApi()
     with hub_errors(repository):
         try:
-            sha = api.model_info(repository).sha
+            sha = api.model_info(repository, revision=revision).sha
             entries = list(api.list_repo_tree(repository, recursive=True, revision=sha))
         except RepositoryNotFoundError:
-            return Remote()
+            return Remote(is_new=revision is not None)
+        except RevisionNotFoundError:
+            return replace(remote_of(repository), is_new=True)
         except EntryNotFoundError:  # a tree without a file
             return Remote(sha)
     hashes = {}
@@ -235,6 +250,8 @@ def commit(
             parent = remote.sha
         if parent is None:
             api.create_repo(repository, private=private, exist_ok=True)
+        if remote is not None and remote.is_new:
+            api.create_branch(repository, branch=revision, revision=parent, exist_ok=True)
         return api.create_commit(
             repository, operations, commit_message=message, parent_commit=parent, revision=revision
         ).commit_url

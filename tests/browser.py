@@ -17,7 +17,8 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PLAYWRIGHT = Path.home() / ".cache" / "ms-playwright"
-OPTIONS = "--headless --remote-debugging-pipe --no-first-run --no-sandbox --disable-gpu --disable-dev-shm-usage"
+OPTIONS = "--headless --remote-debugging-pipe --no-first-run --no-sandbox --disable-gpu --disable-dev-shm-usage "
+OPTIONS += "--disable-quic --disable-background-networking --disable-component-update --disable-sync"
 # Becomes Chromium, which reads from 3 and writes to 4:
 HAND_OVER = """
 import os, sys

@@ -5,7 +5,15 @@ constraints.txt. torch.export and ONNX are in test_export.py; compilation, stati
 families' tests; two processes in test_parallel.py and test_processes.py.
 """
 
+import contextlib
 import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -24,7 +32,8 @@ from training_data import documents, labelled
 import modeling_leaner
 
 
-GOLDEN = Path(__file__).parent / "golden"
+ROOT = Path(__file__).parent.parent
+GOLDEN = ROOT / "tests" / "golden"
 TEXTS = documents(40, 0)["text"]
 PUPPY = "the small dog likes a red house"
 SIZES = {"vocab_size": 300, "max_position_embeddings": 64}
@@ -358,6 +367,56 @@ class TestQuantised:
         with torch.no_grad():
             difference = distance(small(**tests.inputs()).logits.float(), model(**tests.inputs()).logits)
         assert 1e-3 < difference < 0.5
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens to."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def asked(port: int, path: str, question: dict | None = None) -> dict:
+    """What a server on this machine answers. Raises URLError where it does not."""
+    content = None
+    if question is not None:
+        content = json.dumps(question).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", content, {"Content-Type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=300) as answer:
+        return json.load(answer)
+
+
+def test_transformers_serve(tmp_path):
+    """The file of docs/clients.md serves a published folder over HTTP, which says what the model itself says."""
+    pytest.importorskip("uvicorn", reason="transformers[serving] is not installed")
+    page = (ROOT / "docs" / "clients.md").read_text()
+    (program,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)  # py: test_documentation.py runs those of python
+    (tmp_path / "serve.py").write_text(program)
+    folder = "model_cards/leangpt-mini-tinystories"
+    port = free_port()
+    command = [sys.executable, tmp_path / "serve.py", "serve", folder, "--device", "cpu", "--port", str(port)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    try:
+        until = time.monotonic() + 300
+        while True:
+            with contextlib.suppress(OSError):
+                assert asked(port, "/health")["status"] == "ok"
+                break
+            assert server.poll() is None and time.monotonic() < until, (tmp_path / "log").read_text()[-3000:]
+            time.sleep(0.2)
+        question = {"model": folder, "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0}
+        said = asked(port, "/v1/completions", question)
+    finally:
+        server.terminate()
+        server.wait(60)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(ROOT / folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(ROOT / folder)
+    inputs = tokenizer(question["prompt"], return_tensors="pt")
+    tokens = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    assert said["choices"][0]["text"] == tokenizer.decode(tokens, skip_special_tokens=True)
+    assert len(tokens) == 12
 
 
 def test_transformers_serve_finds_the_model(tmp_path, monkeypatch):

@@ -267,6 +267,42 @@ def test_what_is_pushed_comes_back(here, tmp_path, capsys):
     assert {"new", "replaced", "deleted"}.isdisjoint(capsys.readouterr().out.split("\n", 1)[1].split())
 
 
+def test_a_branch_gets_what_is_pushed_to_it(here, tmp_path, capsys):
+    """A new one begins where main is; main stays as it is; a push that ends anywhere leaves either state of it."""
+    new = changed_copy(SMALLEST, tmp_path / "model")
+    words = ("push", new, "someone/model", "--revision", "trial")
+    leaner("push", SMALLEST, "someone/model")
+    repository = here.repositories["someone/model"]
+    first = repository.branches["main"]
+    leaner(*words, "--dry-run")
+    assert f"a new branch of main, at {first[:12]}" in capsys.readouterr().out
+    assert list(repository.branches) == ["main"]
+    for requests in range(60):
+        here.objects.clear()
+        here.silent_after = len(here.requests) + requests
+        try:
+            leaner(*words)
+        except SystemExit:
+            assert set(repository.branches.values()) == {first}, requests
+            repository.branches.pop("trial", None)
+            continue
+        break
+    assert requests >= 8
+    here.silent_after = None
+    trial = repository.commits[repository.branches["trial"]]
+    assert repository.branches["main"] == first and "results.json" not in trial
+    assert trial["model.safetensors"].content == (new / "model.safetensors").read_bytes()
+    leaner("push", SMALLEST, "someone/model", "--revision", "trial")
+    assert repository.commits[repository.branches["trial"]].keys() == repository.commits[first].keys()
+    assert repository.branches["main"] == first
+    leaner("push", SMALLEST, "someone/other", "--revision", "trial")  # of a repository that is new, too
+    assert here.repositories["someone/other"].branches.keys() == {"main", "trial"}
+    made = len(here.requests)
+    for name in ("", first, "-x", "a b"):
+        refused("expected the name of a branch", "push", SMALLEST, "someone/model", f"--revision={name}")
+    assert len(here.requests) == made
+
+
 def test_push_all_makes_a_collection(here, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(push, "CARDS", tmp_path)
     for folder in (SMALLEST, ONE_PER_FAMILY[1]):

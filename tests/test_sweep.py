@@ -19,7 +19,7 @@ import torch
 import yaml
 from command import leaner
 from filelock import lock_descriptor
-from modeling_leaner.training.experiments import runs, statistics, sweep
+from modeling_leaner.training.experiments import engines, runs, statistics, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
 from modeling_leaner.training.experiments.tuning import tune
@@ -469,7 +469,7 @@ def test_devices(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for count, expected in ((0, []), (1, []), (3, ["0", "1", "2"])):
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
-        assert sweep.cuda_devices() == expected
+        assert engines.cuda_devices() == expected
 
 
 # What is refused

@@ -196,12 +196,15 @@ def sweep(
         Path | None, typer.Option(help="In place of the grid's; a new folder trains all anew.")
     ] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Only summarise the runs that are there.")] = False,
+    engine: Annotated[
+        Literal["processes", "ray"], typer.Option(help="On this machine, or on a Ray cluster that shares its folders.")
+    ] = "processes",
 ) -> None:
     """Train a grid of shapes, seeds and learning rates by one recipe, then compare the shapes."""
     with slow_imports():
         from ..training.experiments.sweep import sweep as run_grid
     try:
-        finished = run_grid(grid, jobs, data_files or [], output_dir, summary)
+        finished = run_grid(grid, jobs, data_files or [], output_dir, summary, engine)
     except KeyboardInterrupt:
         print_error("sweep", "interrupted; the same command continues where the runs stopped")
         raise typer.Exit(INTERRUPTED) from None
@@ -420,6 +423,7 @@ def push(
     private: Annotated[
         bool | None, typer.Option("--private", help="A repository that is made now is private.")
     ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, made where there is none; left out, main.")] = None,
 ) -> None:
     """Send a model to the Hub in one commit: weights, code, card, tokenizer; nothing of the training's state."""
     if every is None and repository is None:
@@ -432,9 +436,9 @@ def push(
         from ..training.publishing.push import push as push_folder
         from ..training.publishing.push import push_all
     if every is not None:
-        push_all(every, dry_run, private)
+        push_all(every, dry_run, private, revision)
     else:
-        push_folder(folder, repository, dry_run, private)
+        push_folder(folder, repository, dry_run, private, revision)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)

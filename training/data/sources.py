@@ -3,7 +3,9 @@
 import functools
 import hashlib
 import json
+import mmap
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -41,6 +43,7 @@ BUILT_IN = {
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "question", "premise")  # of which the first that is there is read
 LISTOPS = ("listops", "listops-short")  # with as many test expressions as asked for
 FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".txt": "text"}
+ROW_OF_NULL = re.compile(rb"^null[\s,]*$|\A\s*\[\s*null\b", re.MULTILINE)
 READ_OPTIONS = {".tsv": {"delimiter": "\t"}, ".txt": {"sample_by": "paragraph"}}
 
 
@@ -103,6 +106,15 @@ def _read_folder(folder: Path, split: str, streaming: bool, has_splits: bool) ->
         raise ValueError(f"{folder}: no data files of a known format in this folder") from error
 
 
+def check_rows(path: Path) -> None:
+    """Raises ValueError for a row of a JSON file that is null, at which pyarrow would end the process."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        row = ROW_OF_NULL.search(content)
+        if row is not None:
+            line = content[: row.end()].count(b"\n") + 1
+            raise ValueError(f"{path}: line {line}: null, expected an object")
+
+
 def _read_files(files: list[str], split: str, streaming: bool) -> Rows:
     """Local files of one format, by the builder that `datasets` has for it."""
     for name in files:
@@ -117,6 +129,10 @@ def _read_files(files: list[str], split: str, streaming: bool) -> Rows:
     if all(path.is_file() and path.stat().st_size == 0 for path in paths):
         raise ValueError("the split is empty")
     (suffix,) = suffixes
+    if FORMATS[suffix] == "json":
+        for path in paths:
+            if path.is_file() and path.stat().st_size > 0:
+                check_rows(path)
     data_files = {whole_split(split): files}
     options = READ_OPTIONS.get(suffix, {})
     return load_dataset(FORMATS[suffix], data_files=data_files, split=split, streaming=streaming, **options)

@@ -35,6 +35,7 @@ whole of whatever length, and being of the same type is enough. A grid with bran
 """
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -273,8 +274,9 @@ def load_grid(path: Path) -> Grid:
 def _check_shapes(grid: Grid) -> None:
     """Raises GridError where a shape is unknown or there twice, or `baseline` or `publish` names another one."""
     for shape in grid.shapes:
-        if shape not in shape_names() and not Path(shape).exists() and not is_made(grid, shape):
-            raise GridError(f"shapes: expected named shapes or paths, got {shape}{_nearest(shape, shape_names())}")
+        if shape not in shape_names() and not os.path.exists(shape) and not is_made(grid, shape):
+            hint = _nearest(shape, shape_names())
+            raise GridError(f"shapes: expected named shapes or paths, got {shape:.200}{hint}")
     if len({slug(shape) for shape in grid.shapes}) < len(grid.shapes):
         raise GridError(f"shapes: expected names that give different folder names, got {', '.join(grid.shapes)}")
     if grid.baseline not in grid.shapes:

@@ -3,22 +3,19 @@
 First every shape is tuned over the same learning rates, with seeds that are not reported and on rows held out of the
 training split; where a best rate lies at an edge the grid grows there, for all shapes. Then every shape is trained
 with every seed at its own best rate; with branches a trunk first, then its branches (`branches.py`). The keys of a
-grid file are described in `grid.py`.
+grid file are described in `grid.py`, where the processes run in `engines.py`.
 
 In output_dir: results.csv (one row per finished or failed run, see `rows.py`), summary.json, grid.yaml, and of each
 run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same command continues it.
 """
 
 import io
-import os
 import signal
-import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import cycle, islice
 from pathlib import Path
 
 from filelock import lock_descriptor
@@ -29,6 +26,7 @@ from modeling_leaner.support.files import write_bytes
 from ..records import ResultRow
 from .branches import data_options
 from .cuts import make_cuts
+from .engines import Engine, Processes, Started
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
 from .grid_results import GridResults, load_results
 from .rows import Run, result_row, write_rows
@@ -42,19 +40,6 @@ from .summary_tables import show
 POLL_SECONDS = 0.1
 
 
-def cuda_devices() -> list[str]:
-    """The CUDA devices to share out, as CUDA_VISIBLE_DEVICES names them; empty where there are not several."""
-    import torch
-
-    count = torch.cuda.device_count()
-    if count <= 1:
-        return []
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible:
-        return visible.split(",")[:count]
-    return list(map(str, range(count)))
-
-
 def _reason(status: int, log: Path) -> str:
     """Why a run failed: the last line of its log; its exit status where a signal ended it or the log is empty."""
     last_line = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
@@ -64,23 +49,17 @@ def _reason(status: int, log: Path) -> str:
 
 
 class Sweep:
-    """Runs what is due, `jobs` processes at a time, and keeps results.csv up to date.
+    """Runs what is due, `jobs` runs at a time, by an engine, and keeps results.csv up to date."""
 
-    Every run inherits the file descriptor `lock`, so that one which outlives a killed sweep keeps the next sweep from
-    starting a second training in the same folder.
-    """
-
-    def __init__(self, results: GridResults, jobs: int, lock: int, local: Sequence[str] = ()):
+    def __init__(self, results: GridResults, jobs: int, engine: Engine, local: Sequence[str] = ()):
         self.results = results
         self.grid = results.grid
         self.rows = results.rows
         self.jobs = jobs
-        self.lock = lock
+        self.engine = engine
         self.local = local
         self.interrupts = 0
         self.again = {run for run, row in self.rows.items() if row.has_failed}
-        devices = cuda_devices() or [None]
-        self.devices = deque(islice(cycle(devices), max(jobs, len(devices))))
 
     def run(self) -> None:
         """Runs until nothing is due; what failed in an earlier sweep is tried once more.
@@ -124,16 +103,15 @@ class Sweep:
                     ended += 1
                     self._fail(run, error, f"{run.phase} {ended}/{len(due)}")
             interrupts = self.interrupts
-            for run, (process, device) in list(running.items()):
+            for run, started in list(running.items()):
                 status = 0
-                if process is not None:
+                if started is not None:
                     if forwarded < interrupts:
-                        process.send_signal(signal.SIGINT)
-                    status = process.poll()
+                        started.interrupt()
+                    status = started.poll()
                 if status is None:
                     continue
                 del running[run]
-                self.devices.append(device)
                 ended += 1
                 if status == 0 or not self.interrupts:
                     self._keep(run, status, f"{run.phase} {ended}/{len(due)}")
@@ -143,31 +121,16 @@ class Sweep:
         if self.interrupts:
             raise KeyboardInterrupt
 
-    def _start(self, run: Run) -> tuple[subprocess.Popen | None, str | None]:
-        """The process of one run and its device; no process where the run had finished and only its row was lost."""
+    def _start(self, run: Run) -> Started | None:
+        """Starts one run; None where it had finished and only its row was lost."""
         folder = run.folder(self.grid)
-        if not (folder / "results.json").exists():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            if run.branch is not None:
-                check_trunk(self.results, run.trunk)
-                begin_branch(self.results, run, self.local)
-        device = self.devices.popleft()
         if (folder / "results.json").exists():
-            return None, device
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # else the log could end in what was written earlier
-        if device:
-            environment["CUDA_VISIBLE_DEVICES"] = device
-        with open(f"{folder}.log", "ab") as log:
-            process = subprocess.Popen(
-                command(self.results, run, self.local),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                pass_fds=[self.lock],
-                process_group=0,  # a signal reaches it by _run_all alone, once, whoever sent it to the sweep
-            )
-        return process, device
+            return None
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if run.branch is not None:
+            check_trunk(self.results, run.trunk)
+            begin_branch(self.results, run, self.local)
+        return self.engine.start(command(self.results, run, self.local), Path(f"{folder}.log"))
 
     def _keep(self, run: Run, status: int, count: str) -> None:
         """Keeps the row of a run whose process ended; `count` says which of how many runs it is."""
@@ -209,13 +172,24 @@ class Sweep:
         print(f"[{count}] {cell}: {outcome}", file=sys.stderr, flush=True)
 
 
-def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> GridResults:
+def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Engine:
+    """The engine of a name. Raises GridError where Ray is not installed, or as `RayCluster`."""
+    if name == "processes":
+        return Processes(jobs, lock)
+    try:
+        from .ray_engine import RayCluster
+    except ModuleNotFoundError as error:
+        raise GridError(f'--engine ray: {error}; pip install "modeling_leaner[ray]"') from error
+    return RayCluster(jobs, folder)
+
+
+def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "processes") -> GridResults:
     """Runs the grid, alone in its output_dir, and returns it with all rows; on Ctrl-C it waits for the runs under way.
 
     `local` are options of every run's command line that say where its data lie on this machine.
 
     Raises:
-        GridError: output_dir is in use, or holds runs of another grid.
+        GridError: output_dir is in use, or holds runs of another grid; or as `engine_of`.
     """
     check_starts(load_results(grid))  # before anything is written
     try:
@@ -234,7 +208,7 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = ()) -> GridResults:
         for trunk in dict.fromkeys(run.trunk for run in results.rows if run.branch is not None):
             check_trunk(results, trunk)
         write_grid(grid)
-        Sweep(results, jobs, lock.fileno(), local).run()
+        Sweep(results, jobs, engine_of(engine, jobs, Path(grid.output_dir), lock.fileno()), local).run()
     return results
 
 
@@ -244,6 +218,7 @@ def sweep(
     data_files: Sequence[str] = (),
     output_dir: Path | None = None,
     summary: bool = False,
+    engine: str = "processes",
 ) -> bool:
     """Runs the grid of a file, then compares its shapes: writes summary.json and prints it.
 
@@ -252,6 +227,7 @@ def sweep(
         data_files: a local copy of the recipe's dataset.
         output_dir: in place of the grid's.
         summary: only compare the runs that are there.
+        engine: processes, of this machine; or ray, on the machines of a cluster.
 
     Returns:
         Whether all runs to be reported have finished; True with `summary`.
@@ -274,7 +250,7 @@ def sweep(
             raise GridError(f"{grid.path('results.csv')}: no run has ended yet")
         write_grid(grid)  # what no run depends on, such as data and publish, may have changed
     else:
-        results = run_sweep(grid, jobs, local)
+        results = run_sweep(grid, jobs, local, engine)
     comparison = summarise(results)
     write_json(grid.path("summary.json"), comparison.document())
     show(comparison)

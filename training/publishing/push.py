@@ -12,6 +12,7 @@ from modeling_leaner.support.files import sha256
 from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.transfer import (
     Remote,
+    check_branch,
     check_repository,
     check_token,
     commit,
@@ -51,6 +52,7 @@ def check_card(folder: Path) -> ModelCard:
     path = folder / "README.md"
     try:
         card = ModelCard.load(path)
+        card.data.to_yaml()
     except Exception as error:  # of YAML, of types: as many as there are ways to write it wrong
         raise ValueError(f"{path}: metadata that the Hub cannot read ({error})") from error
     if card.data.library_name not in LIBRARIES:
@@ -122,7 +124,9 @@ def print_files(files: Contents) -> None:
 def print_plan(folder: Path, repository: str, files: Contents, remote: Remote) -> None:
     """Prints every file with its size and what happens to it, what stays here, and what the card says."""
     where = "a new repository"
-    if remote.sha is not None:
+    if remote.sha is not None and remote.is_new:
+        where = f"a new branch of main, at {remote.sha[:12]}"
+    elif remote.sha is not None:
         where = f"now at {remote.sha[:12]}"
     print(f"{folder} → {repository} ({where})")
     for name in sorted({*files, *deleted(files, remote)}):
@@ -140,7 +144,9 @@ def print_plan(folder: Path, repository: str, files: Contents, remote: Remote) -
     print(f"  card: in order ({terms}; {card.pipeline_tag}); code, configuration and weights fit")
 
 
-def push(folder: Path, repository: str, dry_run: bool = False, private: bool | None = None) -> None:
+def push(
+    folder: Path, repository: str, dry_run: bool = False, private: bool | None = None, revision: str | None = None
+) -> None:
     """Makes a repository on the Hub hold what a folder holds, in one commit, and prints what it does.
 
     The placeholder owner in the card becomes the repository's; the folder itself stays as it is.
@@ -148,17 +154,19 @@ def push(folder: Path, repository: str, dry_run: bool = False, private: bool | N
     Args:
         dry_run: only says what would be done.
         private: whether a repository that is made now is private; None leaves it to the account's settings.
+        revision: another branch than main, begun from it where there is none of the name.
 
     Raises:
         ValueError: as `check`, or the Hub does not take it; the repository is as it was.
     """
     quiet_libraries()
     check_repository(repository)
+    check_branch(revision)
     files = check(folder, repository)
     if not dry_run:
         check_token()
     try:
-        remote = remote_of(repository)
+        remote = remote_of(repository, revision)
     except ValueError:
         if dry_run:
             print(f"{folder} → {repository} (not known what it has)")
@@ -169,10 +177,16 @@ def push(folder: Path, repository: str, dry_run: bool = False, private: bool | N
         print("  dry run: nothing was sent")
         return
     message = f"{folder.resolve().name}, by leaner push"
-    print(f"  {commit(files, repository, message, remote, private)}")
+    print(f"  {commit(files, repository, message, remote, private, revision)}")
 
 
-def push_all(owner: str, dry_run: bool = False, private: bool | None = None, cards: Path = CARDS) -> None:
+def push_all(
+    owner: str,
+    dry_run: bool = False,
+    private: bool | None = None,
+    revision: str | None = None,
+    cards: Path = CARDS,
+) -> None:
     """`push` of every published folder to the owner's repository of its name, and a collection of them all.
 
     Raises:
@@ -188,7 +202,7 @@ def push_all(owner: str, dry_run: bool = False, private: bool | None = None, car
         check_repository(repository)
         check(folder, repository)
     for repository, folder in repositories.items():
-        push(folder, repository, dry_run, private)
+        push(folder, repository, dry_run, private, revision)
     if not dry_run:
         print(collect(owner, list(repositories)))
 

@@ -102,8 +102,13 @@ def load_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows |
 def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub id; ValueError where there is none, or it cannot be read."""
     try:
-        return AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+        for texts in (["a"], ["a", "a"]):
+            tokenizer(*texts)  # some damage shows at the first text, or the first pair
+        return tokenizer
+    except BaseException as error:  # the tokenizers library raises bare Exceptions, and panics, which are none
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         if Path(source).is_dir():
             raise ValueError(f"tokenizer: the files in {source} cannot be read: {error}") from error
         kinds = ", ".join(TOKENIZER_KINDS)

@@ -83,7 +83,8 @@ def prepare_training(task: Task, rows: Rows) -> Rows:
     if arguments.streaming:
         rows = rows.shuffle(seed=arguments.seed, buffer_size=10_000)
     source = describe(arguments.dataset, arguments.train_split, arguments.data_files)
-    return task.prepare(rows, source, training=True).with_format("numpy")
+    with naming(source, (UnicodeDecodeError,)):  # some formats are read before they are decoded
+        return task.prepare(rows, source, training=True).with_format("numpy")
 
 
 def held_out_source(arguments: RecipeArguments) -> str:
@@ -96,7 +97,8 @@ def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:
     if rows is None:
         return None
     source = held_out_source(task.arguments)
-    prepared = task.prepare(rows, source, training=False).with_format("numpy")
+    with naming(source, (UnicodeDecodeError,)):
+        prepared = task.prepare(rows, source, training=False).with_format("numpy")
     return HeldOut(source, prepared, content_sha256(rows, task.columns()))
 
 

@@ -394,6 +394,8 @@ def option_tokens(action: argparse.Action, value: object) -> list[str]:
             return []
         return [f"--{key}", *map(str, value)]
     if isinstance(value, dict):
+        if action.type is not json.loads and key not in TrainingArguments._VALID_DICT_FIELDS:
+            raise ValueError(f"{key}: expected one value, got keys and values")
         return [f"--{key}", json.dumps(value)]
     if isinstance(value, bool):
         value = str(value).lower()

@@ -1,4 +1,7 @@
-"""Refuses a key of a YAML file, or an option of a command line, that is given twice: the last would silently win."""
+"""Refuses a key of a YAML file, or an option of a command line, that is given twice: the last would silently win.
+
+Aliases are refused, too: a few lines of them can stand for more values than fit into memory.
+"""
 
 import argparse
 from collections.abc import Iterable, Sequence
@@ -13,7 +16,16 @@ class RepeatedKey(ValueError):
 class UniqueKeyLoader(yaml.SafeLoader):
     """SafeLoader that raises RepeatedKey where a mapping has a key twice, and names the key and both values."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            alias = self.peek_event()
+            line = alias.start_mark.line + 1
+            raise yaml.YAMLError(f"*{alias.anchor} (line {line}): aliases are not read, write the value out")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
+        if not isinstance(node, yaml.MappingNode):  # of `!!set [a]`, which SafeLoader refuses
+            return super().construct_mapping(node, deep)
         first: dict[tuple[str, str], yaml.Node] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -38,9 +50,16 @@ def load_yaml(text: str) -> object:
 
     Raises:
         RepeatedKey: a mapping has a key twice.
-        yaml.YAMLError: the text is no YAML.
+        yaml.YAMLError: the text is no YAML, or holds a value such as `!!int x`, the date 2026-13-45, or an alias.
     """
-    return yaml.load(text, Loader=UniqueKeyLoader)
+    try:
+        return yaml.load(text, Loader=UniqueKeyLoader)
+    except RepeatedKey:
+        raise
+    except RecursionError as error:
+        raise yaml.YAMLError("brackets within brackets, too deep to read") from error
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise yaml.YAMLError(f"a value that cannot be read: {error}") from error
 
 
 def by_option(command_line: Iterable[str]) -> list[list[str]]:

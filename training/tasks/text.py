@@ -65,7 +65,7 @@ class TextTask(Task):
 
     def __init__(self, arguments: RecipeArguments, config: LeanConfig, processing: PreTrainedTokenizerBase):
         super().__init__(arguments, config, processing)
-        size = len(processing)
+        size = max(processing.get_vocab().values(), default=-1) + 1
         vocabulary = config.vocab_size
         if size > vocabulary:
             fit = fitting(config, "vocab_size", size)

@@ -1,0 +1,128 @@
+"""`leaner sweep GRID --engine ray` on a cluster of two workers on this machine; skipped where Ray is not installed."""
+
+import csv
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+
+pytest.importorskip("ray", reason="the extra ray is not installed")
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
+
+from ray.cluster_utils import Cluster  # noqa: E402
+
+
+MEMORY = 100 * 2**20  # bytes of a node's object store, of which a sweep uses none
+SPENT = ("seconds", "items_per_second", "peak_memory_bytes", "input_pipeline_share", "data_seconds", "jobs")
+GRID = {
+    "recipe": "digits",
+    "shapes": ["vit/nano", "vit/lean-nano"],
+    "baseline": "vit/nano",
+    "seeds": [1, 2],
+    "learning_rates": [1e-3],
+    "overrides": {"max_steps": 30, "save_strategy": "steps", "save_steps": 5, "hardware": "cpu", "logging_steps": 5},
+}
+
+
+def cluster_of_two() -> Cluster:
+    """A head without processors, and two workers with one each; Ray gives a node 30 seconds to start."""
+    cluster = Cluster()
+    try:
+        for processors in (0, 1, 1):
+            cluster.add_node(num_cpus=processors, object_store_memory=MEMORY, include_dashboard=False)
+    except Exception:
+        cluster.shutdown()
+        raise
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def environment():
+    """The environment of a process that uses the cluster, tried three times on a machine that is busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        for attempt in range(3):
+            try:
+                cluster = cluster_of_two()
+                break
+            except Exception:
+                if attempt == 2:
+                    raise
+        yield {**os.environ, "RAY_ADDRESS": cluster.address}
+        cluster.shutdown()
+
+
+def started(folder: Path, *words: str, environment: dict[str, str]) -> subprocess.Popen:
+    """A sweep of the grid, with its output in sweep.log."""
+    (folder / "grid.yaml").write_text(yaml.safe_dump({**GRID, "output_dir": "out"}))
+    command = [sys.executable, "-m", "modeling_leaner", "sweep", "grid.yaml", *words]
+    with (folder / "sweep.log").open("w") as log:
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    """What results.csv says, but for what each run has spent."""
+    with (folder / "out" / "results.csv").open(newline="") as file:
+        return [{key: value for key, value in row.items() if key not in SPENT} for row in csv.DictReader(file)]
+
+
+def worker_of(lock: Path) -> psutil.Process | None:
+    """The process that holds a run's lock."""
+    for process in psutil.process_iter():
+        try:
+            if any(file.path == str(lock) for file in process.open_files()):
+                return process
+        except psutil.Error:
+            continue
+    return None
+
+
+def kill_a_worker(folder: Path, sweep: subprocess.Popen) -> str:
+    """Kills the worker of the first run that has saved a checkpoint; returns the run's name."""
+    while sweep.poll() is None:
+        for checkpoint in sorted((folder / "out" / "runs").glob("*/checkpoint-*/complete.json")):
+            run = checkpoint.parent.parent
+            worker = worker_of(run / ".lock")
+            if worker is not None and not (run / "results.json").exists():
+                worker.kill()
+                return run.name
+        time.sleep(0.05)
+    raise RuntimeError((folder / "sweep.log").read_text()[-3000:])
+
+
+def test_a_sweep_that_loses_a_worker_has_the_rows_of_one_process(environment, tmp_path):
+    """Two runs at a time; the worker of one is killed, and the run continues from its checkpoint."""
+    for name in ("cluster", "alone"):
+        (tmp_path / name).mkdir()
+    sweep = started(tmp_path / "cluster", "--engine", "ray", "--jobs", "2", environment=environment)
+    lost = kill_a_worker(tmp_path / "cluster", sweep)
+    status = sweep.wait(900)
+    assert status == 0, (tmp_path / "cluster" / "sweep.log").read_text()[-3000:]
+    log = (tmp_path / "cluster" / "out" / "runs" / f"{lost}.log").read_text()
+    assert "continuing from" in log
+    alone = started(tmp_path / "alone", environment=environment)
+    assert alone.wait(900) == 0, (tmp_path / "alone" / "sweep.log").read_text()[-3000:]
+    rows = rows_of(tmp_path / "cluster")
+    assert len(rows) == 4 and {row["status"] for row in rows} == {"finished"}
+    assert rows == rows_of(tmp_path / "alone")
+
+
+def test_a_cluster_that_cannot_be_used(environment, tmp_path):
+    """One line before anything is trained: no cluster, a machine that does not see the folder, another version."""
+    from modeling_leaner.training.experiments import ray_engine
+
+    sweep = started(tmp_path, "--engine", "ray", environment={**environment, "RAY_ADDRESS": "127.0.0.1:1"})
+    assert sweep.wait(200) == 1
+    last = (tmp_path / "sweep.log").read_text().splitlines()[-1]
+    assert last.startswith("leaner sweep: --engine ray: no Ray cluster") and not (tmp_path / "out" / "runs").exists()
+    (tmp_path / ray_engine.SHARED).write_text("5 of another sweep")
+    assert "another folder" in ray_engine.said_of(tmp_path, "6", str(tmp_path))
+    assert "No such file" in ray_engine.said_of(tmp_path / "nowhere", "6", str(tmp_path))
+    assert ray_engine.said_of(tmp_path, "5 of another sweep", str(tmp_path)).startswith("modeling_leaner ")

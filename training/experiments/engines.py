@@ -1,0 +1,88 @@
+"""Where the runs of a sweep are carried out: in processes of this machine; on a Ray cluster, see `ray_engine.py`."""
+
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Protocol
+
+
+class Started(Protocol):
+    """A run under way."""
+
+    def poll(self) -> int | None:
+        """The exit status of its training; None while it lasts."""
+
+    def interrupt(self) -> None:
+        """Asks it to save a checkpoint and to end, as Ctrl-C does."""
+
+
+class Engine(Protocol):
+    """Starts the runs of a sweep."""
+
+    def start(self, command: Sequence[str], log: Path) -> Started:
+        """Starts the training that a command line is; what it prints is added to the log."""
+
+
+def cuda_devices() -> list[str]:
+    """The CUDA devices to share out, as CUDA_VISIBLE_DEVICES names them; empty where there are not several."""
+    import torch
+
+    count = torch.cuda.device_count()
+    if count <= 1:
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        return visible.split(",")[:count]
+    return list(map(str, range(count)))
+
+
+class Processes:
+    """Processes of this machine, which share out its CUDA devices, where it has several.
+
+    Every process inherits the file descriptor `lock`, so that one which outlives a killed sweep keeps the next sweep
+    from starting a second training in the same folder.
+    """
+
+    def __init__(self, jobs: int, lock: int):
+        self.lock = lock
+        devices = cuda_devices() or [None]
+        self.devices = deque(islice(cycle(devices), max(jobs, len(devices))))
+
+    def start(self, command: Sequence[str], log: Path) -> "LocalRun":
+        device = self.devices.popleft()
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # else the log could end in what was written earlier
+        if device:
+            environment["CUDA_VISIBLE_DEVICES"] = device
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=[self.lock],
+                process_group=0,  # a signal reaches it by `interrupt` alone, once, whoever sent it to the sweep
+            )
+        return LocalRun(process, device, self.devices)
+
+
+class LocalRun:
+    """A process, and the device that is free again once it has ended."""
+
+    def __init__(self, process: subprocess.Popen, device: str | None, free: deque[str | None]):
+        self.process = process
+        self.device = device
+        self.free = free
+
+    def poll(self) -> int | None:
+        status = self.process.poll()
+        if status is not None:
+            self.free.append(self.device)
+        return status
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
