@@ -15,6 +15,9 @@ class LeanBERTConfig(LeanTextConfig):
 
     Args (in addition to those of `LeanTextConfig`):
         type_vocab_size (`int`, *optional*, defaults to 2): number of token types.
+        unpad_inputs (`bool`, defaults to `False`): run the layers over the tokens alone, those of several padded rows
+            side by side: the same states, 0 at padding, in less time where lengths differ. Batches stay padded where a
+            graph is recorded, or hidden states or attentions are asked for.
     """
 
     model_type = "lean_bert"
@@ -28,6 +31,7 @@ class LeanBERTConfig(LeanTextConfig):
 
     type_vocab_size: int = 2
     pad_token_id: int | None = 0
+    unpad_inputs: bool = False
 
     def validate_architecture(self) -> None:
         super().validate_architecture()

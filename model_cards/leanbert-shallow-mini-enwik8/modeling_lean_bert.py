@@ -35,6 +35,7 @@ from .layers_leaner import (
     class_loss,
     recorded,
 )
+from .unpadding_leaner import unpadding_of
 
 
 class LeanBERTEmbeddings(LeanTextEmbeddings):
@@ -99,11 +100,19 @@ class LeanBERTModel(LeanBERTPreTrainedModel):
             token_type_ids = torch.zeros_like(positions)
         check_range("token_type_ids", token_type_ids, self.config.type_vocab_size, "type_vocab_size")
         hidden_states = self.embeddings(inputs_embeds, positions, token_type_ids)
+        unpadding = unpadding_of(self, attention_mask, **kwargs)
+        if unpadding is not None:
+            hidden_states = unpadding.pack(hidden_states)
+            positions = unpadding.pack(positions.expand(unpadding.shape))
+            packing = packed_sequence_mask_function(unpadding.sequences)
+            attention_mask = None
         mask = create_bidirectional_mask(
             self.config, inputs_embeds=hidden_states, attention_mask=attention_mask, and_mask_function=packing
         )
         for layer in self.layers:
             hidden_states = layer(hidden_states, mask, position_ids=positions, **kwargs)
+        if unpadding is not None:
+            hidden_states = unpadding.unpack(hidden_states)
         pooled = None
         if self.pooler is not None:
             pooled = self.pooler(hidden_states)
