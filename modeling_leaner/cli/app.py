@@ -80,6 +80,27 @@ def shapes(
         Console(width=80).print(shape_table(rows))
 
 
+# Of leaner plan:
+PlanRecipe = Annotated[
+    str | None,
+    typer.Option(
+        help="With --heads auto: recipe and keys of leaner train whose rows are measured, as 'NAME --holdout 0'; "
+        "left out, random tokens or pixels."
+    ),
+]
+PlanRows = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATH ...", help="With --recipe: its rows, a folder, files, or a built-in set's name."),
+]
+PlanHeads = Annotated[
+    str | None,
+    typer.Option(
+        help="Fix the number of heads. Of those of --like, auto: shared out over its layers by a measurement; "
+        "random: in another order of layers."
+    ),
+]
+
+
 @app.command(cls=Command, rich_help_panel=SHAPES)
 def plan(
     context: typer.Context,
@@ -92,13 +113,7 @@ def plan(
     equal: Annotated[str | None, typer.Option(help="Equal to --like: params (the default) or flops.")] = None,
     layers: Annotated[int | None, typer.Option(help="Fix the number of layers.")] = None,
     width: Annotated[int | None, typer.Option(help="Fix the width.")] = None,
-    heads: Annotated[
-        str | None,
-        typer.Option(
-            help="Fix the number of heads. Of those of --like, auto: shared out over its layers by a measurement; "
-            "random: in another order of layers."
-        ),
-    ] = None,
+    heads: PlanHeads = None,
     head_dim: Annotated[int | None, typer.Option(help="Fix the head size.")] = None,
     mlp: Annotated[int | None, typer.Option(help="Fix the MLP's width.")] = None,
     mlp_ratio: Annotated[float | None, typer.Option(help="Fix the MLP's width over the width.")] = None,
@@ -116,17 +131,8 @@ def plan(
     total_heads: Annotated[
         int | None, typer.Option(help="With --heads auto: heads of all layers; left out, as many as --like has.")
     ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="With --heads auto: recipe and keys of leaner train whose rows are measured, as 'NAME --holdout 0'; "
-            "left out, random tokens or pixels."
-        ),
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH ...", help="With --recipe: its rows, a folder, files, or a built-in set's name."),
-    ] = None,
+    recipe: PlanRecipe = None,
+    data: PlanRows = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Of the new weights of --heads auto, and of the order of random.")
     ] = 1,
