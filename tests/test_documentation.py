@@ -290,5 +290,25 @@ def test_the_table_says_what_the_folders_say(name):
     assert told.best_guess == f"{best(guess['value'] for guess in guesses):.3f}"
 
 
+def statement_rows() -> list[list[str]]:
+    """The lines of README's table of statements: study, statement, verdict."""
+    table = README[README.index("| study |") :].split("\n\n")[0]
+    return [cells_of(line) for line in table.splitlines()[2:]]
+
+
+STUDIES = sorted(path.parent.name for path in (CLONE / "model_cards/studies").glob("*/results.json"))
+
+
+def test_the_table_of_statements_names_every_study():
+    assert sorted({study for study, _, _ in statement_rows()}) == [f"[{name}](docs/{name}.md)" for name in STUDIES]
+
+
+@pytest.mark.parametrize(("study", "statement", "verdict"), statement_rows())
+def test_a_statement_and_its_verdict_are_those_of_the_study(study, statement, verdict):
+    name = re.fullmatch(r"\[(.*)\]\(.*\)", study)[1]
+    results = json.loads((CLONE / f"model_cards/studies/{name}/results.json").read_text())
+    assert {each["statement"]: each["verdict"] for each in results["statements"]}[statement] == verdict
+
+
 def test_the_readme_is_short():
     assert len(README.splitlines()) <= 160
