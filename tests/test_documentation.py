@@ -296,11 +296,9 @@ def statement_rows() -> list[list[str]]:
     return [cells_of(line) for line in table.splitlines()[2:]]
 
 
-STUDIES = sorted(path.parent.name for path in (CLONE / "model_cards/studies").glob("*/results.json"))
-
-
 def test_the_table_of_statements_names_every_study():
-    assert sorted({study for study, _, _ in statement_rows()}) == [f"[{name}](docs/{name}.md)" for name in STUDIES]
+    named = {study for study, _, _ in statement_rows()}
+    assert named == {f"[{name}](docs/{name}.md)" for name in STUDIES}
 
 
 @pytest.mark.parametrize(("study", "statement", "verdict"), statement_rows())
@@ -308,6 +306,13 @@ def test_a_statement_and_its_verdict_are_those_of_the_study(study, statement, ve
     name = re.fullmatch(r"\[(.*)\]\(.*\)", study)[1]
     results = json.loads((CLONE / f"model_cards/studies/{name}/results.json").read_text())
     assert {each["statement"]: each["verdict"] for each in results["statements"]}[statement] == verdict
+
+
+def test_the_intervention_is_told_as_it_came_out():
+    results = json.loads((CLONE / "model_cards/studies/conditioning/results.json").read_text())
+    numbers = next(each["numbers"] for each in results["statements"] if "W + 1·O, which" in each["statement"])
+    times, nats = re.search(r"a start of (\d+) times lower κ ended ([\d.]+) nats higher", README).groups()
+    assert times == f"{numbers['κ moved by']:.0f}" and nats == f"{numbers['difference of loss']:.3f}"
 
 
 def test_the_readme_is_short():
