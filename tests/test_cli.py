@@ -157,7 +157,7 @@ class TestStart:
             ("export tflite there out", 2, "leaner export: Invalid value for 'kind': Value error, 'tflite' is"),
             ("export torch there out --rounds 2", 2, "Invalid value for '--rounds': Input should be greater than or"),
             ("slim there notes.md", 1, "leaner slim: notes.md exists already"),
-            ("study low-rnak", 1, "heads-optimization, low-rank, depth-width; did you mean low-rank?"),
+            ("study low-rnak", 1, "conditioning, depth-width, heads-optimization, low-rank; did you mean low-rank?"),
             ("study low-rank --output there", 1, "leaner study: there exists already"),
             ("study low-rank --quick --full", 2, "leaner study: --quick and --full are two sizes; expected one"),
             ("plan --family vit --params 0", 1, "leaner plan: --params 0: expected a number above 0 with a unit"),
