@@ -19,7 +19,7 @@ from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, No
 from .published import Continuation, Continuations, PublishedResults, PublishedTrain, Subset
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
-from .study import FigurePanel, Line, Statement, StudyFile
+from .study import FigurePanel, Known, Line, Statement, StudyFile
 from .summary import BranchCell, CellSummary, Contrast, Curve, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
@@ -53,6 +53,7 @@ __all__ = [
     "FineTuned",
     "ForwardTime",
     "Guess",
+    "Known",
     "Latency",
     "LatencyFile",
     "LawErrors",

@@ -20,9 +20,9 @@ from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
 from modeling_leaner.modeling_lean_gpt import LeanGPTForCausalLM
 
 from ..data.builtin import python_docs
+from .byte_text import BYTES, bigram_nats
 
 
-BYTES = 256
 ROWS_OF_KAPPA = 8  # held-out rows over which κ is a median
 WARMUP = 0.1  # of the steps
 DECAY = 0.1  # weight decay
@@ -158,8 +158,6 @@ def steps_to(readings: Sequence[Reading], loss: float) -> float | None:
 def bigram_loss(length: int, held_out: int) -> float:
     """Held-out loss in nats of a guess that reads one byte: how often the training text has each byte after it."""
     text = text_of("train")
-    counts = torch.full((BYTES, BYTES), SMOOTHING, dtype=torch.float64)
-    counts.index_put_((text[:-1], text[1:]), torch.ones(1, dtype=torch.float64), accumulate=True)
+    nats = bigram_nats(text[:-1], text[1:], SMOOTHING)
     rows = held_out_rows(held_out, length)
-    shares = counts / counts.sum(dim=1, keepdim=True)
-    return -shares[rows[:, :-1], rows[:, 1:]].log().mean().item()
+    return nats[rows[:, :-1], rows[:, 1:]].mean().item()

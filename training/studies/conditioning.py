@@ -22,6 +22,7 @@ from .kappa_at_start import (
 )
 from .lean_grids import claim_statement, grid_statements
 from .lean_tables import not_tested
+from .rates import beyond
 from .study import Findings, Progress, Study, double_precision
 from .trials import line, rounded, verdict
 
@@ -120,22 +121,14 @@ def tune(settings: Settings, progress: Progress) -> dict[str, float]:
     for _ in range(1 + EXTENSIONS):
         found |= run_all(tuning_trials(settings, due), settings.processes, progress)
         best = best_rates(found)
-        due = {arm: beyond(best[arm], rates_of(found, arm)) for arm in ARMS}
+        following = {arm: beyond(best[arm], rates_of(found, arm)) for arm in ARMS}
+        due = {arm: [rate] for arm, rate in following.items() if rate is not None}
     return best
 
 
 def rates_of(found: Readings, arm: str) -> set[float]:
     """The rates at which an arm was tried."""
     return {trial.course.rate for trial in found if trial.arm == arm}
-
-
-def beyond(best: float, tried: set[float]) -> list[float]:
-    """The next rate by a factor of 2 where the best is at an edge of those tried; else none."""
-    if best == min(tried):
-        return [best / 2]
-    if best == max(tried):
-        return [best * 2]
-    return []
 
 
 def arm_trials(settings: Settings, rates: dict[str, float]) -> list[Trial]:

@@ -13,15 +13,15 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
 
 from ..data.builtin import python_docs
+from .byte_text import BYTES, bigram_nats
+from .rates import FACTOR, beyond
 
 
-VOCABULARY = 256  # bytes
 HEAD_SIZE = 8
 BETAS = (0.9, 0.95)
 DECAY = 0.1
 CLIP = 1.0
 WARMUP = 10  # a part of the steps
-FACTOR = 2.0  # between learning rates that are tried
 MOST_RATES = 6
 TUNING_ROWS = 8  # one of so many batches of training text is kept for the choice of rates
 
@@ -101,8 +101,7 @@ def read_text(training: Training) -> Text:
 def bigram_loss(text: Text, rows: int) -> float:
     """Nats per byte of a guess by the byte before, counted (from one on) in so many rows of the training text."""
     left, right = text.train[:rows, :-1].flatten(), text.train[:rows, 1:].flatten()
-    counts = torch.bincount(left * VOCABULARY + right, minlength=VOCABULARY**2).view(VOCABULARY, VOCABULARY) + 1.0
-    nats = -(counts / counts.sum(1, keepdim=True)).log()
+    nats = bigram_nats(left, right, 1.0)
     return nats[text.test[:, :-1], text.test[:, 1:]].mean().item()
 
 
@@ -116,7 +115,7 @@ def config_of(cell: Cell, length: int) -> LeanGPTConfig:
         num_key_value_heads=heads,
         head_dim=HEAD_SIZE,
         intermediate_size=cell.mlp,
-        vocab_size=VOCABULARY,
+        vocab_size=BYTES,
         max_position_embeddings=length,
         initializer_range=cell.width**-0.5,
         hidden_dropout_prob=0.0,
@@ -229,14 +228,10 @@ def tune(loss_at: Callable[[float], float], first: float) -> dict[float, float]:
 
     for rate in (first / FACTOR, first, first * FACTOR):
         attempt(rate)
-    while len(losses) < MOST_RATES:
-        best = best_rate(losses)
-        if best == min(losses):
-            attempt(best / FACTOR)
-        elif best == max(losses):
-            attempt(best * FACTOR)
-        else:
-            break
+    following = beyond(best_rate(losses), losses)
+    while following is not None and len(losses) < MOST_RATES:
+        attempt(following)
+        following = beyond(best_rate(losses), losses)
     return losses
 
 

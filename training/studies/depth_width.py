@@ -14,11 +14,8 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning import advice
 from modeling_leaner.planning.laws import LAWS
 from modeling_leaner.registry import shape_names
-from modeling_leaner.shapes import load_config, load_shape
+from modeling_leaner.shapes import load_shape
 
-from ..experiments.grid_results import load_folder
-from ..experiments.statistics import gain
-from ..experiments.summary import summarise
 from ..records import FigurePanel, Line, Statement
 from .depth_trained import (
     KAPLAN,
@@ -32,6 +29,7 @@ from .depth_trained import (
     vocabulary_statement,
 )
 from .depth_training import Training
+from .grid_pairs import GridPair, grid_pairs, rows_in
 from .separation import closed_form, separation_rank
 from .study import Findings, Progress, Study
 from .trials import line, rounded, verdict
@@ -272,30 +270,6 @@ def turn_statement(ranks: dict[tuple[int, int], int]) -> Statement:
 # The finished grids.
 
 
-def depth_gains(grids: Path) -> dict[str, tuple[str, float, list[float] | None]]:
-    """By grid, of cells that are the baseline but for layers: what they are, the gain of the deeper one, its interval.
-
-    Raises GridError where a grid does not fit.
-    """
-    gains = {}
-    for path in sorted(grids.glob("*/results.csv")):
-        results = load_folder(path.parent)
-        summary = summarise(results)
-        baseline = load_config(results.grid.baseline)
-        for cell in summary.shapes:
-            config = load_config(cell.shape)
-            if cell.difference is None or not is_same_but_for_layers(config, baseline):
-                continue
-            sign = 1
-            if config.num_hidden_layers < baseline.num_hidden_layers:
-                sign = -1
-            ends = [cell.difference, *(cell.interval or [])]
-            first, *rest = [sign * gain(value, summary.higher_is_better) for value in ends]
-            few, many = sorted((config.num_hidden_layers, baseline.num_hidden_layers))
-            gains[path.parent.name] = f"{few} → {many} {summary.metric}", first, sorted(rest) or None
-    return gains
-
-
 def is_same_but_for_layers(one: LeanConfig, other: LeanConfig) -> bool:
     """Whether two shapes have all but their depth in common."""
     names = ("model_type", "hidden_size", "intermediate_size", "head_dim")
@@ -303,6 +277,18 @@ def is_same_but_for_layers(one: LeanConfig, other: LeanConfig) -> bool:
         return False
     heads = {*one.heads_per_layer} == {*other.heads_per_layer}
     return heads and one.num_hidden_layers != other.num_hidden_layers
+
+
+def more_layers(pair: GridPair) -> GridPair:
+    """The pair as its deeper shape against the shallower."""
+    if pair.shape.num_hidden_layers < pair.other.num_hidden_layers:
+        return pair.reversed
+    return pair
+
+
+def words_of(pair: GridPair) -> str:
+    """Grid, layers, metric and gain."""
+    return f"{pair.grid} {pair.other.num_hidden_layers} → {pair.shape.num_hidden_layers} {pair.metric} {pair.words}"
 
 
 def grid_statement(grids: Path) -> Statement:
@@ -314,36 +300,26 @@ def grid_statement(grids: Path) -> Statement:
         "statement": "From about the floor on more layers of the same width still help: 8 against 4 of width 96, "
         "whose floor is 4.2.",
     }
-    gains = depth_gains(grids)
-    if not gains:
+    pairs = [more_layers(pair) for pair in grid_pairs(grids, is_same_but_for_layers)]
+    if not pairs:
         return Statement(
             **common,
             rule=None,
             verdict="not tested",
             finding=f"No grid of {grids} compares depths at one width.",
             numbers={},
-            missing=f"finished rows in {grids}, as in a clone of the repository; leaner sweep GRID.yaml writes them "
-            "in hours",
+            missing=rows_in(grids),
         )
-    better = 0
-    words = []
+    better = sum(pair.is_better for pair in pairs)
     numbers = {}
-    for grid, (what, mean, interval) in gains.items():
-        numbers[f"{grid}: gain of more layers"] = rounded(mean)
-        text = f"{grid} {what} {mean:+.4f}"
-        if interval is not None:
-            low, high = interval
-            numbers[f"{grid}: low end"] = rounded(low)
-            numbers[f"{grid}: high end"] = rounded(high)
-            text += f" ({low:+.4f} to {high:+.4f})"
-            better += low > 0
-        words.append(text)
+    for pair in pairs:
+        numbers |= pair.numbers("gain of more layers")
     return Statement(
         **common,
         rule="better, with a 95 % interval over the seeds that excludes 0, in more than half of the grids",
-        verdict=verdict(better > len(gains) / 2),
-        finding=f"Better in {better} of {len(gains)}: {'; '.join(words)} (plus: more layers are better). They have "
-        "twice the parameters: no finished grid has two depths at equal ones.",
+        verdict=verdict(better > len(pairs) / 2),
+        finding=f"Better in {better} of {len(pairs)}: {'; '.join(map(words_of, pairs))} (plus: more layers are "
+        "better). They have twice the parameters: no finished grid has two depths at equal ones.",
         numbers=numbers,
     )
 

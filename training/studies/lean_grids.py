@@ -1,18 +1,14 @@
 """What the finished grids say of Lean: heads and κ, κ and quality, half the layers with twice the heads."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.shapes import load_config
 
 from ..experiments.evidence import PEERS
 from ..experiments.grid_results import load_folder
 from ..experiments.kappa import Conclusion, Correlation, KappaCell, conclude, read_cells
-from ..experiments.statistics import gain
-from ..experiments.summary import summarise
 from ..records import Statement
+from .grid_pairs import GridPair, grid_pairs, rows_in
 from .kappa_at_start import PAPER
 from .trials import rounded, verdict
 
@@ -24,28 +20,6 @@ def grid_cells(grids: Path) -> list[KappaCell]:
     return [cell for folder in own for cell in read_cells(folder.name, load_folder(folder))]
 
 
-@dataclass(frozen=True)
-class Twin:
-    """A shape of a grid with half the layers and twice the heads of its baseline; plus is better."""
-
-    grid: str
-    metric: str
-    share: float
-    """Of the baseline's parameters."""
-    gain: float
-    interval: list[float]
-
-    @property
-    def is_worse(self) -> bool:
-        """Beyond the seeds."""
-        return max(self.interval) < 0
-
-    @property
-    def words(self) -> str:
-        low, high = self.interval
-        return f"{self.grid} {self.metric} {self.gain:+.4f} ({low:+.4f} to {high:+.4f}) with {self.share:.0%}"
-
-
 def is_twin(config: LeanConfig, baseline: LeanConfig) -> bool:
     """Whether a shape has half the layers and twice the heads of another, and is the same otherwise."""
     same = ("model_type", "hidden_size", "intermediate_size")
@@ -55,20 +29,9 @@ def is_twin(config: LeanConfig, baseline: LeanConfig) -> bool:
     return halved and config.num_attention_heads == 2 * baseline.num_attention_heads
 
 
-def twins(grids: Path) -> Iterator[Twin]:
-    """Of every grid whose rows have an interval for it. Raises GridError."""
-    for path in sorted(grids.glob("*/results.csv")):
-        results = load_folder(path.parent)
-        summary = summarise(results)
-        baseline = load_config(results.grid.baseline)
-        for cell in summary.shapes:
-            config = load_config(cell.shape)
-            if cell.interval is None or not is_twin(config, baseline):
-                continue
-            ends = sorted(gain(value, summary.higher_is_better) for value in cell.interval)
-            share = config.count_parameters().total / baseline.count_parameters().total
-            found = gain(cell.difference, summary.higher_is_better)
-            yield Twin(path.parent.name, summary.metric, share, found, ends)
+def share_of(pair: GridPair) -> float:
+    """The parameters of the shape over those of the other."""
+    return pair.shape.count_parameters().total / pair.other.count_parameters().total
 
 
 def claim_statement(grids: Path) -> Statement:
@@ -79,29 +42,23 @@ def claim_statement(grids: Path) -> Statement:
         "known": "the paper",
         "statement": "Half the layers with twice the heads keep the quality with 30 to 50 % fewer parameters.",
     }
-    pairs = list(twins(grids))
+    pairs = [pair for pair in grid_pairs(grids, is_twin) if pair.interval is not None]
     if not pairs:
         return Statement(**common, rule=None, verdict="not tested", finding="", numbers={}, missing=rows_in(grids))
     worse = [pair for pair in pairs if pair.is_worse]
     numbers = {}
     for pair in pairs:
-        numbers[f"{pair.grid}: gain, {pair.metric}"] = rounded(pair.gain)
-        numbers[f"{pair.grid}: low end"], numbers[f"{pair.grid}: high end"] = map(rounded, pair.interval)
-        numbers[f"{pair.grid}: share of the parameters"] = rounded(pair.share, 3)
+        numbers |= pair.numbers(f"gain, {pair.metric}")
+        numbers[f"{pair.grid}: share of the parameters"] = rounded(share_of(pair), 3)
     return Statement(
         **common,
         rule="worse in no grid, with a 95 % interval over the seeds that excludes 0: a lower bar than no loss",
         verdict=verdict(not worse),
         finding=f"Worse in {len(worse)} of {len(pairs)} grids; plus is better, and the share of the parameters: "
-        + "; ".join(pair.words for pair in pairs)
+        + "; ".join(f"{pair.grid} {pair.metric} {pair.words} with {share_of(pair):.0%}" for pair in pairs)
         + ". Small models after short training, and where the interval is wide, not worse says little.",
         numbers=numbers,
     )
-
-
-def rows_in(grids: Path) -> str:
-    """What a statement about the grids needs."""
-    return f"finished rows in {grids}, as in a clone of the repository; leaner sweep GRID.yaml writes them in hours"
 
 
 def correlation_words(found: Correlation) -> str:

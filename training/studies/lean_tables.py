@@ -1,7 +1,8 @@
-"""What Lean's tables state and this machine cannot train, each with the paper's numbers and what a test would need."""
+"""What Lean's tables state and a study cannot train, each with the paper's numbers and what a test would need."""
 
 from ..records import Statement
 from .kappa_at_start import PAPER
+from .study import untested
 
 
 IMAGENET = "ImageNet-1k and about 300 epochs of it on several GPUs"
@@ -41,17 +42,4 @@ ROWS = (
 
 def not_tested() -> list[Statement]:
     """A statement each."""
-    return [
-        Statement(
-            paper=PAPER,
-            place=place,
-            known="second-hand",
-            statement=statement,
-            rule=None,
-            verdict="not tested",
-            finding="The numbers are the paper's.",
-            numbers={},
-            missing=missing,
-        )
-        for place, statement, missing in ROWS
-    ]
+    return [untested(PAPER, "second-hand", *row) for row in ROWS]

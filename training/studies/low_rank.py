@@ -1,6 +1,5 @@
 """The study low-rank: what Low-Rank (Bhojanapalli et al. 2020, arXiv 2002.07028) states of the size of heads."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,12 +10,9 @@ from modeling_leaner.configuration_lean_bert import LeanBERTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning.laws import LAWS
 from modeling_leaner.registry import IMAGES
-from modeling_leaner.shapes import load_config, modality_of
+from modeling_leaner.shapes import modality_of
 
-from ..experiments.grid_results import load_folder
-from ..experiments.statistics import gain
-from ..experiments.summary import summarise
-from ..records import CellSummary, FigurePanel, Statement
+from ..records import FigurePanel, Statement
 from .attention_fit import (
     attention_of,
     construct,
@@ -32,7 +28,8 @@ from .attention_fit import (
     softmax_columns,
     tokens,
 )
-from .study import Findings, Progress, Study, double_precision
+from .grid_pairs import GridPair, grid_pairs, rows_in
+from .study import Findings, Progress, Study, double_precision, untested
 from .trials import line, rounded, verdict
 
 
@@ -309,32 +306,6 @@ def table_statement() -> Statement:
     )
 
 
-@dataclass(frozen=True)
-class HeadPair:
-    """Two shapes of a grid, alike but for heads and head size; gains are plus where more heads are better."""
-
-    grid: str
-    metric: str
-    few: LeanConfig
-    many: LeanConfig
-    gain: float
-    interval: tuple[float, float] | None
-    is_text: bool
-
-    @property
-    def is_worse(self) -> bool:
-        """Whether more heads are worse beyond the seeds."""
-        return self.interval is not None and max(self.interval) < 0
-
-    @property
-    def words(self) -> str:
-        sizes = " → ".join(f"{shape.num_attention_heads}×{shape.head_dim}" for shape in (self.few, self.many))
-        interval = ""
-        if self.interval is not None:
-            interval = " ({:+.4f} to {:+.4f})".format(*self.interval)
-        return f"{self.grid} {sizes} {self.metric} {self.gain:+.4f}{interval}"
-
-
 def is_same_but_for_heads(one: LeanConfig, other: LeanConfig) -> bool:
     """Whether two shapes have all but heads and head size in common, and so the same parameters."""
     names = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size")
@@ -343,36 +314,22 @@ def is_same_but_for_heads(one: LeanConfig, other: LeanConfig) -> bool:
     return one.count_parameters().total == other.count_parameters().total and one.head_dim != other.head_dim
 
 
-def head_pairs(grids: Path) -> Iterator[HeadPair]:
-    """The pairs of all grids that compare heads with head size at equal parameters. Raises GridError."""
-    for path in sorted(grids.glob("*/results.csv")):
-        results = load_folder(path.parent)
-        summary = summarise(results)
-        baseline = load_config(results.grid.baseline)
-        for cell in summary.shapes:
-            if cell.difference is None:
-                continue
-            config = load_config(cell.shape)
-            if is_same_but_for_heads(config, baseline):
-                yield pair_of(path.parent.name, cell, baseline, config, summary.metric, summary.higher_is_better)
+def more_heads(pair: GridPair) -> GridPair:
+    """The pair as its shape with more heads against that with fewer."""
+    if pair.shape.num_attention_heads < pair.other.num_attention_heads:
+        return pair.reversed
+    return pair
 
 
-def pair_of(
-    grid: str, cell: CellSummary, baseline: LeanConfig, config: LeanConfig, metric: str, higher_is_better: bool
-) -> HeadPair:
-    """A cell against its baseline, turned so that the second has more heads and plus is better."""
-    ends = [gain(cell.difference, higher_is_better)]
-    if cell.interval is not None:
-        ends += [gain(value, higher_is_better) for value in cell.interval]
-    few, many = baseline, config
-    if config.num_attention_heads < baseline.num_attention_heads:
-        few, many = config, baseline
-        ends = [-value for value in ends]
-    interval = None
-    if cell.interval is not None:
-        interval = (min(ends[1:]), max(ends[1:]))
-    is_text = modality_of(config) is not IMAGES and not grid.startswith(MADE_UP)
-    return HeadPair(grid, metric, few, many, ends[0], interval, is_text)
+def is_text(pair: GridPair) -> bool:
+    """Whether its grid reads real text."""
+    return modality_of(pair.shape) is not IMAGES and not pair.grid.startswith(MADE_UP)
+
+
+def words_of(pair: GridPair) -> str:
+    """Grid, heads and sizes, metric and gain."""
+    sizes = " → ".join(f"{shape.num_attention_heads}×{shape.head_dim}" for shape in (pair.other, pair.shape))
+    return f"{pair.grid} {sizes} {pair.metric} {pair.words}"
 
 
 def grid_statement(grids: Path) -> Statement:
@@ -383,7 +340,7 @@ def grid_statement(grids: Path) -> Statement:
         "known": "asked here",
         "statement": "At equal parameters more and smaller heads are worse, on real text.",
     }
-    pairs = [pair for pair in head_pairs(grids) if pair.is_text]
+    pairs = [more_heads(pair) for pair in grid_pairs(grids, is_same_but_for_heads) if is_text(pair)]
     if not pairs:
         return Statement(
             **common,
@@ -391,21 +348,17 @@ def grid_statement(grids: Path) -> Statement:
             verdict="not tested",
             finding=f"No grid of {grids} compares heads with head size.",
             numbers={},
-            missing=f"finished rows in {grids}, as in a clone of the repository; leaner sweep GRID.yaml writes them "
-            "in hours",
+            missing=rows_in(grids),
         )
     worse = sum(pair.is_worse for pair in pairs)
     numbers = {}
     for pair in pairs:
-        numbers[f"{pair.grid}: gain of more heads, {pair.metric}"] = rounded(pair.gain)
-        if pair.interval is not None:
-            numbers[f"{pair.grid}: low end"] = rounded(pair.interval[0])
-            numbers[f"{pair.grid}: high end"] = rounded(pair.interval[1])
+        numbers |= pair.numbers(f"gain of more heads, {pair.metric}")
     return Statement(
         **common,
         rule="worse, with a 95 % interval over the seeds that excludes 0, in more than half of the grids of real text",
         verdict=verdict(worse > len(pairs) / 2),
-        finding=f"Worse in {worse} of {len(pairs)}: " + "; ".join(pair.words for pair in pairs) + " (plus: more heads "
+        finding=f"Worse in {worse} of {len(pairs)}: " + "; ".join(map(words_of, pairs)) + " (plus: more heads "
         "are better).",
         numbers=numbers,
     )
@@ -453,20 +406,7 @@ def not_tested() -> list[Statement]:
             "at 25 GFLOP/s a core",
         ),
     )
-    return [
-        Statement(
-            paper=PAPER,
-            place=place,
-            known="the paper",
-            statement=statement,
-            rule=None,
-            verdict="not tested",
-            finding="The numbers are the paper's.",
-            numbers={},
-            missing=missing,
-        )
-        for place, statement, missing in rows
-    ]
+    return [untested(PAPER, "the paper", *row) for row in rows]
 
 
 def panels_of(settings: Settings, fits: Fits) -> list[FigurePanel]:

@@ -17,7 +17,7 @@ from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..publishing.figures import THEMES
-from ..records import Environment, FigurePanel, Statement, StudyFile
+from ..records import Environment, FigurePanel, Known, Statement, StudyFile
 from ..running.environment import environment
 from .figure import study_figure
 from .page import study_page
@@ -83,6 +83,21 @@ def processor_seconds() -> float:
     """Of this process and of those that it started and that have ended: a machine has other work."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def untested(paper: str, known: Known, place: str, statement: str, missing: str) -> Statement:
+    """A statement with the paper's own numbers, and what its test would need."""
+    return Statement(
+        paper=paper,
+        place=place,
+        known=known,
+        statement=statement,
+        rule=None,
+        verdict=NOT_TESTED,
+        finding="The numbers are the paper's.",
+        numbers={},
+        missing=missing,
+    )
 
 
 def command_of(study: Study, size: str) -> str:

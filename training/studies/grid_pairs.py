@@ -1,0 +1,93 @@
+"""Pairs of shapes in the finished grids: a shape beside the baseline of its grid, and what it gains over it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.shapes import load_config
+
+from ..experiments.grid_results import load_folder
+from ..experiments.statistics import gain
+from ..experiments.summary import summarise
+from ..records import CellSummary
+from .trials import rounded
+
+
+@dataclass(frozen=True)
+class GridPair:
+    """A shape against another of one grid. `gain` and its interval are in the metric's units, plus where it is better.
+
+    `interval` is the 95 % one over the seeds; None of a single pair of runs.
+    """
+
+    grid: str
+    metric: str
+    other: LeanConfig
+    shape: LeanConfig
+    gain: float
+    interval: tuple[float, float] | None
+
+    @classmethod
+    def of(
+        cls, grid: str, metric: str, higher_is_better: bool, cell: CellSummary, baseline: LeanConfig, shape: LeanConfig
+    ) -> "GridPair":
+        """A cell that has been compared with the baseline."""
+        interval = None
+        if cell.interval is not None:
+            low, high = sorted(gain(value, higher_is_better) for value in cell.interval)
+            interval = low, high
+        return cls(grid, metric, baseline, shape, gain(cell.difference, higher_is_better), interval)
+
+    @property
+    def reversed(self) -> "GridPair":
+        """The other against the shape."""
+        interval = None
+        if self.interval is not None:
+            low, high = self.interval
+            interval = -high, -low
+        return GridPair(self.grid, self.metric, self.shape, self.other, -self.gain, interval)
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the shape is better, beyond the seeds."""
+        return self.interval is not None and self.interval[0] > 0
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the shape is worse, beyond the seeds."""
+        return self.interval is not None and self.interval[1] < 0
+
+    @property
+    def words(self) -> str:
+        """The gain with its interval."""
+        words = f"{self.gain:+.4f}"
+        if self.interval is not None:
+            words += " ({:+.4f} to {:+.4f})".format(*self.interval)
+        return words
+
+    def numbers(self, name: str) -> dict[str, float]:
+        """The gain by a name, and the ends of its interval."""
+        numbers = {f"{self.grid}: {name}": rounded(self.gain)}
+        if self.interval is not None:
+            low, high = self.interval
+            numbers[f"{self.grid}: low end"] = rounded(low)
+            numbers[f"{self.grid}: high end"] = rounded(high)
+        return numbers
+
+
+def grid_pairs(grids: Path, is_pair: Callable[[LeanConfig, LeanConfig], bool]) -> Iterator[GridPair]:
+    """The shapes of all grids for which `is_pair(shape, baseline)` holds, against the baseline. Raises GridError."""
+    for path in sorted(grids.glob("*/results.csv")):
+        results = load_folder(path.parent)
+        summary = summarise(results)
+        baseline = load_config(results.grid.baseline)
+        for cell in summary.shapes:
+            shape = load_config(cell.shape)
+            if cell.difference is not None and is_pair(shape, baseline):
+                yield GridPair.of(path.parent.name, summary.metric, summary.higher_is_better, cell, baseline, shape)
+
+
+def rows_in(grids: Path) -> str:
+    """What a statement about the grids would need where there are none."""
+    return f"finished rows in {grids}, as in a clone of the repository; leaner sweep GRID.yaml writes them in hours"
