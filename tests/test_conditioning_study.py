@@ -62,10 +62,7 @@ def readings(kappa, losses):
 def arms(kappas, ends):
     """Runs of every start: κ by start, and the loss at the end of each seed; both 4000 and 2.0 where left out."""
     runs = {
-        arm: [
-            readings(kappas.get(arm, 4000.0), [5.0, 3.0, end])
-            for end in ends.get(arm, (2.0, 2.1, 2.2))
-        ]
+        arm: [readings(kappas.get(arm, 4000.0), [5.0, 3.0, end]) for end in ends.get(arm, (2.0, 2.1, 2.2))]
         for arm in ARMS
     }
     return Arms(runs, dict.fromkeys(ARMS, 2e-3))
@@ -76,9 +73,7 @@ class TestStarts:
     def test_a_random_orthogonal_matrix(self, size):
         made = intervention.orthogonal(matrix(size), source())
         fewer = made if size[0] <= size[1] else made.mT
-        torch.testing.assert_close(
-            fewer @ fewer.mT, torch.eye(min(size), dtype=torch.float64)
-        )
+        torch.testing.assert_close(fewer @ fewer.mT, torch.eye(min(size), dtype=torch.float64))
         assert not torch.equal(made, intervention.orthogonal(matrix(size), source(1)))
 
     @pytest.mark.parametrize("size", SIZES)
@@ -86,9 +81,7 @@ class TestStarts:
         weight = matrix(size)
         added = intervention.plus_identity(0.5)(weight, source()) - weight
         assert added.count_nonzero() == min(size)
-        torch.testing.assert_close(
-            added.diagonal(), torch.full((min(size),), 0.5, dtype=torch.float64)
-        )
+        torch.testing.assert_close(added.diagonal(), torch.full((min(size),), 0.5, dtype=torch.float64))
         turned = intervention.plus_orthogonal(0.5)(weight, source()) - weight
         torch.testing.assert_close(turned.norm(), added.norm())
         scaled = intervention.as_large(0.5)(weight, source())
@@ -107,20 +100,9 @@ class TestStarts:
         model = LeanGPTForCausalLM(SHAPE.config())
         before = {name: value.clone() for name, value in model.state_dict().items()}
         intervention.change_start(model, source(), arm)
-        changed = {
-            name
-            for name, value in model.state_dict().items()
-            if not torch.equal(value, before[name])
-        }
-        weights = {
-            name
-            for name in before
-            if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
-        }
-        assert (
-            changed == (set() if arm == NONE else weights)
-            and len(weights) == 3 * SHAPE.layers
-        )
+        changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+        weights = {name for name in before if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))}
+        assert changed == (set() if arm == NONE else weights) and len(weights) == 3 * SHAPE.layers
 
 
 class TestRuns:
@@ -136,9 +118,7 @@ class TestRuns:
             assert run_all([trial], 1, lambda line: None)[trial] == together[trial]
         one, other, later = together.values()
         assert one[0].loss != other[0].loss and one[0].loss != later[0].loss
-        assert [reading.step for reading in one] == [0, 2, 4] and one[-1].loss < one[
-            0
-        ].loss
+        assert [reading.step for reading in one] == [0, 2, 4] and one[-1].loss < one[0].loss
 
     def test_rows_do_not_depend_on_the_start(self, monkeypatch):
         seen = []
@@ -146,9 +126,7 @@ class TestRuns:
         monkeypatch.setattr(
             bytes_model,
             "rows_of",
-            lambda text, starts, length: (
-                seen.append(starts) or whole(text, starts, length)
-            ),
+            lambda text, starts, length: seen.append(starts) or whole(text, starts, length),
         )
         train_bytes(SHAPE, COURSE, 1, lambda model, random: None)
         middle = len(seen)
@@ -159,18 +137,12 @@ class TestRuns:
             lambda model, random: torch.randn(5, generator=random) + torch.rand(1),
         )
         assert len(seen) == 2 * middle == 2 * (COURSE.steps + 1)
-        assert all(
-            torch.equal(one, other) for one, other in zip(seen[:middle], seen[middle:])
-        )
+        assert all(torch.equal(one, other) for one, other in zip(seen[:middle], seen[middle:]))
 
     def test_held_out_rows_are_of_the_other_split(self):
         rows = bytes_model.held_out_rows(4, 16)
         text = bytes_model.text_of("test")
-        assert (
-            rows.shape == (4, 16)
-            and torch.equal(rows[0], text[:16])
-            and torch.equal(rows[-1], text[-16:])
-        )
+        assert rows.shape == (4, 16) and torch.equal(rows[0], text[:16]) and torch.equal(rows[-1], text[-16:])
 
     @pytest.mark.parametrize(
         ("loss", "steps"),
@@ -188,9 +160,7 @@ class TestRuns:
             (IDENTITY, 2e-3, 2.4),
         ):
             for seed, more in ((1, 0.0), (2, 0.3)):
-                tuning[Trial(SHAPE, arm, replace(COURSE, rate=rate), seed)] = readings(
-                    1.0, [5.0, loss + more]
-                )
+                tuning[Trial(SHAPE, arm, replace(COURSE, rate=rate), seed)] = readings(1.0, [5.0, loss + more])
         assert best_rates(tuning) == {NONE: 2e-3, IDENTITY: 1e-3}
 
     def test_rates_beyond_an_edge(self, monkeypatch):
@@ -209,9 +179,7 @@ class TestRuns:
             }
 
         monkeypatch.setattr(conditioning, "run_all", run)
-        rates = conditioning.tune(
-            replace(conditioning.QUICK, rates=(1e-3, 2e-3, 4e-3)), lambda line: None
-        )
+        rates = conditioning.tune(replace(conditioning.QUICK, rates=(1e-3, 2e-3, 4e-3)), lambda line: None)
         assert (rates[NONE], rates[IDENTITY], rates[RANDOM]) == (4e-3, 2e-3, 2.5e-4)
         assert len(tried[0]) == 3 * len(ARMS)
         assert tried[1:] == [{(NONE, 8e-3), (RANDOM, 5e-4)}, {(RANDOM, 2.5e-4)}]
@@ -233,27 +201,19 @@ class TestConclusions:
         assert statement.verdict == "agrees" and statement.numbers["κ moved by"] == 9
         assert statement.numbers["difference of loss"] == pytest.approx(-0.1)
 
-    @pytest.mark.parametrize(
-        "ends", [(2.1, 2.2, 2.3), (1.99, 2.09, 2.19), (1.5, 2.3, 2.2)]
-    )
+    @pytest.mark.parametrize("ends", [(2.1, 2.2, 2.3), (1.99, 2.09, 2.19), (1.5, 2.3, 2.2)])
     def test_no_cause(self, ends):
         """Worse, by less than the margin, and within the spread."""
-        statement = cause_statement(
-            arms({IDENTITY: 100.0}, {IDENTITY: ends}), RANDOM, ""
-        )
+        statement = cause_statement(arms({IDENTITY: 100.0}, {IDENTITY: ends}), RANDOM, "")
         assert statement.verdict == "disagrees"
 
     def test_nothing_where_kappa_stayed(self):
-        statement = cause_statement(
-            arms({IDENTITY: 2100.0}, {IDENTITY: (1.0, 1.1, 1.2)}), RANDOM, ""
-        )
+        statement = cause_statement(arms({IDENTITY: 2100.0}, {IDENTITY: (1.0, 1.1, 1.2)}), RANDOM, "")
         assert statement.verdict == "not tested" and "2 times" in statement.missing
 
     def test_the_order_of_all(self):
         kappas = {arm: 100.0 * place for place, arm in enumerate(ARMS, 1)}
-        ends = {
-            arm: (2 + 0.1 * place, 2 + 0.1 * place) for place, arm in enumerate(ARMS)
-        }
+        ends = {arm: (2 + 0.1 * place, 2 + 0.1 * place) for place, arm in enumerate(ARMS)}
         assert order_statement(arms(kappas, ends)).verdict == "agrees"
         turned = dict(zip(kappas, reversed(ends.values())))
         assert order_statement(arms(kappas, turned)).verdict == "disagrees"
@@ -261,24 +221,15 @@ class TestConclusions:
     def test_the_steps_to_a_loss(self):
         kappas = {arm: 100.0 * place for place, arm in enumerate(ARMS, 1)}
         runs = {
-            arm: [
-                readings(kappas[arm], [5.0, 2.0 + 0.1 * place + 0.01 * seed, 2.0])
-                for seed in range(3)
-            ]
+            arm: [readings(kappas[arm], [5.0, 2.0 + 0.1 * place + 0.01 * seed, 2.0]) for seed in range(3)]
             for place, arm in enumerate(ARMS)
         }
         found = Arms(runs, dict.fromkeys(ARMS, 2e-3))
         assert found.target == pytest.approx(2.01)
         assert speed_statement(found).verdict == "agrees"
-        assert (
-            speed_statement(
-                Arms(dict(zip(runs, reversed(runs.values()))), found.rates)
-            ).verdict
-            == "agrees"
-        )
+        assert speed_statement(Arms(dict(zip(runs, reversed(runs.values()))), found.rates)).verdict == "agrees"
         slow = {
-            arm: [readings(1 / kappas[arm], [one.loss for one in run]) for run in each]
-            for arm, each in runs.items()
+            arm: [readings(1 / kappas[arm], [one.loss for one in run]) for run in each] for arm, each in runs.items()
         }
         assert speed_statement(Arms(slow, found.rates)).verdict == "disagrees"
 
@@ -289,16 +240,11 @@ class TestConclusions:
         assert [shape.head_size for shape in shapes["one head size"]] == [16, 16]
         ends = {1: 300.0, 4: 100.0}
         runs = {
-            trial: readings(ends[trial.shape.heads], [5.0, 2.0])
-            for trial in conditioning.heads_trials(settings, 2e-3)
+            trial: readings(ends[trial.shape.heads], [5.0, 2.0]) for trial in conditioning.heads_trials(settings, 2e-3)
         }
-        statements = conditioning.trained_statements(
-            settings, [readings(200.0, [5.0, 2.0])], runs
-        )
+        statements = conditioning.trained_statements(settings, [readings(200.0, [5.0, 2.0])], runs)
         assert [statement.verdict for statement in statements] == ["agrees", "agrees"]
-        between = conditioning.trained_statements(
-            settings, [readings(90.0, [5.0, 2.0])], runs
-        )
+        between = conditioning.trained_statements(settings, [readings(90.0, [5.0, 2.0])], runs)
         assert [statement.verdict for statement in between] == [
             "disagrees",
             "disagrees",
@@ -318,14 +264,9 @@ class TestConclusions:
     def test_a_claim_is_refuted_by_one_grid(self, tmp_path, monkeypatch):
         shapes = load_shape("gpt/mini"), load_shape("gpt/lean-mini")
         pair = GridPair("a", "loss", *shapes, 0.1, (-0.1, 0.3))
-        monkeypatch.setattr(
-            lean_grids, "grid_pairs", lambda *_: [pair, replace(pair, grid="b")]
-        )
+        monkeypatch.setattr(lean_grids, "grid_pairs", lambda *_: [pair, replace(pair, grid="b")])
         assert lean_grids.claim_statement(tmp_path).verdict == "agrees"
-        assert (
-            lean_grids.claim_statement(tmp_path).numbers["a: share of the parameters"]
-            < 0.7
-        )
+        assert lean_grids.claim_statement(tmp_path).numbers["a: share of the parameters"] < 0.7
         monkeypatch.setattr(
             lean_grids,
             "grid_pairs",
@@ -345,15 +286,11 @@ class TestConclusions:
 class TestBeforeTraining:
     def test_the_formula(self):
         assert kappa_at_start.formula(1024, 768) == pytest.approx(13.93, abs=0.01)
-        assert kappa_at_start.formula(10, 1000) == pytest.approx(
-            kappa_at_start.formula(1000, 10)
-        )
+        assert kappa_at_start.formula(10, 1000) == pytest.approx(kappa_at_start.formula(1000, 10))
 
     def test_condition_numbers(self):
         turned = intervention.orthogonal(matrix((4, 4)), source())
-        scaled = (
-            torch.diag(torch.tensor([8.0, 4.0, 2.0, 1.0], dtype=torch.float64)) @ turned
-        )
+        scaled = torch.diag(torch.tensor([8.0, 4.0, 2.0, 1.0], dtype=torch.float64)) @ turned
         torch.testing.assert_close(
             kappa_at_start.condition_numbers(torch.stack([turned, scaled])),
             torch.tensor([1.0, 8.0], dtype=torch.float64),
@@ -363,9 +300,7 @@ class TestBeforeTraining:
         """Of one head of one draw, by hand; a causal first token is its own value."""
         random = source(3)
         x = torch.randn(1, 5, 6, generator=random)
-        query, key, value = (
-            x @ torch.randn(1, 6, 4, generator=random) / math.sqrt(6) for _ in range(3)
-        )
+        query, key, value = (x @ torch.randn(1, 6, 4, generator=random) / math.sqrt(6) for _ in range(3))
         scores = query @ key.mT / math.sqrt(4)
         outputs = kappa_at_start.attention_outputs(5, 6, 1, 4, False, 1, source(3))
         torch.testing.assert_close(outputs, scores.softmax(-1) @ value)

@@ -83,17 +83,13 @@ class TestSingleLayer:
         for trial, number in ((0, 0), (1, 7)):
             one = x[trial, number]
             pairs = zip(weights.w[trial], weights.u[trial])
-            heads = [
-                (u * (torch.softmax(one @ w @ one.T, 1) @ one)).sum() for w, u in pairs
-            ]
+            heads = [(u * (torch.softmax(one @ w @ one.T, 1) @ one)).sum() for w, u in pairs]
             found = single_layer.outputs(x, weights)[trial, number]
             assert found.item() == pytest.approx(sum(heads).item() / 3**0.5, rel=1e-12)
 
     @pytest.mark.parametrize("sizes", [(1, 1, 2, 1), (3, 4, 2, 5), (2, 3, 4, 2)])
     def test_gradients_are_those_of_autograd(self, sizes):
-        assert (
-            heads_theory.gradient_error(heads_theory.draw(6, *sizes, source())) < 1e-12
-        )
+        assert heads_theory.gradient_error(heads_theory.draw(6, *sizes, source())) < 1e-12
 
     def test_copies_are_heads_of_their_own(self):
         """A head with copies has outputs, gradients and steps of so many separate heads, by every optimiser."""
@@ -102,15 +98,9 @@ class TestSingleLayer:
             few = random_weights(2, copies=3)
             many = single_layer.repeated(few)
             assert few.heads == many.heads == 6
-            few_end, many_end = (
-                single_layer.train(data, each, rule(6), [4])[1] for each in (few, many)
-            )
-            assert torch.allclose(
-                single_layer.repeated(few_end).w, many_end.w, rtol=1e-9, atol=1e-12
-            ), name
-            phi = [
-                single_layer.outputs(data.test.x, each) for each in (few_end, many_end)
-            ]
+            few_end, many_end = (single_layer.train(data, each, rule(6), [4])[1] for each in (few, many))
+            assert torch.allclose(single_layer.repeated(few_end).w, many_end.w, rtol=1e-9, atol=1e-12), name
+            phi = [single_layer.outputs(data.test.x, each) for each in (few_end, many_end)]
             assert torch.allclose(*phi, rtol=1e-9), name
 
     @pytest.mark.parametrize(
@@ -138,21 +128,15 @@ class TestSingleLayer:
         stepper = optimizer([weights.w, weights.u])
         for _ in range(5):
             stepper.zero_grad()
-            single_layer.losses(
-                single_layer.outputs(data.train.x, weights), data.train.y
-            ).sum().backward()
+            single_layer.losses(single_layer.outputs(data.train.x, weights), data.train.y).sum().backward()
             stepper.step()
-        assert torch.allclose(weights.w, end.w, rtol=1e-10) and torch.allclose(
-            weights.u, end.u, rtol=1e-10
-        )
+        assert torch.allclose(weights.w, end.w, rtol=1e-10) and torch.allclose(weights.u, end.u, rtol=1e-10)
 
     def test_from_zero_heads_are_one_head(self):
         found = heads_theory.identity_at_zero(mixture_data(MIXTURE, SEEDS), 4, 1.0, 20)
         assert found.spread < 1e-12 and found.distance < 1e-12
         random = heads_curves.random_weights(4, mixture_data(MIXTURE, SEEDS), SEEDS)
-        assert (
-            random.w - random.w[:, :1]
-        ).abs().max() > 0.1  # the control: heads that differ
+        assert (random.w - random.w[:, :1]).abs().max() > 0.1  # the control: heads that differ
 
     @pytest.mark.parametrize("sizes", [(2, 3, 3, 3), (3, 2, 2, 4)])
     def test_bounds_hold_and_are_not_empty(self, sizes):
@@ -164,16 +148,10 @@ class TestSingleLayer:
     def test_margin(self):
         """Two examples at a right angle have 1/√2; opposite ones of one label none."""
         features = torch.eye(2)
-        assert heads_theory.margin(
-            features, torch.tensor([1.0, -1.0])
-        ) == pytest.approx(0.5**0.5, rel=1e-6)
+        assert heads_theory.margin(features, torch.tensor([1.0, -1.0])) == pytest.approx(0.5**0.5, rel=1e-6)
         opposite = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-        assert heads_theory.margin(opposite, torch.tensor([1.0, 1.0])) == pytest.approx(
-            0, abs=1e-6
-        )
-        assert heads_theory.margin(
-            opposite, torch.tensor([1.0, -1.0])
-        ) == pytest.approx(1, rel=1e-6)
+        assert heads_theory.margin(opposite, torch.tensor([1.0, 1.0])) == pytest.approx(0, abs=1e-6)
+        assert heads_theory.margin(opposite, torch.tensor([1.0, -1.0])) == pytest.approx(1, rel=1e-6)
 
     def test_features_are_gradients(self):
         data = mixture_data(MIXTURE, SEEDS).train.trial(1)
@@ -195,15 +173,10 @@ class TestData:
             assert (part.relevant.sum(-1) == 2).all()
             means = {}
             for sign in (-1, 1):
-                tokens = part.x[0][part.y[0] == sign][
-                    part.relevant[0][part.y[0] == sign]
-                ]
+                tokens = part.x[0][part.y[0] == sign][part.relevant[0][part.y[0] == sign]]
                 assert torch.allclose(tokens, tokens[:1].expand_as(tokens))
                 means[sign] = tokens[0]
-            assert (
-                means[1].norm().item() == pytest.approx(2)
-                and abs(means[1] @ means[-1]) < 1e-12
-            )
+            assert means[1].norm().item() == pytest.approx(2) and abs(means[1] @ means[-1]) < 1e-12
         places = data.train.relevant[0]
         assert (places == places[0]).all().item() is fixed
 
@@ -214,9 +187,7 @@ class TestData:
             1,
         } and data.planted.shape == (2, 5, 5)
         head = Weights(data.planted.unsqueeze(1), torch.zeros(2, 1, 5, 5))
-        assert single_layer.alignment(head, data.planted).tolist() == pytest.approx(
-            [1, 1]
-        )
+        assert single_layer.alignment(head, data.planted).tolist() == pytest.approx([1, 1])
 
     def test_a_trial_does_not_depend_on_the_others(self):
         alone = mixture_data(MIXTURE, [2]).test.x[0]
@@ -238,23 +209,16 @@ class TestFits:
         inner = torch.randn(3, 3, 3, generator=source(1))
         reached = torch.softmax(x.transpose(-1, -2) @ inner @ x, -2)
         assert attention_fit.out_of_reach(x, reached).max() < 1e-10
-        assert (
-            attention_fit.off(attention_fit.fit_width(x, reached, 3), reached).max()
-            < 1e-4
-        )
+        assert attention_fit.off(attention_fit.fit_width(x, reached, 3), reached).max() < 1e-4
         other = attention_fit.random_targets(3, 6, 3.0, source(2))
         assert attention_fit.out_of_reach(x, other).min() > 0.1
-        assert (
-            attention_fit.off(attention_fit.fit_width(x, other, 1), other).min() > 0.01
-        )
+        assert attention_fit.off(attention_fit.fit_width(x, other, 1), other).min() > 0.01
 
     def test_heads_of_one_less(self):
         target = attention_fit.random_targets(3, 6, 3.0, source())
         left, right = attention_fit.one_less(target)
         assert left.shape == right.shape == (3, 6, 5)
-        assert (
-            torch.softmax(left @ right.transpose(-1, -2), -2) - target
-        ).abs().max() < 1e-12
+        assert (torch.softmax(left @ right.transpose(-1, -2), -2) - target).abs().max() < 1e-12
         fits = [attention_fit.fit_head(target, size, 2, source()) for size in (1, 3, 5)]
         lost = [attention_fit.off(fit, target).mean() for fit in fits]
         assert lost[0] > 2 * lost[1] > 0.01 and lost[2] < 1e-6
@@ -262,13 +226,8 @@ class TestFits:
     def test_targets_and_what_is_off(self):
         sharp = attention_fit.permuted_targets(2, 5, 0.9, source())
         for target in (sharp, attention_fit.random_targets(2, 5, 1.0, source())):
-            assert (
-                torch.allclose(target.sum(-2), torch.ones(2, 5)) and (target > 0).all()
-            )
-        assert (
-            torch.allclose(sharp.amax(-2), torch.full((2, 5), 0.9))
-            and len(set(sharp[0].argmax(-2).tolist())) == 5
-        )
+            assert torch.allclose(target.sum(-2), torch.ones(2, 5)) and (target > 0).all()
+        assert torch.allclose(sharp.amax(-2), torch.full((2, 5), 0.9)) and len(set(sharp[0].argmax(-2).tolist())) == 5
         even = torch.full((2, 5, 5), 0.2)
         assert attention_fit.off(even, sharp).tolist() == pytest.approx([0.7, 0.7])
 
@@ -280,12 +239,7 @@ class TestFits:
             (6, 2, 3, 18),
             (8, 2, 2, 8),
         ):
-            assert (
-                attention_fit.joint_rank(
-                    *attention_fit.random_heads(heads, width, size, source())
-                )
-                == expected
-            )
+            assert attention_fit.joint_rank(*attention_fit.random_heads(heads, width, size, source())) == expected
 
 
 class TestGrids:
@@ -293,9 +247,7 @@ class TestGrids:
         """Whichever of the two is the baseline, and whichever way the metric goes."""
         few = load_shape("bert/mini")
         many = load_shape("bert/many-heads-mini")
-        assert low_rank.is_same_but_for_heads(
-            few, many
-        ) and not low_rank.is_same_but_for_heads(few, few)
+        assert low_rank.is_same_but_for_heads(few, many) and not low_rank.is_same_but_for_heads(few, few)
         assert not low_rank.is_same_but_for_heads(many, load_shape("bert/lean-mini"))
         cell = CellSummary.model_construct(difference=0.2, interval=[0.1, 0.3])
         for baseline, other, up, gain in (
@@ -303,9 +255,7 @@ class TestGrids:
             (few, many, False, -0.2),
             (many, few, True, -0.2),
         ):
-            pair = low_rank.more_heads(
-                GridPair.of("sst2", "accuracy", up, cell, baseline, other)
-            )
+            pair = low_rank.more_heads(GridPair.of("sst2", "accuracy", up, cell, baseline, other))
             assert (pair.other, pair.shape) == (
                 few,
                 many,
@@ -315,34 +265,22 @@ class TestGrids:
 
     def test_where_there_are_no_rows(self, tmp_path):
         statement = low_rank.grid_statement(tmp_path / "grids")
-        assert (
-            statement.verdict == "not tested" and "as in a clone" in statement.missing
-        )
+        assert statement.verdict == "not tested" and "as in a clone" in statement.missing
 
     def test_made_up_rows_are_no_text(self):
-        found = grid_pairs(
-            CLONE / "model_cards" / "grids", low_rank.is_same_but_for_heads
-        )
+        found = grid_pairs(CLONE / "model_cards" / "grids", low_rank.is_same_but_for_heads)
         read = {pair.grid: low_rank.is_text(pair) for pair in found}
         assert {"enwik8-text-causal", "listops-short", "cifar10"} <= set(read)
-        assert (
-            read["enwik8-text-causal"]
-            and not read["listops-short"]
-            and not read["cifar10"]
-        )
+        assert read["enwik8-text-causal"] and not read["listops-short"] and not read["cifar10"]
 
 
 class TestSeparation:
     def test_one_layer_is_that_of_its_formula(self):
         """Σ_j ⟨Q x_i, K x_j⟩ V x_j of one pair of tokens, in Python's whole numbers."""
         source = np.random.default_rng(0)
-        x, query, key, value = (
-            source.integers(0, separation.PRIME, (2, 2)) for _ in range(4)
-        )
+        x, query, key, value = (source.integers(0, separation.PRIME, (2, 2)) for _ in range(4))
         found = separation.layer(x, query, key, value)
-        x, query, key, value = (
-            matrix.astype(object) for matrix in (x, query, key, value)
-        )
+        x, query, key, value = (matrix.astype(object) for matrix in (x, query, key, value))
         expected = (x @ query) @ (x @ key).T @ (x @ value) % separation.PRIME
         assert found.tolist() == expected.tolist()
 
@@ -362,10 +300,7 @@ class TestSeparation:
         layers, width = shape
         found = separation.separation_rank(layers, width, np.random.default_rng(2))
         assert found == separation.closed_form(layers, width)
-        assert (
-            separation.closed_form(1, 5) == 6
-            and separation.closed_form(2, 1) == separation.closed_form(1, 4) == 5
-        )
+        assert separation.closed_form(1, 5) == 6 and separation.closed_form(2, 1) == separation.closed_form(1, 4) == 5
 
 
 class TestDepthTraining:
@@ -378,21 +313,12 @@ class TestDepthTraining:
     def test_equal_parameters(self):
         """Every shape of every size within half a per cent of the first, by the count of the model itself."""
         for settings in STUDIES["depth-width"].sizes.values():
-            size = depth_training.body_parameters(
-                Cell(*settings.shapes[0], 4 * settings.shapes[0][1])
-            )
+            size = depth_training.body_parameters(Cell(*settings.shapes[0], 4 * settings.shapes[0][1]))
             cells = [depth_training.cell_at(*shape, size) for shape in settings.shapes]
             for cell in cells:
-                body = sum(
-                    weight.numel()
-                    for weight in depth_training.model_of(cell, 1, 0).parameters()
-                )
+                body = sum(weight.numel() for weight in depth_training.model_of(cell, 1, 0).parameters())
                 body -= cell.width * (depth_training.BYTES + 1)
-                assert (
-                    body
-                    == depth_training.body_parameters(cell)
-                    == pytest.approx(size, rel=0.005)
-                )
+                assert body == depth_training.body_parameters(cell) == pytest.approx(size, rel=0.005)
             aspects = [cell.aspect for cell in cells]
             assert max(aspects) / min(aspects) >= depth_trained.KAPLAN_RATIO
 
@@ -402,25 +328,15 @@ class TestDepthTraining:
         torch.randn(3)
         before = torch.get_rng_state()
         weights = zip(one.parameters(), self.model().parameters())
-        assert all(
-            torch.equal(*pair) and pair[0].dtype == torch.float32 for pair in weights
-        )
+        assert all(torch.equal(*pair) and pair[0].dtype == torch.float32 for pair in weights)
         assert torch.equal(before, torch.get_rng_state())
-        runs = [
-            depth_training.train(self.CELL, 0.01, 3, 12, 8, self.ROWS) for _ in range(2)
-        ]
-        assert (
-            runs[0][1] == runs[1][1]
-            and len(runs[0][1]) == 12
-            and runs[0][1][-1] < runs[0][1][0]
-        )
+        runs = [depth_training.train(self.CELL, 0.01, 3, 12, 8, self.ROWS) for _ in range(2)]
+        assert runs[0][1] == runs[1][1] and len(runs[0][1]) == 12 and runs[0][1][-1] < runs[0][1][0]
 
     def test_a_shared_layer(self):
         """One layer's parameters, and the outputs of layers that are copies of it."""
         shared = self.model(shared=True)
-        assert sum(
-            weight.numel() for weight in shared.model.layers.parameters()
-        ) * 2 == sum(
+        assert sum(weight.numel() for weight in shared.model.layers.parameters()) * 2 == sum(
             weight.numel() for weight in self.model().model.layers.parameters()
         )
         copies = self.model(2)
@@ -443,44 +359,28 @@ class TestDepthTraining:
         assert [bytes(row.tolist()) for row in rows] == [b"abcd", b"def\0", b"\0gh\0"]
         text = depth_training.read_text(TINY["depth-width"].training)
         assert text.tuning.shape[1] == 9 and 6 < len(text.train) / len(text.tuning) < 8
-        with pytest.raises(
-            ValueError, match="text_bytes: 100 of python-docs leave no row"
-        ):
-            depth_training.read_text(
-                replace(TINY["depth-width"].training, text_bytes=100)
-            )
+        with pytest.raises(ValueError, match="text_bytes: 100 of python-docs leave no row"):
+            depth_training.read_text(replace(TINY["depth-width"].training, text_bytes=100))
 
     def test_a_loss(self):
         """Of the next byte, read from those before it alone, each byte the same weight in rows and batches."""
         model = self.model()
         logits = model(input_ids=self.ROWS[:, :8]).logits.log_softmax(-1)
         expected = -logits.gather(-1, self.ROWS[:, 1:, None]).mean().item()
-        assert depth_training.loss_of(model, self.ROWS).item() == pytest.approx(
-            expected, rel=1e-6
-        )
+        assert depth_training.loss_of(model, self.ROWS).item() == pytest.approx(expected, rel=1e-6)
         many = torch.cat([self.ROWS] * 14)[:270]
         whole = depth_training.loss_of(model, many).item()
-        assert depth_training.held_out_loss(model, many) == pytest.approx(
-            whole, rel=1e-5
-        )
+        assert depth_training.held_out_loss(model, many) == pytest.approx(whole, rel=1e-5)
 
     def test_the_rate(self):
         shares = [depth_training.rate_at(step, 40) for step in range(40)]
-        assert (
-            shares[:5] == [0.25, 0.5, 0.75, 1, 1]
-            and shares[22] == pytest.approx(0.5)
-            and 0 < shares[-1] < 0.01
-        )
+        assert shares[:5] == [0.25, 0.5, 0.75, 1, 1] and shares[22] == pytest.approx(0.5) and 0 < shares[-1] < 0.01
 
     @pytest.mark.parametrize(("best", "tried"), [(0, 3), (1, 4), (-2, 5), (9, 6)])
     def test_tuning_goes_on_at_an_edge(self, best, tried):
         losses = depth_training.tune(lambda rate: abs(math.log2(rate) - best), 1.0)
-        assert len(losses) == tried and depth_training.best_rate(losses) == 2.0 ** min(
-            best, 4
-        )
-        assert set(
-            depth_training.tune(lambda rate: math.nan if rate < 1 else rate, 1.0)
-        ) == {0.5, 1, 2}
+        assert len(losses) == tried and depth_training.best_rate(losses) == 2.0 ** min(best, 4)
+        assert set(depth_training.tune(lambda rate: math.nan if rate < 1 else rate, 1.0)) == {0.5, 1, 2}
 
     def test_a_bigram(self):
         """Of two bytes in turns it is nearly sure; of what it has not read it knows nothing."""
@@ -511,9 +411,7 @@ class TestDepthStatements:
     def test_the_floor(self):
         """log3(96) is 4.15 and log3(48) 3.5: one layer is below, four are not."""
         runs = shapes(2.5, 2.4, 2.41)
-        assert [cell.layers for cell in runs.below] == [1] and [
-            cell.layers for cell in runs.above
-        ] == [4, 16]
+        assert [cell.layers for cell in runs.below] == [1] and [cell.layers for cell in runs.above] == [4, 16]
         needed, alike = depth_trained.floor_statements(runs)
         assert (needed.verdict, alike.verdict) == ("agrees", "agrees")
         assert "minimal depth is 4" in needed.finding and "+0.100" in needed.finding
@@ -546,27 +444,18 @@ class TestDepthStatements:
         ],
     )
     def test_verdicts(self, statement, agreeing, disagreeing):
-        assert (
-            statement(agreeing).verdict == "agrees"
-            and statement(disagreeing).verdict == "disagrees"
-        )
+        assert statement(agreeing).verdict == "agrees" and statement(disagreeing).verdict == "disagrees"
 
     def test_arithmetic_can_fail(self, monkeypatch):
         assert [each.verdict for each in depth_width.law_statements()] == ["agrees"] * 3
-        assert (
-            depth_width.budget_statement().verdict
-            == depth_width.size_statement().verdict
-            == "agrees"
-        )
+        assert depth_width.budget_statement().verdict == depth_width.size_statement().verdict == "agrees"
         monkeypatch.setattr(depth_width.advice, "FIT_A", 5.06)
         monkeypatch.setattr(
             depth_width.advice,
             "floor_parameters",
             lambda layers: 12 * layers * 9.01**layers,
         )
-        assert [each.verdict for each in depth_width.law_statements()] == [
-            "disagrees"
-        ] * 3
+        assert [each.verdict for each in depth_width.law_statements()] == ["disagrees"] * 3
         assert depth_width.budget_statement().verdict == "disagrees"
 
     def test_ranks_can_fail(self):
@@ -581,25 +470,16 @@ class TestDepthStatements:
         assert [statement(ranks).verdict for statement in verdicts] == ["disagrees"] * 3
 
     def test_the_grids(self, tmp_path):
-        found = grid_pairs(
-            CLONE / "model_cards" / "grids", depth_width.is_same_but_for_layers
-        )
+        found = grid_pairs(CLONE / "model_cards" / "grids", depth_width.is_same_but_for_layers)
         pairs = {pair.grid: depth_width.more_layers(pair) for pair in found}
         low, high = pairs["sst2"].interval
-        assert (
-            "sst2 4 → 8 accuracy" in depth_width.words_of(pairs["sst2"])
-            and low < pairs["sst2"].gain < high < 0
-        )
+        assert "sst2 4 → 8 accuracy" in depth_width.words_of(pairs["sst2"]) and low < pairs["sst2"].gain < high < 0
         assert "4 → 8 loss" in depth_width.words_of(pairs["enwik8-text-causal"])
         assert pairs["enwik8-text-causal"].interval[1] < 0
         assert depth_width.grid_statement(tmp_path).verdict == "not tested"
         few, many = load_shape("bert/shallow-mini"), load_shape("bert/mini")
-        assert depth_width.is_same_but_for_layers(
-            few, many
-        ) and not depth_width.is_same_but_for_layers(few, few)
-        assert not depth_width.is_same_but_for_layers(
-            load_shape("bert/lean-mini"), many
-        )
+        assert depth_width.is_same_but_for_layers(few, many) and not depth_width.is_same_but_for_layers(few, few)
+        assert not depth_width.is_same_but_for_layers(load_shape("bert/lean-mini"), many)
 
 
 class TestRecords:
@@ -644,15 +524,9 @@ def check_folder(folder, themes=("light",)):
     )
     assert (folder / "README.md").read_text() == study_page(results)
     for theme in themes:
-        assert (folder / f"figure-{theme}.svg").read_bytes() == study_figure(
-            results, theme
-        )
-    assert results.tested == sum(
-        each.verdict != "not tested" for each in results.statements
-    )
-    assert len({(each.place, each.statement) for each in results.statements}) == len(
-        results.statements
-    )
+        assert (folder / f"figure-{theme}.svg").read_bytes() == study_figure(results, theme)
+    assert results.tested == sum(each.verdict != "not tested" for each in results.statements)
+    assert len({(each.place, each.statement) for each in results.statements}) == len(results.statements)
     return results
 
 
@@ -661,26 +535,16 @@ class TestStudies:
         assert {source.study for source in SOURCES.values()} - {None} <= set(STUDIES)
 
     def test_the_command_knows_every_study(self):
-        assert tuple(STUDIES) == checks.STUDIES and all(
-            study.name == name for name, study in STUDIES.items()
-        )
-        assert all(
-            list(study.sizes) == ["quick", "default", "full"]
-            for study in STUDIES.values()
-        )
+        assert tuple(STUDIES) == checks.STUDIES and all(study.name == name for name, study in STUDIES.items())
+        assert all(list(study.sizes) == ["quick", "default", "full"] for study in STUDIES.values())
 
     @pytest.mark.parametrize("name", STUDIES)
     def test_a_study_writes_all(self, name, tmp_path):
         torch.set_num_threads(2)
         results, folder = tiny(name, tmp_path)
         assert sorted(path.name for path in tmp_path.iterdir()) == [name]
-        assert check_folder(folder).document() == json.loads(
-            results.model_dump_json(exclude_unset=True)
-        )
-        assert (
-            results.command == f"leaner study {name} --quick"
-            and results.environment.threads == 1
-        )
+        assert check_folder(folder).document() == json.loads(results.model_dump_json(exclude_unset=True))
+        assert results.command == f"leaner study {name} --quick" and results.environment.threads == 1
         assert torch.get_num_threads() == 2
 
     def test_the_command(self, tmp_path, monkeypatch, capsys):
@@ -704,9 +568,7 @@ class TestStudies:
 
         monkeypatch.setitem(STUDIES["low-rank"].sizes, "quick", TINY["low-rank"])
         monkeypatch.setattr(study, "study_figure", fail)
-        with pytest.raises(
-            SystemExit, match="cannot be written, nothing is left of it: disk full"
-        ):
+        with pytest.raises(SystemExit, match="cannot be written, nothing is left of it: disk full"):
             leaner("study", "low-rank", "--quick", "--output", tmp_path / "new")
         assert list(tmp_path.iterdir()) == []
 
@@ -726,16 +588,10 @@ class TestKept:
     @pytest.mark.parametrize("name", STUDIES)
     def test_the_folder(self, name):
         results = check_folder(KEPT / name, THEMES)
-        assert (
-            results.size == "default"
-            and results.study == name
-            and results.title == STUDIES[name].title
-        )
+        assert results.size == "default" and results.study == name and results.title == STUDIES[name].title
         assert "dirty" not in results.environment.git_commit
 
     @pytest.mark.parametrize("name", STUDIES)
     def test_the_page_has_its_verdicts(self, name):
-        results = checked(
-            StudyFile, json.loads((KEPT / name / "results.json").read_text()), KEPT
-        )
+        results = checked(StudyFile, json.loads((KEPT / name / "results.json").read_text()), KEPT)
         assert verdict_table(results) in (CLONE / "docs" / f"{name}.md").read_text()
