@@ -267,11 +267,7 @@ class TestConclusions:
         monkeypatch.setattr(lean_grids, "grid_pairs", lambda *_: [pair, replace(pair, grid="b")])
         assert lean_grids.claim_statement(tmp_path).verdict == "agrees"
         assert lean_grids.claim_statement(tmp_path).numbers["a: share of the parameters"] < 0.7
-        monkeypatch.setattr(
-            lean_grids,
-            "grid_pairs",
-            lambda *_: [pair, replace(pair, interval=(-0.3, -0.1))],
-        )
+        monkeypatch.setattr(lean_grids, "grid_pairs", lambda *_: [pair, replace(pair, interval=(-0.3, -0.1))])
         assert lean_grids.claim_statement(tmp_path).verdict == "disagrees"
 
     def test_without_rows(self, tmp_path):

@@ -11,13 +11,7 @@ import pytest
 import torch
 from command import leaner
 from modeling_leaner.training.publishing.figures import THEMES
-from modeling_leaner.training.records import (
-    CellSummary,
-    Line,
-    Statement,
-    StudyFile,
-    checked,
-)
+from modeling_leaner.training.records import CellSummary, Line, Statement, StudyFile, checked
 from modeling_leaner.training.studies import (
     attention_fit,
     depth_trained,
@@ -36,12 +30,7 @@ from modeling_leaner.training.studies.grid_pairs import GridPair, grid_pairs
 from modeling_leaner.training.studies.page import study_page, verdict_table
 from modeling_leaner.training.studies.registry import STUDIES
 from modeling_leaner.training.studies.single_layer import Weights
-from modeling_leaner.training.studies.synthetic import (
-    Mixture,
-    Planted,
-    mixture_data,
-    planted_data,
-)
+from modeling_leaner.training.studies.synthetic import Mixture, Planted, mixture_data, planted_data
 from pydantic import ValidationError
 from studies import TINY
 
@@ -106,18 +95,9 @@ class TestSingleLayer:
     @pytest.mark.parametrize(
         ("rule", "optimizer"),
         [
-            (
-                single_layer.constant_steps(0.3),
-                lambda parts: torch.optim.SGD(parts, lr=0.3),
-            ),
-            (
-                single_layer.momentum_steps(0.3, 0.9),
-                lambda parts: torch.optim.SGD(parts, lr=0.3, momentum=0.9),
-            ),
-            (
-                single_layer.adam_steps(0.02),
-                lambda parts: torch.optim.Adam(parts, lr=0.02),
-            ),
+            (single_layer.constant_steps(0.3), lambda parts: torch.optim.SGD(parts, lr=0.3)),
+            (single_layer.momentum_steps(0.3, 0.9), lambda parts: torch.optim.SGD(parts, lr=0.3, momentum=0.9)),
+            (single_layer.adam_steps(0.02), lambda parts: torch.optim.Adam(parts, lr=0.02)),
         ],
     )
     def test_optimisers_are_those_of_torch(self, rule, optimizer):
@@ -182,10 +162,7 @@ class TestData:
 
     def test_labels_of_the_planted_head(self):
         data = planted_data(Planted(train=50, test=30), SEEDS)
-        assert set(data.train.y.unique().tolist()) == {
-            -1,
-            1,
-        } and data.planted.shape == (2, 5, 5)
+        assert set(data.train.y.unique().tolist()) == {-1, 1} and data.planted.shape == (2, 5, 5)
         head = Weights(data.planted.unsqueeze(1), torch.zeros(2, 1, 5, 5))
         assert single_layer.alignment(head, data.planted).tolist() == pytest.approx([1, 1])
 
@@ -233,12 +210,7 @@ class TestFits:
 
     def test_the_rank_of_theorem_2(self):
         """At most d²/h of heads of d/h, as much as h·d_p² of larger ones, until the room is full."""
-        for width, heads, size, expected in (
-            (8, 4, 2, 16),
-            (4, 4, 3, 10),
-            (6, 2, 3, 18),
-            (8, 2, 2, 8),
-        ):
+        for width, heads, size, expected in ((8, 4, 2, 16), (4, 4, 3, 10), (6, 2, 3, 18), (8, 2, 2, 8)):
             assert attention_fit.joint_rank(*attention_fit.random_heads(heads, width, size, source())) == expected
 
 
@@ -250,16 +222,9 @@ class TestGrids:
         assert low_rank.is_same_but_for_heads(few, many) and not low_rank.is_same_but_for_heads(few, few)
         assert not low_rank.is_same_but_for_heads(many, load_shape("bert/lean-mini"))
         cell = CellSummary.model_construct(difference=0.2, interval=[0.1, 0.3])
-        for baseline, other, up, gain in (
-            (few, many, True, 0.2),
-            (few, many, False, -0.2),
-            (many, few, True, -0.2),
-        ):
+        for baseline, other, up, gain in ((few, many, True, 0.2), (few, many, False, -0.2), (many, few, True, -0.2)):
             pair = low_rank.more_heads(GridPair.of("sst2", "accuracy", up, cell, baseline, other))
-            assert (pair.other, pair.shape) == (
-                few,
-                many,
-            ) and pair.gain == pytest.approx(gain)
+            assert (pair.other, pair.shape) == (few, many) and pair.gain == pytest.approx(gain)
             low, high = pair.interval
             assert low < pair.gain < high and pair.is_worse is (gain < 0)
 
@@ -421,26 +386,10 @@ class TestDepthStatements:
     @pytest.mark.parametrize(
         ("statement", "agreeing", "disagreeing"),
         [
-            (
-                depth_trained.law_at_this_size,
-                shapes(2.3, 2.4, 2.5),
-                shapes(2.4, 2.3, 2.5),
-            ),
-            (
-                depth_trained.flatness_statement,
-                shapes(2.4, 2.5, 2.5),
-                shapes(2.4, 2.5, 2.53),
-            ),
-            (
-                depth_trained.vocabulary_statement,
-                shapes(2.4, 2.4, 2.4),
-                shapes(2.5, 2.3, 2.4),
-            ),
-            (
-                depth_trained.sharing_statement,
-                shapes(2.4, 2.4, 2.4),
-                shapes(2.4, 2.4, 2.4, shared=2.6),
-            ),
+            (depth_trained.law_at_this_size, shapes(2.3, 2.4, 2.5), shapes(2.4, 2.3, 2.5)),
+            (depth_trained.flatness_statement, shapes(2.4, 2.5, 2.5), shapes(2.4, 2.5, 2.53)),
+            (depth_trained.vocabulary_statement, shapes(2.4, 2.4, 2.4), shapes(2.5, 2.3, 2.4)),
+            (depth_trained.sharing_statement, shapes(2.4, 2.4, 2.4), shapes(2.4, 2.4, 2.4, shared=2.6)),
         ],
     )
     def test_verdicts(self, statement, agreeing, disagreeing):
@@ -450,21 +399,13 @@ class TestDepthStatements:
         assert [each.verdict for each in depth_width.law_statements()] == ["agrees"] * 3
         assert depth_width.budget_statement().verdict == depth_width.size_statement().verdict == "agrees"
         monkeypatch.setattr(depth_width.advice, "FIT_A", 5.06)
-        monkeypatch.setattr(
-            depth_width.advice,
-            "floor_parameters",
-            lambda layers: 12 * layers * 9.01**layers,
-        )
+        monkeypatch.setattr(depth_width.advice, "floor_parameters", lambda layers: 12 * layers * 9.01**layers)
         assert [each.verdict for each in depth_width.law_statements()] == ["disagrees"] * 3
         assert depth_width.budget_statement().verdict == "disagrees"
 
     def test_ranks_can_fail(self):
         ranks = {shape: separation.closed_form(*shape) for shape in depth_width.RANKS}
-        verdicts = [
-            depth_width.below_statement,
-            depth_width.beyond_statement,
-            depth_width.turn_statement,
-        ]
+        verdicts = [depth_width.below_statement, depth_width.beyond_statement, depth_width.turn_statement]
         assert [statement(ranks).verdict for statement in verdicts] == ["agrees"] * 3
         ranks |= {(2, 10): 100, (4, 2): 10**8}
         assert [statement(ranks).verdict for statement in verdicts] == ["disagrees"] * 3
@@ -517,11 +458,7 @@ def tiny(name, tmp_path):
 
 def check_folder(folder, themes=("light",)):
     """README and figures are made of results.json, which is whole; returns it."""
-    results = checked(
-        StudyFile,
-        json.loads((folder / "results.json").read_text()),
-        folder / "results.json",
-    )
+    results = checked(StudyFile, json.loads((folder / "results.json").read_text()), folder / "results.json")
     assert (folder / "README.md").read_text() == study_page(results)
     for theme in themes:
         assert (folder / f"figure-{theme}.svg").read_bytes() == study_figure(results, theme)
@@ -553,10 +490,7 @@ class TestStudies:
             monkeypatch.setitem(STUDIES["low-rank"].sizes, size, TINY["low-rank"])
         leaner("study", "low-rank", "--full")
         output = capsys.readouterr().out
-        assert re.search(
-            r"statements tested in \d+ s of processor time: runs/studies/low-rank\n$",
-            output,
-        )
+        assert re.search(r"statements tested in \d+ s of processor time: runs/studies/low-rank\n$", output)
         results = check_folder(tmp_path / "runs/studies/low-rank")
         assert results.size == "full" and results.command.endswith("--full")
         with pytest.raises(SystemExit, match="runs/studies/low-rank exists already"):
