@@ -279,7 +279,7 @@ class TestSpelling:
         grid.write_text("shapes: []")
         result = leaner("sweep", grid, option, "a-b", "--data-files", "my-rows.csv", "train=b.csv")
         assert result.exit_code == 0, result.output
-        assert given == [grid, 1, ["my-rows.csv", "train=b.csv"], Path("a-b"), False]
+        assert given == [grid, 1, ["my-rows.csv", "train=b.csv"], Path("a-b"), False, "processes"]
 
     def test_of_what_is_handed_on_to_training(self, leaner, monkeypatch, tmp_path):
         """All options, as keys, in their order; values stay as they are."""

@@ -37,6 +37,7 @@ CODE = {
         for family in ("bert", "gpt")
     },
 }
+CODE["bert"].append("unpadding_leaner.py")
 
 
 def logits(output):

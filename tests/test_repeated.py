@@ -1,6 +1,7 @@
 """What is given twice is refused: keys of recipes and grids, options of every command; both values are named."""
 
 import pytest
+import yaml
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import grid
 from modeling_leaner.training.settings import arguments
@@ -51,6 +52,24 @@ def test_other_documents_are_read_as_before():
         1: "x",
         "1": "y",
     }
+
+
+def nested(levels):
+    """Lists of nine, each the one before: 9 ** levels values."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    for level in range(1, levels):
+        lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("text", [nested(9), "a: &x [*x]", "a: &x {b: *x}"])
+def test_aliases_of_very_many_values(text):
+    with pytest.raises(yaml.YAMLError, match=r"line \d+: stands for more than 10,000 values"):
+        load_yaml(text)
+
+
+def test_aliases_of_few_values():
+    assert len(load_yaml(nested(3))["a2"]) == 9
 
 
 @pytest.mark.parametrize(

@@ -539,6 +539,7 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
           for key in ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")),
         ({"overrides": [1]}, f"overrides: expected {SETTINGS}, got [1]"),
         ({"overrides": {"max_steps": None}}, f"overrides: expected {SETTINGS}, got {{'max_steps': None}}"),
+        ({"overrides": {"adam_beta1": [math.nan]}}, f"overrides: expected {SETTINGS}, got {{'adam_beta1': [nan]}}"),
         ({"output_dir": 3}, "output_dir: expected a folder, got 3"),
         ({"metric": 3}, "metric: expected the name of a metric, got 3"),
         ({"margin": -1, "test": "non-inferiority"}, "margin: expected a positive number, in the metric's units, "

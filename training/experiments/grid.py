@@ -124,10 +124,21 @@ def _is_contrasts(value: object) -> bool:
 
 
 def _is_settings(value: object) -> bool:
-    return isinstance(value, dict) and all(
+    if not isinstance(value, dict) or _holds_nan(value):
+        return False
+    return all(
         isinstance(key, str) and key not in SET_BY_SWEEP and isinstance(item, str | int | float | list | dict)
         for key, item in value.items()
     )
+
+
+def _holds_nan(value: object) -> bool:
+    """Whether a value, or one within it, is no number."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return any(map(_holds_nan, value))
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _key(fits: Callable[[object], bool], expected: str, default: object = MISSING) -> object:

@@ -1,27 +1,51 @@
 """Refuses a key of a YAML file, or an option of a command line, that is given twice: the last would silently win.
 
-Aliases are refused, too: a few lines of them can stand for more values than fit into memory.
+Aliases of YAML are read, unless they stand for very many values: a few lines of them can be more than fit into memory.
 """
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import yaml
+
+
+MOST_VALUES = 10_000
 
 
 class RepeatedKey(ValueError):
     """A key, or an option, that is given more than once."""
 
 
+def children(node: yaml.Node) -> Iterator[yaml.Node]:
+    """The values of a list; the keys and values of a mapping."""
+    if isinstance(node, yaml.SequenceNode):
+        yield from node.value
+    if isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            yield from pair
+
+
+def check_aliases(node: yaml.Node, counted: dict[yaml.Node, int]) -> int:
+    """How many values a node stands for, with its aliases written out; `counted` has those of nodes met before.
+
+    Raises yaml.YAMLError for more than MOST_VALUES, and for a value within itself.
+    """
+    if node not in counted:
+        counted[node] = MOST_VALUES  # while it is counted: within itself it would have no end
+        counted[node] = 1 + sum(check_aliases(child, counted) for child in children(node))
+    if counted[node] > MOST_VALUES:
+        line = node.start_mark.line + 1
+        raise yaml.YAMLError(f"line {line}: stands for more than {MOST_VALUES:,} values with its aliases written out")
+    return counted[node]
+
+
 class UniqueKeyLoader(yaml.SafeLoader):
     """SafeLoader that raises RepeatedKey where a mapping has a key twice, and names the key and both values."""
 
-    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            alias = self.peek_event()
-            line = alias.start_mark.line + 1
-            raise yaml.YAMLError(f"*{alias.anchor} (line {line}): aliases are not read, write the value out")
-        return super().compose_node(parent, index)
+    def compose_document(self) -> yaml.Node:
+        node = super().compose_document()
+        check_aliases(node, {})
+        return node
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
         if not isinstance(node, yaml.MappingNode):  # of `!!set [a]`, which SafeLoader refuses
@@ -50,7 +74,8 @@ def load_yaml(text: str) -> object:
 
     Raises:
         RepeatedKey: a mapping has a key twice.
-        yaml.YAMLError: the text is no YAML, or holds a value such as `!!int x`, the date 2026-13-45, or an alias.
+        yaml.YAMLError: the text is no YAML, or holds a value such as `!!int x` or the date 2026-13-45, or aliases
+            that stand for more than MOST_VALUES values.
     """
     try:
         return yaml.load(text, Loader=UniqueKeyLoader)
