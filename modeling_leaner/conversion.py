@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import hf_hub_download, list_repo_files
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled, StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
@@ -30,6 +30,7 @@ from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
+from .hub import SECONDS
 
 
 class ConversionError(ValueError):
@@ -389,7 +390,11 @@ def files_of(source: str) -> set[str]:
     """The names of all files of a folder or Hub id, with their path in it."""
     folder = Path(source)
     if not folder.is_dir():
-        return set(list_repo_files(source))
+        try:
+            files = HfApi().model_info(source, timeout=SECONDS).siblings
+            return {file.rfilename for file in files}
+        except (HTTPError, OfflineModeIsEnabled):
+            folder = Path(hf_hub_download(source, "config.json")).parent  # what the cache has
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -402,6 +407,8 @@ def copy_sentence_transformers_files(source: str, output: Path) -> None:
     if "modules.json" not in names:
         return
     modules = read_source_json(source, "modules.json")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ValueError(f"{source}: modules.json: expected a list of objects")
     folders = tuple(f"{module['path']}/" for module in modules if module.get("path"))
     for name in sorted(names):
         if name in SENTENCE_TRANSFORMERS or name.startswith(folders):

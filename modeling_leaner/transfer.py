@@ -33,7 +33,8 @@ SHIPPED += ("config.json", "generation_config.json", "model*.safetensors", "mode
 SHIPPED += ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 SHIPPED += ("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "*processor_config.json")
 SHIPPED += ("results.json", "recipe.yaml", "metrics.jsonl", "slim.json", "*.png", ".eval_results/*.yaml")
-SHIPPED += ("modules.json", "*sentence_*.json", "*_Pooling/config.json", "*_Dense/config.json", "onnx/*.onnx")
+SHIPPED += ("modules.json", "*sentence_*.json", "*_Pooling/config.json", "*_Dense/config.json")
+SHIPPED += ("onnx/*.onnx", "onnx/*.onnx.data")
 REMAINS = (".gitattributes",)  # the Hub's own
 TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in which paths of this machine may stand
 OFFLINE = "HF_HUB_OFFLINE says not to ask the Hub"
@@ -54,11 +55,13 @@ class Remote:
         sha: its newest commit; None where there is no repository.
         hashes: of each of its files.
         is_new: the branch is still to be made, from main.
+        is_public: whoever asks sees it.
     """
 
     sha: str | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     is_new: bool = False
+    is_public: bool = False
 
 
 def check_name(name: str) -> None:
@@ -117,12 +120,14 @@ def refusal(error: HfHubHTTPError) -> str:
         return "it has changed meanwhile; nothing was sent, push again"
     reason = error.server_message
     if not reason:
-        reason = str(error).strip().splitlines()[0]
+        reason = error.response.reason_phrase  # the error's own text has the address, with an upload's signature
     return f"the Hub refused ({status}: {reason})"
 
 
 def upload_error(cause: BaseException | None) -> str:
     """Why a file could not be uploaded."""
+    if cause is None:
+        return "no reason given"
     if isinstance(cause, HfHubHTTPError):
         return refusal(cause)
     if isinstance(cause, HTTPError):
@@ -199,21 +204,22 @@ def remote_of(repository: str, revision: str | None = None) -> Remote:
     api = HfApi()
     with hub_errors(repository):
         try:
-            sha = api.model_info(repository, revision=revision).sha
-            entries = list(api.list_repo_tree(repository, recursive=True, revision=sha))
+            info = api.model_info(repository, revision=revision)
+            is_public = not info.private
+            entries = list(api.list_repo_tree(repository, recursive=True, revision=info.sha))
         except RepositoryNotFoundError:
             return Remote(is_new=revision is not None)
         except RevisionNotFoundError:
             return replace(remote_of(repository), is_new=True)
         except EntryNotFoundError:  # a tree without a file
-            return Remote(sha)
+            return Remote(info.sha, is_public=is_public)
     hashes = {}
     for entry in entries:
         if isinstance(entry, RepoFile):
             hashes[entry.path] = entry.blob_id
             if entry.lfs is not None:
                 hashes[entry.path] = entry.lfs.sha256
-    return Remote(sha, hashes)
+    return Remote(info.sha, hashes, is_public=is_public)
 
 
 def deleted(files: Mapping[str, Path | bytes], remote: Remote) -> list[str]:
@@ -250,7 +256,7 @@ def commit(
             parent = remote.sha
         if parent is None:
             api.create_repo(repository, private=private, exist_ok=True)
-        if remote is not None and remote.is_new:
+        if revision is not None and (remote is None or remote.is_new):
             api.create_branch(repository, branch=revision, revision=parent, exist_ok=True)
         return api.create_commit(
             repository, operations, commit_message=message, parent_commit=parent, revision=revision

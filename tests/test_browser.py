@@ -27,6 +27,7 @@ TEXTS = [
     "x" * 101,
     "an emoji \U0001f642 and\ta tab",
     "many words " * 200,
+    "constructor toString __proto__",
 ]
 
 pytestmark = [

@@ -243,7 +243,8 @@ def test_the_owner_takes_the_place_of_the_placeholder(folder):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     sent = transfer.contents(folder, "some-one/another-name")
     card = sent.pop("README.md").decode()
-    assert "OWNER" not in card and f"some-one/{folder.name}" not in re.sub(r"-mini[\w-]*", "", card)
+    assert "OWNER" not in card
+    assert re.search(rf"some-one/{re.escape(folder.name)}(?![\w-])", card) is None
     assert 'repository = "some-one/another-name"' in card
     base = ModelCard(card).data.base_model
     assert base is None or base.startswith(("some-one/lean", "sentence-transformers/"))
@@ -303,8 +304,7 @@ def test_a_branch_gets_what_is_pushed_to_it(here, tmp_path, capsys):
     assert len(here.requests) == made
 
 
-def test_push_all_makes_a_collection(here, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(push, "CARDS", tmp_path)
+def test_push_all_makes_a_collection(here, tmp_path, capsys):
     for folder in (SMALLEST, ONE_PER_FAMILY[1]):
         shutil.copytree(folder, tmp_path / "cards" / folder.name)
     push.push_all("someone", cards=tmp_path / "cards")
@@ -348,9 +348,29 @@ def test_what_is_not_whole_is_not_pushed(here, tmp_path):
     def edited(name: str, before: str, after: str):
         return lambda folder: (folder / name).write_text((folder / name).read_text().replace(before, after, 1))
 
+    def sharded(folder: Path, *shards: dict[str, torch.Tensor]) -> None:
+        (folder / "model.safetensors").unlink()
+        names = {}
+        for number, tensors in enumerate(shards, start=1):
+            file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+            save_file(tensors, folder / file, metadata={"format": "pt"})
+            names |= dict.fromkeys(tensors, file)
+        index = {"metadata": {}, "weight_map": names}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    def sharded_without_the_last(folder: Path) -> None:
+        first, *others = load_file(folder / "model.safetensors").items()
+        sharded(folder, dict([first]), dict(others))
+        (folder / "model-00002-of-00002.safetensors").unlink()
+
+    def sharded_without_a_tensor(folder: Path) -> None:
+        first, second, *_ = load_file(folder / "model.safetensors").items()
+        sharded(folder, dict([first]), dict([second]))
+
     def linked(folder: Path) -> None:
         (folder / "vocab.txt").symlink_to("/etc/hostname")
 
+    classes = '"architectures": [\n    "LeanViTForImageClassification"\n  ]'
     for said, change in {
         "no config.json": without("config.json"),
         "no weights": without("model.safetensors"),
@@ -359,17 +379,31 @@ def test_what_is_not_whole_is_not_pushed(here, tmp_path):
         "layers_leaner.py: differs": edited("layers_leaner.py", "import", "import os\nimport"),
         "auto_map: AutoModel is": edited("config.json", "modeling_lean_vit.LeanViTModel", "elsewhere--x.LeanViTModel"),
         "of config.json": edited("config.json", '"num_hidden_layers": 4', '"num_hidden_layers": 5'),
+        "architectures is None, expected one of .*LeanViTModel": edited("config.json", classes, '"architectures": null'),
+        r"architectures is \['LeanViTForX'\]": edited("config.json", "LeanViTForImageClassification", "LeanViTForX"),
+        "model-00002-of-00002.safetensors: missing": sharded_without_the_last,
+        "is None, expected .* of config.json": sharded_without_a_tensor,
         "metadata that the Hub cannot read": edited("README.md", "tags:", "tags: ["),
         "library_name is 'timm'": edited("README.md", "library_name: transformers", "library_name: timm"),
         "weights_sha256": edited("results.json", '"weights_sha256": "', '"weights_sha256": "0'),
         "a link to": linked,
     }.items():
         folder = spoilt(re.sub(r"\W", "", said), change)
-        refused(f"^leaner push: .*{said}", "push", folder, "someone/model")
+        refused(f"^leaner push: {re.escape(str(folder))}.*{said}", "push", folder, "someone/model")
     refused("no such folder", "push", tmp_path / "nothing", "someone/model")
     for name in ("model", "some one/model", "someone/model/deep", "someone/--x", "someone/"):
         refused("expected OWNER/NAME", "push", SMALLEST, name)
     assert here.requests == []
+
+
+def test_what_is_private_is_not_sent_where_all_can_read(here, tmp_path):
+    leaner("push", SMALLEST, "someone/model", "--private")
+    new = changed_copy(SMALLEST, tmp_path / "new")
+    leaner("push", new, "someone/model", "--private")
+    here.repositories["someone/model"].private = False
+    before = here.files("someone/model")
+    refused("--private: someone/model is there already, and public", "push", SMALLEST, "someone/model", "--private")
+    assert here.files("someone/model") == before
 
 
 def test_what_the_hub_refuses_is_said_in_one_line(here, tmp_path, monkeypatch):
@@ -540,6 +574,25 @@ def test_what_cannot_be_pulled(here, tmp_path):
     assert not (tmp_path / "new").exists() and [path.name for path in full.iterdir()] == ["mine.txt"]
 
 
+def test_a_repository_cannot_write_outside_the_folder(here, tmp_path):
+    """A file of it is called ../evil.txt."""
+    leaner("push", SMALLEST, "someone/model")
+    repository = here.repositories["someone/model"]
+    tree = repository.commits[repository.branches["main"]]
+    repository.commit("main", {**tree, "../evil.txt": tree["README.md"]}, "evil")
+    with pytest.raises(SystemExit):
+        leaner("pull", "someone/model", tmp_path / "new" / "model")
+    assert not list(tmp_path.rglob("evil.txt")) and not (tmp_path / "new").exists()
+
+
+def test_a_model_in_the_cache_is_converted_without_the_hub(here, tmp_path, monkeypatch):
+    leaner("push", SMALLEST, "someone/model")
+    leaner("convert", "someone/model", tmp_path / "one")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    leaner("convert", "someone/model", tmp_path / "two")
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {path.name for path in (tmp_path / "two").iterdir()}
+
+
 def test_pull_takes_the_revision_and_an_empty_folder(here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     leaner("push", SMALLEST, "someone/model")
@@ -602,8 +655,8 @@ def test_a_run_pushes_itself(here, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json", "results.json"} <= sent.keys()
     assert {path.name for path in folder.glob("*.py")} <= sent.keys()
-    for name in ("README.md", "config.json", "model.safetensors"):
-        assert name == "README.md" or sent[name] == (folder / name).read_bytes()
+    for name in ("config.json", "model.safetensors"):
+        assert sent[name] == (folder / name).read_bytes()
     config = json.loads(sent["config.json"])
     assert "AutoModelForSequenceClassification" in config["auto_map"] and "AutoModel" in config["auto_map"]
     assert ModelCard(sent["README.md"].decode()).data.pipeline_tag == "text-classification"

@@ -39,11 +39,12 @@ def test_the_files_that_travel_survive_the_hub():
         assert {name for pair in relative for name in pair if name} <= files, path.name
         assert not re.search(r"^\s*from\s+(\.\s+import|\.\.|modeling_leaner)", text, flags=re.MULTILINE)
         assert "isinstance(config" not in text
-        imported = {
-            node.module.split(".")[0]
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.ImportFrom) and node.level == 0
-        }
+        imported = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                imported.add(node.module.split(".")[0])
         assert not any(isinstance(node, ast.Try) and node.handlers for node in ast.parse(text).body)
         assert imported <= sys.stdlib_module_names | {"huggingface_hub", "safetensors", "torch", "transformers"}
 

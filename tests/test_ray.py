@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 
-pytest.importorskip("ray", reason="the extra ray is not installed")
+ray = pytest.importorskip("ray", reason="the extra ray is not installed")
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
 
@@ -114,15 +114,38 @@ def test_a_sweep_that_loses_a_worker_has_the_rows_of_one_process(environment, tm
     assert rows == rows_of(tmp_path / "alone")
 
 
-def test_a_cluster_that_cannot_be_used(environment, tmp_path):
-    """One line before anything is trained: no cluster, a machine that does not see the folder, another version."""
+def test_a_cluster_that_cannot_be_used(environment, tmp_path, monkeypatch):
+    """One line before anything is trained: no cluster, another version of this package, another folder."""
     from modeling_leaner.training.experiments import ray_engine
 
     sweep = started(tmp_path, "--engine", "ray", environment={**environment, "RAY_ADDRESS": "127.0.0.1:1"})
     assert sweep.wait(200) == 1
     last = (tmp_path / "sweep.log").read_text().splitlines()[-1]
     assert last.startswith("leaner sweep: --engine ray: no Ray cluster") and not (tmp_path / "out" / "runs").exists()
+    monkeypatch.setenv("RAY_ADDRESS", environment["RAY_ADDRESS"])
+    monkeypatch.setattr(ray_engine, "__version__", "0.0.7")  # here, not in the workers of the cluster
+    with pytest.raises(ray_engine.GridError, match="modeling_leaner [0-9.]+; expected .*, shared, and .* 0.0.7"):
+        ray_engine.RayCluster(2, tmp_path)
+    ray.shutdown()
     (tmp_path / ray_engine.SHARED).write_text("5 of another sweep")
-    assert "another folder" in ray_engine.said_of(tmp_path, "6", str(tmp_path))
-    assert "No such file" in ray_engine.said_of(tmp_path / "nowhere", "6", str(tmp_path))
-    assert ray_engine.said_of(tmp_path, "5 of another sweep", str(tmp_path)).startswith("modeling_leaner ")
+    assert "another folder" in ray_engine.seen_by(tmp_path, "6", str(tmp_path))
+    assert "No such file" in ray_engine.seen_by(tmp_path / "nowhere", "6", str(tmp_path))
+    assert ray_engine.seen_by(tmp_path, "5 of another sweep", str(tmp_path)) == "modeling_leaner 0.0.7"
+
+
+@pytest.mark.parametrize(
+    ("processors", "jobs", "share"),
+    [([16, 4], 2, 8), ([6, 6], 3, 3), ([4, 4], 2, 4), ([8], 3, 2), ([1, 1], 5, 1)],
+)
+def test_the_share_of_a_run(processors, jobs, share):
+    """On no machine fewer runs than fit: of 16 and 4 processors, 10 each would let only one run at a time."""
+    from modeling_leaner.training.experiments import ray_engine
+
+    assert ray_engine.share_of(processors, jobs) == share
+
+
+@pytest.mark.parametrize(("code", "status"), [(None, 0), (0, 0), (130, 130), ("no such recipe", 1)])
+def test_the_status_of_a_training(code, status):
+    from modeling_leaner.training.experiments import ray_engine
+
+    assert ray_engine.status_of(SystemExit(code)) == status

@@ -155,8 +155,9 @@ def test_a_checkpoint_counts_only_when_whole(uninterrupted, tmp_path):
     assert names == ["checkpoint-12", f"checkpoint-{STEPS}"]
     (folder / f"checkpoint-{STEPS}" / "optimizer.pt").write_bytes(b"short")
     (folder / "checkpoint-16").mkdir()
+    (folder / "checkpoint-best").mkdir()  # a user's own
     assert [path.name for path in whole_checkpoints(folder)] == ["checkpoint-12"]
-    assert len(remove_partial_checkpoints(folder)) == 2
+    assert len(remove_partial_checkpoints(folder)) == 2 and (folder / "checkpoint-best").is_dir()
     listed = json.loads((folder / "checkpoint-12" / COMPLETE).read_text())
     assert {"model.safetensors", "optimizer.pt", "rng_state.pth", "ema.safetensors", "trainer_state.json"} <= set(
         listed

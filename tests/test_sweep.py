@@ -465,6 +465,18 @@ def test_jobs_and_devices_need_not_be_as_many(bench, monkeypatch, jobs, first):
     assert [devices[name] for name in order][: len(first)] == first and len(bench.rows()) == 4
 
 
+def test_a_run_that_cannot_be_started_takes_no_device(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    engine = engines.Processes(jobs=2, lock=os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR))
+    for _ in range(3):
+        with pytest.raises(FileNotFoundError):
+            engine.start([sys.executable, "-c", "pass"], tmp_path / "nowhere" / "run.log")
+    run = engine.start([sys.executable, "-c", "pass"], tmp_path / "run.log")
+    assert run.device == "0" and list(engine.devices) == ["1"]
+    assert run.process.wait() == 0 and run.poll() == 0 and list(engine.devices) == ["1", "0"]
+
+
 def test_devices(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for count, expected in ((0, []), (1, []), (3, ["0", "1", "2"])):

@@ -5,7 +5,6 @@ import signal
 import subprocess
 from collections import deque
 from collections.abc import Sequence
-from itertools import cycle, islice
 from pathlib import Path
 from typing import Protocol
 
@@ -50,10 +49,11 @@ class Processes:
     def __init__(self, jobs: int, lock: int):
         self.lock = lock
         devices = cuda_devices() or [None]
-        self.devices = deque(islice(cycle(devices), max(jobs, len(devices))))
+        count = max(jobs, len(devices))  # one entry a run: a device may stand in it twice
+        self.devices = deque(devices[number % len(devices)] for number in range(count))
 
     def start(self, command: Sequence[str], log: Path) -> "LocalRun":
-        device = self.devices.popleft()
+        device = self.devices[0]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # else the log could end in what was written earlier
         if device:
             environment["CUDA_VISIBLE_DEVICES"] = device
@@ -67,11 +67,12 @@ class Processes:
                 pass_fds=[self.lock],
                 process_group=0,  # a signal reaches it by `interrupt` alone, once, whoever sent it to the sweep
             )
+        self.devices.popleft()  # only now: what could not be started takes none
         return LocalRun(process, device, self.devices)
 
 
 class LocalRun:
-    """A process, and the device that is free again once it has ended."""
+    """A process, and the device that `poll` gives back when it first finds that the process has ended."""
 
     def __init__(self, process: subprocess.Popen, device: str | None, free: deque[str | None]):
         self.process = process

@@ -8,6 +8,7 @@ share, and lie in the same place on each.
 import os
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from runpy import run_module
@@ -22,7 +23,7 @@ from modeling_leaner.support.interrupts import INTERRUPTED
 
 from ..running.run_folder import LOCK
 from .grid import GridError
-from .run_settings import TRAIN_COMMAND
+from .run_settings import TRAIN_COMMAND, TRAIN_MODULE
 
 
 LOST_WORKERS = 10  # of one run, after which it has failed
@@ -30,23 +31,23 @@ PATIENCE = 300  # seconds until a machine answers, and until a lost worker has l
 SHARED = ".shared"
 
 
-def said_of(folder: Path, word: str, place: str) -> str:
-    """What a machine finds where the folder of the sweep should be; `word` and the version where all is well."""
+def seen_by(folder: Path, content: str, working_directory: str) -> str:
+    """What a machine sees of the folder of the sweep: this package's version where the shared file has the content."""
     try:
-        os.chdir(place)
+        os.chdir(working_directory)
         found = (folder / SHARED).read_text()
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
-    if found != word:
+    if found != content:
         return f"{folder}: another folder of this name"
     return f"modeling_leaner {__version__}"
 
 
-def train(words: list[str], log: Path, place: str) -> int:
+def train(words: list[str], log: Path, working_directory: str) -> int:
     """Trains one run in this worker, from its last checkpoint where it has one, and returns its exit status."""
-    os.chdir(place)
+    os.chdir(working_directory)
     log = log.absolute()
-    with log.open("ab") as file:
+    with log.open("ab") as file:  # gets also what libraries print that are not Python
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     folder = log.with_name(log.name.removesuffix(".log"))
@@ -55,17 +56,33 @@ def train(words: list[str], log: Path, place: str) -> int:
             pass
         if "--resume" not in words and any(folder.iterdir()):
             words = [*words, "--resume"]
-    _, _, module = TRAIN_COMMAND
-    sys.argv = [module, *words]
-    status = 0
+    sys.argv = [TRAIN_MODULE, *words]
     try:
-        run_module(module, run_name="__main__", alter_sys=True)  # as the command does, whose room is above this one
+        run_module(TRAIN_MODULE, run_name="__main__", alter_sys=True)  # by its name: its room is above this one
+        return 0
     except SystemExit as end:
-        if end.code is not None:
-            status = end.code
+        return status_of(end)
+    except Exception:
+        traceback.print_exc()  # in the log, as a process of its own ends
+        return 1
     finally:
         sys.stdout.flush()
-    return status
+
+
+def status_of(end: SystemExit) -> int:
+    """The exit status of a process that ends so."""
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def share_of(processors: Sequence[int], jobs: int) -> int:
+    """The most processors that each of `jobs` runs at a time can have on machines with so many; 1 if not all fit."""
+    fitting = [share for share in range(1, max(processors) + 1) if sum(count // share for count in processors) >= jobs]
+    return max(fitting, default=1)
 
 
 class RayCluster:
@@ -85,10 +102,11 @@ class RayCluster:
         except ConnectionError as error:
             missing = "no Ray cluster is running here; ray start --head starts one, or RAY_ADDRESS names one"
             raise GridError(f"--engine ray: {missing}") from error
+        except RuntimeError as error:  # such as another version of Ray or Python than the cluster's
+            raise GridError(f"--engine ray: {' '.join(str(error).split())}") from error
         machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         check_shared(machines, folder)
-        sizes = [int(node["Resources"]["CPU"]) for node in machines]
-        share = min(max(sizes), max(1, sum(sizes) // jobs))
+        share = share_of([int(node["Resources"]["CPU"]) for node in machines], jobs)
         gpus = int(any(node["Resources"].get("GPU") for node in machines))
         # max_calls: a process of its own for each run, so that none sees what another left behind
         self.train = ray.remote(num_cpus=share, num_gpus=gpus, max_calls=1, max_retries=LOST_WORKERS)(train)
@@ -126,17 +144,17 @@ def check_shared(machines: list[dict], folder: Path) -> None:
     """Raises GridError for a machine that does not see the folder of the sweep, or has another version."""
     if not machines:
         raise GridError("--engine ray: no machine of the cluster has a processor")
-    word = f"{os.getpid()} {time.time()}"
+    content = f"{os.getpid()} {time.time()}"
     mark = folder / SHARED
-    mark.write_text(word)
-    ask = ray.remote(num_cpus=0)(said_of)
-    answers = {}
+    mark.write_text(content)
+    ask = ray.remote(num_cpus=0)(seen_by)
+    addresses = {}
     for machine in machines:
         there = NodeAffinitySchedulingStrategy(machine["NodeID"], soft=False)
-        answer = ask.options(scheduling_strategy=there).remote(folder, word, os.getcwd())
-        answers[answer] = machine["NodeManagerAddress"]
+        answer = ask.options(scheduling_strategy=there).remote(folder, content, os.getcwd())
+        addresses[answer] = machine["NodeManagerAddress"]
     try:
-        for answer, address in answers.items():
+        for answer, address in addresses.items():
             try:
                 said = ray.get(answer, timeout=PATIENCE)
             except RayError as error:

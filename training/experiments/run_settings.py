@@ -12,7 +12,8 @@ from .grid import Grid, GridError
 from .rows import Run, reported
 
 
-TRAIN_COMMAND = [sys.executable, "-m", "modeling_leaner.training.train"]
+TRAIN_MODULE = "modeling_leaner.training.train"
+TRAIN_COMMAND = [sys.executable, "-m", TRAIN_MODULE]
 GRID_DEFAULTS = {"attn_implementation": "sdpa"}  # the default of recorded runs, so that later ones are comparable
 
 

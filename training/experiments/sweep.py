@@ -179,7 +179,7 @@ def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Engine:
     try:
         from .ray_engine import RayCluster
     except ModuleNotFoundError as error:
-        raise GridError(f'--engine ray: {error}; pip install "modeling_leaner[ray]"') from error
+        raise GridError(f'--engine ray: {error}; pip install ".[ray]" in a clone') from error
     return RayCluster(jobs, folder)
 
 

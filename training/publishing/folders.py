@@ -9,6 +9,7 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
+from modeling_leaner.checkpoints_leaner import find_weights
 from modeling_leaner.shapes import CONFIG_CLASSES
 from modeling_leaner.support.documents import flat, naming, read_object, require
 
@@ -116,9 +117,9 @@ def read_run(folder: Path) -> Run:
 
 
 def check_weights(folder: Path, architecture: str, config: PreTrainedConfig) -> None:
-    """Raises ValueError where model.safetensors, if there is one, does not hold the tensors of the configuration."""
-    path = folder / "model.safetensors"
-    if not path.is_file():
+    """Raises ValueError where the weights, if there are any, are not the tensors of the configuration."""
+    files = find_weights(folder)
+    if not files:
         return
     with torch.device("meta"):
         model_class = getattr(transformers, auto_class(architecture))
@@ -128,13 +129,23 @@ def check_weights(folder: Path, architecture: str, config: PreTrainedConfig) -> 
     tied = getattr(model, "_tied_weights_keys", None)
     if tied is not None:
         optional.update(tied)
-    try:
-        with safe_open(path, framework="pt") as file:
-            held = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path}: damaged or not safetensors ({error})") from error
+    held = {}
+    for path in files:
+        held |= tensor_shapes(path)
+    place = folder / "model.safetensors"
+    if len(files) > 1:
+        place = folder
     for name in sorted(expected.keys() | held.keys()):
         if name in optional and name not in held:
             continue
         if held.get(name) != expected.get(name):
-            raise ValueError(f"{path}: {name} is {held.get(name)}, expected {expected.get(name)} of config.json")
+            raise ValueError(f"{place}: {name} is {held.get(name)}, expected {expected.get(name)} of config.json")
+
+
+def tensor_shapes(path: Path) -> dict[str, list[int]]:
+    """The shape of each tensor of a safetensors file. Raises ValueError where it is none."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path}: damaged or not safetensors ({error})") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 from huggingface_hub import HfApi, ModelCard
 from transformers import AutoConfig
 
+from modeling_leaner.checkpoints_leaner import find_weights
 from modeling_leaner.planning.units import human_bytes
 from modeling_leaner.support.documents import naming
 from modeling_leaner.support.files import sha256
@@ -41,7 +42,9 @@ def check_complete(folder: Path) -> None:
         raise ValueError(f"{folder}: no such folder")
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder}: no config.json; expected the folder of a model")
-    if not any(folder.glob("model*.safetensors")):
+    with naming(folder, (OSError,)):
+        weights = find_weights(folder)
+    if not weights:
         raise ValueError(f"{folder}: no weights (model.safetensors)")
     if not (folder / "README.md").is_file():
         raise ValueError(f"{folder}: no card (README.md); leaner card writes that of a run, you that of another model")
@@ -63,19 +66,29 @@ def check_card(folder: Path) -> ModelCard:
     return card
 
 
-def check_sent_code(files: Contents) -> None:
-    """Raises ValueError unless what is sent runs this package's code alone, and all of it."""
+def check_sent_code(folder: Path, files: Contents) -> None:
+    """Raises ValueError unless what is sent of a folder runs this package's code alone, and all of it."""
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
         for name, content in files.items():
             if "/" not in name and name.endswith((".py", ".json")):
                 if isinstance(content, Path):
                     content = content.read_bytes()
-                (folder / name).write_bytes(content)
+                (Path(scratch) / name).write_bytes(content)
         try:
-            check_code(folder)
+            check_code(Path(scratch))
         except ValueError as error:
-            raise ValueError(str(error).replace(f"{folder}/", "")) from error
+            raise ValueError(str(error).replace(scratch, str(folder))) from error
+
+
+def check_configured_weights(folder: Path) -> None:
+    """Raises ValueError unless the configuration names one class of the family, and the weights are that class's."""
+    with naming(folder / "config.json", UNREADABLE):
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        classes = sorted(target.split(".")[1] for target in config.auto_classes().values())
+        names = config.architectures
+        if not isinstance(names, list) or len(names) != 1 or names[0] not in classes:
+            raise ValueError(f"architectures is {names!r}, expected one of {', '.join(classes)}")
+    check_weights(folder, names[0], config)
 
 
 def check(folder: Path, repository: str) -> Contents:
@@ -89,11 +102,8 @@ def check(folder: Path, repository: str) -> Contents:
     check_links(folder)
     check_card(folder)
     files = contents(folder, repository)
-    check_sent_code(files)
-    with naming(folder / "config.json", UNREADABLE):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        (architecture,) = config.architectures
-    check_weights(folder, architecture, config)
+    check_sent_code(folder, files)
+    check_configured_weights(folder)
     if (folder / "results.json").is_file():
         check_there(folder)
         with naming(folder / "results.json", UNREADABLE):
@@ -172,6 +182,8 @@ def push(
             print(f"{folder} → {repository} (not known what it has)")
             print_files(files)
         raise
+    if private and remote.is_public:
+        raise ValueError(f"--private: {repository} is there already, and public; nothing was sent")
     print_plan(folder, repository, files, remote)
     if dry_run:
         print("  dry run: nothing was sent")

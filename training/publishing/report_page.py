@@ -67,7 +67,7 @@ def plotly_source() -> tuple[str, str]:
     try:
         from plotly.offline import get_plotlyjs, get_plotlyjs_version
     except ImportError as error:
-        message = "plotly is not installed, which draws the charts: pip install modeling_leaner[report]"
+        message = 'plotly is not installed, which draws the charts: pip install ".[report]" in a clone'
         raise ValueError(message) from error
     return get_plotlyjs(), get_plotlyjs_version()
 

@@ -74,7 +74,7 @@ def whole_checkpoints(folder: Path) -> list[Path]:
 
 def remove_partial_checkpoints(folder: Path) -> list[Path]:
     """Deletes checkpoints that are not whole, so that nothing mistakes them for one; returns them."""
-    partial = sorted(set(folder.glob("checkpoint-*")) - set(whole_checkpoints(folder)))
+    partial = [path for path in checkpoints(folder) if damage(path) is not None]
     for path in partial:
         shutil.rmtree(path)
     return partial

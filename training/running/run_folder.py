@@ -10,11 +10,11 @@ from datasets import IterableDataset
 from datasets.fingerprint import Hasher
 from filelock import FileLock, Timeout
 
-from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.documents import read_object, write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..data.sources import Rows
-from ..settings.arguments import RecipeArguments
+from ..settings.arguments import RecipeArguments, read_recipe
 from .checkpoints import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
 from .preparation import PreparedRun
 
@@ -92,7 +92,7 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
 
 def check_settings(saved: Path, settings: dict[str, object]) -> None:
     """Raises ValueError for the first setting of a run that differs from the saved one and may not be changed."""
-    before = yaml.safe_load(saved.read_text(encoding="utf-8"))
+    _, before = read_recipe(str(saved))
     for key in sorted({*before, *settings} - CHANGEABLE):
         if before.get(key) != settings.get(key):
             was = shown(before, key)
@@ -149,7 +149,7 @@ def compare_start(run: PreparedRun) -> dict[str, object]:
     now["classes"] = run.task.classes
     started = Path(arguments.output_dir) / STARTED
     if started.is_file():
-        before = json.loads(started.read_text(encoding="utf-8"))
+        before = read_object(started)
         for key, value in now.items():
             if before.get(key) == value:
                 continue

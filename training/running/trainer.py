@@ -276,7 +276,7 @@ class LeanTrainer(Trainer):
     def init_hf_repo(self, *args, **kwargs):
         """As Trainer's; raises ValueError, one line, where there is no token or the Hub does not make a repository."""
         check_token()
-        with hub_errors(str(self.args.hub_model_id)):
+        with hub_errors(self.args.hub_model_id or self.folder.name):
             super().init_hf_repo(*args, **kwargs)
 
     def push_to_hub(self, commit_message="End of training", revision=None):
