@@ -30,6 +30,7 @@ FEW = """--max_steps 4 --per_device_train_batch_size 8 --per_device_eval_batch_s
 SMALLER = {
     "imagenet-1k": "--train_resize 20 --dataloader_num_workers 2",
     "fashion-mnist": "--image_size 16",
+    "fineweb-edu": "--max_length 48 --gradient_accumulation_steps 2 --dataloader_num_workers 1",
     "squad": "--max_length 48 --doc_stride 16",
     "enwik8-text-embedding": "--max_length 24 --split_sentences false",
 }

@@ -99,6 +99,7 @@ MADE_UP = {
     "ILSVRC/imagenet-1k": pictures,
     "roneneldan/TinyStories": documents,
     "LTCB/enwik8": documents,
+    "sample-10BT": documents,
     "rajpurkar/squad": questions,
     "stanfordnlp/imdb": lambda count, seed: labelled(count, seed, ("text",), 2),
     "cola": lambda count, seed: labelled(count, seed, SENTENCE, 2),
