@@ -30,7 +30,7 @@ from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
-from .hub import SECONDS
+from .hub_lookup import SECONDS
 
 
 class ConversionError(ValueError):

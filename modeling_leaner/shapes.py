@@ -8,7 +8,7 @@ from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
-from .hub import require_source
+from .hub_lookup import require_source
 from .registry import FAMILIES, VARIANTS, Modality, baseline_of, check_shape, shape_names, shape_path, shapes_folder
 
 

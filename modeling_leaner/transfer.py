@@ -79,6 +79,15 @@ def check_repository(name: str) -> None:
         raise ValueError(f"{name!r} is no repository; expected OWNER/NAME")
 
 
+def is_repository(name: str) -> bool:
+    """Whether a name is OWNER/NAME, as the Hub accepts it."""
+    try:
+        check_repository(name)
+    except ValueError:
+        return False
+    return True
+
+
 def check_token() -> None:
     """Raises ValueError where this machine has no token to write to the Hub with."""
     if get_token() is None:

@@ -21,7 +21,7 @@ from modeling_leaner.training.settings import arguments
 from typer.testing import CliRunner
 
 import modeling_leaner
-from modeling_leaner import __version__, hub
+from modeling_leaner import __version__, hub_lookup
 from modeling_leaner.cli.app import app
 from modeling_leaner.shapes import load_shape, shape_names
 from modeling_leaner.support import suggest
@@ -451,7 +451,7 @@ class TestHub:
     @pytest.mark.parametrize(("words", "start"), COMMANDS)
     def test_nothing_else_asks_the_hub_first(self, leaner, monkeypatch, words, start):
         """One question, which says no; then nothing is downloaded."""
-        monkeypatch.setattr(hub, "missing_from_hub", lambda name: "it could not be found on the Hub")
+        monkeypatch.setattr(hub_lookup, "missing_from_hub", lambda name: "it could not be found on the Hub")
         monkeypatch.setattr(evaluation, "hf_hub_download", lambda *_: pytest.fail("asked again"))
         monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *_: pytest.fail("asked again"))
         result = leaner(*words.split())
@@ -462,7 +462,7 @@ class TestHub:
     def test_asked_once(self, monkeypatch):
         """What the Hub says: no such model, another error, or nothing; and what its cache holds is not asked for."""
         import huggingface_hub
-        from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError
 
         asked = []
 
@@ -480,18 +480,18 @@ class TestHub:
             return error
 
         answers(None)
-        hub.require_source("someone/model")
+        hub_lookup.require_source("someone/model")
         answers(made(HfHubHTTPError))  # busy or guarded: loading it says more
-        hub.require_source("someone/model")
+        hub_lookup.require_source("someone/model")
         answers(made(RepositoryNotFoundError))
         with pytest.raises(ValueError, match="gpt2-base: neither .* not be found on the Hub; did you mean gpt/b"):
-            hub.require_source("gpt2-base", ["gpt/base"])
-        answers(TimeoutError())
-        with pytest.raises(ValueError, match="could not be found on the Hub, which did not answer .TimeoutError."):
-            hub.require_source("someone/model")
-        assert asked == [hub.SECONDS] * 4 and hub.SECONDS <= 10
-        monkeypatch.setattr(hub, "try_to_load_from_cache", lambda name, file: "/cache/config.json")
-        hub.require_source("someone/model")
+            hub_lookup.require_source("gpt2-base", ["gpt/base"])
+        answers(HTTPError("too slow"))
+        with pytest.raises(ValueError, match="could not be found on the Hub, which did not answer .HTTPError."):
+            hub_lookup.require_source("someone/model")
+        assert asked == [hub_lookup.SECONDS] * 4 and hub_lookup.SECONDS <= 10
+        monkeypatch.setattr(hub_lookup, "try_to_load_from_cache", lambda name, file: "/cache/config.json")
+        hub_lookup.require_source("someone/model")
         assert len(asked) == 4
 
     def test_names_that_no_model_has(self, tmp_path):
@@ -499,27 +499,27 @@ class TestHub:
             (tmp_path / "model" / folder).mkdir(parents=True)
         (tmp_path / "model" / "one" / "config.json").write_text("{}")
         with pytest.raises(ValueError, match="no such file or folder; did you mean .*/model/one"):
-            hub.require_source(str(tmp_path / "model" / "oen"))
+            hub_lookup.require_source(str(tmp_path / "model" / "oen"))
         with pytest.raises(ValueError, match="no name that a model on the Hub could have$"):
-            hub.require_source("some model")
-        hub.require_source(str(tmp_path / "model" / "one"))
+            hub_lookup.require_source("some model")
+        hub_lookup.require_source(str(tmp_path / "model" / "one"))
 
     def test_a_shape_that_was_written_here(self, tmp_path, monkeypatch):
         """`leaner plan --write mine` writes mine.json, which is no named shape."""
-        monkeypatch.setattr(hub, "missing_from_hub", lambda name: pytest.fail("asked for a file that is here"))
+        monkeypatch.setattr(hub_lookup, "missing_from_hub", lambda name: pytest.fail("asked for a file that is here"))
         monkeypatch.chdir(tmp_path)
         Path("mine.json").write_text("{}")
         with pytest.raises(ValueError, match="^mine: no such file or folder; did you mean mine.json.$"):
-            hub.require_source("mine", ["vit/mini"])
+            hub_lookup.require_source("mine", ["vit/mini"])
 
     def test_nothing_but_a_model_is_suggested(self, tmp_path, monkeypatch):
         """`./missing` is spelt like the folder of the recipes, which is no model; and no Hub is asked for a path."""
-        monkeypatch.setattr(hub, "missing_from_hub", lambda name: pytest.fail("asked for a path"))
+        monkeypatch.setattr(hub_lookup, "missing_from_hub", lambda name: pytest.fail("asked for a path"))
         monkeypatch.chdir(tmp_path)
         Path("training").mkdir()
         for source in ("./missing", "~/missing", "a/b/missing", str(tmp_path / "missing")):
             with pytest.raises(ValueError, match="missing: no such file or folder$"):
-                hub.require_source(source)
+                hub_lookup.require_source(source)
 
 
 @pytest.mark.parametrize(

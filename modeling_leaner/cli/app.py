@@ -31,7 +31,8 @@ from .lazy import slow_imports
 from .training import commands
 
 
-SHAPES = "Shapes"  # panel of the help
+SHAPES = "Shapes"  # panels of the help
+MODELS = "Models"
 HELP = """The LeanViT, LeanBERT and LeanGPT model family.
 
 Options may be written --two-words or --two_words."""
@@ -156,7 +157,7 @@ def plan(
     run(Options(**context.params | {"data": data or []}, given=given))
 
 
-@app.command(cls=Command, rich_help_panel=SHAPES)
+@app.command(cls=Command, rich_help_panel=MODELS)
 def convert(
     source: Annotated[str, typer.Argument(help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")],
     output: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
@@ -184,7 +185,7 @@ def convert(
         typer.echo(f"{output}: complete, for it was written before the interrupt")
 
 
-@app.command(cls=Command, rich_help_panel=SHAPES)
+@app.command(cls=Command, rich_help_panel=MODELS)
 def slim(
     context: typer.Context,
     source: Annotated[str, typer.Argument(help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")],
@@ -232,7 +233,7 @@ def slim(
         raise typer.Exit(INTERRUPTED) from None
 
 
-@app.command(cls=Command, rich_help_panel=SHAPES)
+@app.command(cls=Command, rich_help_panel=MODELS)
 def export(
     context: typer.Context,
     kind: Annotated[Literal["onnx", "torch"], typer.Argument(help="An ONNX graph, or a program of torch.export.")],
@@ -261,7 +262,7 @@ def export(
         raise typer.Exit(INTERRUPTED) from None
 
 
-@app.command(cls=Command, rich_help_panel=SHAPES)
+@app.command(cls=Command, rich_help_panel=MODELS)
 def inspect(
     context: typer.Context,
     model: Annotated[

@@ -86,7 +86,7 @@ def check_new(output: Path) -> None:
 def check_source(source: str) -> None:
     """Raises ValueError for what is neither a file or folder nor a model of the Hub."""
     with slow_imports(models=False):
-        from ..hub import require_source
+        from ..hub_lookup import require_source
     require_source(source)
 
 
@@ -111,10 +111,10 @@ def check_inspected(model: str) -> None:
 def check_base_model(name: str | None, parent: str) -> str:
     """The Hub id that a card names as the parent. Raises ValueError where none is given and the parent is a folder."""
     with slow_imports(models=False):
-        from ..hub import HUB_ID
+        from ..transfer import is_repository
     if name is None and not Path(parent).exists():
         name = parent
-    if name is None or HUB_ID.fullmatch(name) is None:
+    if name is None or not is_repository(name):
         given = name or parent
         raise ValueError(f"--base-model: {given} is no Hub id; expected OWNER/NAME of the parent, for the card")
     return name

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..conversion import load_lean, load_processors, whole_folder
-from ..exporting.files import FORMATS, Run, output_names, require_packages
-from ..exporting.graph import CACHE, Graph, Inputs, Size, flattened, free_axes, longest, make_inputs
+from ..exporting.files import FORMATS, Forward, output_names, require_packages
+from ..exporting.graph import CACHE, Graph, Inputs, Size, dynamic_axes, flattened, longest, make_inputs
 from ..exporting.parity import Parity, compare
 from ..planning.units import human_bytes
 from ..support.documents import write_json
@@ -24,7 +24,7 @@ from ..training.running.environment import environment
 LENGTH = 128  # tokens of a text that is timed
 MOST_DIFFERENCE = 1e-3  # of a file in the model's own precision, relative: beyond it the file is wrong
 TABLE_WIDTH = 100
-EAGER = Parity(difference=0.0, same_choice=None)
+EXACT = Parity(difference=0.0, same_choice=None)
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Contestant:
     """What is compared and timed: the model in eager PyTorch, or a file."""
 
     file: str | None
     bytes: int
-    run: Run
+    run: Forward
     parity: Parity
 
 
@@ -58,10 +58,10 @@ def run(options: Options) -> None:
     processors = load_processors(options.source)
     with whole_folder(options.output) as folder:
         folder.mkdir()
-        candidates = [eager(graph), *write(graph, folder, options)]
+        contestants = [eager(graph), *write(graph, folder, options)]
         write_parts(graph, processors, folder)
-        times = timed(graph, candidates, sizes, options.rounds)
-        document = describe(graph, candidates, times, options.rounds)
+        times = timed(graph, contestants, sizes, options.rounds)
+        document = describe(graph, contestants, times, options.rounds)
         write_json(folder / "export.json", document.document())
     report(options.output, document)
 
@@ -89,7 +89,7 @@ def timed_sizes(graph: Graph, options: Options) -> list[Size]:
     return sizes
 
 
-def eager(graph: Graph) -> Candidate:
+def eager(graph: Graph) -> Contestant:
     """The model itself."""
 
     def run_model(inputs: Inputs) -> dict[str, torch.Tensor]:
@@ -97,34 +97,34 @@ def eager(graph: Graph) -> Candidate:
             return graph(**inputs)
 
     size = sum(weight.nbytes for weight in graph.model.parameters())
-    return Candidate(None, size, run_model, EAGER)
+    return Contestant(None, size, run_model, EXACT)
 
 
-def write(graph: Graph, folder: Path, options: Options) -> list[Candidate]:
+def write(graph: Graph, folder: Path, options: Options) -> list[Contestant]:
     """Writes the file, and that in 8 bits, and compares each with the model.
 
     Raises ValueError where the file in the model's own precision does not say what the model says.
     """
-    kind = FORMATS[options.kind]
-    whole = kind.path(folder)
+    file_format = FORMATS[options.kind]
+    whole = file_format.path(folder)
     whole.parent.mkdir(exist_ok=True)
-    kind.write(graph, whole)
-    candidates = [opened(graph, kind.open(graph, whole), folder, whole)]
-    difference = candidates[0].parity.difference
+    file_format.write(graph, whole)
+    contestants = [compared_file(graph, file_format.load(graph, whole), folder, whole)]
+    difference = contestants[0].parity.difference
     if difference > MOST_DIFFERENCE:
         raise ValueError(f"{options.source}: its {options.kind} file differs from it by {difference:.1e}; not kept")
     if options.int8:
-        small = kind.path(folder, int8=True)
-        kind.write_int8(graph, small, whole)
-        candidates.append(opened(graph, kind.open(graph, small), folder, small))
-    return candidates
+        small = file_format.path(folder, int8=True)
+        file_format.write_int8(graph, small, whole)
+        contestants.append(compared_file(graph, file_format.load(graph, small), folder, small))
+    return contestants
 
 
-def opened(graph: Graph, run_file: Run, folder: Path, path: Path) -> Candidate:
+def compared_file(graph: Graph, run_file: Forward, folder: Path, path: Path) -> Contestant:
     """A file that was written, compared with the model."""
     parts = path.parent.glob(f"{path.name}*")  # with the file beside it that holds large weights
     size = sum(part.stat().st_size for part in parts)
-    return Candidate(path.relative_to(folder).as_posix(), size, run_file, compare(graph, run_file))
+    return Contestant(path.relative_to(folder).as_posix(), size, run_file, compare(graph, run_file))
 
 
 def write_parts(graph: Graph, processors: list[object], folder: Path) -> None:
@@ -136,12 +136,12 @@ def write_parts(graph: Graph, processors: list[object], folder: Path) -> None:
         processor.save_pretrained(folder)
 
 
-def timed(graph: Graph, candidates: list[Candidate], sizes: list[Size], rounds: int) -> list[list[ForwardTime]]:
-    """The times of every candidate, size by size; at each size all take turns."""
-    times: list[list[ForwardTime]] = [[] for _ in candidates]
+def timed(graph: Graph, contestants: list[Contestant], sizes: list[Size], rounds: int) -> list[list[ForwardTime]]:
+    """The times of every contestant, size by size; at each size all take turns."""
+    times: list[list[ForwardTime]] = [[] for _ in contestants]
     for size in sizes:
         inputs = make_inputs(graph, size, padded=False)
-        calls = [partial(seconds_of, partial(candidate.run, inputs)) for candidate in candidates]
+        calls = [partial(seconds_of, partial(contestant.run, inputs)) for contestant in contestants]
         medians = np.median(take_turns(calls, rounds), axis=1).tolist()
         for rows, median in zip(times, medians):
             rows.append(forward_time(graph, size, median))
@@ -159,15 +159,15 @@ def forward_time(graph: Graph, size: Size, median: float) -> ForwardTime:
     return ForwardTime(rows=size.rows, length=length, past=past, seconds=median)
 
 
-def describe(graph: Graph, candidates: list[Candidate], times: list[list[ForwardTime]], rounds: int) -> ExportFile:
+def describe(graph: Graph, contestants: list[Contestant], times: list[list[ForwardTime]], rounds: int) -> ExportFile:
     """What export.json holds."""
     files = []
-    for candidate, measured in zip(candidates, times):
-        parity = candidate.parity
+    for contestant, measured in zip(contestants, times):
+        parity = contestant.parity
         files.append(
             ExportedFile(
-                file=candidate.file,
-                bytes=candidate.bytes,
+                file=contestant.file,
+                bytes=contestant.bytes,
                 difference=parity.difference,
                 same_choice=parity.same_choice,
                 times=measured,
@@ -186,7 +186,7 @@ def describe(graph: Graph, candidates: list[Candidate], times: list[list[Forward
 def input_shapes(graph: Graph) -> dict[str, list[int | str]]:
     """The shape of every input, with names in place of free sizes."""
     shapes = {}
-    axes = free_axes(graph)
+    axes = dynamic_axes(graph)
     for name, tensor in flattened(make_inputs(graph, graph.traced_size)).items():
         free = axes[name.partition(".")[0]]
         shapes[name] = [free.get(axis, size) for axis, size in enumerate(tensor.shape)]
@@ -222,6 +222,6 @@ def report(output: Path, document: ExportFile) -> None:
     inputs = ", ".join(name for name in document.inputs if not name.startswith(CACHE))
     outputs = ", ".join(name for name in document.outputs if not name.startswith("present."))
     cache = ""
-    if len(document.inputs) > inputs.count(",") + 1:
+    if any(name.startswith(CACHE) for name in document.inputs):
         cache = ", with a cache"
     print(f"{output}: {document.architecture}, {inputs} → {outputs}{cache}; all shapes are in export.json")

@@ -110,7 +110,7 @@ def check_keys(recipe: str | None, options: list[str]) -> None:
         _, settings = read_recipe(recipe)
         task = settings.get("task")
     parser = SettingsParser()
-    given = parser.parse_tokens(options)
+    given = parser.parse_words(options)
     if given.task is not None:
         task = given.task
     check_metric(task, given.metric)

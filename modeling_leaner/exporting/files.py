@@ -12,23 +12,26 @@ from pathlib import Path
 import torch
 from torch.export import ExportedProgram
 
-from .graph import Graph, Inputs, flattened, free_axes, make_inputs, trace
+from .graph import Graph, Inputs, dynamic_axes, flattened, make_inputs, trace
 
 
 LARGEST_FILE = 1_900_000_000  # bytes of weights in an ONNX file, which protobuf ends at 2 GB; more lie beside it
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 INT8_PACKAGES = ("torchao",)
-Run = Callable[[Inputs], dict[str, torch.Tensor]]
+Forward = Callable[[Inputs], dict[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file: where it lies in the folder, how it is written and run, and the packages that this needs."""
+    """A kind of file: where it lies in the folder, how it is written and run, and the packages that this needs.
+
+    Functions of the same name take the same arguments, though not every format needs each.
+    """
 
     file: str
     write: Callable[[Graph, Path], None]
     write_int8: Callable[[Graph, Path, Path], None]
-    open: Callable[[Graph, Path], Run]
+    load: Callable[[Graph, Path], Forward]
     packages: tuple[str, ...]
     packages_int8: tuple[str, ...]
 
@@ -79,7 +82,7 @@ def write_torch_int8(graph: Graph, path: Path, whole: Path) -> None:
         torch.export.save(trace(graph), path)
 
 
-def open_torch(graph: Graph, path: Path) -> Run:
+def load_torch(graph: Graph, path: Path) -> Forward:
     """A file of torch.export, ready to run."""
     with without_remarks():
         program = torch.export.load(path).module()
@@ -108,7 +111,7 @@ def write_onnx(graph: Graph, path: Path) -> None:
             program, input_names=list(inputs), output_names=output_names(graph), dynamo=True, verbose=False
         ).model
         name_axes(model, graph)
-        forget_sources(model)
+        strip_metadata(model)
         size = sum(weight.nbytes for weight in graph.model.parameters())
         beside = None
         if size > LARGEST_FILE:
@@ -117,11 +120,11 @@ def write_onnx(graph: Graph, path: Path) -> None:
 
 
 def name_axes(model, graph: Graph) -> None:
-    """Gives the free axes of inputs and outputs, which torch numbers, the names of `free_axes`."""
+    """Gives the free axes of inputs and outputs, which torch numbers, the names of `dynamic_axes`."""
     import onnx_ir
 
     names = {}
-    axes = free_axes(graph)
+    axes = dynamic_axes(graph)
     for value in model.graph.inputs:
         free = axes[value.name.partition(".")[0]]
         for axis, name in free.items():
@@ -134,7 +137,7 @@ def name_axes(model, graph: Graph) -> None:
                 value.shape[axis] = onnx_ir.SymbolicDim(names.get(str(size), total))
 
 
-def forget_sources(model) -> None:
+def strip_metadata(model) -> None:
     """Removes what torch notes of every node, with paths of this machine among it."""
     for part in (model, model.graph, *model.graph.all_nodes()):
         part.metadata_props.clear()
@@ -170,7 +173,7 @@ def write_onnx_int8(graph: Graph, path: Path, whole: Path) -> None:
         )
 
 
-def open_onnx(graph: Graph, path: Path) -> Run:
+def load_onnx(graph: Graph, path: Path) -> Forward:
     """An ONNX file in onnxruntime on the CPU, with as many threads as PyTorch has."""
     import onnxruntime
 
@@ -188,6 +191,6 @@ def open_onnx(graph: Graph, path: Path) -> Run:
 
 
 FORMATS = {
-    "onnx": Format("onnx/model.onnx", write_onnx, write_onnx_int8, open_onnx, ONNX_PACKAGES, ()),
-    "torch": Format("model.pt2", write_torch, write_torch_int8, open_torch, (), INT8_PACKAGES),
+    "onnx": Format("onnx/model.onnx", write_onnx, write_onnx_int8, load_onnx, ONNX_PACKAGES, ()),
+    "torch": Format("model.pt2", write_torch, write_torch_int8, load_torch, (), INT8_PACKAGES),
 }

@@ -155,7 +155,7 @@ def make_cache(graph: Graph, size: Size, generator: torch.Generator) -> list[tor
     return tensors
 
 
-def free_axes(graph: Graph) -> dict[str, dict[int, str]]:
+def dynamic_axes(graph: Graph) -> dict[str, dict[int, str]]:
     """The axes of each input that may have any size, with the name of that size."""
     if graph.reads_images:
         return {"pixel_values": {0: "batch"}}
@@ -181,7 +181,7 @@ def trace(graph: Graph) -> ExportedProgram:
     """The graph as torch.export records it, without the places in source files that it keeps of each operation."""
     inputs = make_inputs(graph, graph.traced_size)
     shapes = {}
-    for name, axes in free_axes(graph).items():
+    for name, axes in dynamic_axes(graph).items():
         free = dict.fromkeys(axes, Dim.DYNAMIC)
         shapes[name] = free
         if name == CACHE:

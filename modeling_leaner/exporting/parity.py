@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .files import Run
+from .files import Forward
 from .graph import Graph, Inputs, Size, longest, make_inputs
 
 
@@ -34,7 +34,7 @@ def sizes(graph: Graph) -> list[Size]:
     return fitting
 
 
-def compared(name: str, output: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+def without_padding(name: str, output: torch.Tensor, inputs: Inputs) -> torch.Tensor:
     """The part of an output that means something: nothing at padding."""
     mask = inputs.get("attention_mask")
     if mask is None or mask.ndim > 2:
@@ -48,7 +48,7 @@ def compared(name: str, output: torch.Tensor, inputs: Inputs) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def compare(graph: Graph, run: Run) -> Parity:
+def compare(graph: Graph, run: Forward) -> Parity:
     """The exported file beside the model itself."""
     largest = 0.0
     same = []
@@ -56,8 +56,8 @@ def compare(graph: Graph, run: Run) -> Parity:
         inputs = make_inputs(graph, size, seed)
         given = run(inputs)
         for name, expected in graph(**inputs).items():
-            wanted = compared(name, expected, inputs)
-            got = compared(name, given[name], inputs)
+            wanted = without_padding(name, expected, inputs)
+            got = without_padding(name, given[name], inputs)
             if wanted.numel() == 0:
                 continue
             distance = (got - wanted).abs().max() / wanted.abs().max().clamp(min=torch.finfo(wanted.dtype).tiny)

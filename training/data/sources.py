@@ -24,7 +24,7 @@ from datasets import (
 from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
-from modeling_leaner.hub import dataset_hub_answers
+from modeling_leaner.hub_lookup import dataset_hub_answers
 from modeling_leaner.registry import did_you_mean_path
 from modeling_leaner.support.suggest import did_you_mean
 

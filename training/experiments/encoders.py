@@ -17,7 +17,7 @@ from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_leaner.conversion import PREPROCESSORS, files_of, load_lean, load_processors, read_source_json
-from modeling_leaner.hub import require_source
+from modeling_leaner.hub_lookup import require_source
 from modeling_leaner.slimming.budget import parameters_of
 from modeling_leaner.slimming.operations import drop_pooler
 from modeling_leaner.slimming.slim import cut_of_layers

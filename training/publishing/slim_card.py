@@ -6,11 +6,11 @@ from pathlib import Path
 from huggingface_hub import ModelCardData
 
 from modeling_leaner.configuration_leaner import LeanConfig, ParameterCount
-from modeling_leaner.hub import HUB_ID
 from modeling_leaner.layers_leaner import LeanPreTrainedModel
 from modeling_leaner.planning.dials import describe
 from modeling_leaner.slimming.budget import parameters_of
 from modeling_leaner.slimming.slim import Cut, Slimmed
+from modeling_leaner.transfer import is_repository
 
 from ..tasks.registry import TASKS
 from .metadata import hub_task
@@ -115,7 +115,7 @@ def write_slim_card(folder: Path, name: str, source: LeanPreTrainedModel, slimme
 
 def is_hub_id(source: str) -> bool:
     """Whether a source can be named as a repository on the Hub."""
-    return not Path(source).exists() and HUB_ID.fullmatch(source) is not None
+    return not Path(source).exists() and is_repository(source)
 
 
 def head_of(model: LeanPreTrainedModel) -> str | None:

@@ -71,12 +71,17 @@ NOT_IN_RECIPES += (
 
 
 def option(default: object, help: str) -> typing.Any:
+    """A key with its default and its line of the help."""
     return field(default=default, metadata={"help": help})
 
 
 @dataclass
 class RecipeArguments(TrainingArguments):
-    """transformers' TrainingArguments, with the task, its data and objective; defaults that a pair is trained with."""
+    """transformers' TrainingArguments, with the task, its data and objective; defaults that a pair is trained with.
+
+    `parse` adds two attributes: `given`, the keys of the command line, and `settings`, what differs from the defaults.
+    The order of the fields is that of the help, whose headings are `GROUPS`.
+    """
 
     # The run
     shape: str | None = option(None, "named shape (vit/lean-tiny), folder, config file or Hub id")
@@ -236,7 +241,7 @@ def settings_by_group() -> dict[str, list[tuple[str, str]]]:
     return groups
 
 
-BOUNDS = {
+BOUNDS = {  # the lowest and the highest value, both allowed; infinity itself is not
     "learning_rate": (0, float("inf")),
     "holdout": (0, float("inf")),
     "tuning_holdout": (0, float("inf")),
@@ -309,15 +314,16 @@ class SettingsParser(HfArgumentParser):
             raise
 
     def action(self, key: str) -> argparse.Action | None:
+        """How argparse reads a key; None for an unknown one."""
         return self._option_string_actions.get(f"--{key}")
 
-    def parse_tokens(self, tokens: list[str]) -> argparse.Namespace:
+    def parse_words(self, words: list[str]) -> argparse.Namespace:
         """Raises ValueError for an unknown key, with the nearest one, and for a value of the wrong type."""
-        namespace, unknown = self.parse_known_args(tokens)
-        for token in unknown:
-            if token.startswith("--"):
-                raise ValueError(unknown_key(token.removeprefix("--").split("=")[0].replace("-", "_")))
-            raise ValueError(f"unexpected {token!r}: expected --key value")
+        namespace, unknown = self.parse_known_args(words)
+        for word in unknown:
+            if word.startswith("--"):
+                raise ValueError(unknown_key(word.removeprefix("--").split("=")[0].replace("-", "_")))
+            raise ValueError(f"unexpected {word!r}: expected --key value")
         for name, (low, high) in BOUNDS.items():
             value = getattr(namespace, name)
             if value is not None and not (low <= value <= high and math.isfinite(value)):
@@ -365,13 +371,13 @@ def unknown_key(key: str) -> str:
     return f"{key}: unknown key{suggestion(key, keys)}"
 
 
-def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
+def words_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
     """The settings as options of a command line.
 
     Raises:
         ValueError: names a key that is unknown, and one whose value has the wrong structure.
     """
-    tokens = []
+    words = []
     for key, value in settings.items():
         action = parser.action(str(key))
         if action is None or key != action.dest:
@@ -380,11 +386,11 @@ def tokens_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
             continue
         if key == "data_files" and isinstance(value, dict):
             value = [f"{split}={path}" for split, path in value.items()]
-        tokens += option_tokens(action, value)
-    return tokens
+        words += option_words(action, value)
+    return words
 
 
-def option_tokens(action: argparse.Action, value: object) -> list[str]:
+def option_words(action: argparse.Action, value: object) -> list[str]:
     """One setting as an option with its values; ValueError where the setting has the wrong structure."""
     key = action.dest
     if isinstance(value, list):
@@ -432,7 +438,7 @@ def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
     return path, settings
 
 
-def recipe_tokens(recipe: str, parser: SettingsParser) -> list[str]:
+def recipe_words(recipe: str, parser: SettingsParser) -> list[str]:
     """The settings of a recipe as options of a command line; ValueError, with the file, where one of them is wrong."""
     path, settings = read_recipe(recipe)
     try:
@@ -441,11 +447,11 @@ def recipe_tokens(recipe: str, parser: SettingsParser) -> list[str]:
         for key in NOT_IN_RECIPES:
             if key in settings:
                 raise ValueError(f"{key}: belongs on the command line, not in a recipe")
-        tokens = tokens_of(settings, parser)
-        parser.parse_tokens(tokens)
+        words = words_of(settings, parser)
+        parser.parse_words(words)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return tokens
+    return words
 
 
 def arguments_of(namespace: argparse.Namespace) -> RecipeArguments:
@@ -487,13 +493,13 @@ def parse(
     parser = SettingsParser()
     options = list(command_line)
     given = given_options(parser, options)
-    tokens = []
+    words = []
     if recipe is not None:
-        tokens += recipe_tokens(recipe, parser)
-    tokens += options
+        words += recipe_words(recipe, parser)
+    words += options
     if fixed is not None:
-        tokens += tokens_of(fixed, parser)
-    namespace = parser.parse_tokens(tokens)
+        words += words_of(fixed, parser)
+    namespace = parser.parse_words(words)
     for key in needed:
         if getattr(namespace, key) in (None, []):
             raise ValueError(f"{key}: missing; give it in the recipe or as --{key}")
@@ -504,7 +510,7 @@ def parse(
     check_given(arguments.task, arguments.given)
     check_taught(arguments.teacher, arguments.given)
     arguments.settings = {}
-    defaults = vars(parser.parse_tokens([]))
+    defaults = vars(parser.parse_words([]))
     for key, value in vars(namespace).items():
         if value != defaults[key] and key not in (*NOT_IN_RECIPES, "hardware"):
             if isinstance(value, Enum):

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import load_lean, load_processors
-from modeling_leaner.hub import require_source
+from modeling_leaner.hub_lookup import require_source
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.slimming.scores import mean_over_tokens
 

@@ -1,17 +1,21 @@
 """Whether the Hub has something, asked once and quickly: its clients alone wait half a minute where it is silent."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
 
 from .support.suggest import did_you_mean, nearest
 
 
 SECONDS = 5  # for the Hub to answer
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME of a repository
 
 
 def require_source(source: str, names: Sequence[str] = ()) -> None:
@@ -73,7 +77,7 @@ def missing_from_hub(name: str) -> str | None:
         return "it is not in the cache of the Hub, which HF_HUB_OFFLINE says not to ask"
     except HfHubHTTPError:
         return None  # the Hub is there, and busy or guarded: its own errors say more
-    except Exception as error:  # httpx's or httpx2's, by the version of huggingface_hub
+    except HTTPError as error:
         return f"it could not be found on the Hub, which did not answer ({type(error).__name__})"
     return None
 
@@ -84,6 +88,6 @@ def dataset_hub_answers(name: str) -> bool:
         HfApi().dataset_info(name, timeout=SECONDS)
     except (HfHubHTTPError, HFValidationError):
         return True  # `datasets` says what is wrong
-    except Exception:  # httpx's or httpx2's, by the version of huggingface_hub; or HF_HUB_OFFLINE
+    except (HTTPError, OfflineModeIsEnabled):
         return False
     return True
