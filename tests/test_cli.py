@@ -241,7 +241,8 @@ class TestStart:
     def test_help_is_grouped(self, leaner):
         text = leaner("--help").output
         for panel, *names in (
-            ("Shapes", "shapes", "plan", "convert", "slim", "export", "inspect"),
+            ("Shapes", "shapes", "plan"),
+            ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
             ("Experiments", "sweep", "latency", "step-time", "bench", "encoders", "law", "guesses", "shift", "study"),
             ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "report", "push", "pull"),
