@@ -16,7 +16,14 @@ from modeling_leaner.cli.app import app
 from modeling_leaner.conditioning import effective_rank
 from modeling_leaner.inspection.effective_rank import effective_ranks
 from modeling_leaner.inspection.layers import rows_of
-from modeling_leaner.planning.adaptive_heads import most_heads, rank_per_head, share_out, shuffled, with_heads
+from modeling_leaner.planning.adaptive_heads import (
+    check_total,
+    most_heads,
+    rank_per_head,
+    share_out,
+    shuffled,
+    with_heads,
+)
 from modeling_leaner.planning.shape_file import write_shape
 from modeling_leaner.shapes import load_config, load_shape
 
@@ -137,11 +144,11 @@ class TestRule:
         config = load_shape("vit/lean-mini")
         assert most_heads(config, 24) == 12 and most_heads(config, 5) == 3
         with pytest.raises(ValueError, match="3 heads, and each of 4 layers has at least 1: nothing to share out"):
-            most_heads(config, 3)
+            check_total(config, 3)
         grouped = load_shape("gpt/lean-mini", num_key_value_heads=2)
         assert most_heads(grouped, 26) == 14
         with pytest.raises(ValueError, match="27 heads: expected a multiple of the 2 key-value heads"):
-            most_heads(grouped, 27)
+            check_total(grouped, 27)
 
     def test_another_order(self):
         heads = [12, 5, 4, 3]

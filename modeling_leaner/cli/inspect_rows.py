@@ -21,7 +21,7 @@ from ..training.running.evaluation import load as load_evaluation
 from ..training.running.evaluation import saved_recipe
 from ..training.running.loading import has_weights, load_image_processor
 from ..training.tasks.base import first_inputs
-from .slim import rows_with_content
+from .rows import rows_with_content
 
 
 LENGTH = 128  # tokens of a random row, and of a text at most, where nothing says more

@@ -30,7 +30,7 @@ def as_read(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_l
     for index, row in enumerate(rows):
         if isinstance(row, str) == reads_images:
             expected = "images" if reads_images else "texts"
-            raise SlimError(f"calibration: row {index} is of type {type(row).__name__}, expected {expected}")
+            raise SlimError(f"rows: row {index} is of type {type(row).__name__}, expected {expected}")
     groups = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
     if reads_images:
         return [dict(processor(list(group), return_tensors="pt")) for group in groups]
