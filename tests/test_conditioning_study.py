@@ -1,6 +1,8 @@
 """The study conditioning: starts that differ in W alone, the runs from them, and what is concluded."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 import pytest
@@ -120,6 +122,23 @@ class TestRuns:
         one, other, later = together.values()
         assert one[0].loss != other[0].loss and one[0].loss != later[0].loss
         assert [reading.step for reading in one] == [0, 2, 4] and one[-1].loss < one[0].loss
+
+    def test_a_process_that_ends_early(self, monkeypatch):
+        class Broken(ThreadPoolExecutor):
+            def map(self, *_):
+                raise BrokenProcessPool("A process in the process pool was terminated abruptly")
+
+        monkeypatch.setattr(intervention, "ProcessPoolExecutor", lambda processes, mp_context: Broken(processes))
+        with pytest.raises(OSError, match="ended before its runs did; too little memory"):
+            run_all([Run(SHAPE, NONE, PLAN, 1)], 2, lambda line: None)
+
+    def test_a_loss_weighs_rows_alike(self):
+        """Of a batch of 32 rows and one of one: as the mean over all 33."""
+        torch.manual_seed(0)
+        model = LeanGPTForCausalLM(SHAPE.config())
+        rows = bytes_model.held_out_rows(33, 16)
+        whole = model(input_ids=rows, labels=rows).loss.item()
+        assert bytes_model.look_at(model, rows, 0).loss == pytest.approx(whole, rel=1e-5)
 
     def test_rows_do_not_depend_on_the_start(self, monkeypatch):
         seen = []

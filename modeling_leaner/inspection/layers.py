@@ -242,7 +242,7 @@ def check_block(branch: AttentionBranch, layer: int, states: Sequence[torch.Tens
         if not weight.isfinite().all():
             raise ValueError(f"layer {layer}: NaN or infinite weights in {name}")
     heads = branch.attention.num_heads
-    least = max(heads, 2)  # a variance over tokens needs two; of fewer tokens than heads κ says nothing of the heads
+    least = max(heads, 2)  # two for a variance; fewer tokens than heads are too few to compare heads over
     for index, row in enumerate(states):
         if len(row) < least:
             found = f"row {index} has {len(row)} tokens, and layer {layer} has {heads} heads"
