@@ -336,7 +336,7 @@ class TestBeforeTraining:
     def test_condition_numbers(self):
         turned = intervention.random_orthogonal(matrix((4, 4)), source())
         scaled = torch.diag(torch.tensor([8.0, 4.0, 2.0, 1.0], dtype=torch.float64)) @ turned
-        lost = turned @ torch.diag(torch.tensor([1.0, 1.0, 1.0, 1e-15], dtype=torch.float64))
+        lost = turned @ torch.diag(torch.tensor([1.0, 1.0, 1.0, 1e-17], dtype=torch.float64))
         torch.testing.assert_close(
             kappa_at_start.condition_numbers(torch.stack([turned, scaled, lost])),
             torch.tensor([1.0, 8.0, math.inf], dtype=torch.float64),

@@ -375,7 +375,7 @@ class TestCommand:
             ("bert --data pictures.parquet", "--column: name the column that holds texts; the rows have image, label"),
             ("bert --data texts.parquet --column txt", "--column: no column txt, expected one of text"),
             ("bert --data nothing.parquet", "data_files: nothing.parquet: no such file or folder"),
-            ("bert --data pictures.parquet --column image", "rows: row 0 is of type PngImageFile, expected texts"),
+            ("bert --data pictures.parquet --column image", "pictures.parquet (train): row 0 is of type Png"),
             ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
             ("bert --data texts.parquet --layers x", "--layers: expected layers between commas, as 0,4,5, got 'x'"),
             ("bert --data texts.parquet --max-length 3", "row 0 has 3 tokens, and layer 0 has 4 heads; expected at"),

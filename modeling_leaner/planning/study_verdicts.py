@@ -21,8 +21,8 @@ class Tested:
 
     @property
     def words(self) -> str:
-        """Said of a source, with the page that says what was found."""
-        words = f"{self.agrees} of the {self.tested} statements of {self.paper} that were tested agree"
+        """Of those tested, said of a source, with the page that says what was found."""
+        words = f"{self.agrees} of {self.tested} own statements agree"
         if self.undecided:
             words += f", {self.undecided} undecided"
         return f"{words} (docs/{self.study}.md)"
