@@ -336,11 +336,14 @@ class TestBeforeTraining:
     def test_condition_numbers(self):
         turned = intervention.random_orthogonal(matrix((4, 4)), source())
         scaled = torch.diag(torch.tensor([8.0, 4.0, 2.0, 1.0], dtype=torch.float64)) @ turned
-        lost = turned @ torch.diag(torch.tensor([1.0, 1.0, 1.0, 1e-17], dtype=torch.float64))
         torch.testing.assert_close(
-            kappa_at_start.condition_numbers(torch.stack([turned, scaled, lost])),
-            torch.tensor([1.0, 8.0, math.inf], dtype=torch.float64),
+            kappa_at_start.condition_numbers(torch.stack([turned, scaled])),
+            torch.tensor([1.0, 8.0], dtype=torch.float64),
         )
+        wide = torch.eye(4, 4000, dtype=torch.float64)[None]
+        wide[0, 3, 3] = 1e-13  # below 4,000 ε
+        assert kappa_at_start.condition_numbers(wide).item() == math.inf
+        assert kappa_at_start.condition_numbers(wide[:, :, :40]).item() == pytest.approx(1e13)
 
     def test_what_has_lost_rank_is_not_drawn(self):
         kappas = {1: torch.tensor([math.inf, 5.0]), 2: torch.tensor([4.0, 3.0])}
