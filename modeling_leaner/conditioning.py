@@ -62,12 +62,14 @@ def query_key_spectrum(query: torch.Tensor, key: torch.Tensor) -> Spectrum:
 
 
 def effective_rank(matrix: torch.Tensor) -> float:
-    """How many directions a matrix (M, N) spreads over, from 1 to min(M, N), whatever its scale.
+    """How many directions a matrix (M, N) spreads over, from 1 to min(M, N), whatever its scale; 0 of zeros alone.
 
     The exponential of the entropy of its singular values as shares of their sum: Roy and Vetterli 2007, "The effective
     rank: a measure of effective dimensionality".
     """
     values = torch.linalg.svdvals(matrix)
+    if not values.any():
+        return 0.0
     return torch.special.entr(values / values.sum()).sum().exp().item()
 
 
@@ -99,7 +101,9 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
     `attention_mask` (B, T) is given, padded positions are left out.
 
     Returns:
-        one number ≥ 1 per layer, from the first; infinite where most rows have lost rank.
+        one number ≥ 1 per layer, from the first; infinite only where σ_min is exactly 0. Above 1/ε of the model's
+        dtype, 8e6 in float32, it is rounding; `Spectrum` says there that rank is lost. The median is the lower of
+        the middle two.
 
     Raises:
         ValueError: the model has no attention of this family.
@@ -110,8 +114,8 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
     mask = inputs.get("attention_mask")
     conditions: dict[torch.nn.Module, float] = {}
 
-    def measure(projection: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
-        conditions[projection] = median_condition_number(inputs[0], mask)
+    def measure(projection: torch.nn.Module, arguments: tuple[torch.Tensor]) -> None:
+        conditions[projection] = median_condition_number(arguments[0], mask)
 
     handles = [attention.o_proj.register_forward_pre_hook(measure) for attention in attentions]
     training = model.training

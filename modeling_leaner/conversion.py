@@ -9,7 +9,6 @@ import contextlib
 import copy
 import json
 import re
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -31,6 +30,7 @@ from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 from .hub_lookup import SECONDS
+from .support.files import whole_folder
 
 
 class ConversionError(ValueError):
@@ -368,22 +368,6 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
             part.save_pretrained(folder)
         copy_sentence_transformers_files(source, folder)
     return converted
-
-
-@contextlib.contextmanager
-def whole_folder(output: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `output` if all goes well; else nothing is left of it.
-
-    Raises OSError where it cannot be written.
-    """
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-") as scratch:
-            folder = Path(scratch) / output.name
-            yield folder
-            folder.rename(output)
-    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
-        raise OSError(f"{output}: cannot be written, nothing is left of it: {error}") from error
 
 
 def files_of(source: str) -> set[str]:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from modeling_leaner.training.studies import conditioning, depth_training, depth_width, heads_optimization, low_rank
-from modeling_leaner.training.studies.bytes_model import Course, Shape
+from modeling_leaner.training.studies.bytes_model import Shape, TrainingPlan
 from modeling_leaner.training.studies.kappa_at_start import Drawn
 from modeling_leaner.training.studies.synthetic import Mixture, Planted
 
@@ -22,7 +22,7 @@ TINY = {
             heads_of_size=(2, 4),
         ),
         shape=Shape(layers=1, width=8, heads=2, head_size=4, length=16),
-        course=Course(rate=2e-3, steps=4, batch=2, looks=2, held_out=4),
+        training=TrainingPlan(rate=2e-3, steps=4, batch=2, looks=2, held_out=4),
         tuning_steps=2,
     ),
     "heads-optimization": replace(

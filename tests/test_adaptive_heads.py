@@ -16,7 +16,14 @@ from modeling_leaner.cli.app import app
 from modeling_leaner.conditioning import effective_rank
 from modeling_leaner.inspection.effective_rank import effective_ranks
 from modeling_leaner.inspection.layers import rows_of
-from modeling_leaner.planning.adaptive_heads import most_heads, rank_per_head, share_out, shuffled, with_heads
+from modeling_leaner.planning.adaptive_heads import (
+    check_total,
+    most_heads,
+    rank_per_head,
+    share_out,
+    shuffled,
+    with_heads,
+)
 from modeling_leaner.planning.shape_file import write_shape
 from modeling_leaner.shapes import load_config, load_shape
 
@@ -68,6 +75,7 @@ class TestMeasurement:
         assert effective_rank(1e6 * orthogonal) == pytest.approx(12)
         assert effective_rank(torch.outer(torch.randn(9), torch.randn(5)).double()) == pytest.approx(1, abs=1e-5)
         assert effective_rank(torch.diag(torch.tensor([3.0, 1.0]))) == pytest.approx(4 / 27**0.25)
+        assert effective_rank(torch.zeros(4, 3)) == 0
 
     def test_it_is_of_what_the_output_projection_reads(self):
         model = bert(3)
@@ -137,11 +145,11 @@ class TestRule:
         config = load_shape("vit/lean-mini")
         assert most_heads(config, 24) == 12 and most_heads(config, 5) == 3
         with pytest.raises(ValueError, match="3 heads, and each of 4 layers has at least 1: nothing to share out"):
-            most_heads(config, 3)
+            check_total(config, 3)
         grouped = load_shape("gpt/lean-mini", num_key_value_heads=2)
         assert most_heads(grouped, 26) == 14
         with pytest.raises(ValueError, match="27 heads: expected a multiple of the 2 key-value heads"):
-            most_heads(grouped, 27)
+            check_total(grouped, 27)
 
     def test_another_order(self):
         heads = [12, 5, 4, 3]
@@ -183,7 +191,7 @@ class TestCommand:
         assert sum(document["heads"]) == sum(document["heads_before"])
         assert document["parameters"] == document["parameters_before"]
         assert document["heads"] == share_out(document["effective_ranks"], sum(document["heads_before"]))
-        assert document["data"] == "random pixels"
+        assert document["data"] == "random pixels" and document["rows"] == 16
         assert load_config(str(tmp_path / "auto.json")).heads_per_layer == document["heads"]
         assert json.loads(leaner(*words).stdout) == document
         assert json.loads(leaner(*words, "--seed", 2).stdout)["effective_ranks"] != document["effective_ranks"]
@@ -199,6 +207,11 @@ class TestCommand:
         text = leaner("plan", "--like", "vit/lean-nano", "--heads", "auto").stdout
         for words in ("16 rows of random pixels, 4 times with new weights", "rank per new head", "parameters, "):
             assert words in text
+
+    def test_the_rows_there_are(self, leaner):
+        """A recipe may have fewer than are asked for."""
+        words = ("plan", "--like", "vit/lean-nano", "--heads", "auto", "--recipe", "digits --max_train_rows 5")
+        assert "Measured: 5 rows of digits (train)" in leaner(*words).stdout
 
     def test_a_shape_trains(self, leaner, tmp_path):
         """What `random` writes is another order of what is in the file, and it learns."""

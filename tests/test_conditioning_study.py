@@ -1,11 +1,14 @@
 """The study conditioning: starts that differ in W alone, the runs from them, and what is concluded."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
 import pytest
 import torch
 from modeling_leaner.training.studies import (
+    byte_text,
     bytes_model,
     conditioning,
     intervention,
@@ -13,9 +16,9 @@ from modeling_leaner.training.studies import (
     lean_grids,
 )
 from modeling_leaner.training.studies.bytes_model import (
-    Course,
-    Reading,
+    Look,
     Shape,
+    TrainingPlan,
     steps_to,
     train_bytes,
 )
@@ -31,7 +34,7 @@ from modeling_leaner.training.studies.intervention import (
     IDENTITY,
     NONE,
     RANDOM,
-    Trial,
+    Run,
     best_rates,
     run_all,
 )
@@ -42,7 +45,7 @@ from modeling_leaner.shapes import load_shape
 
 
 SHAPE = Shape(layers=2, width=16, heads=2, head_size=4, length=16)
-COURSE = Course(rate=2e-3, steps=4, batch=2, looks=2, held_out=4)
+PLAN = TrainingPlan(rate=2e-3, steps=4, batch=2, looks=2, held_out=4)
 SIZES = ((6, 6), (6, 10), (10, 6))
 
 
@@ -56,7 +59,7 @@ def matrix(size):
 
 def readings(kappa, losses):
     """A run whose κ stays and whose losses are these, a look every ten steps."""
-    return [Reading(10 * place, loss, [kappa]) for place, loss in enumerate(losses)]
+    return [Look(10 * place, loss, [kappa]) for place, loss in enumerate(losses)]
 
 
 def arms(kappas, ends):
@@ -71,10 +74,10 @@ def arms(kappas, ends):
 class TestStarts:
     @pytest.mark.parametrize("size", SIZES)
     def test_a_random_orthogonal_matrix(self, size):
-        made = intervention.orthogonal(matrix(size), source())
+        made = intervention.random_orthogonal(matrix(size), source())
         fewer = made if size[0] <= size[1] else made.mT
         torch.testing.assert_close(fewer @ fewer.mT, torch.eye(min(size), dtype=torch.float64))
-        assert not torch.equal(made, intervention.orthogonal(matrix(size), source(1)))
+        assert not torch.equal(made, intervention.random_orthogonal(matrix(size), source(1)))
 
     @pytest.mark.parametrize("size", SIZES)
     def test_all_but_the_first_and_the_last_have_one_norm_more(self, size):
@@ -108,9 +111,9 @@ class TestStarts:
 class TestRuns:
     def test_a_run_is_its_settings_and_its_seed(self):
         trials = [
-            Trial(SHAPE, NONE, COURSE, 1),
-            Trial(SHAPE, IDENTITY, COURSE, 1),
-            Trial(SHAPE, NONE, COURSE, 2),
+            Run(SHAPE, NONE, PLAN, 1),
+            Run(SHAPE, IDENTITY, PLAN, 1),
+            Run(SHAPE, NONE, PLAN, 2),
         ]
         together = run_all(trials, 2, lambda line: None)
         assert list(together) == trials
@@ -120,23 +123,40 @@ class TestRuns:
         assert one[0].loss != other[0].loss and one[0].loss != later[0].loss
         assert [reading.step for reading in one] == [0, 2, 4] and one[-1].loss < one[0].loss
 
+    def test_a_process_that_ends_early(self, monkeypatch):
+        class Broken(ThreadPoolExecutor):
+            def map(self, *_):
+                raise BrokenProcessPool("A process in the process pool was terminated abruptly")
+
+        monkeypatch.setattr(intervention, "ProcessPoolExecutor", lambda processes, mp_context: Broken(processes))
+        with pytest.raises(OSError, match="ended before its runs did; too little memory"):
+            run_all([Run(SHAPE, NONE, PLAN, 1)], 2, lambda line: None)
+
+    def test_a_loss_weighs_rows_alike(self):
+        """Of a batch of 32 rows and one of one: as the mean over all 33."""
+        torch.manual_seed(0)
+        model = LeanGPTForCausalLM(SHAPE.config())
+        rows = bytes_model.held_out_rows(33, 16)
+        whole = model(input_ids=rows, labels=rows).loss.item()
+        assert bytes_model.look_at(model, rows, 0).loss == pytest.approx(whole, rel=1e-5)
+
     def test_rows_do_not_depend_on_the_start(self, monkeypatch):
         seen = []
-        whole = bytes_model.rows_of
+        whole = bytes_model.rows_at
         monkeypatch.setattr(
             bytes_model,
-            "rows_of",
+            "rows_at",
             lambda text, starts, length: seen.append(starts) or whole(text, starts, length),
         )
-        train_bytes(SHAPE, COURSE, 1, lambda model, random: None)
+        train_bytes(SHAPE, PLAN, 1, lambda model, random: None)
         middle = len(seen)
         train_bytes(
             SHAPE,
-            COURSE,
+            PLAN,
             1,
             lambda model, random: torch.randn(5, generator=random) + torch.rand(1),
         )
-        assert len(seen) == 2 * middle == 2 * (COURSE.steps + 1)
+        assert len(seen) == 2 * middle == 2 * (PLAN.steps + 1)
         assert all(torch.equal(one, other) for one, other in zip(seen[:middle], seen[middle:]))
 
     def test_held_out_rows_are_of_the_other_split(self):
@@ -160,7 +180,7 @@ class TestRuns:
             (IDENTITY, 2e-3, 2.4),
         ):
             for seed, more in ((1, 0.0), (2, 0.3)):
-                tuning[Trial(SHAPE, arm, replace(COURSE, rate=rate), seed)] = readings(1.0, [5.0, loss + more])
+                tuning[Run(SHAPE, arm, replace(PLAN, rate=rate), seed)] = readings(1.0, [5.0, loss + more])
         assert best_rates(tuning) == {NONE: 2e-3, IDENTITY: 1e-3}
 
     def test_rates_beyond_an_edge(self, monkeypatch):
@@ -168,12 +188,12 @@ class TestRuns:
         tried = []
 
         def run(trials, processes, progress):
-            tried.append({(trial.arm, trial.course.rate) for trial in trials})
+            tried.append({(trial.arm, trial.plan.rate) for trial in trials})
             best = {NONE: 4e-3, IDENTITY: 2e-3, RANDOM: 1e-5}
             return {
                 trial: readings(
                     1.0,
-                    [5.0, abs(math.log(trial.course.rate / best.get(trial.arm, 2e-3)))],
+                    [5.0, abs(math.log(trial.plan.rate / best.get(trial.arm, 2e-3)))],
                 )
                 for trial in trials
             }
@@ -187,8 +207,8 @@ class TestRuns:
     def test_a_bigram(self, monkeypatch):
         text = torch.tensor([1, 2] * 50)
         monkeypatch.setattr(bytes_model, "text_of", lambda split: text)
-        smoothed = (50 + bytes_model.SMOOTHING) / (50 + 256 * bytes_model.SMOOTHING)
-        other = (49 + bytes_model.SMOOTHING) / (49 + 256 * bytes_model.SMOOTHING)
+        smoothed = (50 + byte_text.SMOOTHING) / (50 + 256 * byte_text.SMOOTHING)
+        other = (49 + byte_text.SMOOTHING) / (49 + 256 * byte_text.SMOOTHING)
         expected = -(5 * math.log(smoothed) + 4 * math.log(other)) / 9
         assert bytes_model.bigram_loss(10, 1) == pytest.approx(expected)
 
@@ -201,11 +221,18 @@ class TestConclusions:
         assert statement.verdict == "agrees" and statement.numbers["κ moved by"] == 9
         assert statement.numbers["difference of loss"] == pytest.approx(-0.1)
 
-    @pytest.mark.parametrize("ends", [(2.1, 2.2, 2.3), (1.99, 2.09, 2.19), (1.5, 2.3, 2.2)])
-    def test_no_cause(self, ends):
+    @pytest.mark.parametrize(
+        ("ends", "verdict"),
+        [
+            ((2.1, 2.2, 2.3), "disagrees"),
+            ((1.99, 2.09, 2.19), "disagrees"),
+            ((1.5, 2.3, 2.2), "undecided"),
+        ],
+    )
+    def test_no_cause(self, ends, verdict):
         """Worse, by less than the margin, and within the spread."""
         statement = cause_statement(arms({IDENTITY: 100.0}, {IDENTITY: ends}), RANDOM, "")
-        assert statement.verdict == "disagrees"
+        assert statement.verdict == verdict
 
     def test_nothing_where_kappa_stayed(self):
         statement = cause_statement(arms({IDENTITY: 2100.0}, {IDENTITY: (1.0, 1.1, 1.2)}), RANDOM, "")
@@ -240,15 +267,32 @@ class TestConclusions:
         assert [shape.head_size for shape in shapes["one head size"]] == [16, 16]
         ends = {1: 300.0, 4: 100.0}
         runs = {
-            trial: readings(ends[trial.shape.heads], [5.0, 2.0]) for trial in conditioning.heads_trials(settings, 2e-3)
+            trial: readings(ends[trial.shape.heads], [5.0, 2.0]) for trial in conditioning.heads_runs(settings, 2e-3)
         }
-        statements = conditioning.trained_statements(settings, [readings(200.0, [5.0, 2.0])], runs)
-        assert [statement.verdict for statement in statements] == ["agrees", "agrees"]
-        between = conditioning.trained_statements(settings, [readings(90.0, [5.0, 2.0])], runs)
-        assert [statement.verdict for statement in between] == [
-            "disagrees",
-            "disagrees",
-        ]
+
+        def statements(kappa):
+            """Of these runs beside those of the unchanged start; one seed counts, the first that was run does not."""
+            own = {
+                Run(settings.shape, NONE, PLAN, seed): readings(each, [5.0, 2.0])
+                for seed, each in ((2, 1.0), (1, kappa))
+            }
+            return conditioning.trained_statements(settings, own | runs)
+
+        assert [statement.verdict for statement in statements(200.0)] == ["agrees", "agrees"]
+        assert [statement.verdict for statement in statements(90.0)] == ["disagrees", "disagrees"]
+        assert "one seed" in statements(200.0)[0].finding
+
+    def test_rounding_is_no_kappa(self):
+        """Above 1/ε of float32 rank is lost, and no order is read from what is left."""
+        settings = replace(conditioning.QUICK, heads=(1, 4), heads_seeds=(1,))
+        runs = {
+            run: readings({1: 3e8, 4: 100.0}[run.shape.heads], [5.0, 2.0])
+            for run in conditioning.heads_runs(settings, 2e-3)
+        }
+        own = Run(settings.shape, NONE, PLAN, 1)
+        statement = conditioning.trained_statements(settings, runs | {own: readings(2e8, [5.0, 2.0])})[0]
+        assert statement.verdict == "disagrees" and statement.numbers["κ at the end, 1 heads"] is None
+        assert "1 heads rank lost to rank lost" in statement.finding
 
     def test_a_twin(self):
         base = load_shape("gpt/mini")
@@ -265,8 +309,13 @@ class TestConclusions:
         shapes = load_shape("gpt/mini"), load_shape("gpt/lean-mini")
         pair = GridPair("a", "loss", *shapes, 0.1, (-0.1, 0.3))
         monkeypatch.setattr(lean_grids, "grid_pairs", lambda *_: [pair, replace(pair, grid="b")])
+        wide = lean_grids.claim_statement(tmp_path)
+        assert wide.verdict == "undecided" and wide.numbers["a 8×3×32 → 4×6×16: share of the parameters"] < 0.7
+        near = replace(pair, interval=(-0.019, 0.3))
+        monkeypatch.setattr(lean_grids, "grid_pairs", lambda *_: [near])
         assert lean_grids.claim_statement(tmp_path).verdict == "agrees"
-        assert lean_grids.claim_statement(tmp_path).numbers["a: share of the parameters"] < 0.7
+        monkeypatch.setattr(lean_grids, "grid_pairs", lambda *_: [near, replace(near, metric="accuracy")])
+        assert lean_grids.claim_statement(tmp_path).verdict == "undecided"
         monkeypatch.setattr(lean_grids, "grid_pairs", lambda *_: [pair, replace(pair, interval=(-0.3, -0.1))])
         assert lean_grids.claim_statement(tmp_path).verdict == "disagrees"
 
@@ -285,12 +334,24 @@ class TestBeforeTraining:
         assert kappa_at_start.formula(10, 1000) == pytest.approx(kappa_at_start.formula(1000, 10))
 
     def test_condition_numbers(self):
-        turned = intervention.orthogonal(matrix((4, 4)), source())
+        turned = intervention.random_orthogonal(matrix((4, 4)), source())
         scaled = torch.diag(torch.tensor([8.0, 4.0, 2.0, 1.0], dtype=torch.float64)) @ turned
         torch.testing.assert_close(
             kappa_at_start.condition_numbers(torch.stack([turned, scaled])),
             torch.tensor([1.0, 8.0], dtype=torch.float64),
         )
+        wide = torch.eye(4, 4000, dtype=torch.float64)[None]
+        wide[0, 3, 3] = 1e-13  # below 4,000 ε
+        assert kappa_at_start.condition_numbers(wide).item() == math.inf
+        assert kappa_at_start.condition_numbers(wide[:, :, :40]).item() == pytest.approx(1e13)
+
+    def test_what_has_lost_rank_is_not_drawn(self):
+        kappas = {1: torch.tensor([math.inf, 5.0]), 2: torch.tensor([4.0, 3.0])}
+        found = kappa_at_start.AttentionKappas(True, False, kappas)
+        assert found.line().x == [2]
+        kappas = {1: torch.full((2,), math.inf), 2: torch.tensor([4.0, 3.0])}
+        statement = kappa_at_start.AttentionKappas(True, False, kappas).statement(conditioning.QUICK.drawn)
+        assert statement.numbers["median κ with 1 heads"] is None and "rank lost with 1, 3 with 2" in statement.finding
 
     def test_attention(self):
         """Of one head of one draw, by hand; a causal first token is its own value."""

@@ -218,8 +218,8 @@ README = (CLONE / "README.md").read_text(encoding="utf-8")
 
 
 def cells_of(line: str) -> list[str]:
-    """The cells of a line of a table."""
-    return [cell.strip() for cell in line.strip("|").split("|")]
+    """The cells of a line of a table; \\| stands for a | within one."""
+    return [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
 
 
 class Miniature(NamedTuple):

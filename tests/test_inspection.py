@@ -24,6 +24,7 @@ from modeling_leaner.inspection.document import document_of
 from modeling_leaner.inspection.figure import draw_layers
 from modeling_leaner.inspection.jacobian import Jacobian, WithResidual, estimate_norms, exact_norms, matrix_at
 from modeling_leaner.inspection.layers import AttentionBranch, inspect_layers, rows_of
+from modeling_leaner.support import files
 
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
@@ -291,6 +292,14 @@ class TestLayers:
         )
         assert draw_layers(reports, "png").startswith(b"\x89PNG")
 
+    def test_a_figure_of_lost_ranks_alone(self):
+        model = bert()
+        with torch.no_grad():
+            for block in model.layers:
+                block.self_attn.q_proj.weight.zero_()
+        reports = inspect_layers(model, rows_of(token_rows()), jacobian="none")
+        assert draw_layers(reports, "png").startswith(b"\x89PNG")
+
 
 @pytest.fixture
 def leaner(tmp_path, monkeypatch):
@@ -337,6 +346,22 @@ class TestCommand:
         assert layer["layer"] == 1 and layer["jacobian"]["spectrum"]["size"] == 5 * 16
         assert layer["jacobian"]["spectrum"]["condition_number"] is None  # the norm before it costs rank
 
+    def test_both_files_or_none(self, leaner, tmp_path, monkeypatch):
+        """Where the second cannot be written the first does not stay, and the next try is not refused."""
+        whole = files.write_new
+
+        def fail(flag, path, content):
+            if path.suffix == ".svg":
+                raise ValueError(f"{flag}: {path} cannot be written (No space left on device)")
+            whole(flag, path, content)
+
+        words = ("vit/nano", "--rows", 1, "--layers", 0, "--jacobian", "none", "--plot", "maps")
+        with monkeypatch.context() as disk:
+            disk.setattr(files, "write_new", fail)
+            failed = leaner(*words)
+        assert failed.exit_code == 1 and "maps.svg cannot be written" in failed.stderr and not list(tmp_path.iterdir())
+        assert leaner(*words).exit_code == 0 and len(list(tmp_path.iterdir())) == 2
+
     def test_a_new_shape(self, leaner):
         result = leaner("gpt/nano", "--layers", 0, "--rows", 2, "--max-length", 40, "--jacobian", "matrix-free")
         assert result.exit_code == 0, result.output
@@ -350,6 +375,7 @@ class TestCommand:
             ("bert --data pictures.parquet", "--column: name the column that holds texts; the rows have image, label"),
             ("bert --data texts.parquet --column txt", "--column: no column txt, expected one of text"),
             ("bert --data nothing.parquet", "data_files: nothing.parquet: no such file or folder"),
+            ("bert --data pictures.parquet --column image", "pictures.parquet (train): row 0 is of type Png"),
             ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
             ("bert --data texts.parquet --layers x", "--layers: expected layers between commas, as 0,4,5, got 'x'"),
             ("bert --data texts.parquet --max-length 3", "row 0 has 3 tokens, and layer 0 has 4 heads; expected at"),

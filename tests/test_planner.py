@@ -655,18 +655,25 @@ class TestCommand:
         monkeypatch.chdir(tmp_path)
         question = ("--family", "gpt", "--params", "30M", "--rows", 2)
         assert "put to the test here" not in leaner(*question, "--advice").output
-        for study, verdicts in {"depth-width": ["agrees"], "low-rank": ["agrees", "disagrees", "not tested"]}.items():
+        own = ("the paper", "second-hand", "the paper", "second-hand")
+        verdicts = ("agrees", "disagrees", "undecided", "not tested")
+        asked = {"paper": "A, 2002.07028", "whose": "asked here", "verdict": "agrees"}
+        for study, paper in {"depth-width": "D, 2006.12467", "low-rank": "L, 2002.07028"}.items():
             path = tmp_path / "model_cards/studies" / study / "results.json"
             path.parent.mkdir(parents=True)
-            path.write_text(json.dumps({"statements": [{"verdict": verdict} for verdict in verdicts]}))
+            statements = [
+                {"paper": paper, "whose": whose, "verdict": verdict} for whose, verdict in zip(own, verdicts)
+            ]
+            path.write_text(json.dumps({"statements": [asked, *statements, {**asked, "whose": "derived here"}]}))
         lines = leaner(*question, "--advice").output.splitlines()
         assert [line for line in lines if line.startswith("put to the test")] == [
-            "put to the test here: floor, fit, rank and kaplan, 1 of 1 statements hold (docs/depth-width.md)",
-            "put to the test here: low-rank, 1 of 2 statements hold (docs/low-rank.md)",
+            "put to the test here: floor and fit, 1 of 3 own statements agree, 1 undecided (docs/depth-width.md)",
+            "put to the test here: low-rank, 1 of 3 own statements agree, 1 undecided (docs/low-rank.md)",
         ]
         sources = json.loads(leaner(*question, "--json").output)["sources"]
-        assert sources["low-rank"]["tested"] == {"study": "low-rank", "agrees": 1, "tested": 2}
-        assert sources["petty"]["tested"] is None
+        counts = {"agrees": 1, "undecided": 1, "tested": 3}
+        assert sources["low-rank"]["tested"] == {"study": "low-rank", "paper": "2002.07028", **counts}
+        assert sources["petty"]["tested"] is sources["kaplan"]["tested"] is None
         path.write_text("{}")
         failed = leaner(*question, "--advice")
         assert failed.exit_code == 1

@@ -1,5 +1,6 @@
 """`leaner study`: what is computed in closed form, what a study writes, and what is committed of it."""
 
+import errno
 import json
 import math
 import re
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from command import leaner
+from modeling_leaner.training.experiments.kappa import Conclusion, Correlation, Doubling
 from modeling_leaner.training.publishing.figures import THEMES
+from modeling_leaner.training.publishing.rendering import markdown
 from modeling_leaner.training.records import CellSummary, Line, Statement, StudyFile, checked
 from modeling_leaner.training.studies import (
     attention_fit,
@@ -19,6 +22,7 @@ from modeling_leaner.training.studies import (
     depth_width,
     heads_curves,
     heads_theory,
+    lean_grids,
     low_rank,
     separation,
     single_layer,
@@ -31,6 +35,7 @@ from modeling_leaner.training.studies.page import study_page, verdict_table
 from modeling_leaner.training.studies.registry import STUDIES
 from modeling_leaner.training.studies.single_layer import Weights
 from modeling_leaner.training.studies.synthetic import Mixture, Planted, mixture_data, planted_data
+from modeling_leaner.training.studies.trials import by_interval, by_majority, together
 from pydantic import ValidationError
 from studies import TINY
 
@@ -261,7 +266,7 @@ class TestSeparation:
 
     @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 1), (2, 3), (3, 1)])
     def test_the_closed_form(self, shape):
-        """1 layer: d + 1. It is alike in d and (3^L − 1)/2."""
+        """1 layer: d + 1. It is symmetric in d and (3^L − 1)/2."""
         layers, width = shape
         found = separation.separation_rank(layers, width, np.random.default_rng(2))
         assert found == separation.closed_form(layers, width)
@@ -320,7 +325,7 @@ class TestDepthTraining:
 
     def test_rows(self):
         """Every byte but the first is predicted once, and no row that is tuned on is trained on."""
-        rows = depth_training.rows_of(["abcdef", "gh"], 3)
+        rows = depth_training.consecutive_rows(["abcdef", "gh"], 3)
         assert [bytes(row.tolist()) for row in rows] == [b"abcd", b"def\0", b"\0gh\0"]
         text = depth_training.read_text(TINY["depth-width"].training)
         assert text.tuning.shape[1] == 9 and 6 < len(text.train) / len(text.tuning) < 8
@@ -387,7 +392,7 @@ class TestDepthStatements:
         ("statement", "agreeing", "disagreeing"),
         [
             (depth_trained.law_at_this_size, shapes(2.3, 2.4, 2.5), shapes(2.4, 2.3, 2.5)),
-            (depth_trained.flatness_statement, shapes(2.4, 2.5, 2.5), shapes(2.4, 2.5, 2.53)),
+            (depth_trained.flatness_statement, shapes(2.4, 2.5, 2.6), shapes(2.4, 2.53, 2.5)),
             (depth_trained.vocabulary_statement, shapes(2.4, 2.4, 2.4), shapes(2.5, 2.3, 2.4)),
             (depth_trained.sharing_statement, shapes(2.4, 2.4, 2.4), shapes(2.4, 2.4, 2.4, shared=2.6)),
         ],
@@ -396,11 +401,16 @@ class TestDepthStatements:
         assert statement(agreeing).verdict == "agrees" and statement(disagreeing).verdict == "disagrees"
 
     def test_arithmetic_can_fail(self, monkeypatch):
-        assert [each.verdict for each in depth_width.law_statements()] == ["agrees"] * 3
+        law = (
+            depth_width.law_numbers_statement,
+            depth_width.law_range_statement,
+            depth_width.floor_and_law_statement,
+        )
+        assert [statement().verdict for statement in law] == ["agrees"] * 3
         assert depth_width.budget_statement().verdict == depth_width.size_statement().verdict == "agrees"
         monkeypatch.setattr(depth_width.advice, "FIT_A", 5.06)
         monkeypatch.setattr(depth_width.advice, "floor_parameters", lambda layers: 12 * layers * 9.01**layers)
-        assert [each.verdict for each in depth_width.law_statements()] == ["disagrees"] * 3
+        assert [statement().verdict for statement in law] == ["disagrees"] * 3
         assert depth_width.budget_statement().verdict == "disagrees"
 
     def test_ranks_can_fail(self):
@@ -423,9 +433,144 @@ class TestDepthStatements:
         assert not depth_width.is_same_but_for_layers(load_shape("bert/lean-mini"), many)
 
 
+class TestOutcomes:
+    @pytest.mark.parametrize(
+        ("interval", "outcome"),
+        [
+            ((0.1, 0.2), "agrees"),
+            ((-0.2, -0.1), "disagrees"),
+            ((-0.1, 0.2), "undecided"),
+            ((0.0, 0.2), "undecided"),
+            (None, "undecided"),
+        ],
+    )
+    def test_by_interval(self, interval, outcome):
+        assert by_interval(interval) == outcome
+
+    @pytest.mark.parametrize(
+        ("outcomes", "all_of_them", "most_of_them"),
+        [
+            ([], "undecided", "undecided"),
+            (["agrees", "agrees", "agrees"], "agrees", "agrees"),
+            (["agrees", "agrees", "undecided"], "undecided", "agrees"),
+            (["agrees", "agrees", "disagrees"], "disagrees", "agrees"),
+            (["disagrees", "undecided"], "disagrees", "undecided"),
+            (["disagrees", "undecided", "disagrees"], "disagrees", "disagrees"),
+        ],
+    )
+    def test_of_several(self, outcomes, all_of_them, most_of_them):
+        assert together(outcomes) == all_of_them and by_majority(outcomes) == most_of_them
+
+    def test_what_seeds_cannot_show_is_undecided(self):
+        """Three seeds far apart: neither agrees nor disagrees, in every statement about losses."""
+        runs = shapes(2.5, 2.4, 2.41)
+        for losses in runs.losses.values():
+            losses[:] = [losses[1] - 0.5, losses[1], losses[1] + 0.5]
+            losses.reverse()
+        runs.losses[runs.plain[0]].reverse()
+        runs.losses[Cell(1, 48, 192)].reverse()
+        statements = (
+            depth_trained.floor_statements(runs)[0],
+            depth_trained.law_at_this_size(runs),
+            depth_trained.sharing_statement(runs),
+            depth_trained.vocabulary_statement(runs),
+        )
+        assert [each.verdict for each in statements] == ["undecided"] * 4
+
+    def test_nothing_below_the_floor(self):
+        runs = shapes(2.5, 2.4, 2.41)
+        del runs.tried[runs.plain[0]]
+        assert runs.below == [] and depth_trained.floor_statements(runs)[0].verdict == "undecided"
+
+    def test_the_grids_need_a_majority(self, tmp_path, monkeypatch):
+        few, many = load_shape("bert/mini"), load_shape("bert/many-heads-mini")
+        worse = GridPair("sst2", "accuracy", few, many, -0.2, (-0.3, -0.1))
+        unclear = replace(worse, interval=(-0.5, 0.1))
+        better = replace(worse, gain=0.2, interval=(0.1, 0.3))
+        for pairs, verdict in (
+            ([worse, worse, unclear], "agrees"),
+            ([worse, unclear], "undecided"),
+            ([better, better, worse], "disagrees"),
+        ):
+            monkeypatch.setattr(low_rank, "grid_pairs", lambda *_, found=pairs: found)
+            assert low_rank.grid_statement(tmp_path).verdict == verdict
+            monkeypatch.setattr(depth_width, "grid_pairs", lambda *_, found=pairs: found)
+            turned = {"agrees": "disagrees", "disagrees": "agrees"}.get(verdict, verdict)
+            assert depth_width.grid_statement(tmp_path).verdict == turned
+
+    def test_two_pairs_of_one_grid(self, tmp_path, monkeypatch):
+        few, many = load_shape("bert/mini"), load_shape("bert/many-heads-mini")
+        pairs = [GridPair("sst2", "accuracy", few, other, 0.1, (0.0, 0.2)) for other in (many, few)]
+        monkeypatch.setattr(low_rank, "grid_pairs", lambda *_: pairs)
+        assert len(low_rank.grid_statement(tmp_path).numbers) == 6
+
+    def test_a_pair_of_one_seed_is_none(self, monkeypatch):
+        """The three that read the grids count what has an interval."""
+        found = list(grid_pairs(CLONE / "model_cards" / "grids", lambda shape, baseline: True))
+        assert found and all(low <= pair.gain <= high for pair in found for low, high in [pair.interval])
+        assert "tinystories" not in {pair.grid for pair in found}  # one seed each
+
+    def test_a_tie_is_not_slower(self):
+        loss = torch.ones(5)
+        reading = single_layer.Reading(10, loss, loss, loss, loss, loss, None, None)
+        readings = [reading._replace(step=step) for step in (1, 3, 10)]
+        both = {1: readings, 8: readings}
+        found = heads_curves.compare(heads_curves.Curves("mixture", heads_curves.CONSTANT, "zero", both))
+        assert not found.is_faster and not found.is_slower
+
+    def test_correlations_that_are_not_known_are_not_left_out(self):
+        known = Correlation(-0.5, (-0.7, -0.2), 3, 9)
+        unknown = Correlation(None, None, 0, 0)
+        for start, verdict in ((known, "agrees"), (unknown, "undecided")):
+            both = {"start": start, "end": known}
+            conclusion = Conclusion([], 9, 0, {}, both, both, Doubling(9, 9, 9, 9))
+            common = {"paper": "P", "place": "p", "whose": "asked here", "statement": "S."}
+            assert lean_grids.quality_statement(conclusion, common).verdict == verdict
+
+
+class TestFailures:
+    """What a user can meet is an error of one line: a ValueError or OSError."""
+
+    def test_a_fit_that_is_not_finite(self):
+        target = torch.full((1, 2, 2), math.nan)
+        with pytest.raises(ValueError, match="the fit of an attention matrix is not finite"):
+            attention_fit.fit_width(torch.eye(2)[None, :1], target, 1)
+
+    def test_a_loss_that_is_not_finite(self, monkeypatch):
+        monkeypatch.setattr(depth_trained, "train", lambda *_: (None, [1.0]))
+        monkeypatch.setattr(depth_trained, "held_out_loss", lambda *_: math.nan)
+        text = depth_training.Text(*[torch.zeros(1, 2)] * 3)
+        trained = depth_trained.Trained((1,), 2.0)
+        with pytest.raises(ValueError, match="2×16: the loss of seed 1 at rate 0.1 is not finite"):
+            depth_trained.report(trained, Cell(2, 16, 64), 0.1, TINY["depth-width"].training, text)
+
+    def test_a_margin_without_solution(self, monkeypatch):
+        def fail(*_):
+            raise RuntimeError("Maximum number of iterations reached.")
+
+        monkeypatch.setattr(heads_theory, "nnls", fail)
+        with pytest.raises(ValueError, match="margin of 2 examples: Maximum number of iterations"):
+            heads_theory.margin(torch.eye(2), torch.tensor([1.0, -1.0]))
+
+
+class TestPage:
+    def test_a_bar_does_not_end_a_cell(self):
+        assert markdown(("a", "b"), [("|x|", "y")]).splitlines()[-1] == r"| \|x\| | y |"
+
+    @pytest.mark.parametrize("name", STUDIES)
+    def test_every_row_has_its_cells(self, name):
+        for path in (KEPT / name / "README.md", CLONE / "docs" / f"{name}.md"):
+            text = path.read_text()
+            rows = [line for line in text.splitlines() if line.startswith("|")]
+            tables = "\n".join(line if line.startswith("|") else "" for line in text.splitlines()).split("\n\n")
+            assert rows
+            for table in filter(None, (table.strip() for table in tables)):
+                assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, path
+
+
 class TestRecords:
     STATEMENT = {
-        "paper": "P", "place": "figure 1", "known": "the paper", "statement": "S.", "rule": "R", "verdict": "agrees",
+        "paper": "P", "place": "figure 1", "whose": "the paper", "statement": "S.", "rule": "R", "verdict": "agrees",
         "finding": "F.", "numbers": {"n": 1},
     }  # fmt: skip
 
@@ -436,7 +581,7 @@ class TestRecords:
             ({"numbers": {}}, "expected a rule and numbers behind a verdict"),
             ({"rule": None}, "expected a rule and numbers behind a verdict"),
             ({"verdict": "holds"}, "verdict"),
-            ({"known": "the web"}, "known"),
+            ({"whose": "the web"}, "whose"),
         ],
     )
     def test_a_statement_has_its_reason(self, change, message):
@@ -496,7 +641,7 @@ class TestStudies:
         with pytest.raises(SystemExit, match="runs/studies/low-rank exists already"):
             leaner("study", "low-rank")
 
-    def test_whole_or_not_at_all(self, tmp_path, monkeypatch):
+    def test_whole_or_not_at_all(self, tmp_path, monkeypatch, capsys):
         def fail(*_):
             raise OSError("disk full")
 
@@ -505,9 +650,17 @@ class TestStudies:
         with pytest.raises(SystemExit, match="cannot be written, nothing is left of it: disk full"):
             leaner("study", "low-rank", "--quick", "--output", tmp_path / "new")
         assert list(tmp_path.iterdir()) == []
+        assert "agrees: A head as large as the sequence" in capsys.readouterr().out  # what was found is not lost
 
     def test_the_folder_is_tried_first(self, tmp_path, monkeypatch):
         monkeypatch.setattr(study, "conduct", lambda *_: pytest.fail("ran"))
+
+        def full(*_, **__):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as disk, pytest.raises(SystemExit, match="new: cannot be written: No space left"):
+            disk.setattr(study.tempfile, "TemporaryDirectory", full)
+            leaner("study", "low-rank", "--output", tmp_path / "new")
         (tmp_path / "file").write_text("")
         with pytest.raises(SystemExit, match="file/new: cannot be written"):
             leaner("study", "low-rank", "--output", tmp_path / "file" / "new")

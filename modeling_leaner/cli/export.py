@@ -10,12 +10,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ..conversion import load_lean, load_processors, whole_folder
+from ..conversion import load_lean, load_processors
 from ..exporting.files import FORMATS, Forward, output_names, require_packages
 from ..exporting.graph import CACHE, Graph, Inputs, Size, dynamic_axes, flattened, longest, make_inputs
 from ..exporting.parity import Parity, compare
 from ..planning.units import human_bytes
 from ..support.documents import write_json
+from ..support.files import whole_folder
 from ..support.turns import seconds_of, take_turns
 from ..training.records import Environment, ExportedFile, ExportFile, ForwardTime
 from ..training.running.environment import environment

@@ -12,7 +12,7 @@ from ..inspection.figure import draw_layers
 from ..inspection.layers import check_layers, inspect_layers
 from ..inspection.tables import layer_tables
 from ..planning.figure import figure_files
-from ..support.files import write_new
+from ..support.files import write_all_new
 from .inspect_rows import Options, model_and_inputs
 
 
@@ -31,9 +31,7 @@ def run(options: Options) -> None:
     start = perf_counter()
     reports = inspect_layers(model, inputs.rows, layers, options.jacobian, progress_bar)
     document = document_of(options.model, inputs.source, perf_counter() - start, reports)
-    images = [draw_layers(reports, path.suffix[1:]) for path in paths]
-    for path, image in zip(paths, images):
-        write_new(f"--plot {options.plot}", path, image)
+    write_all_new(f"--plot {options.plot}", {path: draw_layers(reports, path.suffix[1:]) for path in paths})
     if options.as_json:
         print(json.dumps(document, indent=1, allow_nan=False))
         return

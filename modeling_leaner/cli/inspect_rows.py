@@ -16,12 +16,13 @@ from ..inspection.layers import Row, rows_of
 from ..registry import IMAGES
 from ..shapes import load_config, modality_of
 from ..slimming.calibration import as_read
+from ..slimming.operations import SlimError
 from ..training.data.sources import BUILT_IN, describe
 from ..training.running.evaluation import load as load_evaluation
 from ..training.running.evaluation import saved_recipe
 from ..training.running.loading import has_weights, load_image_processor
 from ..training.tasks.base import first_inputs
-from .slim import rows_with_content
+from .rows import rows_with_content
 
 
 LENGTH = 128  # tokens of a random row, and of a text at most, where nothing says more
@@ -111,5 +112,8 @@ def column_inputs(options: Options, model: PreTrainedModel, processor: object) -
     if len(rows) == 0:
         raise ValueError(f"--data: {source}: no row has anything in the column {column}")
     chosen = rows.select(range(min(len(rows), options.rows)))[column]
-    inputs = as_read(model, processor, chosen, options.max_length or LENGTH)
+    try:
+        inputs = as_read(model, processor, chosen, options.max_length or LENGTH)
+    except SlimError as error:
+        raise ValueError(f"--data: {source}: {error}") from error
     return Inputs(source, [row for batch in inputs for row in rows_of(batch)])

@@ -14,6 +14,7 @@ from ..configuration_leaner import LeanConfig
 from ..inspection.effective_rank import effective_ranks
 from ..inspection.layers import rows_of
 from ..planning.adaptive_heads import (
+    check_total,
     head_step,
     most_heads,
     rank_per_head,
@@ -44,6 +45,7 @@ class Measured:
     """What heads are shared out by: on which rows, and per layer the effective rank of its first 1, 2, ... heads."""
 
     source: str
+    rows: int
     ranks: list[list[float]]
 
 
@@ -83,12 +85,13 @@ def run(options: Options) -> None:
 def measure(options: Options, start: LeanConfig, total: int) -> Measured:
     """The effective ranks of head outputs in new models with the most heads that a layer may get, in every layer."""
     try:
-        most = most_heads(start, total)
+        check_total(start, total)
     except ValueError as error:
         flag = f"--like {options.like}"
         if options.total_heads is not None:
             flag = f"--total-heads {options.total_heads}"
         raise ValueError(f"{flag}: {error}") from error
+    most = most_heads(start, total)
     config, inputs = config_and_rows(options, start)
     wide = with_heads(config, [most] * config.num_hidden_layers)
     of_starts = []
@@ -99,7 +102,7 @@ def measure(options: Options, start: LeanConfig, total: int) -> Measured:
         except ValueError as error:
             raise ValueError(f"--heads auto measures {most} heads in every layer: {error}") from error
     ranks = [[mean(numbers) for numbers in zip(*of_layer)] for of_layer in zip(*of_starts)]
-    return Measured(inputs.source, ranks)
+    return Measured(inputs.source, len(inputs.rows), ranks)
 
 
 def config_and_rows(options: Options, start: LeanConfig) -> tuple[LeanConfig, Inputs]:
@@ -124,9 +127,10 @@ def config_and_rows(options: Options, start: LeanConfig) -> tuple[LeanConfig, In
 def read_recipe_keys(text: str) -> tuple[str, list[str]]:
     """The recipe and the keys of `--recipe "RECIPE --key value ..."`. Raises ValueError where there is none."""
     try:
-        recipe, *keys = shlex.split(text) or [""]
+        words = shlex.split(text)
     except ValueError as error:  # a quote without its end
         raise ValueError(f"--recipe: {str(error).lower()}, got {text!r}") from error
+    recipe, *keys = words or [""]
     read_recipe(recipe)
     return recipe, keys
 
@@ -147,6 +151,7 @@ def document_of(start: LeanConfig, config: LeanConfig, measured: Measured | None
     }
     if measured is not None:
         document["data"] = measured.source
+        document["rows"] = measured.rows
         document["effective_ranks"] = measured.ranks
     return document
 
@@ -157,7 +162,7 @@ def report(options: Options, start: LeanConfig, config: LeanConfig, measured: Me
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     columns = {"layer": range(config.num_hidden_layers), "heads": start.heads_per_layer}
     if measured is not None:
-        print(f"Measured: {ROWS} rows of {measured.source}, {STARTS} times with new weights.")
+        print(f"Measured: {measured.rows} rows of {measured.source}, {STARTS} times with new weights.")
         columns["rank per head"] = [f"{share:.2f}" for share in per_head(measured.ranks, start)]
     columns["new heads"] = config.heads_per_layer
     if measured is not None:

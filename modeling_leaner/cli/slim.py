@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from datasets import Dataset
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ..conversion import copy_sentence_transformers_files, files_of, load_lean, load_processors, whole_folder
+from ..conversion import copy_sentence_transformers_files, files_of, load_lean, load_processors
 from ..layers_leaner import LeanPreTrainedModel
 from ..planning.dials import flag_of
 from ..slimming import budget, calibration
@@ -22,11 +21,12 @@ from ..slimming.scores import Batch, Reference
 from ..slimming.slim import Cut, Slimmed, Target, best_slims, check_choice, check_target
 from ..slimming.worth import layer_names, worth_tables
 from ..support.documents import write_json
-from ..support.suggest import did_you_mean
-from ..training.data.sources import BUILT_IN, describe, likely_texts, load_split
+from ..support.files import whole_folder
+from ..training.data.sources import describe
 from ..training.publishing.slim_card import Making, Try, best_try, write_slim_card
 from .checks import LEAST_CALIBRATION_ROWS
 from .recovery import check_held_out, choose_by_recovery, read_recovery
+from .rows import rows_with_content
 
 
 TABLE_WIDTH = 100
@@ -162,50 +162,6 @@ def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
         few = f"{len(rows)} rows with content, expected at least {LEAST_CALIBRATION_ROWS}, half of them held out"
         raise SlimError(f"--data: {where}: {few}")
     return rows.select(range(min(len(rows), options.rows)))[column]
-
-
-def rows_with_content(data: list[str], column: str | None, model: LeanPreTrainedModel) -> tuple[Dataset, str]:
-    """The rows of files or of a built-in set that have a text or image, and the column that holds it.
-
-    Raises SlimError that names --data or --column.
-    """
-    if len(data) == 1:
-        check_data(data[0])
-    if len(data) == 1 and data[0] in BUILT_IN:
-        rows = load_split(data[0], "train")
-    else:
-        rows = load_split(None, "train", data_files=data)
-    if column is None:
-        column = only_column(rows, model)
-    if column not in rows.column_names:
-        raise SlimError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
-    return rows.filter(lambda row: row[column] not in (None, ""), desc="rows with content"), column
-
-
-def check_data(name: str) -> None:
-    """Raises SlimError for the misspelt name of a built-in set, with the right one."""
-    if Path(name).exists() or name in BUILT_IN:
-        return
-    hint = did_you_mean(name, BUILT_IN)
-    if hint:
-        raise SlimError(f"--data {name}: no such file or folder, nor a built-in set{hint}")
-
-
-def only_column(rows: Dataset, model: LeanPreTrainedModel) -> str:
-    """The one column that holds what the model reads. Raises SlimError where there is none, or several."""
-    kind = "Image" if model.main_input_name == "pixel_values" else "Value"
-    names = []
-    for name, feature in rows.features.items():
-        is_text = type(feature).__name__ == "Value" and feature.dtype in ("string", "large_string")
-        if type(feature).__name__ == kind and (kind == "Image" or is_text):
-            names.append(name)
-    if kind == "Value":
-        names = likely_texts(names)
-    if len(names) != 1:
-        what = "images" if kind == "Image" else "texts"
-        columns = ", ".join(names or rows.column_names)
-        raise SlimError(f"--column: name the column that holds {what}; the rows have {columns}")
-    return names[0]
 
 
 def progress_bar(items: list, title: str) -> Iterable:

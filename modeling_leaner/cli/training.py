@@ -312,7 +312,7 @@ def study(
     full: Annotated[bool, typer.Option("--full", help="A larger size, for hours.")] = False,
     output: Annotated[Path | None, typer.Option(help="New folder; left out, runs/studies/NAME.")] = None,
 ) -> None:
-    """Put a paper's statements to the test: a verdict on each, its numbers and a figure, in 20 minutes at most."""
+    """Put a paper's statements to the test: a verdict on each, its numbers and a figure; minutes to an hour."""
     if quick and full:
         context.fail("--quick and --full are two sizes; expected one of them, or none")
     if output is None:

@@ -30,7 +30,8 @@ def effective_ranks(model: PreTrainedModel, rows: Sequence[Row], progress: Progr
             branch = AttentionBranch(walk.blocks[layer], torch.double)
             states = [each[0] for each in walk.states]
             check_block(branch, layer, states)
-            ranks.append([mean(of_rows) for of_rows in zip(*(ranks_of_row(branch, row) for row in states))])
+            of_rows = [ranks_of_row(branch, row) for row in states]
+            ranks.append([mean(of_heads) for of_heads in zip(*of_rows)])
             walk.pass_block(layer)
         return ranks
     finally:

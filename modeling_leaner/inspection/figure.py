@@ -49,7 +49,7 @@ def draw_heads(
         cells[row, : len(heads)] = heads
     cells[~np.isfinite(cells)] = np.nan
     scale = Normalize()
-    if logarithmic:
+    if logarithmic and np.isfinite(cells).any():
         scale = LogNorm()
     axis.set_title(title, fontsize=10)
     axis.set(xlabel="head", ylabel="layer")

@@ -117,13 +117,13 @@ class Bidiagonalisation:
             self.above_diagonal.append(self.rest)
         self.right.append(self.following)
         self.rest = 0.0
-        column = orthogonal(self.jacobian.jvp(self.following), self.left)
+        column = reorthogonalise(self.jacobian.jvp(self.following), self.left)
         length = column.norm().item()
         self.diagonal.append(length)
         if self.is_rounding(length):
             return
         self.left.append(column / length)
-        row = orthogonal(self.jacobian.vjp(self.left[-1]), self.right)
+        row = reorthogonalise(self.jacobian.vjp(self.left[-1]), self.right)
         length = row.norm().item()
         if self.is_rounding(length):
             return
@@ -154,12 +154,12 @@ def without(vector: torch.Tensor, directions: list[torch.Tensor]) -> torch.Tenso
     return vector
 
 
-def orthogonal(vector: torch.Tensor, directions: list[torch.Tensor]) -> torch.Tensor:
+def reorthogonalise(vector: torch.Tensor, directions: list[torch.Tensor]) -> torch.Tensor:
     """The same to rounding: what is left of a vector may be so small that the first time leaves parts in it."""
     return without(without(vector, directions), directions)
 
 
-def normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def random_direction(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Normal numbers: a direction drawn evenly."""
     return torch.randn(like.shape, generator=generator).to(like)
 
@@ -170,7 +170,7 @@ def estimate_norms(jacobian: Products, seed: int = 0) -> Norms:
     Time: two backward passes of the function a step, one a probe. Memory: its graph, and two vectors (N, D) a step.
     """
     generator = torch.Generator().manual_seed(seed)
-    found = Bidiagonalisation(jacobian, normal(jacobian.point, generator))
+    found = Bidiagonalisation(jacobian, random_direction(jacobian.point, generator))
     error = largest = 0.0
     for number in range(1, MOST_STEPS + 1):
         found.step()
@@ -199,7 +199,7 @@ def mean_square(
         return 0.0, 0.0
     squares: list[float] = []
     while True:
-        probe = without(normal(jacobian.point, generator), directions)
+        probe = without(random_direction(jacobian.point, generator), directions)
         product = jacobian.jvp(probe / probe.norm())
         squares.append(others * product.double().square().sum().item())
         if len(squares) < FEWEST_PROBES:

@@ -116,6 +116,8 @@ class Walk:
         handle = self.blocks[0].register_forward_pre_hook(self._begin, with_kwargs=True)
         try:
             with padded(model):
+                # The whole forward pass, for the families embed and mask each in their own way; only what block 0
+                # gets is kept.
                 for row in rows:
                     model.base_model(**row)
         finally:
@@ -240,7 +242,7 @@ def check_block(branch: AttentionBranch, layer: int, states: Sequence[torch.Tens
         if not weight.isfinite().all():
             raise ValueError(f"layer {layer}: NaN or infinite weights in {name}")
     heads = branch.attention.num_heads
-    least = max(heads, 2)
+    least = max(heads, 2)  # two for a variance; fewer tokens than heads are too few to compare heads over
     for index, row in enumerate(states):
         if len(row) < least:
             found = f"row {index} has {len(row)} tokens, and layer {layer} has {heads} heads"

@@ -1,4 +1,4 @@
-"""How many heads each layer gets: a given number of them shared out so that no layer's heads say less than another's.
+"""How many heads each layer gets: shared out so that the effective rank per head is as equal as possible.
 
 What a layer's heads say is measured elsewhere (`inspection.effective_rank`) and is here a list of numbers: the
 effective rank of the outputs of its first heads, one, two and so on. The head size is the same in every layer, so that
@@ -22,15 +22,12 @@ def total_heads(config: LeanConfig) -> int:
 
 
 def head_step(config: LeanConfig) -> int:
-    """What divides the heads of every layer: the key-value heads where a family has some of its own, or 1."""
+    """What divides the heads of every layer: of LeanGPT its number of key-value heads; 1 of the other families."""
     return fields_of(config).get("num_key_value_heads", 1)
 
 
-def most_heads(config: LeanConfig, total: int) -> int:
-    """The most heads that a layer may get where `total` are shared out: twice the mean, rounded up to whole steps.
-
-    Raises ValueError where the layers leave nothing to share out.
-    """
+def check_total(config: LeanConfig, total: int) -> None:
+    """Raises ValueError where the layers leave nothing of `total` heads to share out, or not in whole steps."""
     layers = config.num_hidden_layers
     step = head_step(config)
     if total <= layers * step:
@@ -40,6 +37,12 @@ def most_heads(config: LeanConfig, total: int) -> int:
         raise ValueError(f"{least}: nothing to share out; expected more than {layers * step} heads")
     if total % step:
         raise ValueError(f"{total} heads: expected a multiple of the {step} key-value heads")
+
+
+def most_heads(config: LeanConfig, total: int) -> int:
+    """The most heads that a layer may get where `total` are shared out: twice the mean, rounded up to whole steps."""
+    layers = config.num_hidden_layers
+    step = head_step(config)
     return step * ceil(MOST_OVER_MEAN * total / (layers * step))
 
 
@@ -47,7 +50,8 @@ def share_out(ranks: Sequence[Sequence[float]], total: int, step: int = 1) -> li
     """Heads of each layer, `total` in all: the effective rank per head as equal as whole heads allow.
 
     Every layer begins with `step` heads. The next go, `step` at a time, to the layer whose heads would then have the
-    most effective rank each.
+    most effective rank each. Greedy: the smallest rank per head is the largest possible where rank per head falls with
+    every head added.
 
     Args:
         ranks: per layer, the effective rank of the outputs of its first 1, 2, ... heads; so many are the most it gets.

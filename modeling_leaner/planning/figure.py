@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..configuration_leaner import LeanConfig
 from ..shapes import family_of
-from ..support.files import free_path, write_new
+from ..support.files import free_path, write_all_new
 from .advice import (
     DEEP_ENOUGH,
     FIT_OFF,
@@ -65,10 +65,12 @@ def draw_plan(
         axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.13), ncols=2, frameon=False)
     figure.suptitle(TITLE, fontsize=11)
     paths = figure_files(name)
+    images = {}
     for path in paths:
         image = BytesIO()
         figure.savefig(image, dpi=120, format=path.suffix[1:])
-        write_new(f"--plot {name}", path, image.getvalue())
+        images[path] = image.getvalue()
+    write_all_new(f"--plot {name}", images)
     return paths
 
 

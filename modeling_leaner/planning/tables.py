@@ -14,7 +14,7 @@ from ..shapes import family_of, modality_of
 from .advice import FIT_OFF, MOBILE_OFF, Source, Verdict, all_sources, kernels_for
 from .memory import StepSetting
 from .solver import Candidate
-from .tested import Tested, read_tested
+from .study_verdicts import Tested, read_tested
 from .units import human, human_bytes, human_count
 
 
@@ -286,14 +286,14 @@ def kernel_lines(candidates: Sequence[Candidate]) -> list[str]:
 
 
 def tested(source: Source) -> Tested | None:
-    """How the source's statements fared in the studies of the working folder; None where none tests them."""
+    """How the source's own statements fared in a study of the working folder; None where none tests them."""
     if source.study is None:
         return None
-    return read_tested(source.study)
+    return read_tested(source.study, source.reference)
 
 
 def tested_lines(candidates: Sequence[Candidate]) -> list[str]:
-    """What the studies of this project found of the sources, a line per study."""
+    """What the studies of this project found of the sources, a line per paper: two sources may be of one."""
     names: dict[Tested, list[str]] = {}
     for source in shown_sources(candidates).values():
         found = tested(source)

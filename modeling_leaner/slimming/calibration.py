@@ -21,7 +21,10 @@ def make_batches(model: LeanPreTrainedModel, processor: object, rows: Sequence, 
     """
     if len(rows) < LEAST_ROWS:
         raise SlimError(f"calibration: expected at least {LEAST_ROWS} rows, got {len(rows)}")
-    return as_read(model, processor, rows, max_length)
+    try:
+        return as_read(model, processor, rows, max_length)
+    except SlimError as error:
+        raise SlimError(f"calibration: {error}") from error
 
 
 def as_read(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_length: int) -> list[Batch]:
@@ -30,7 +33,7 @@ def as_read(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_l
     for index, row in enumerate(rows):
         if isinstance(row, str) == reads_images:
             expected = "images" if reads_images else "texts"
-            raise SlimError(f"calibration: row {index} is of type {type(row).__name__}, expected {expected}")
+            raise SlimError(f"row {index} is of type {type(row).__name__}, expected {expected}")
     groups = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
     if reads_images:
         return [dict(processor(list(group), return_tensors="pt")) for group in groups]

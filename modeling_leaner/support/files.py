@@ -1,9 +1,13 @@
-"""Files that are written whole or not at all: over another, or only where there is none. Their hash."""
+"""Files and folders that are written whole or not at all: over another, or only where there is none. Their hash."""
 
 import hashlib
 import os
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 
 def free_path(flag: str, path: Path) -> Path:
@@ -40,6 +44,35 @@ def write_new(flag: str, path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):  # its name may be too long to exist
             whole.unlink()
+
+
+def write_all_new(flag: str, contents: Mapping[Path, bytes]) -> None:
+    """Writes all of the files or none, and never over another. Raises ValueError, naming the flag."""
+    written: list[Path] = []
+    try:
+        for path, content in contents.items():
+            write_new(flag, path, content)
+            written.append(path)
+    except ValueError:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def whole_folder(output: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `output` if all goes well; else nothing is left of it.
+
+    Raises OSError where it cannot be written.
+    """
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".unfinished-") as scratch:
+            folder = Path(scratch) / output.name
+            yield folder
+            folder.rename(output)
+    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+        raise OSError(f"{output}: cannot be written, nothing is left of it: {error}") from error
 
 
 def sha256(path: Path) -> str:

@@ -18,9 +18,10 @@ ENVIRONMENT = Environment(
 
 
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """A Markdown table; a | within a cell is escaped, for it would end the cell."""
     rows = [header, ["---"] * len(header), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    escaped = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
 
 
 def fill(template: str, context: object) -> str:

@@ -19,7 +19,7 @@ from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, No
 from .published import Continuation, Continuations, PublishedResults, PublishedTrain, Subset
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
-from .study import FigurePanel, Known, Line, Statement, StudyFile
+from .study import FigurePanel, Line, Outcome, Statement, StudyFile, Whose
 from .summary import BranchCell, CellSummary, Contrast, Curve, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
@@ -53,7 +53,6 @@ __all__ = [
     "FineTuned",
     "ForwardTime",
     "Guess",
-    "Known",
     "Latency",
     "LatencyFile",
     "LawErrors",
@@ -64,6 +63,7 @@ __all__ = [
     "Lengths",
     "Line",
     "NotFitted",
+    "Outcome",
     "PairedStatistics",
     "PublishedEncoder",
     "PublishedResults",
@@ -85,6 +85,7 @@ __all__ = [
     "Train",
     "TrainingData",
     "TuningSettings",
+    "Whose",
     "checked",
     "message_of",
 ]

@@ -8,10 +8,11 @@ from .base import Count, Duration, Record
 from .results import Environment
 
 
-Known = Literal["the paper", "second-hand", "derived here", "asked here"]
-"""Where a statement stands: read in the paper; in what others quote of it; proved in this project; its question."""
+Whose = Literal["the paper", "second-hand", "derived here", "asked here"]
+"""Whose a statement is: read in the paper; in what others quote of it; derived here; a question of this project."""
 
-Outcome = Literal["agrees", "disagrees", "not tested"]
+Outcome = Literal["agrees", "disagrees", "undecided", "not tested"]
+"""Undecided: tested, and the numbers show neither that it holds nor that it does not."""
 
 
 class Statement(Record):
@@ -21,7 +22,7 @@ class Statement(Record):
     """Short name and arXiv number."""
     place: str
     """Section, figure, table or theorem."""
-    known: Known
+    whose: Whose
     statement: str
     """In one sentence."""
     rule: str | None
@@ -30,7 +31,7 @@ class Statement(Record):
     finding: str
     """What was found, in words; of what is not tested, what is known instead."""
     numbers: dict[str, int | float | None]
-    """Behind the verdict; None where a run did not get so far."""
+    """Behind the verdict; None where a run did not get so far, or a matrix has lost rank."""
     missing: str | None = None
     """Of what is not tested: the data or the core-hours that it would need."""
 

@@ -100,7 +100,7 @@ def out_of_reach(x: Tensor, target: Tensor) -> Tensor:
 def minimise(parameters: list[Tensor], logits: Callable[[], Tensor], target: Tensor, rounds: int) -> Tensor:
     """Fits scores to P by the cross-entropy of its columns, all of the batch at once: the attention that was reached.
 
-    Raises FloatingPointError where the fit is not finite.
+    Raises ValueError where the fit is not finite.
     """
     optimizer = torch.optim.LBFGS(
         parameters, max_iter=ITERATIONS, history_size=HISTORY, line_search_fn="strong_wolfe", tolerance_change=1e-12
@@ -117,7 +117,7 @@ def minimise(parameters: list[Tensor], logits: Callable[[], Tensor], target: Ten
     with torch.no_grad():
         found = softmax_columns(logits())
     if not torch.isfinite(found).all():
-        raise FloatingPointError("the fit of an attention matrix is not finite")
+        raise ValueError("the fit of an attention matrix is not finite")
     return found
 
 

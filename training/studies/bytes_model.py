@@ -26,7 +26,6 @@ from .byte_text import BYTES, bigram_nats
 ROWS_OF_KAPPA = 8  # held-out rows over which κ is a median
 WARMUP = 0.1  # of the steps
 DECAY = 0.1  # weight decay
-SMOOTHING = 0.1  # added to every count of a bigram
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Course:
+class TrainingPlan:
     """How a run is trained and how often it is looked at."""
 
     rate: float
@@ -69,8 +68,8 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A run at one step: held-out loss in nats a byte, and κ of each layer from the first."""
+class Look:
+    """A run at one step: held-out loss in nats a byte, and κ of each layer from the first, a median over rows."""
 
     step: int
     loss: float
@@ -89,7 +88,7 @@ def text_of(split: str) -> Tensor:
     return torch.frombuffer(bytearray(joined), dtype=torch.uint8).long()
 
 
-def rows_of(text: Tensor, starts: Tensor, length: int) -> Tensor:
+def rows_at(text: Tensor, starts: Tensor, length: int) -> Tensor:
     """The rows (B, length) of the text that begin at `starts` (B)."""
     return text[starts[:, None] + torch.arange(length)]
 
@@ -97,17 +96,17 @@ def rows_of(text: Tensor, starts: Tensor, length: int) -> Tensor:
 def held_out_rows(count: int, length: int) -> Tensor:
     """Rows (count, length) spread evenly over the test split, the same for every run."""
     text = text_of("test")
-    return rows_of(text, torch.linspace(0, len(text) - length, count).long(), length)
+    return rows_at(text, torch.linspace(0, len(text) - length, count).long(), length)
 
 
 @torch.no_grad()
-def look(model: LeanGPTForCausalLM, rows: Tensor, step: int) -> Reading:
+def look_at(model: LeanGPTForCausalLM, rows: Tensor, step: int) -> Look:
     """What a run is at one step."""
     model.eval()
-    losses = [model(input_ids=some, labels=some).loss.item() for some in rows.split(32)]
+    loss = sum(model(input_ids=some, labels=some).loss.item() * len(some) for some in rows.split(32)) / len(rows)
     kappas = head_condition_numbers(model, input_ids=rows[:ROWS_OF_KAPPA])
     model.train()
-    return Reading(step, sum(losses) / len(losses), kappas)
+    return Look(step, loss, kappas)
 
 
 def look_steps(steps: int, looks: int) -> set[int]:
@@ -116,8 +115,8 @@ def look_steps(steps: int, looks: int) -> set[int]:
 
 
 def train_bytes(
-    shape: Shape, course: Course, seed: int, change: Callable[[LeanGPTForCausalLM, Generator], None]
-) -> list[Reading]:
+    shape: Shape, plan: TrainingPlan, seed: int, change: Callable[[LeanGPTForCausalLM, Generator], None]
+) -> list[Look]:
     """One run; `change` is done to the weights before the first step, with a source of random numbers of its own.
 
     Runs of one seed have the same weights before the change, and the same rows at every step.
@@ -126,29 +125,29 @@ def train_bytes(
     model = LeanGPTForCausalLM(shape.config())
     change(model, Generator().manual_seed(1_000_000 + seed))
     model.train()
-    optimizer = AdamW(model.parameters(), lr=course.rate, weight_decay=DECAY)
-    schedule = get_cosine_schedule_with_warmup(optimizer, math.ceil(WARMUP * course.steps), course.steps)
+    optimizer = AdamW(model.parameters(), lr=plan.rate, weight_decay=DECAY)
+    schedule = get_cosine_schedule_with_warmup(optimizer, math.ceil(WARMUP * plan.steps), plan.steps)
     text = text_of("train")
     source = Generator().manual_seed(seed)
-    held_out = held_out_rows(course.held_out, shape.length)
-    when = look_steps(course.steps, course.looks)
-    readings = [look(model, held_out, 0)]
-    for step in range(1, course.steps + 1):
-        starts = torch.randint(len(text) - shape.length, (course.batch,), generator=source)
-        rows = rows_of(text, starts, shape.length)
+    held_out = held_out_rows(plan.held_out, shape.length)
+    when = look_steps(plan.steps, plan.looks)
+    looks = [look_at(model, held_out, 0)]
+    for step in range(1, plan.steps + 1):
+        starts = torch.randint(len(text) - shape.length, (plan.batch,), generator=source)
+        rows = rows_at(text, starts, shape.length)
         model(input_ids=rows, labels=rows).loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
         if step in when:
-            readings.append(look(model, held_out, step))
-    return readings
+            looks.append(look_at(model, held_out, step))
+    return looks
 
 
-def steps_to(readings: Sequence[Reading], loss: float) -> float | None:
+def steps_to(looks: Sequence[Look], loss: float) -> float | None:
     """The step at which a run first has a loss, by linear interpolation between looks; None where it never has."""
-    for before, after in zip(readings, readings[1:]):
+    for before, after in zip(looks, looks[1:]):
         if after.loss <= loss:
             share = (before.loss - loss) / (before.loss - after.loss)
             return before.step + max(share, 0.0) * (after.step - before.step)
@@ -158,6 +157,6 @@ def steps_to(readings: Sequence[Reading], loss: float) -> float | None:
 def bigram_loss(length: int, held_out: int) -> float:
     """Held-out loss in nats of a guess that reads one byte: how often the training text has each byte after it."""
     text = text_of("train")
-    nats = bigram_nats(text[:-1], text[1:], SMOOTHING)
+    nats = bigram_nats(text[:-1], text[1:])
     rows = held_out_rows(held_out, length)
     return nats[rows[:, :-1], rows[:, 1:]].mean().item()

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from statistics import fmean
 
 from modeling_leaner.planning import advice
@@ -23,7 +24,7 @@ from .depth_training import (
     tune,
 )
 from .study import Progress
-from .trials import rounded, verdict
+from .trials import by_interval, rounded, together, verdict
 
 
 PAPER = "Depth-Width, 2006.12467"
@@ -72,9 +73,9 @@ class Trained:
     def mean(self, cell: Cell) -> float:
         return fmean(self.losses[cell])
 
-    def is_worse(self, cell: Cell, other: Cell) -> bool:
-        """Whether the loss is greater than the other's, beyond the seeds."""
-        return is_positive(paired_statistics(self.losses[cell], self.losses[other]))
+    def differences(self, cells: Iterable[Cell], other: Cell) -> dict[Cell, PairedStatistics]:
+        """Of each one's loss and the other's, seed by seed: above 0 where the other is better."""
+        return {cell: paired_statistics(self.losses[cell], self.losses[other]) for cell in cells}
 
     def words(self, cells: Iterable[Cell]) -> str:
         """Mean losses with their range."""
@@ -92,11 +93,6 @@ class Trained:
         }
 
 
-def is_positive(statistics: PairedStatistics) -> bool:
-    """Whether a difference is above 0, beyond the seeds."""
-    return statistics.interval is not None and statistics.interval[0] > 0
-
-
 def interval_words(statistics: PairedStatistics) -> str:
     """A difference with its 95 % interval over the seeds."""
     words = f"{statistics.difference:+.3f}"
@@ -106,14 +102,14 @@ def interval_words(statistics: PairedStatistics) -> str:
 
 
 def report(trained: Trained, cell: Cell, rate: float, training: Training, text: Text) -> None:
-    """Adds the held-out loss of each seed, and the curve. Raises FloatingPointError where a loss is not finite."""
+    """Adds the held-out loss of each seed, and the curve. Raises ValueError where a loss is not finite."""
     losses = []
     curves = []
     for seed in trained.seeds:
         model, curve = train(cell, rate, seed, training.steps, training.batch, text.train)
         loss = held_out_loss(model, text.test)
         if not math.isfinite(loss):
-            raise FloatingPointError(f"{cell.name}: the loss of seed {seed} at rate {rate:g} is not finite")
+            raise ValueError(f"{cell.name}: the loss of seed {seed} at rate {rate:g} is not finite")
         losses.append(loss)
         curves.append(curve)
     trained.losses[cell] = losses
@@ -158,15 +154,15 @@ def floor_statements(trained: Trained) -> list[Statement]:
     """The minimal depth of the budget, and what is beyond it."""
     size = body_parameters(trained.plain[0])
     best = min(trained.above, key=trained.mean)
-    worse = [cell for cell in trained.below if trained.is_worse(cell, best)]
-    differences = {cell: paired_statistics(trained.losses[cell], trained.losses[best]) for cell in trained.below}
+    differences = trained.differences(trained.below, best)
     needed = Statement(
         paper=PAPER,
         place="floor, in training",
-        known="asked here",
+        whose="asked here",
         statement=f"At N = {size:,} shapes below their floor are worse than the best from the floor on.",
-        rule="the loss of each is greater by a 95 % interval over the seeds that excludes 0",
-        verdict=verdict(len(worse) == len(trained.below)),
+        rule="the loss of each is greater by a 95 % interval over the seeds that excludes 0; disagrees where that of "
+        "one is less by such an interval",
+        verdict=together([by_interval(each.interval) for each in differences.values()]),
         finding=f"The budget's minimal depth is {advice.minimal_depth(size)}. Nats per byte (range over seeds): "
         f"{trained.words(trained.plain)}; a bigram counted in as much text has {trained.bigram:.3f}. Over "
         f"{best.name}: " + ", ".join(f"{cell.name} {interval_words(differences[cell])}" for cell in differences) + ".",
@@ -176,7 +172,7 @@ def floor_statements(trained: Trained) -> list[Statement]:
     alike = Statement(
         paper=PAPER,
         place="floor, in training",
-        known="asked here",
+        whose="asked here",
         statement="From the floor on depth and width can be traded at equal parameters without loss.",
         rule=f"the mean losses of these shapes lie within {ALIKE:.0%} of the best of them",
         verdict=verdict(max(off.values()) <= ALIKE),
@@ -193,19 +189,18 @@ def law_at_this_size(trained: Trained) -> Statement:
     times = advice.fitted_parameters(advice.FIT_DEPTHS[0]) / size
     first, *deeper = trained.plain
     best = min(trained.plain, key=trained.mean)
+    differences = trained.differences(deeper, first)
     return Statement(
         paper=PAPER,
         place="fitted law, carried on below its sizes",
-        known="asked here",
+        whose="asked here",
         statement=f"The law also holds at N = {size:,}, {times:.0f} times below its fit, where it names {depth:.1f} "
         "layers: the shallowest is best.",
-        rule="no deeper shape has a lower mean loss",
-        verdict=verdict(best == first),
+        rule="the loss of each deeper shape is greater by a 95 % interval over the seeds that excludes 0; disagrees "
+        "where that of one is less by such an interval",
+        verdict=together([by_interval(each.interval) for each in differences.values()]),
         finding=f"Best is {best.name}; against {first.name}, minus is better: "
-        + ", ".join(
-            f"{cell.name} {interval_words(paired_statistics(trained.losses[cell], trained.losses[first]))}"
-            for cell in deeper
-        )
+        + ", ".join(f"{cell.name} {interval_words(differences[cell])}" for cell in deeper)
         + ". Says nothing of the law where it was fitted.",
         numbers={"layers by the law": rounded(depth), **trained.numbers(trained.plain)},
     )
@@ -213,24 +208,27 @@ def law_at_this_size(trained: Trained) -> Statement:
 
 def flatness_statement(trained: Trained) -> Statement:
     """Kaplan's flatness."""
-    means = {cell: trained.mean(cell) for cell in trained.plain}
-    spread = max(means.values()) / min(means.values()) - 1
-    aspects = [cell.aspect for cell in means]
-    ratio = max(aspects) / min(aspects)
+    gaps = {}
+    for pair in combinations(trained.plain, 2):
+        aspects = [cell.aspect for cell in pair]
+        if max(aspects) <= KAPLAN_RATIO * min(aspects):
+            losses = [trained.mean(cell) for cell in pair]
+            gaps[pair] = max(losses) / min(losses) - 1
+    widest = max(gaps, key=gaps.get)
     return Statement(
         paper=KAPLAN,
         place="shape",
-        known="second-hand",
+        whose="second-hand",
         statement=f"At equal size the shape hardly matters: an aspect ratio {KAPLAN_RATIO} times as large costs a few "
         "per cent of the loss.",
-        rule=f"the mean losses of shapes of equal size, whose width over layers spans {KAPLAN_RATIO} times or more, "
-        f"lie within {FEW_PER_CENT:.0%}",
-        verdict=verdict(spread <= FEW_PER_CENT),
-        finding=f"From {min(aspects):.2g} to {max(aspects):.2g}, {ratio:.0f} times, they lie within {spread:.1%}: "
-        f"{trained.words(means)}. At {body_parameters(trained.plain[0]):,} parameters and this length of training.",
+        rule=f"the mean losses of any two shapes of equal size lie within {FEW_PER_CENT:.0%} where their widths over "
+        f"layers differ by up to {KAPLAN_RATIO} times",
+        verdict=verdict(gaps[widest] <= FEW_PER_CENT),
+        finding=f"Of {len(gaps)} such pairs {' and '.join(cell.name for cell in widest)} lie furthest apart, by "
+        f"{gaps[widest]:.1%}: {trained.words(trained.plain)}. At {body_parameters(trained.plain[0]):,} parameters and "
+        "this length of training.",
         numbers={
-            "spread": rounded(spread),
-            "aspect ratios, largest over smallest": rounded(ratio),
+            **{f"{one.name} and {other.name}: apart by": rounded(gap) for (one, other), gap in gaps.items()},
             **trained.numbers(trained.plain),
         },
     )
@@ -250,13 +248,15 @@ def vocabulary_statement(trained: Trained) -> Statement:
     return Statement(
         paper=COMPANION,
         place="abstract",
-        known="the paper",
+        whose="the paper",
         statement="Where the width exceeds the rank of the input embedding, deepen rather than widen.",
         rule=f"with the token embedding cut to rank {cut_wide.input_rank} the lead of {deep.name} over {wide.name} is "
-        "greater than with all of it, by a 95 % interval over the seeds that excludes 0",
-        verdict=verdict(is_positive(difference)),
+        "greater than with all of it, by a 95 % interval over the seeds that excludes 0; disagrees where it is "
+        "less by such an interval",
+        verdict=by_interval(difference.interval),
         finding=f"The lead grows by {interval_words(difference)}: {trained.words(cells)}. Parameters and output are "
-        "the same; the full embedding has a rank of at most 256, beyond every width here.",
+        "the same, and the rates are those of the shapes with all of it, not tuned again; the full embedding has a "
+        "rank of at most 256, beyond every width here.",
         numbers=trained.numbers(cells),
     )
 
@@ -271,11 +271,13 @@ def sharing_statement(trained: Trained) -> Statement:
     return Statement(
         paper=PAPER,
         place="floor, in training",
-        known="asked here",
+        whose="asked here",
         statement=f"Depth helps without further parameters: one layer in {deep.layers} places is better than in one.",
-        rule="the loss is lower by a 95 % interval over the seeds that excludes 0",
-        verdict=verdict(is_positive(gained)),
+        rule="the loss is lower by a 95 % interval over the seeds that excludes 0; disagrees where it is greater by "
+        "such an interval",
+        verdict=by_interval(gained.interval),
         finding=f"Gained by {deep.layers} places for one layer: {interval_words(gained)}; lost to layers of their "
-        f"own: {interval_words(lost)}. {trained.words((single, shared, deep))}.",
+        f"own: {interval_words(lost)}. {trained.words((single, shared, deep))}. One layer is trained at the rate of "
+        f"{deep.name}, not tuned, and in {deep.layers} places it gets {deep.layers} gradients.",
         numbers=trained.numbers((single, shared, deep)),
     )

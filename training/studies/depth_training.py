@@ -78,7 +78,7 @@ class Text:
     test: Tensor
 
 
-def rows_of(texts: list[str], length: int) -> Tensor:
+def consecutive_rows(texts: list[str], length: int) -> Tensor:
     """Texts end to end, a zero byte after each, cut into rows that share a byte with the next."""
     data = ("\0".join(texts) + "\0").encode()
     ids = torch.from_numpy(np.frombuffer(data, dtype=np.uint8).astype(np.int64))
@@ -91,17 +91,17 @@ def read_text(training: Training) -> Text:
     too_little = ValueError(f"text_bytes: {training.text_bytes} of python-docs leave no row to test or to tune on")
     if not len(data["test"]):
         raise too_little
-    rows = rows_of(data["train"]["text"], training.length)
+    rows = consecutive_rows(data["train"]["text"], training.length)
     is_tuning = torch.arange(len(rows)) // training.batch % TUNING_ROWS == TUNING_ROWS - 1
     if not is_tuning.any():
         raise too_little
-    return Text(rows[~is_tuning], rows[is_tuning], rows_of(data["test"]["text"], training.length))
+    return Text(rows[~is_tuning], rows[is_tuning], consecutive_rows(data["test"]["text"], training.length))
 
 
 def bigram_loss(text: Text, rows: int) -> float:
-    """Nats per byte of a guess by the byte before, counted (from one on) in so many rows of the training text."""
+    """Nats per byte of a guess by the byte before, counted in so many rows of the training text."""
     left, right = text.train[:rows, :-1].flatten(), text.train[:rows, 1:].flatten()
-    nats = bigram_nats(left, right, 1.0)
+    nats = bigram_nats(left, right)
     return nats[text.test[:, :-1], text.test[:, 1:]].mean().item()
 
 

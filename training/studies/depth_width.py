@@ -32,14 +32,14 @@ from .depth_training import Training
 from .grid_pairs import GridPair, grid_pairs, rows_in
 from .separation import closed_form, separation_rank
 from .study import Findings, Progress, Study
-from .trials import line, rounded, verdict
+from .trials import by_majority, line, rounded, verdict
 
 
 NEAR = 0.02  # of a parameter count: 12·L·d² leaves out biases and norms
 EXACT = 0.002  # of a printed number: these have three digits or more
 PARTS = 20  # of a training, each a point of its curve
 MINIMAL = {4: 3.15e5, 5: 3.54e6, 6: 3.83e7, 7: 4.02e8, 8: 4.13e9, 9: 4.18e10, 10: 4.18e11}  # layers → parameters
-LAW = {  # what the fitted law gives, by the digest of the paper
+LAW = {  # what the fitted law gives, as quoted by others
     "d*(95)": (30_077, partial(advice.fitted_width, 95)),
     "L*(N = 1.739e11)": (80.46, partial(advice.fitted_depth_of_size, 1.739e11)),
     "L at d = 768": (28.9, partial(advice.fitted_depth, 768)),
@@ -88,7 +88,7 @@ FULL = replace(
 )
 
 
-# The digest's arithmetic.
+# Arithmetic of what is quoted.
 
 
 def size_statement() -> Statement:
@@ -110,7 +110,7 @@ def size_statement() -> Statement:
     return Statement(
         paper=PAPER,
         place="size",
-        known="the paper",
+        whose="the paper",
         statement="A model of L layers of width d has N = 12·L·d² parameters without embeddings.",
         rule=f"within {NEAR:.0%} of this package's count of every named shape of LeanGPT with an MLP of 4·d and "
         "heads that add up to d",
@@ -132,7 +132,7 @@ def budget_statement() -> Statement:
     return Statement(
         paper=PAPER,
         place="floor",
-        known="derived here",
+        whose="derived here",
         statement="The minimal depth of N parameters is the least L with N ≤ 12·L·9^L: 4 layers up to 3.15e5, 5 "
         "to 3.54e6, 6 to 3.83e7, 7 to 4.02e8, 8 to 4.13e9, 9 to 4.18e10, 10 to 4.18e11.",
         rule=f"each within {EXACT:.1%}, and one layer more just beyond it",
@@ -142,17 +142,19 @@ def budget_statement() -> Statement:
     )
 
 
-def law_statements() -> list[Statement]:
-    """The fitted law: its numbers, its range, and the floor beside it."""
-    found = {name: rounded(compute()) for name, (_, compute) in LAW.items()}
+def law_values() -> dict[str, float]:
+    """What the fitted law gives for each of LAW."""
+    return {name: rounded(compute()) for name, (_, compute) in LAW.items()}
+
+
+def law_numbers_statement() -> Statement:
+    """The fitted law's numbers."""
+    found = law_values()
     off = {name: abs(found[name] / printed - 1) for name, (printed, _) in LAW.items()}
-    low, high = advice.FIT_DEPTHS
-    floor = advice.depth_floor(768)
-    law = advice.fitted_depth(768)
-    numbers = Statement(
+    return Statement(
         paper=PAPER,
         place="fitted law",
-        known="second-hand",
+        whose="second-hand",
         statement="The best depth at a width follows d*(L) = exp(5.039 + 0.0555·L), N(L) = 12·L·d*(L)²: d*(95) = "
         "30,077, L*(1.739e11) = 80.46, 28.9 layers at d = 768.",
         rule=f"computed from a and b, each within {EXACT:.1%}; these values are derived here, not the paper's",
@@ -161,27 +163,38 @@ def law_statements() -> list[Statement]:
         + f". Off by at most {max(off.values()):.2%}. That is arithmetic: whether the law holds stands below.",
         numbers=found,
     )
-    span = Statement(
+
+
+def law_range_statement() -> Statement:
+    """The sizes at which it was fitted."""
+    found = law_values()
+    low, high = advice.FIT_DEPTHS
+    return Statement(
         paper=PAPER,
         place="fitted law",
-        known="second-hand",
+        whose="second-hand",
         statement=f"It was fitted for depths {low}-{high}, N of about 3.3e6 to 2.8e9; outside it is carried on.",
         rule="N(6) and N(48) of the law are these sizes to two digits",
         verdict=verdict(f"{found['N(6)']:.1e} {found['N(48)']:.1e}" == "3.3e+06 2.8e+09"),
         finding=f"N(6) = {found['N(6)']:.3g}, N(48) = {found['N(48)']:.3g}: L = 95 and N = 1.739e11 are carried on.",
         numbers={name: found[name] for name in ("N(6)", "N(48)")},
     )
-    apart = Statement(
+
+
+def floor_and_law_statement() -> Statement:
+    """The floor beside the law."""
+    floor = advice.depth_floor(768)
+    law = advice.fitted_depth(768)
+    return Statement(
         paper=PAPER,
         place="floor and law",
-        known="derived here",
+        whose="derived here",
         statement="Floor and law differ greatly: at d = 768 they name 6.05 and 28.9 layers, never to be averaged.",
         rule=f"both within {EXACT:.1%}",
         verdict=verdict(max(abs(floor / 6.05 - 1), abs(law / 28.9 - 1)) <= EXACT),
         finding=f"log3(768) = {floor:.3f}; the law has {law:.2f}, {law / floor:.1f} times as many.",
         numbers={"floor": rounded(floor), "law": rounded(law)},
     )
-    return [numbers, span, apart]
 
 
 # The separation rank, exact at toy sizes.
@@ -210,8 +223,9 @@ def below_statement(ranks: dict[tuple[int, int], int]) -> Statement:
     return Statement(
         paper=PAPER,
         place="floor",
-        known="the paper",
-        statement="Below L_th = log3(d) depth is doubly-exponentially efficient.",
+        whose="the paper",
+        statement="Below log3(d) a layer more at least doubles the logarithm of the separation rank (Depth-Width: "
+        "doubly-exponentially efficient).",
         rule="of attention without softmax the logarithm of the separation rank at least doubles with a layer, below "
         "the floor (exact, modulo a prime)",
         verdict=verdict(times >= 2),
@@ -236,7 +250,7 @@ def beyond_statement(ranks: dict[tuple[int, int], int]) -> Statement:
     return Statement(
         paper=PAPER,
         place="floor",
-        known="the paper",
+        whose="the paper",
         statement="Above L_th = log3(d) depth and width contribute alike.",
         rule="above the floor a layer and a unit of width add to the logarithm of the separation rank within a factor "
         "of 2, and a layer multiplies it by less than 2",
@@ -255,14 +269,14 @@ def turn_statement(ranks: dict[tuple[int, int], int]) -> Statement:
     return Statement(
         paper=PAPER,
         place="floor",
-        known="asked here",
+        whose="asked here",
         statement="L_th = log3(d) is where one turns into the other, within a layer.",
-        rule="all ranks have a closed form that is alike in d and (3^L − 1)/2, and these are equal within a layer of "
-        "log3(d)",
+        rule="all ranks have a closed form that is symmetric in d and (3^L − 1)/2, and these are equal within a layer "
+        "of log3(d)",
         verdict=verdict(same == len(ranks) and max(gaps) <= 1),
-        finding=f"{same} of {len(ranks)} ranks are the binomial coefficient of d + (3^L − 1)/2 over d. It is alike in "
-        "d and (3^L − 1)/2: it grows like d^((3^L − 1)/2) where d is the greater, like (3^L)^d where that is. Both "
-        "are equal at log3(2d + 1) layers, from 0.63 (large d) to 1 (d = 1) above log3(d).",
+        finding=f"{same} of {len(ranks)} ranks are the binomial coefficient of d + (3^L − 1)/2 over d. It is "
+        "symmetric in d and (3^L − 1)/2: it grows like d^((3^L − 1)/2) where d is the greater, like (3^L)^d where "
+        "that is. Both are equal at log3(2d + 1) layers, from 0.63 (large d) to 1 (d = 1) above log3(d).",
         numbers={**named(ranks), "ranks as the closed form has them": same, "ranks": len(ranks)},
     )
 
@@ -296,7 +310,7 @@ def grid_statement(grids: Path) -> Statement:
     common = {
         "paper": PAPER,
         "place": "floor, on the grids' data",
-        "known": "asked here",
+        "whose": "asked here",
         "statement": "From about the floor on more layers of the same width still help: 8 against 4 of width 96, "
         "whose floor is 4.2.",
     }
@@ -310,15 +324,17 @@ def grid_statement(grids: Path) -> Statement:
             numbers={},
             missing=rows_in(grids),
         )
-    better = sum(pair.is_better for pair in pairs)
+    outcomes = [pair.outcome for pair in pairs]
     numbers = {}
     for pair in pairs:
         numbers |= pair.numbers("gain of more layers")
     return Statement(
         **common,
-        rule="better, with a 95 % interval over the seeds that excludes 0, in more than half of the grids",
-        verdict=verdict(better > len(pairs) / 2),
-        finding=f"Better in {better} of {len(pairs)}: {'; '.join(map(words_of, pairs))} (plus: more layers are "
+        rule="better, with a 95 % interval over the seeds that excludes 0, in more than half of the grids; disagrees "
+        "where worse in more than half",
+        verdict=by_majority(outcomes),
+        finding=f"Better in {outcomes.count('agrees')}, worse in {outcomes.count('disagrees')} of {len(pairs)}: "
+        f"{'; '.join(map(words_of, pairs))} (plus: more layers are "
         "better). They have twice the parameters: no finished grid has two depths at equal ones.",
         numbers=numbers,
     )
@@ -330,7 +346,7 @@ def not_tested() -> list[Statement]:
         Statement(
             paper=PAPER,
             place="fitted law",
-            known="second-hand",
+            whose="second-hand",
             statement="Where the width is above d*(L) deepening helps; below it a model is too deep for its width (L "
             "of 6 to 48, N of 3.34e6 to 2.83e9).",
             rule=None,
@@ -343,7 +359,7 @@ def not_tested() -> list[Statement]:
         Statement(
             paper=KAPLAN,
             place="shape",
-            known="second-hand",
+            whose="second-hand",
             statement="6 layers of width 4288 are within 3 % of the loss of 48 layers of width 1600.",
             rule=None,
             verdict="not tested",
@@ -419,7 +435,9 @@ def run(settings: Settings, progress: Progress) -> Findings:
         budget_statement(),
         *floor_statements(trained),
         layers_of_grids,
-        *law_statements(),
+        law_numbers_statement(),
+        law_range_statement(),
+        floor_and_law_statement(),
         law_at_this_size(trained),
         flatness_statement(trained),
         vocabulary_statement(trained),

@@ -10,15 +10,15 @@ from modeling_leaner.shapes import load_config
 from ..experiments.grid_results import load_folder
 from ..experiments.statistics import gain
 from ..experiments.summary import summarise
-from ..records import CellSummary
-from .trials import rounded
+from ..records import CellSummary, Outcome
+from .trials import by_interval, rounded
 
 
 @dataclass(frozen=True)
 class GridPair:
     """A shape against another of one grid. `gain` and its interval are in the metric's units, plus where it is better.
 
-    `interval` is the 95 % one over the seeds; None of a single pair of runs.
+    `interval` is the 95 % one over the seeds.
     """
 
     grid: str
@@ -26,65 +26,73 @@ class GridPair:
     other: LeanConfig
     shape: LeanConfig
     gain: float
-    interval: tuple[float, float] | None
+    interval: tuple[float, float]
 
     @classmethod
     def of(
         cls, grid: str, metric: str, higher_is_better: bool, cell: CellSummary, baseline: LeanConfig, shape: LeanConfig
     ) -> "GridPair":
-        """A cell that has been compared with the baseline."""
-        interval = None
-        if cell.interval is not None:
-            low, high = sorted(gain(value, higher_is_better) for value in cell.interval)
-            interval = low, high
-        return cls(grid, metric, baseline, shape, gain(cell.difference, higher_is_better), interval)
+        """A cell that has been compared with the baseline over several seeds."""
+        low, high = sorted(gain(value, higher_is_better) for value in cell.interval)
+        return cls(grid, metric, baseline, shape, gain(cell.difference, higher_is_better), (low, high))
 
     @property
     def reversed(self) -> "GridPair":
         """The other against the shape."""
-        interval = None
-        if self.interval is not None:
-            low, high = self.interval
-            interval = -high, -low
-        return GridPair(self.grid, self.metric, self.shape, self.other, -self.gain, interval)
+        low, high = self.interval
+        return GridPair(self.grid, self.metric, self.shape, self.other, -self.gain, (-high, -low))
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of the statement that the shape is better."""
+        return by_interval(self.interval)
 
     @property
     def is_better(self) -> bool:
         """Whether the shape is better, beyond the seeds."""
-        return self.interval is not None and self.interval[0] > 0
+        return self.outcome == "agrees"
 
     @property
     def is_worse(self) -> bool:
         """Whether the shape is worse, beyond the seeds."""
-        return self.interval is not None and self.interval[1] < 0
+        return self.outcome == "disagrees"
 
     @property
     def words(self) -> str:
         """The gain with its interval."""
-        words = f"{self.gain:+.4f}"
-        if self.interval is not None:
-            words += " ({:+.4f} to {:+.4f})".format(*self.interval)
-        return words
+        return "{:+.4f} ({:+.4f} to {:+.4f})".format(self.gain, *self.interval)
+
+    @property
+    def name(self) -> str:
+        """The grid with both shapes, layers × heads × head size: a grid may have several pairs."""
+        shapes = " → ".join(
+            f"{shape.num_hidden_layers}×{shape.num_attention_heads}×{shape.head_dim}"
+            for shape in (self.other, self.shape)
+        )
+        return f"{self.grid} {shapes}"
 
     def numbers(self, name: str) -> dict[str, float]:
         """The gain by a name, and the ends of its interval."""
-        numbers = {f"{self.grid}: {name}": rounded(self.gain)}
-        if self.interval is not None:
-            low, high = self.interval
-            numbers[f"{self.grid}: low end"] = rounded(low)
-            numbers[f"{self.grid}: high end"] = rounded(high)
-        return numbers
+        low, high = self.interval
+        return {
+            f"{self.name}: {name}": rounded(self.gain),
+            f"{self.name}: low end": rounded(low),
+            f"{self.name}: high end": rounded(high),
+        }
 
 
 def grid_pairs(grids: Path, is_pair: Callable[[LeanConfig, LeanConfig], bool]) -> Iterator[GridPair]:
-    """The shapes of all grids for which `is_pair(shape, baseline)` holds, against the baseline. Raises GridError."""
+    """The shapes of all grids for which `is_pair(shape, baseline)` holds, against the baseline, over several seeds.
+
+    Raises GridError.
+    """
     for path in sorted(grids.glob("*/results.csv")):
         results = load_folder(path.parent)
         summary = summarise(results)
         baseline = load_config(results.grid.baseline)
         for cell in summary.shapes:
             shape = load_config(cell.shape)
-            if cell.difference is not None and is_pair(shape, baseline):
+            if cell.interval is not None and is_pair(shape, baseline):
                 yield GridPair.of(path.parent.name, summary.metric, summary.higher_is_better, cell, baseline, shape)
 
 

@@ -28,11 +28,15 @@ MOMENTUM = 0.9
 MOMENTUM_STEP = (1 - MOMENTUM) * STEP  # so that the steps add up to those without momentum
 ADAM_STEP = 0.01
 
+CONSTANT = "GD, constant step"
+ROOT = "GD, step ∝ √H"
+WITH_MOMENTUM = "GD with momentum, step ∝ √H"
+ADAM = "Adam"
 OPTIMISERS: dict[str, Callable[[int], Rule]] = {  # by the number of heads
-    "GD, constant step": lambda heads: constant_steps(STEP),
-    "GD, step ∝ √H": lambda heads: constant_steps(STEP * math.sqrt(heads)),
-    "GD with momentum, step ∝ √H": lambda heads: momentum_steps(MOMENTUM_STEP * math.sqrt(heads), MOMENTUM),
-    "Adam": lambda heads: adam_steps(ADAM_STEP),
+    CONSTANT: lambda heads: constant_steps(STEP),
+    ROOT: lambda heads: constant_steps(STEP * math.sqrt(heads)),
+    WITH_MOMENTUM: lambda heads: momentum_steps(MOMENTUM_STEP * math.sqrt(heads), MOMENTUM),
+    ADAM: lambda heads: adam_steps(ADAM_STEP),
 }
 LOOKS = (0.1, 1 / 3, 1.0)  # shares of the steps at which runs are compared
 LOOKS_IN_WORDS = "a tenth, a third and the whole of the steps"
@@ -103,12 +107,13 @@ def train_curves(
 
 @dataclass(frozen=True)
 class Comparison:
-    """The most heads against the fewest: in how many of the trials, at each of LOOKS, the loss is lower."""
+    """The most heads against the fewest: in how many of the trials, at each of LOOKS, the loss is lower, or higher."""
 
     few: int
     many: int
     trials: int
     lower: list[int]
+    higher: list[int]
     numbers: dict[str, float]
 
     @property
@@ -117,7 +122,7 @@ class Comparison:
 
     @property
     def is_slower(self) -> bool:
-        return all(self.trials - count >= most(self.trials) for count in self.lower)
+        return all(count >= most(self.trials) for count in self.higher)
 
     @property
     def words(self) -> str:
@@ -132,16 +137,18 @@ def compare(curves: Curves, quantity: str = "train_loss") -> Comparison:
     many = max(curves.readings)
     last = curves.readings[few][-1].step
     lower = []
+    higher = []
     numbers = {}
     for step in compared_steps(last):
         pair = {heads: getattr(curves.at(heads, step), quantity) for heads in (few, many)}
         lower.append(int((pair[many] < pair[few]).sum()))
+        higher.append(int((pair[many] > pair[few]).sum()))
         for heads, value in pair.items():
             numbers[f"{quantity} with H = {heads} after {step} steps"] = rounded(value.mean().item())
     trials = len(curves.at(few, last).train_loss)
     for step, count in zip(compared_steps(last), lower):
         numbers[f"trials of {trials} in which H = {many} is lower after {step} steps"] = count
-    return Comparison(few, many, trials, lower, numbers)
+    return Comparison(few, many, trials, lower, higher, numbers)
 
 
 RULE = "training loss {order} with the most heads than with the fewest in {most} of {trials} trials at each of " + (
@@ -167,7 +174,7 @@ def speed_statement(curves: Curves, expected: str, place: str) -> Statement:
     return Statement(
         paper=PAPER,
         place=place,
-        known=known,
+        whose=known,
         statement=f"{SAID[expected]}: {curves.data}, {curves.optimiser}, {start}.",
         rule=RULE.format(order=order, most=most(found.trials), trials=found.trials),
         verdict=verdict(agrees),

@@ -11,17 +11,13 @@ import torch
 from torch import Tensor
 
 from ..records import FigurePanel, Statement
-from .heads_curves import PAPER, STEP, speed_statement, train_curves
+from .heads_curves import ADAM, CONSTANT, PAPER, ROOT, STEP, WITH_MOMENTUM, speed_statement, train_curves
 from .heads_statements import (
-    ADAM,
-    CONSTANT,
     FIGURES,
     MIXTURE,
     ONLY_DRAWN,
     PLANTED,
-    ROOT,
     STARTS,
-    WITH_MOMENTUM,
     Runs,
     alignment_statement,
     attention_statement,
@@ -172,7 +168,7 @@ def held_in_variants(settings: Settings, progress: Progress) -> list[Held]:
 def variant_statement(settings: Settings, progress: Progress) -> Statement:
     """Figures 2, 3 and 5 with other parameters of the generators; not tested by --quick."""
     statement = "The verdicts on figures 2, 3 and 5 do not depend on the generators' parameters, all chosen here."
-    common = {"paper": PAPER, "place": "figures 2, 3, 5", "known": "asked here", "statement": statement}
+    common = {"paper": PAPER, "place": "figures 2, 3, 5", "whose": "asked here", "statement": statement}
     if not settings.variants:
         return Statement(
             **common,
@@ -224,7 +220,7 @@ def gap_statement(gaps: dict[int, Tensor]) -> Statement:
     return Statement(
         paper=PAPER,
         place="generalisation guarantee",
-        known="second-hand",
+        whose="second-hand",
         statement=f"The gap of test and training loss closes with more examples: {MIXTURE}, {CONSTANT}.",
         rule=f"smaller with the most examples than with the fewest in {most(len(fewest))} of {len(fewest)} trials",
         verdict=verdict(narrower >= most(len(fewest))),
@@ -269,7 +265,7 @@ def separable_statement(name: str, of_data: dict[tuple[int, float], tuple[Tensor
     return Statement(
         paper=PAPER,
         place="margin after one step",
-        known=known,
+        whose=known,
         statement=f"After one random gradient step the examples are separable by ∇Φ with a margin: {name}.",
         rule="a margin above 0 in every trial, for every H and R",
         verdict=verdict(positive == trials),
@@ -298,12 +294,13 @@ def margin_statement(found: Margins, settings: Settings) -> Statement:
     return Statement(
         paper=PAPER,
         place="margin after one step",
-        known="asked here",
+        whose="asked here",
         statement="The margin after the step grows with the number of heads.",
         rule="mean margin wider with the most heads than with the fewest, for every R and both data models",
         verdict=verdict(all(wider)),
         finding=f"Wider in {sum(wider)} of {len(wider)}; "
-        "" + "; ".join(f"{key}: {value:.3g}" for key, value in numbers.items()),
+        + "; ".join(f"{key}: {value:.3g}" for key, value in numbers.items())
+        + ".",
         numbers=numbers,
     )
 
@@ -315,7 +312,7 @@ def exact_statements(settings: Settings, progress: Progress) -> list[Statement]:
     each = settings.draws // len(BOUND_SIZES)
     draws = [draw(each, *sizes, source) for sizes in BOUND_SIZES]
     error = max(map(gradient_error, draws))
-    common = {"paper": PAPER, "place": "single-layer model", "known": "derived here"}
+    common = {"paper": PAPER, "place": "single-layer model", "whose": "derived here"}
     gradient = Statement(
         **common,
         statement="The gradients of the model have a closed form (docs/heads-optimization.md).",
@@ -349,7 +346,7 @@ def identity_statements(settings: Settings, common: dict[str, str]) -> list[Stat
     distance = max(one.distance for one in found.values())
     statement = (
         "From zero weights H heads under gradient descent by η are one head u = √H·U by η for u and η/H for W, so "
-        "the effect of H in figures 2 to 5 is one of step sizes, not of different heads."
+        "the effect of H in figure 2 is one of step sizes, not of different heads."
     )
     return [
         Statement(
@@ -368,7 +365,7 @@ def constants_statement() -> Statement:
     return Statement(
         paper=PAPER,
         place="theorems",
-        known="second-hand",
+        whose="second-hand",
         statement="Training loss and test gap are bounded, with the paper's constants, widths and step sizes.",
         rule=None,
         verdict="not tested",
@@ -405,7 +402,7 @@ def panels_of(runs: Runs, gaps: dict[int, Tensor], found: Margins, settings: Set
         lines = runs[data, optimiser, start].lines(name, least=1)
         title = f"{data}, {optimiser},\nfrom {start} weights"
         panels.append(FigurePanel(title=title, x="steps", y=AXES[name], x_scale="log", y_scale=scale, lines=lines))
-    gap = line("GD, constant step", list(gaps), list(gaps.values()))
+    gap = line(CONSTANT, list(gaps), list(gaps.values()))
     panels.append(
         FigurePanel(
             title=f"{MIXTURE}: gap after {settings.steps} steps",

@@ -4,8 +4,12 @@ import math
 
 from ..records import Statement
 from .heads_curves import (
+    ADAM,
+    CONSTANT,
     LOOKS,
     PAPER,
+    ROOT,
+    WITH_MOMENTUM,
     Curves,
     compare,
     compared_steps,
@@ -16,10 +20,6 @@ from .trials import most, rounded, slope, verdict
 
 MIXTURE = "tokenized mixture"
 PLANTED = "planted head"
-CONSTANT = "GD, constant step"
-ROOT = "GD, step ∝ √H"
-WITH_MOMENTUM = "GD with momentum, step ∝ √H"
-ADAM = "Adam"
 STARTS = ("zero", "random")
 FIGURES = {  # data and optimiser → place in the paper, and what it says of more heads
     (MIXTURE, CONSTANT): ("figure 2", "slower"),
@@ -56,7 +56,7 @@ def trend_statement(runs: Runs) -> Statement:
     return Statement(
         paper=PAPER,
         place="figure 2",
-        known="second-hand",
+        whose="second-hand",
         statement=f"The training loss falls as O(1/t): {MIXTURE}, {CONSTANT}, from zero weights.",
         rule=f"slope of ln loss over ln t in the last two thirds of the steps at most {TREND} for every H",
         verdict=verdict(max(slopes.values()) <= TREND),
@@ -75,7 +75,7 @@ def realizable_statement(runs: Runs) -> Statement:
     return Statement(
         paper=PAPER,
         place="training guarantee",
-        known="asked here",
+        whose="asked here",
         statement="Every training of both data models comes below a third of ln 2, from both starts. (The guarantee "
         "has conditions that are not known here, so this is not its test.)",
         rule="in every trial the loss at the end is below a third of ln 2, that of a model which says nothing",
@@ -97,8 +97,8 @@ def alignment_statement(runs: Runs) -> Statement:
             rises.append(bool((readings[-1].alignment > first.alignment).all()))
             end = readings[-1].alignment.mean().item()
             numbers[f"alignment with H = {heads} from {start} weights"] = rounded(end)
-    few = min(curves.readings)
-    many = max(curves.readings)
+    heads = runs[PLANTED, ROOT, "zero"].readings
+    few, many = min(heads), max(heads)
     ends = {
         (start, heads): runs[PLANTED, ROOT, start].at_end(heads, "alignment").mean().item()
         for start in STARTS
@@ -111,7 +111,7 @@ def alignment_statement(runs: Runs) -> Statement:
     return Statement(
         paper=PAPER,
         place="figure 4",
-        known="asked here",
+        whose="asked here",
         statement=f"The heads turn towards the planted one: {PLANTED}, {ROOT}. The paper plots it; its outcome is "
         "not known here.",
         rule="mean cosine higher at the end than after a tenth of the steps in every trial, for every H and both "
@@ -137,7 +137,7 @@ def attention_statement(runs: Runs) -> Statement:
     return Statement(
         paper=PAPER,
         place="figures 2, 3",
-        known="asked here",
+        whose="asked here",
         statement=f"More heads put more attention on the relevant tokens: {MIXTURE}, from zero weights. The paper "
         "plots it; its outcome is not known here.",
         rule="mean mass at the end higher with the most heads than with the fewest, for every optimiser",
@@ -160,7 +160,7 @@ def test_loss_statement(runs: Runs) -> Statement:
     return Statement(
         paper=PAPER,
         place="figures 3, 5",
-        known="asked here",
+        whose="asked here",
         statement="Where more heads are said to be faster, their test loss at the end is lower, too (from zero "
         "weights).",
         rule=f"in {most(trials)} of {trials} trials, for every data model and optimiser of figures 3 and 5",

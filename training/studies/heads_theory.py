@@ -24,7 +24,7 @@ from .synthetic import generators, normal
 
 @dataclass(frozen=True)
 class Draw:
-    """Random examples and weights of some sizes, many trials side by side; a generator makes them again."""
+    """Random examples and weights, R trials side by side."""
 
     examples: Examples
     weights: Weights
@@ -63,10 +63,10 @@ def flat(parts: tuple[Tensor, ...]) -> Tensor:
 def hessians(value: Tensor, weights: Weights) -> Tensor:
     """Of a value (R,) that depends on the weights, trial by trial: (R, parameters, parameters)."""
     parts = (weights.w, weights.u)
-    slopes = flat(torch.autograd.grad(value.sum(), parts, create_graph=True))
+    gradient = flat(torch.autograd.grad(value.sum(), parts, create_graph=True))
     rows = []
-    for number in range(slopes.shape[1]):
-        row = torch.autograd.grad(slopes[:, number].sum(), parts, retain_graph=True, materialize_grads=True)
+    for number in range(gradient.shape[1]):
+        row = torch.autograd.grad(gradient[:, number].sum(), parts, retain_graph=True, materialize_grads=True)
         rows.append(flat(row).detach())
     return torch.stack(rows, 1)
 
@@ -77,7 +77,7 @@ BOUNDS = ("‖∇_U Φ‖", "‖∇_W Φ‖", "‖∇²Φ‖", "−λ_min(∇²L
 def bound_ratios(one: Draw) -> dict[str, Tensor]:
     """Each of BOUNDS as a share of its bound, (R,); at most 1 where the bound holds. Φ is that of the first example.
 
-    With ‖x_t‖ ≤ R: √T·R; R³ √(T/H) ‖U‖; κ = (R³ √T/√H)(1 + 2R² max_h ‖U_h‖); κ·L; R √T √(1 + R⁴ ‖U‖²/H) · L.
+    With ‖x_t‖ ≤ R: √T·R; R³ √(T/H) ‖U‖; β = (R³ √T/√H)(1 + 2R² max_h ‖U_h‖); β·L; R √T √(1 + R⁴ ‖U‖²/H) · L.
     """
     x = one.examples.x
     tokens = x.shape[2]
@@ -94,7 +94,7 @@ def bound_ratios(one: Draw) -> dict[str, Tensor]:
     least = torch.linalg.eigvalsh(hessians(loss, weights))[:, 0]
     value = loss.detach()
 
-    def kappa(reach: Tensor) -> Tensor:
+    def smoothness(reach: Tensor) -> Tensor:
         return reach**3 * math.sqrt(tokens / heads) * (1 + 2 * reach**2 * norms.amax(1))
 
     whole = norms.norm(dim=1)
@@ -103,8 +103,8 @@ def bound_ratios(one: Draw) -> dict[str, Tensor]:
     allowed = (
         math.sqrt(tokens) * first_radius,
         first_radius**3 * math.sqrt(tokens / heads) * whole,
-        kappa(first_radius),
-        kappa(radius) * value,
+        smoothness(first_radius),
+        smoothness(radius) * value,
         steepest * value,
     )
     return {name: size / most for name, size, most in zip(BOUNDS, measured, allowed)}
@@ -126,8 +126,8 @@ def identity_at_zero(data: Data, heads: int, step: float, steps: int) -> Identit
     rule = constant_steps(step)
     for number in range(1, steps + 1):
         many = many.less(rule(gradients(data.train, many), number))
-        slope = gradients(data.train, one)
-        one = one.less(Weights(slope.w * step / heads, slope.u * step))
+        gradient = gradients(data.train, one)
+        one = one.less(Weights(gradient.w * step / heads, gradient.u * step))
     spread = max((part - part[:, :1]).abs().max().item() / part.abs().max().item() for part in many[:2])
     expected = outputs(data.train.x, one)
     distance = (outputs(data.train.x, many) - expected).abs().max() / expected.abs().max()
@@ -148,13 +148,18 @@ def margin(features: Tensor, labels: Tensor) -> float:
 
     The dual of the hard-margin machine without offset: with Q_ij = y_i y_j ⟨feature_i, feature_j⟩ and α ≥ 0 that
     maximise Σα − αᵀQα/2, γ = 1/√Σα; a problem of non-negative least squares.
+
+    Raises ValueError where that has no solution within its iterations.
     """
     signed = (features * labels.unsqueeze(1)).numpy()
     gram = signed @ signed.T
     gram += 1e-12 * np.trace(gram) / len(gram) * np.eye(len(gram))
     lower = np.linalg.cholesky(gram)
     target = np.linalg.solve(lower, np.ones(len(gram)))
-    dual, _ = nnls(lower.T, target)
+    try:
+        dual, _ = nnls(lower.T, target)
+    except RuntimeError as error:
+        raise ValueError(f"margin of {len(labels)} examples: {error}") from error
     direction = signed.T @ dual
     size = np.linalg.norm(direction)
     if size == 0:

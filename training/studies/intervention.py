@@ -8,6 +8,7 @@ or columns, whichever are fewer: the Frobenius norm of both is √min(heads · h
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from statistics import fmean
@@ -18,11 +19,11 @@ from torch import Generator, Tensor
 from modeling_leaner.layers_leaner import LeanAttention
 from modeling_leaner.modeling_lean_gpt import LeanGPTForCausalLM
 
-from .bytes_model import Course, Reading, Shape, train_bytes
+from .bytes_model import Look, Shape, TrainingPlan, train_bytes
 from .study import Progress
 
 
-def orthogonal(like: Tensor, source: Generator) -> Tensor:
+def random_orthogonal(like: Tensor, source: Generator) -> Tensor:
     """A random matrix with orthonormal rows or columns, whichever are fewer, uniform among all."""
     rows, columns = like.shape
     drawn = torch.randn(max(rows, columns), min(rows, columns), generator=source, dtype=torch.float64)
@@ -45,7 +46,7 @@ def plus_identity(amount: float) -> Callable[[Tensor, Generator], Tensor]:
 
 def plus_orthogonal(amount: float) -> Callable[[Tensor, Generator], Tensor]:
     """W + λ·O of a random orthogonal O: the norm of λ·I without its direction."""
-    return lambda weight, source: weight + amount * orthogonal(weight, source)
+    return lambda weight, source: weight + amount * random_orthogonal(weight, source)
 
 
 def as_large(amount: float) -> Callable[[Tensor, Generator], Tensor]:
@@ -55,7 +56,7 @@ def as_large(amount: float) -> Callable[[Tensor, Generator], Tensor]:
 
 def made_orthogonal(weight: Tensor, source: Generator) -> Tensor:
     """A random orthogonal matrix of the Frobenius norm of W: κ of W becomes 1."""
-    return orthogonal(weight, source) * weight.norm() / math.sqrt(min(weight.shape))
+    return random_orthogonal(weight, source) * weight.norm() / math.sqrt(min(weight.shape))
 
 
 AMOUNT = 1.0  # λ
@@ -83,49 +84,51 @@ def change_start(model: LeanGPTForCausalLM, source: Generator, arm: str) -> None
 
 
 @dataclass(frozen=True)
-class Trial:
+class Run:
     """One run: a shape, an arm of ARMS, how it is trained, a seed."""
 
     shape: Shape
     arm: str
-    course: Course
+    plan: TrainingPlan
     seed: int
 
 
-def run_trial(trial: Trial) -> list[Reading]:
+def execute(run: Run) -> list[Look]:
     """On one thread."""
     torch.set_num_threads(1)
-    return train_bytes(
-        trial.shape, trial.course, trial.seed, lambda model, source: change_start(model, source, trial.arm)
-    )
+    return train_bytes(run.shape, run.plan, run.seed, lambda model, source: change_start(model, source, run.arm))
 
 
-Readings = dict[Trial, list[Reading]]
+Looks = dict[Run, list[Look]]
 
 
-def run_all(trials: list[Trial], processes: int, progress: Progress) -> Readings:
-    """Every trial, so many at a time, each in a process that starts anew; one process is this one."""
+def run_all(runs: list[Run], processes: int, progress: Progress) -> Looks:
+    """Every run, so many at a time, each in a process that starts anew; one process is this one.
+
+    Raises OSError where a process ends before its runs do.
+    """
     if processes == 1:
-        return dict(told(trials, map(run_trial, trials), progress))
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        return dict(told(trials, pool.map(run_trial, trials), progress))
+        return dict(told(runs, map(execute, runs), progress))
+    try:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            return dict(told(runs, pool.map(execute, runs), progress))
+    except BrokenProcessPool as error:
+        raise OSError("a process of the study ended before its runs did; too little memory?") from error
 
 
-def told(
-    trials: list[Trial], readings: Iterator[list[Reading]], progress: Progress
-) -> Iterator[tuple[Trial, list[Reading]]]:
-    """The trials with their readings, each told as it ends."""
-    for number, (trial, found) in enumerate(zip(trials, readings), 1):
+def told(runs: list[Run], found: Iterator[list[Look]], progress: Progress) -> Iterator[tuple[Run, list[Look]]]:
+    """The runs with what was seen of them, each told as it ends."""
+    for number, (run, looks) in enumerate(zip(runs, found), 1):
         progress(
-            f"{number} of {len(trials)}: {trial.shape.heads} heads of {trial.shape.head_size}, {trial.arm}, rate "
-            f"{trial.course.rate:g}, seed {trial.seed}: loss {found[-1].loss:.4f}"
+            f"{number} of {len(runs)}: {run.shape.heads} heads of {run.shape.head_size}, {run.arm}, rate "
+            f"{run.plan.rate:g}, seed {run.seed}: loss {looks[-1].loss:.4f}"
         )
-        yield trial, found
+        yield run, looks
 
 
-def best_rates(tuning: Readings) -> dict[str, float]:
+def best_rates(tuning: Looks) -> dict[str, float]:
     """Of each arm the rate with the least mean loss at the end."""
     losses: dict[str, dict[float, list[float]]] = {}
-    for trial, readings in tuning.items():
-        losses.setdefault(trial.arm, {}).setdefault(trial.course.rate, []).append(readings[-1].loss)
+    for run, looks in tuning.items():
+        losses.setdefault(run.arm, {}).setdefault(run.plan.rate, []).append(looks[-1].loss)
     return {arm: min(by_rate, key=lambda rate: fmean(by_rate[rate])) for arm, by_rate in losses.items()}

@@ -5,7 +5,7 @@ from ..records import Statement, StudyFile
 from ..running.environment import machine_name
 
 
-HEADER = ("", "statement", "where it stands", "verdict", "what was found")
+HEADER = ("", "statement", "whose", "verdict", "what was found")
 PICTURE = """<picture>
 <source media="(prefers-color-scheme: dark)" srcset="figure-dark.svg">
 <img alt="{title}" src="figure-light.svg">
@@ -21,7 +21,7 @@ def finding_of(statement: Statement) -> str:
 
 def line_of(number: int, statement: Statement) -> tuple[str, ...]:
     """A row of the table."""
-    where = f"{statement.paper}, {statement.place}; {statement.known}"
+    where = f"{statement.paper}, {statement.place}; {statement.whose}"
     finding = finding_of(statement)
     if statement.rule is not None:
         finding += f" *Rule:* {statement.rule}."
@@ -29,9 +29,9 @@ def line_of(number: int, statement: Statement) -> tuple[str, ...]:
 
 
 def verdict_table(results: StudyFile) -> str:
-    """Statement, verdict and finding alone, as a page of docs/ shows them."""
-    lines = [(each.statement, each.verdict, finding_of(each)) for each in results.statements]
-    return markdown(("statement", "verdict", "what was found"), lines)
+    """Statement, whose it is, verdict and finding alone, as a page of docs/ shows them."""
+    lines = [(each.statement, each.whose, each.verdict, finding_of(each)) for each in results.statements]
+    return markdown(("statement", "whose", "verdict", "what was found"), lines)
 
 
 def study_page(results: StudyFile) -> str:

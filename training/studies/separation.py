@@ -4,7 +4,7 @@ The separation rank of f(a, b) is the least number of products g(a)·h(b) that a
 rank of the matrix f(a_i, b_j). Here a and b are two tokens of width d, and f is one number of the first token after L
 layers x_i ← Σ_j ⟨Q x_i, K x_j⟩ V x_j, with one head as wide as the model: a polynomial of degree 3^L, which
 is where log3 comes from. All is computed in whole numbers modulo a prime, so that a rank is exact: it is never above
-that over the rationals, and below it with a chance of about 1e-6.
+that over the rationals, and below it with a chance of at most about rank · 3^L / prime, 3e-5 here (Schwartz–Zippel).
 """
 
 import math
@@ -53,7 +53,7 @@ def rank(matrix: np.ndarray) -> int:
 
 
 def closed_form(layers: int, width: int) -> int:
-    """What was found in every case: the binomial coefficient of d + (3^L − 1)/2 over d, alike in both."""
+    """What was found in every case: d + (3^L − 1)/2 over d, a binomial coefficient, symmetric in d and (3^L − 1)/2."""
     return math.comb(width + (3**layers - 1) // 2, width)
 
 

@@ -4,6 +4,7 @@ results.json has all; README.md and the figures are made of it alone.
 """
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -12,12 +13,11 @@ from typing import Any
 
 import torch
 
-from modeling_leaner.conversion import whole_folder
 from modeling_leaner.support.documents import write_json
-from modeling_leaner.support.files import write_bytes
+from modeling_leaner.support.files import whole_folder, write_bytes
 
 from ..publishing.figures import THEMES
-from ..records import Environment, FigurePanel, Known, Statement, StudyFile
+from ..records import Environment, FigurePanel, Statement, StudyFile, Whose
 from ..running.environment import environment
 from .figure import study_figure
 from .page import study_page
@@ -85,12 +85,12 @@ def processor_seconds() -> float:
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
-def untested(paper: str, known: Known, place: str, statement: str, missing: str) -> Statement:
+def untested(paper: str, whose: Whose, place: str, statement: str, missing: str) -> Statement:
     """A statement with the paper's own numbers, and what its test would need."""
     return Statement(
         paper=paper,
         place=place,
-        known=known,
+        whose=whose,
         statement=statement,
         rule=None,
         verdict=NOT_TESTED,
@@ -111,7 +111,7 @@ def command_of(study: Study, size: str) -> str:
 def conduct(study: Study, size: str, settings: Any, progress: Progress = say) -> StudyFile:
     """Runs a study of a size by its settings. Raises ValueError or OSError where it cannot read what it needs."""
     start = processor_seconds()
-    code = environment()["git_commit"]  # that ran: files may change meanwhile
+    code = environment()["git_commit"]  # read before the run: the checkout may have changed by its end
     with threads_of(study):
         findings = study.run(settings, progress)
         machine = environment()
@@ -153,12 +153,14 @@ def study(chosen: Study, size: str, output: Path) -> StudyFile:
         raise FileExistsError(f"{output} exists already")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output.parent):
+            pass
     except OSError as error:
         raise OSError(f"{output}: cannot be written: {error.strerror}") from error
     results = conduct(chosen, size, chosen.sizes[size])
-    write_study(results, output)
-    for statement in results.statements:
+    for statement in results.statements:  # before they are written: a full disk does not take them
         print(f"{statement.verdict}: {statement.statement} {statement.finding}")
+    write_study(results, output)
     tested = f"{results.tested} of {len(results.statements)} statements tested"
     print(f"{tested} in {results.seconds:.0f} s of processor time: {output}")
     return results

@@ -1,0 +1,53 @@
+"""How the statements of a source fared in the studies of this project, read from their results.json."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+
+STUDIES = Path("model_cards/studies")  # of the working folder, as the grids are
+ITS_OWN = ("the paper", "second-hand")  # the others are derived here, or questions of this project
+
+
+@dataclass(frozen=True)
+class Tested:
+    """How many of a paper's own statements a study put to the test, how many agree, and how many stay undecided."""
+
+    study: str
+    paper: str  # its arXiv number
+    agrees: int
+    undecided: int
+    tested: int
+
+    @property
+    def words(self) -> str:
+        """Of those tested, said of a source, with the page that says what was found."""
+        words = f"{self.agrees} of {self.tested} own statements agree"
+        if self.undecided:
+            words += f", {self.undecided} undecided"
+        return f"{words} (docs/{self.study}.md)"
+
+
+def read_tested(study: str, reference: str, folder: Path = STUDIES) -> Tested | None:
+    """Of the statements of the paper whose arXiv number ends the reference, as in "Lean 2025, 2505.20802".
+
+    None where the study has no results in the folder, or tests none of them. Raises ValueError: results.json has
+    another form.
+    """
+    path = folder / study / "results.json"
+    if not path.exists():
+        return None
+    paper = reference.rsplit(maxsplit=1)[-1]
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        verdicts = [
+            statement["verdict"]
+            for statement in document["statements"]
+            if statement["whose"] in ITS_OWN and statement["paper"].endswith(paper)
+        ]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: {type(error).__name__} {error}; leaner study writes it") from error
+    tested = len(verdicts) - verdicts.count("not tested")
+    if not tested:
+        return None
+    return Tested(study, paper, verdicts.count("agrees"), verdicts.count("undecided"), tested)
