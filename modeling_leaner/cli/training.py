@@ -242,7 +242,7 @@ def bench(
         typer.Option(metavar="N ...", help="The same; heads × head size stays, unless both are given."),
     ] = None,
     head_dim: Annotated[list[int] | None, typer.Option(metavar="N ...", help="Sizes of a head, the same.")] = None,
-    positions: Annotated[int | None, typer.Option(min=1, help="Of a text at least, where the shape has fewer.")] = None,
+    positions: Annotated[int | None, typer.Option(min=1, help="Of a text, where the shape has fewer.")] = None,
     phases: Annotated[
         list[str], typer.Option(metavar="PHASE ...", help="training, inference, decoding (LeanGPT alone).")
     ] = BENCH_PHASES,
@@ -303,7 +303,7 @@ def bench_figure(
         str | None, typer.Option(help=f"{', '.join(BENCH_SIZES)}; left out, the one with the most values.")
     ] = None,
 ) -> None:
-    """Draw time and memory against the size that varies: FILE-SIZE-light.svg and FILE-SIZE-dark.svg, over older ones."""
+    """Draw time and memory against the size that varies: FILE-SIZE-light.svg and -dark.svg, over older ones."""
     check_size(over)
     with slow_imports(models=False):
         from ..training.publishing.bench_figure import draw_cells

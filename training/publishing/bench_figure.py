@@ -38,8 +38,7 @@ def draw_cells(path: Path, over: str | None = None) -> list[Path]:
         over = most_varied(measured)
     panels = panels_of(measured, over)
     if not panels:
-        names = ", ".join(QUANTITIES)
-        raise ValueError(f"{path}: no two cells that ran differ in {over}; expected a file where one of {names} varies")
+        raise ValueError(f"{path}: no two cells that ran differ in {over}; expected one of {', '.join(QUANTITIES)}")
     written = []
     for theme in THEMES:
         written.append(path.with_name(f"{path.stem}-{over}-{theme}.svg"))
