@@ -30,7 +30,7 @@ BENCH_CHOICES = {
     "dtypes": ("float32", "bfloat16", "float16"),
     "modes": ("eager", "compile"),
 }
-BENCH_SIZES = ("length", "batch", "layers", "heads", "head_dim", "new_tokens")  # of leaner bench-figure
+BENCH_SIZES = ("length", "batch", "layers", "heads", "head_dim")  # of leaner bench-figure
 STUDIES = ("conditioning", "depth-width", "heads-optimization", "low-rank")  # those of training/studies/registry.py
 PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
 

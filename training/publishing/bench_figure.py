@@ -1,7 +1,8 @@
 """The figure of `leaner bench-figure`: time and memory of a step against the quantity that varies in a CSV file."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from modeling_leaner.support.files import write_bytes
 
@@ -11,13 +12,12 @@ from .figures import THEMES
 from .panels import panels_figure
 
 
-QUANTITIES = {  # that may vary, by their columns, and the names of their axes
+QUANTITIES = {  # that may vary, by their columns, with the names of their axes
     "length": "tokens of a text",
     "batch": "items of a step",
     "layers": "layers",
     "heads": "heads",
     "head_dim": "size of a head",
-    "new_tokens": "new tokens of a text",
 }
 MEGABYTE = 1e6
 WIDE = 4  # of the largest over the smallest value, from which an axis is logarithmic
@@ -42,7 +42,7 @@ def draw_cells(path: Path, over: str | None = None) -> list[Path]:
     written = []
     for theme in THEMES:
         written.append(path.with_name(f"{path.stem}-{over}-{theme}.svg"))
-        write_bytes(written[-1], panels_figure(panels, path.stem, theme))
+        write_bytes(written[-1], panels_figure(panels, path.stem, theme, one_legend=True))
         print(written[-1])
     return written
 
@@ -55,31 +55,41 @@ def values_of(cells: Iterable[BenchCell], quantity: str) -> list[int]:
 def most_varied(cells: list[BenchCell]) -> str:
     """The quantity with the most values within one phase of one shape; the first of several."""
     counts = dict.fromkeys(QUANTITIES, 0)
-    for group in groups_of(cells).values():
+    for group in grouped(cells, lambda cell: (cell.phase, cell.shape)).values():
         for quantity in QUANTITIES:
             counts[quantity] = max(counts[quantity], len(values_of(group, quantity)))
     return max(counts, key=counts.__getitem__)
 
 
-def groups_of(cells: Iterable[BenchCell]) -> dict[str, list[BenchCell]]:
-    """The cells of each row of panels, by its title."""
-    groups: dict[str, list[BenchCell]] = {}
+def grouped(cells: Iterable[BenchCell], key: Callable[[BenchCell], Any]) -> dict[Any, list[BenchCell]]:
+    """The cells by what a function says of them."""
+    groups: dict[Any, list[BenchCell]] = {}
     for cell in cells:
-        groups.setdefault(f"{cell.phase}, {cell.shape}, {cell.dtype}", []).append(cell)
+        groups.setdefault(key(cell), []).append(cell)
     return groups
 
 
-def panels_of(cells: Iterable[BenchCell], over: str) -> list[FigurePanel]:
-    """Two panels, time and memory, for each phase, shape and dtype in which the quantity varies."""
+def panels_of(cells: list[BenchCell], over: str) -> list[FigurePanel]:
+    """Two panels, time and memory, for each phase, shape and dtype in which the quantity varies.
+
+    Other quantities that differ where it is equal have panels of their own.
+    """
+    others = [quantity for quantity in QUANTITIES if quantity != over and differs(cells, quantity, over)]
+
+    def title_of(cell: BenchCell) -> str:
+        sizes = [f"{quantity} {getattr(cell, quantity)}" for quantity in others]
+        return ", ".join([cell.phase, cell.shape, cell.dtype, *sizes])
+
     panels = []
-    for title, group in groups_of(cells).items():
+    for title, group in grouped(cells, title_of).items():
         places = values_of(group, over)
         if len(places) < 2:
             continue
         scale = "linear"
         if places[0] > 0 and places[-1] >= WIDE * places[0]:
             scale = "log"
-        lines = lines_of(group, over)
+        in_order = sorted(group, key=lambda cell: getattr(cell, over))
+        lines = grouped(in_order, lambda cell: f"{cell.library} {cell.attention}, {cell.mode}")
         axes = {"title": title, "x": QUANTITIES[over], "x_scale": scale, "y_scale": "log"}
         times = [time_line(label, line, over) for label, line in lines.items()]
         memory = [memory_line(label, line, over) for label, line in lines.items()]
@@ -88,23 +98,10 @@ def panels_of(cells: Iterable[BenchCell], over: str) -> list[FigurePanel]:
     return panels
 
 
-def lines_of(cells: list[BenchCell], over: str) -> dict[str, list[BenchCell]]:
-    """The cells of each line in the order of the quantity, by the line's label: who, and what else differs."""
-    others = [quantity for quantity in QUANTITIES if quantity != over and differs(cells, quantity, over)]
-    lines: dict[str, list[BenchCell]] = {}
-    for cell in sorted(cells, key=lambda cell: getattr(cell, over)):
-        sizes = [f"{quantity} {getattr(cell, quantity)}" for quantity in others]
-        label = ", ".join([f"{cell.library} {cell.attention} {cell.mode}", *sizes])
-        lines.setdefault(label, []).append(cell)
-    return lines
-
-
 def differs(cells: list[BenchCell], quantity: str, over: str) -> bool:
-    """Whether cells differ in a quantity where they are equal in the one they are drawn over."""
-    return any(
-        len(values_of([cell for cell in cells if getattr(cell, over) == place], quantity)) > 1
-        for place in values_of(cells, over)
-    )
+    """Whether cells of one phase and shape differ in a quantity where they are equal in the one they are drawn over."""
+    alike = grouped(cells, lambda cell: (cell.phase, cell.shape, getattr(cell, over)))
+    return any(len(values_of(group, quantity)) > 1 for group in alike.values())
 
 
 def time_line(label: str, cells: list[BenchCell], over: str) -> Line:
