@@ -21,10 +21,10 @@ RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 
 demo: $(INSTALLED)
 	@$(BIN)/python -m modeling_leaner.training.demo
 
-# One thread; bfloat16 only where the processor has units for it. At most 15 minutes on two quiet cores.
+# One thread; bfloat16 where the processor has units for it. Meant for a quarter of an hour at most.
 bench: $(INSTALLED)
 	@mkdir -p $(dir $(CELLS))
-	@cd docs/speed && $(CURDIR)/$(BIN)/leaner bench --shapes *-6x*.json --modes eager --threads 1 --seconds 4 \
+	@cd docs/speed && $(CURDIR)/$(BIN)/leaner bench --shapes *-6x*.json --modes eager --threads 1 --seconds 3 \
 	  --csv $(abspath $(CELLS))
 
 test: $(INSTALLED)

@@ -99,7 +99,7 @@ def panels_of(cells: list[BenchCell], over: str) -> list[FigurePanel]:
 
 
 def differs(cells: list[BenchCell], quantity: str, over: str) -> bool:
-    """Whether cells of one phase and shape differ in a quantity where they are equal in the one they are drawn over."""
+    """Whether cells of one phase and shape differ in a quantity where they are equal in the one drawn over."""
     alike = grouped(cells, lambda cell: (cell.phase, cell.shape, getattr(cell, over)))
     return any(len(values_of(group, quantity)) > 1 for group in alike.values())
 
