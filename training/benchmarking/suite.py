@@ -107,16 +107,16 @@ class Suite:
         Raises ValueError, naming the shape, for a length that its positions do not hold.
         """
         longest = config.default_length - new_tokens
-        lengths = self.lengths
-        if lengths is None or modality_of(config) is IMAGES:
-            lengths = [max(1, longest)]
-        for length in lengths:
-            if not 1 <= length <= longest:
-                beside = ""
-                if new_tokens:
-                    beside = f" and {new_tokens} new tokens"
-                raise ValueError(
-                    f"{name}: length must be in 1..{config.default_length}, got {length}{beside}; "
-                    f"expected less, or --positions {length + new_tokens}"
-                )
-        return lengths
+        if longest < 1:
+            room = f"{config.default_length} positions of {name}"
+            raise ValueError(f"--new-tokens {new_tokens}: expected fewer than the {room}, or more --positions")
+        if self.lengths is None or modality_of(config) is IMAGES:
+            return [longest]
+        place = f"1..{longest}"
+        if new_tokens:
+            place += f" before {new_tokens} new tokens"
+        for length in self.lengths:
+            if length > longest:
+                enough = length + new_tokens
+                raise ValueError(f"{name}: length must be in {place}, got {length}; or give --positions {enough}")
+        return self.lengths
