@@ -9,6 +9,9 @@ from pydantic import ValidationError
 from ..records import BenchCell, BenchFile, message_of
 
 
+MOST = 2**63  # of a whole number
+
+
 def csv_text(document: BenchFile) -> str:
     """Provenance in lines that begin with #, then the cells."""
     file = io.StringIO(newline="")
@@ -56,6 +59,10 @@ def read_cell(row: dict[str, str], place: str) -> BenchCell:
     values = {name: text for name, text in row.items() if text}
     missing = dict.fromkeys(row.keys() - values.keys())
     try:
-        return BenchCell.model_validate({**values, **missing}, strict=False)
+        cell = BenchCell.model_validate({**values, **missing}, strict=False)
     except ValidationError as error:
         raise ValueError(f"{place}: {message_of(error)}") from error
+    for name, value in cell:
+        if isinstance(value, int) and value > MOST:
+            raise ValueError(f"{place}: {name} is {value:.3g}, expected at most {MOST}")
+    return cell
