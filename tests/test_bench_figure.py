@@ -112,7 +112,7 @@ def changed_row(path, **changes):
         ({"length": ""}, "cells.csv: row 2: length is None, expected int"),
         ({"milliseconds": "nan"}, "cells.csv: row 2: milliseconds is 'nan', expected a finite number"),
         ({"milliseconds": "-1"}, "cells.csv: row 2: milliseconds is '-1', expected a number from 0"),
-        ({"flops": "9" * 400}, "cells.csv: row 2: flops is "),
+        ({"flops": "9" * 400}, "cells.csv: row 2: flops is above 1e+30"),
         ({"speed": "1"}, "cells.csv: expected the columns phase, shape, layers, "),
     ],
 )
@@ -155,7 +155,7 @@ def test_a_row_cut_short(written):
 def test_times_of_any_size_are_drawn(written, recwarn):
     """Also where a clock stood still."""
     times = {"milliseconds": 0.0, "milliseconds_low": 0.0}
-    leaner("bench-figure", written(cell(**times), cell(length=9, **times), cell(length=99, milliseconds_high=1e300)))
+    leaner("bench-figure", written(cell(**times), cell(length=9, **times), cell(length=99, milliseconds_high=1e29)))
     assert [str(warning.message) for warning in recwarn] == []
 
 
