@@ -61,6 +61,10 @@ EncoderData = Annotated[
         help="Local copies: stsb, qnli, sst2 as folders with the splits, sentences (held-out ones) as a file.",
     ),
 ]
+Sizes = Annotated[
+    list[int] | None,
+    typer.Option(metavar="N ...", help="In place of the shape's; heads × head size stays, unless both are given."),
+]
 Rounds = Annotated[int, typer.Option(min=1, help="How often every shape has its turn.")]
 
 
@@ -236,12 +240,9 @@ def bench(
     shapes: Annotated[
         list[str], typer.Option(metavar="SHAPE ...", help="Named shapes, config files, folders or Hub ids.")
     ] = BENCH_SHAPES,
-    layers: Annotated[list[int] | None, typer.Option(metavar="N ...", help="In place of the shape's.")] = None,
-    heads: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N ...", help="The same; heads × head size stays, unless both are given."),
-    ] = None,
-    head_dim: Annotated[list[int] | None, typer.Option(metavar="N ...", help="Sizes of a head, the same.")] = None,
+    layers: Sizes = None,
+    heads: Sizes = None,
+    head_dim: Sizes = None,
     positions: Annotated[int | None, typer.Option(min=1, help="Of a text, where the shape has fewer.")] = None,
     phases: Annotated[
         list[str], typer.Option(metavar="PHASE ...", help="training, inference, decoding (LeanGPT alone).")
