@@ -10,6 +10,7 @@ from ..records import BenchCell, BenchFile, message_of
 
 
 MOST = 1e30  # of a number
+MEASURED = ("milliseconds", "milliseconds_low", "milliseconds_high", "peak_memory_bytes")  # of a cell that ran
 
 
 def csv_text(document: BenchFile) -> str:
@@ -65,4 +66,6 @@ def read_cell(row: dict[str, str], place: str) -> BenchCell:
     for name, value in cell:
         if isinstance(value, int | float) and value > MOST:
             raise ValueError(f"{place}: {name} is above {MOST:g}, which nothing measures")
+    if len({getattr(cell, name) is None for name in MEASURED}) > 1:
+        raise ValueError(f"{place}: expected {', '.join(MEASURED)}, or none of them")
     return cell
