@@ -311,7 +311,7 @@ def test_cells(cases, tmp_path):
                 elif value is None:
                     assert row[name] == ""
                 else:
-                    assert float(row[name]) == value
+                    assert float(row[name]) == float(value)
         assert len(panels_of([cell for cell in cells if cell.milliseconds is not None], "length")) in (0, 2, 4)
 
     near = changed(rows).filter(lambda rows: isinstance(rows, list) and all(isinstance(row, dict) for row in rows))
