@@ -1,7 +1,9 @@
 # make demo: train three pairs on data that every installation has. make test: the tests. make lint: style.
+# make bench: training, inference and decoding of the shapes in docs/speed, to CELLS=FILE.csv, which must be new.
 # make verify-cards: the published numbers from their weights, rows from the Hub or DATA="cifar10=FOLDER ...".
 MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
+CELLS ?= runs/bench/cells.csv
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -13,11 +15,17 @@ PYTEST := -m pytest -q -n 2 --dist loadfile
 RUFF := --line-length 119 --target-version py311 --extend-exclude 'model_cards/*/README.md'
 RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 'lint.isort.lines-after-imports = 2'
 
-.PHONY: demo test test-full test-floor test-clients verify-cards lint imports format
+.PHONY: demo bench test test-full test-floor test-clients verify-cards lint imports format
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
 	@$(BIN)/python -m modeling_leaner.training.demo
+
+# One thread; bfloat16 where the processor has units for it. Meant for a quarter of an hour at most.
+bench: $(INSTALLED)
+	@mkdir -p $(dir $(CELLS))
+	@cd docs/speed && $(CURDIR)/$(BIN)/leaner bench --shapes *-6x*.json --modes eager --threads 1 --seconds 3 \
+	  --csv $(abspath $(CELLS))
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST)

@@ -1,7 +1,8 @@
-"""`leaner bench` in miniature: its cells, its comparisons, and what a cell says that cannot run."""
+"""`leaner bench` in miniature: its cells, its comparisons, what a cell says that cannot run, and its curves."""
 
 import csv
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from command import leaner
 from modeling_leaner.training.benchmarking import contestants, machine, measure
 from modeling_leaner.training.benchmarking.comparison import comparisons, geometric_means
 from modeling_leaner.training.benchmarking.contestants import OURS, Contestant
-from modeling_leaner.training.benchmarking.measure import Measured
+from modeling_leaner.training.benchmarking.decoding import generation
+from modeling_leaner.training.benchmarking.measure import Measured, Step
 from modeling_leaner.training.benchmarking.workload import Workload
 from modeling_leaner.training.records import BenchFile
+from torch.utils.flop_counter import FlopCounterMode
 from transformers.utils import is_torchvision_available
 
-from modeling_leaner.shapes import load_shape
+from modeling_leaner.shapes import load_config, load_shape
 from modeling_leaner.support.turns import take_turns
 
 
@@ -57,8 +60,8 @@ def bench(capsys):
 
     threads = torch.get_num_threads()
 
-    def run(*words, mode="eager", rounds=3):
-        leaner("bench", "--modes", mode, "--batch", 2, "--rounds", rounds, *words)
+    def run(*words, mode="eager", rounds=3, batch=(2,)):
+        leaner("bench", "--modes", mode, "--batch", *batch, "--rounds", rounds, *words)
         return BenchFile.model_validate_json(capsys.readouterr().out.splitlines()[-1])
 
     yield run
@@ -67,20 +70,27 @@ def bench(capsys):
 
 @pytest.mark.parametrize("family", SIZES)
 def test_every_cell_of_a_family(bench, shape, family):
-    document = bench("--shapes", shape(family))
+    both = ("--dtypes", "float32", "bfloat16")
+    document = bench("--shapes", shape(family), *both, "--new-tokens", 4)
     libraries = [OURS, "transformers"]
     if family == "vit" and find_spec("timm"):
         libraries.append("timm")
     found = [(each.dtype, each.phase, each.library, each.attention) for each in document.cells]
     dtypes = ("float32", "bfloat16")
-    phases = ("training", "inference")
+    phases = ["training", "inference"]
+    if family == "gpt":
+        phases.append("decoding")
     pairs = [(OURS, "eager"), (OURS, "sdpa"), (OURS, "lean")]
     pairs += [(library, attention) for library in libraries[1:] for attention in ("eager", "sdpa")]
     assert found == [(dtype, phase, *pair) for dtype in dtypes for phase in phases for pair in pairs]
     for each in document.cells:
         assert each.note is None and each.rounds == 3
         assert 0 < each.milliseconds_low <= each.milliseconds <= each.milliseconds_high
-        assert each.items_per_second == pytest.approx(2e3 / each.milliseconds)
+        items = 2
+        if each.phase == "decoding":
+            items = 2 * 4
+            assert (each.length, each.new_tokens) == (8, 4)
+        assert each.items_per_second == pytest.approx(items * 1e3 / each.milliseconds)
         assert each.parameters == document.cells[0].parameters
         assert each.peak_memory_bytes > each.parameters * 2
         rate = each.flops * 1e3 / each.milliseconds
@@ -91,7 +101,8 @@ def test_every_cell_of_a_family(bench, shape, family):
     inference = document.cells[len(pairs)]
     assert 2 * inference.flops < training.flops <= 3 * inference.flops
     precisions = {(each.dtype, each.phase): each.precision for each in document.cells}
-    assert precisions["bfloat16", "training"] == "autocast" and precisions["bfloat16", "inference"] == "cast"
+    assert precisions.pop(("bfloat16", "training")) == "autocast"
+    assert {kind for (dtype, _), kind in precisions.items() if dtype == "bfloat16"} == {"cast"}
     assert {each.against for each in document.comparisons} == {
         "best uncompiled peer",
         "best peer",
@@ -117,7 +128,7 @@ def test_the_csv_file(bench, shape, tmp_path):
 
 def test_a_shape_that_a_peer_cannot_have(bench, shape):
     """The peer's cells say so; this family's are measured."""
-    document = bench("--shapes", shape("gpt", head_dim=4), "--dtypes", "float32")
+    document = bench("--shapes", shape("gpt", head_dim=4), "--dtypes", "float32", "--new-tokens", 4)
     for each in document.cells:
         if each.library == OURS:
             assert each.milliseconds > 0
@@ -132,6 +143,29 @@ def test_a_device_that_is_not_there(bench, shape):
     document = bench("--shapes", shape("bert"), "--device", "gpu", "--dtypes", "float32")
     assert {each.note for each in document.cells} == {"this machine has no CUDA device"}
     assert document.matrix_product_flops == {}
+
+
+def test_units_of_the_processor_decide_the_dtypes(bench, shape, monkeypatch):
+    """Without units for bfloat16 it is far slower than float32."""
+    words = ("--shapes", shape("vit"), "--phases", "inference", "--attentions", "sdpa")
+    for flags, dtypes in ((["avx2"], ["float32"]), (["avx2", "amx_bf16"], ["float32", "bfloat16"])):
+        monkeypatch.setattr(machine, "processor_flags", lambda flags=flags: flags)
+        assert [dtype for (dtype,) in seen(bench(*words).cells, "dtype")] == dtypes
+    assert machine.usual_dtypes("gpu") == ["float32", "bfloat16"]
+
+
+def test_memory_of_what_keeps_its_weights(shape):
+    """Tokens × tokens of eager attention; the scores of every token in inference, and in decoding keys and values."""
+    config = load_config(shape("gpt", max_position_embeddings=64, attention_probs_dropout_prob=0))
+    weights = 4 * config.count_parameters().total
+    inference = Workload("inference", "gpt.json", config, "float32", 2, 32, torch.device("cpu"))
+    assert inference.needed_memory("sdpa") == weights + 4 * 2 * 32 * 40
+    pairs = 2 * 32 * 32
+    assert inference.needed_memory("eager") - inference.needed_memory("flex_attention") == 2 * 4 * 2 * pairs
+    kept = decoding(config, new_tokens=8, length=32).needed_memory("lean") - weights
+    assert kept == 2 * 40 * config.kv_bytes_per_token(4)
+    training = replace(inference, phase="training")
+    assert training.needed_memory("eager") > training.needed_memory("lean")
 
 
 def test_too_little_memory(bench, shape, monkeypatch):
@@ -172,12 +206,124 @@ def test_every_contestant_keeps_its_attention(bench, shape):
         (("--dtypes", "float23"), "--dtypes float23: expected float32, bfloat16, float16; did you mean float32?"),
         (("--shapes", "vit/nanoo"), "unknown shape 'vit/nanoo'; did you mean vit/nano?"),
         (("--shapes", "bert/nano", "--length", 9999), "length must be in 1..256, got 9999"),
+        (("--shapes", "bert/nano", "--length", 8, 300), "bert/nano: length must be in 1..256, got 300; "),
+        (
+            ("--shapes", "gpt/nano", "--phases", "decoding", "--length", 250, "--new-tokens", 16),
+            "gpt/nano: length must be in 1..240 before 16 new tokens, got 250; or give --positions 266",
+        ),
+        (("--shapes", "gpt/nano", "--new-tokens", 256), "expected fewer than the 256 positions of gpt/nano, or more"),
+        (("--shapes", "vit/nano", "--phases", "decoding"), "none of --shapes generates text"),
+        (("--shapes", "gpt/nano", "--head-dim", 12), "gpt/nano: --head-dim 12: no fused attention kernel takes it"),
+        (("--phases", "decode"), "--phases decode: expected training, inference, decoding; did you mean decoding?"),
     ],
 )
 def test_what_is_refused(words, message):
     with pytest.raises(SystemExit) as refused:
         leaner("bench", *words)
     assert message in str(refused.value)
+
+
+def seen(cells, *names):
+    """What the columns have, each once, in order."""
+    return list(dict.fromkeys(tuple(getattr(cell, name) for name in names) for cell in cells))
+
+
+SHORT = ("--dtypes", "float32", "--attentions", "sdpa")
+
+
+def test_every_combination_of_batches_and_lengths(bench, shape):
+    """An image has the length of its patches, once."""
+    words = ("--phases", "inference", *SHORT, "--length", 4, 8)
+    texts = bench("--shapes", shape("gpt"), *words, batch=(1, 3))
+    assert seen(texts.cells, "batch", "length") == [(1, 4), (1, 8), (3, 4), (3, 8)]
+    assert seen(texts.comparisons, "batch", "length") == [(1, 4), (1, 8), (3, 4), (3, 8)]
+    flops = {(cell.batch, cell.length): cell.flops for cell in texts.cells}
+    assert flops[3, 8] == 3 * flops[1, 8] > 6 * flops[1, 4]
+    images = bench("--shapes", shape("vit"), *words, batch=(1, 3))
+    assert seen(images.cells, "batch", "length") == [(1, 5), (3, 5)]
+
+
+def test_depths_heads_and_head_sizes(bench, shape):
+    """Heads × head size stays what it was, unless both are given; those models are built."""
+    start = shape("gpt", hidden_size=32, num_attention_heads=2, num_key_value_heads=2, head_dim=16)
+    words = ("--shapes", start, "--phases", "inference", *SHORT)
+    sizes = ("layers", "heads", "head_dim")
+    heads = bench(*words, "--heads", 1, 4, "--layers", 1, 2)
+    assert seen(heads.cells, *sizes) == [(1, 1, 32), (1, 4, 8), (2, 1, 32), (2, 4, 8)]
+    assert all(cell.note is None for cell in heads.cells)
+    assert seen(bench(*words, "--head-dim", 8).cells, *sizes) == [(1, 4, 8)]
+    both = bench(*words, "--heads", 3, "--head-dim", 24)
+    assert seen(both.cells, *sizes) == [(1, 3, 24)]
+    assert {cell.library for cell in both.cells if cell.note is None} == {OURS}  # no relative has that
+
+
+def test_more_positions(bench, shape):
+    """For a longer text; of an image nothing changes."""
+    words = ("--phases", "inference", *SHORT)
+    for family, length, further in (("gpt", 20, 8), ("vit", 5, 0)):  # of 12 positions, and of 5 patches
+        usual, *_ = bench("--shapes", shape(family), *words).cells
+        longer, *_ = bench("--shapes", shape(family), *words, "--positions", 20, "--length", 20).cells
+        assert longer.length == length and longer.note is None
+        assert longer.parameters == usual.parameters + further * MINIATURE["hidden_size"]
+
+
+def decoding(config, new_tokens=4, length=5):
+    """A workload of two texts."""
+    return Workload("decoding", "gpt.json", config, "float32", 2, length, torch.device("cpu"), new_tokens)
+
+
+def greedy(model, ids, steps):
+    """What follows, without a cache; a token that ends texts is one as any other."""
+    for _ in range(steps):
+        ids = torch.cat((ids, model(ids, use_cache=False).logits[:, -1:].argmax(-1)), dim=1)
+    return ids
+
+
+@pytest.fixture
+def traced_only(monkeypatch):
+    """Compilation ends with the graphs, which must be whole: no code is generated for them."""
+
+    def generation_of(new_tokens, compiled):
+        settings = generation(new_tokens, compiled)
+        if compiled:
+            settings.compile_config.fullgraph = True
+            settings.compile_config.backend = "eager"
+            settings.compile_config.mode = "default"
+        return settings
+
+    monkeypatch.setattr(measure, "generation", generation_of)
+
+
+@pytest.mark.parametrize("library", [OURS, "transformers"])
+@pytest.mark.parametrize("mode", ["eager", "compile"])
+def test_decoding_is_greedy(shape, traced_only, library, mode):
+    """By a cache that grows, or compiled over one of a fixed size: the tokens of no cache at all."""
+    config = load_config(shape("gpt", initializer_range=0.5, num_hidden_layers=2, tie_word_embeddings=False))
+    step = Step(Contestant(library, "sdpa", mode), decoding(config, new_tokens=6))
+    with torch.inference_mode():
+        generated = step.call(**step.batch)
+        expected = greedy(step.call.__self__, step.batch["input_ids"], 6)
+    assert torch.equal(generated, expected) and generated.shape == (2, 11)
+    assert len(expected[:, 5:].unique()) > 3  # not the same token over and over
+    assert hasattr(step.call.__self__, "_compiled_call") == (mode == "compile")
+
+
+def test_no_token_ends_a_text(shape):
+    """Also where the shape has one that does: here every token."""
+    config = load_config(shape("gpt", eos_token_id=[*range(40)]))
+    step = Step(Contestant(OURS, "sdpa", "eager"), decoding(config))
+    with torch.inference_mode():
+        assert step.call(**step.batch).shape == (2, 9)
+
+
+@pytest.mark.parametrize("library", [OURS, "transformers"])
+@pytest.mark.parametrize("new_tokens", [1, 4])
+def test_flops_of_decoding_are_those_that_are_multiplied(shape, library, new_tokens):
+    workload = decoding(load_config(shape("gpt", num_hidden_layers=3)), new_tokens)
+    step = Step(Contestant(library, "eager", "eager"), workload)
+    with FlopCounterMode(display=False) as counter:
+        step.run()
+    assert counter.get_total_flops() == workload.flops
 
 
 def measured_as(library, attention, mode, *seconds):
@@ -263,6 +409,14 @@ def test_the_family_is_faster_where_it_scores_masked_tokens_only(bench, shape):
     document = bench("--shapes", path, *options, rounds=9)
     (ratio,) = {each.ratio for each in document.comparisons}
     assert ratio > 3
+
+
+@pytest.mark.full
+def test_compiled_decoding(bench, shape):
+    words = ("--phases", "decoding", "--dtypes", "float32", "--attentions", "sdpa", "--new-tokens", 4)
+    document = bench("--shapes", shape("gpt"), *words, mode="compile")
+    assert {(each.mode, each.note) for each in document.cells} == {("compile", None)}
+    assert {each.against for each in document.comparisons} == {"best compiled peer", "best peer"}
 
 
 @pytest.mark.full

@@ -26,10 +26,11 @@ HEAD_WAYS = {"auto": ("total_heads", "recipe", "data", "seed"), "random": ("seed
 OF_HEADS = HEAD_WAYS["auto"]
 OF_ANY_HEADS = ("family", "like", "heads", "write", "as_json")  # beside their own
 BENCH_CHOICES = {
-    "phases": ("training", "inference"),
+    "phases": ("training", "inference", "decoding"),
     "dtypes": ("float32", "bfloat16", "float16"),
     "modes": ("eager", "compile"),
 }
+BENCH_SIZES = ("length", "batch", "layers", "heads", "head_dim")  # of leaner bench-figure
 STUDIES = ("conditioning", "depth-width", "heads-optimization", "low-rank")  # those of training/studies/registry.py
 PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
 
@@ -184,12 +185,21 @@ def check_heads(given: Mapping[str, Any], named: Sequence[str]) -> None:
 def check_bench(given: Mapping[str, Any]) -> None:
     """Raises ValueError that names the option of `leaner bench`, or the shape, and what was expected."""
     for name, choices in BENCH_CHOICES.items():
+        if given[name] is None:
+            continue
         for value in given[name]:
             if value not in choices:
                 hint = did_you_mean(value, choices)
                 raise ValueError(f"--{name} {value}: expected {', '.join(choices)}{hint}")
     for shape in given["shapes"]:
         check_shape(shape)
+
+
+def check_size(name: str | None) -> None:
+    """Raises ValueError, with the nearest one, for a size that `leaner bench-figure` cannot draw over."""
+    if name is not None and name not in BENCH_SIZES:
+        hint = did_you_mean(name, BENCH_SIZES)
+        raise ValueError(f"--over {name}: expected one of {', '.join(BENCH_SIZES)}{hint}")
 
 
 def check_like(like: str) -> None:

@@ -12,10 +12,12 @@ from rich.text import Text
 from ..support.interrupts import INTERRUPTED
 from .checks import (
     BENCH_CHOICES,
+    BENCH_SIZES,
     STUDIES,
     check_base_model,
     check_bench,
     check_new,
+    check_size,
     check_study,
     check_trained,
     existing_folders,
@@ -33,8 +35,8 @@ PUBLISHING = "Publishing"
 
 BENCH_SHAPES = ["vit/tiny", "bert/tiny", "gpt/tiny"]  # defaults of leaner bench
 BENCH_PHASES = [*BENCH_CHOICES["phases"]]
-BENCH_DTYPES = ["float32", "bfloat16"]
 BENCH_MODES = [*BENCH_CHOICES["modes"]]
+BENCH_BATCH = [8]
 BENCH_ATTENTIONS = ["eager", "sdpa", "lean"]
 
 commands = typer.Typer()
@@ -58,6 +60,10 @@ EncoderData = Annotated[
         metavar="NAME=PATH ...",
         help="Local copies: stsb, qnli, sst2 as folders with the splits, sentences (held-out ones) as a file.",
     ),
+]
+Sizes = Annotated[
+    list[int] | None,
+    typer.Option(metavar="N ...", help="In place of the shape's; heads × head size stays, unless both are given."),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="How often every shape has its turn.")]
 
@@ -234,28 +240,75 @@ def bench(
     shapes: Annotated[
         list[str], typer.Option(metavar="SHAPE ...", help="Named shapes, config files, folders or Hub ids.")
     ] = BENCH_SHAPES,
-    phases: Annotated[list[str], typer.Option(metavar="PHASE ...", help="training, inference.")] = BENCH_PHASES,
-    dtypes: Annotated[list[str], typer.Option(metavar="DTYPE ...", help="float32, bfloat16, float16.")] = BENCH_DTYPES,
+    layers: Sizes = None,
+    heads: Sizes = None,
+    head_dim: Sizes = None,
+    positions: Annotated[int | None, typer.Option(min=1, help="Of a text, where the shape has fewer.")] = None,
+    phases: Annotated[
+        list[str], typer.Option(metavar="PHASE ...", help="training, inference, decoding (LeanGPT alone).")
+    ] = BENCH_PHASES,
+    dtypes: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DTYPE ...",
+            help="float32, bfloat16, float16; left out, float32, and bfloat16 where the machine has units for it.",
+        ),
+    ] = None,
     modes: Annotated[list[str], typer.Option(metavar="MODE ...", help="eager, compile.")] = BENCH_MODES,
     attentions: Annotated[
         list[str], typer.Option(metavar="NAME ...", help="attn_implementation, of every library that has it.")
     ] = BENCH_ATTENTIONS,
-    batch: Annotated[int, typer.Option(min=1, help="Items of a step.")] = 8,
-    length: Annotated[int | None, typer.Option(min=1, help="Tokens of a text; left out, the longest.")] = None,
+    batch: Annotated[list[int], typer.Option(min=1, metavar="N ...", help="Items of a step.")] = BENCH_BATCH,
+    length: Annotated[
+        list[int] | None, typer.Option(min=1, metavar="N ...", help="Tokens of a text; left out, the longest.")
+    ] = None,
+    new_tokens: Annotated[int, typer.Option(min=1, help="That decoding adds to a text.")] = 32,
     device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Where the models run.")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,
     rounds: Annotated[int, typer.Option(min=3, help="How often every contestant has its turn.")] = 20,
     seconds: Annotated[float, typer.Option(min=0, help="A workload ends once a contestant was timed so long.")] = 30,
     csv: Annotated[Path | None, typer.Option(help="New file for the cells, with their provenance.")] = None,
 ) -> None:
-    """Time this family against transformers and timm at equal shape, in turns; the last line is JSON."""
+    """Time this family against transformers and timm at equal shape, in turns; the last line is JSON.
+
+    Of options with several values every combination is measured.
+    """
     check_bench(context.params)
     with slow_imports():
+        from ..training.benchmarking.bench import bench as run_suite
+        from ..training.benchmarking.machine import usual_dtypes
         from ..training.benchmarking.measure import Limits
-        from ..training.benchmarking.suite import Suite
-        from ..training.benchmarking.suite import bench as run_suite
-    chosen = (shapes, phases, dtypes, modes, attentions)
-    run_suite(Suite(*chosen, batch, length, device, threads, Limits(rounds, seconds)), csv)
+        from ..training.benchmarking.suite import Shapes, Suite
+    if dtypes is None:
+        dtypes = usual_dtypes(device)
+    suite = Suite(
+        shapes=Shapes(shapes, layers, heads, head_dim, positions),
+        phases=phases,
+        dtypes=dtypes,
+        modes=modes,
+        attentions=attentions,
+        batches=batch,
+        lengths=length,
+        new_tokens=new_tokens,
+        device=device,
+        threads=threads,
+        limits=Limits(rounds, seconds),
+    )
+    run_suite(suite, csv)
+
+
+@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
+def bench_figure(
+    cells: Annotated[Path, typer.Argument(metavar="FILE.csv", help="What leaner bench wrote by --csv.")],
+    over: Annotated[
+        str | None, typer.Option(help=f"{', '.join(BENCH_SIZES)}; left out, the one with the most values.")
+    ] = None,
+) -> None:
+    """Draw time and memory against the size that varies: FILE-SIZE-light.svg and -dark.svg, over older ones."""
+    check_size(over)
+    with slow_imports(models=False):
+        from ..training.publishing.bench_figure import draw_cells
+    draw_cells(cells, over)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)

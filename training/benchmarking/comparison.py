@@ -46,23 +46,19 @@ def cell(
         rounds = len(one.seconds)
         milliseconds = 1e3 * one.seconds
         median = float(np.median(one.seconds))
-        items_per_second = workload.batch / median
+        items_per_second = workload.items / median
         flops = workload.flops
         if rate is not None:
             share = flops / median / rate
         if reference is not None:
             ratio = one.seconds / reference.seconds
     return BenchCell(
-        phase=workload.phase,
-        shape=workload.shape,
+        **workload.names,
         library=one.contestant.library,
         attention=one.contestant.attention,
         mode=one.contestant.mode,
-        dtype=workload.dtype,
         precision=workload.precision,
         **names,
-        batch=workload.batch,
-        length=workload.length,
         rounds=rounds,
         **quartiles(milliseconds, "milliseconds"),
         **quartiles(ratio, "ratio"),
@@ -113,11 +109,7 @@ def comparisons(workload: Workload, measured: list[Measured]) -> list[BenchCompa
             continue
         compared.append(
             BenchComparison(
-                phase=workload.phase,
-                shape=workload.shape,
-                dtype=workload.dtype,
-                batch=workload.batch,
-                length=workload.length,
+                **workload.names,
                 against=against,
                 ours=f"{ours.contestant.attention} {ours.contestant.mode}",
                 peer=str(peer.contestant),

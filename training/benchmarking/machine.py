@@ -5,12 +5,13 @@ from pathlib import Path
 import torch
 from torch.utils import benchmark
 
-from ..running.environment import first_match
+from ..running.environment import first_match, processor_flags
 
 
 MEMORY_INFO = Path("/proc/meminfo")
 SIDES = {"cpu": 2048, "cuda": 8192}  # of the square matrices: large enough for the full rate
 SECONDS = 1.0
+BFLOAT16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")  # flags of processors that multiply in it
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -21,6 +22,13 @@ def free_memory(device: torch.device) -> int | None:
     if kilobytes is None:
         return None
     return int(kilobytes) * 1024
+
+
+def usual_dtypes(device: str) -> list[str]:
+    """float32, and bfloat16 on a GPU and on a processor with units for it; without them it is far slower."""
+    if device == "gpu" or not set(BFLOAT16_UNITS).isdisjoint(processor_flags()):
+        return ["float32", "bfloat16"]
+    return ["float32"]
 
 
 def device_title(device: torch.device) -> str:

@@ -11,6 +11,7 @@ from modeling_leaner.support.turns import seconds_of, take_turns
 
 from ..running.timing import peak_memory
 from .contestants import Contestant
+from .decoding import generation
 from .machine import free_memory
 from .workload import Workload
 
@@ -40,9 +41,13 @@ class Step:
         self.optimizer = None
         if workload.trains:
             self.optimizer = torch.optim.AdamW(self.weights, lr=1e-4)
-        self.model = model
-        if contestant.mode == "compile":
-            self.model = torch.compile(model)
+        compiled = contestant.mode == "compile"
+        self.call = model
+        if workload.decodes:
+            model.generation_config = generation(workload.new_tokens, compiled)
+            self.call = model.generate
+        elif compiled:
+            self.call = torch.compile(model)
         for _ in range(WARM_UP):
             self.run()
 
@@ -50,10 +55,10 @@ class Step:
         """One step."""
         if self.optimizer is None:
             with torch.inference_mode():
-                self.model(**self.batch)
+                self.call(**self.batch)
             return
         with self.workload.autocast():
-            loss = self.model(**self.batch).loss
+            loss = self.call(**self.batch).loss
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -83,11 +88,11 @@ class Measured:
     note: str | None = None
 
 
-def refusal(workload: Workload) -> str | None:
-    """Why no contestant can run here at all: the device is missing, or its memory too small."""
+def refusal(contestant: Contestant, workload: Workload) -> str | None:
+    """Why a contestant cannot even begin: the device is missing, or its memory too small."""
     if workload.device.type == "cuda" and not torch.cuda.is_available():
         return "this machine has no CUDA device"
-    needed = workload.needed_memory()
+    needed = workload.needed_memory(contestant.attention)
     free = free_memory(workload.device)
     if free is not None and needed > free:
         return f"needs about {needed / GIGABYTE:.1f} GB of memory, {free / GIGABYTE:.1f} GB are free"
@@ -104,7 +109,7 @@ def one_line(error: Exception, longest: int = 200) -> str:
 
 def begin(contestant: Contestant, workload: Workload) -> Step | str:
     """A contestant that is warmed up, or why it cannot run."""
-    note = refusal(workload)
+    note = refusal(contestant, workload)
     if note is not None:
         return note
     try:

@@ -1,39 +1,75 @@
-"""The whole of `leaner bench`: all workloads, a line for each cell, the CSV file, and one JSON document at the end."""
+"""What `leaner bench` measures: every combination of shapes, sizes, dtypes, phases, batches and lengths."""
 
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from itertools import product
 
 import torch
 
+from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.planning.dials import ALL_FREE, Dials, as_given, check_dials, with_inputs
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import load_config, modality_of
-from modeling_leaner.support.files import free_path, write_new
-from modeling_leaner.support.quiet import quiet_libraries
 
-from ..records import BenchCell, BenchFile, Environment
-from ..running.environment import environment, processor_flags
-from .comparison import cell, comparisons, geometric_means, reference_of
-from .contestants import OURS, contestants
-from .machine import device_title, matrix_product_flops
-from .measure import Limits, measure
-from .workload import Workload
+from .decoding import generates
+from .measure import Limits
+from .workload import DECODING, Workload
+
+
+def each(values: list[int] | None) -> list[int | None]:
+    """The values in turn; None once where none are given."""
+    if values is None:
+        return [None]
+    return [*values]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Named shapes or config files, each with every combination of the sizes that are given in place of its own.
+
+    Of heads and head size, one that is given keeps the product, as nearly as multiples of 8 allow. `positions` are the
+    least of a text's shape.
+    """
+
+    names: list[str]
+    layers: list[int] | None = None
+    heads: list[int] | None = None
+    head_dims: list[int] | None = None
+    positions: int | None = None
+
+    def configs(self) -> Iterator[tuple[str, LeanConfig]]:
+        """Names and configurations. Raises ValueError, naming shape and flag, for one that there is not."""
+        for name in self.names:
+            start = load_config(name)
+            if self.positions is not None and modality_of(start) is not IMAGES:
+                start = with_inputs(start, self.positions)
+            for layers, heads, head_dim in product(each(self.layers), each(self.heads), each(self.head_dims)):
+                yield name, changed(name, start, Dials(layers=layers, heads=heads, head_dim=head_dim))
+
+
+def changed(name: str, start: LeanConfig, dials: Dials) -> LeanConfig:
+    """The shape with the sizes that `dials` state; raises ValueError, naming both."""
+    if dials == ALL_FREE:
+        return start
+    try:
+        check_dials(dials, start)
+        return as_given(start, start, dials)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 @dataclass(frozen=True)
 class Suite:
-    """What is measured: every combination. `length` is of texts; an image has the length of its patches."""
+    """What is measured: every combination. `lengths` are of texts; an image has the length of its patches."""
 
-    shapes: list[str]
+    shapes: Shapes
     phases: list[str]
     dtypes: list[str]
     modes: list[str]
     attentions: list[str]
-    batch: int
-    length: int | None
+    batches: list[int]
+    lengths: list[int] | None
+    new_tokens: int
     device: str
     threads: int | None
     limits: Limits
@@ -44,107 +80,43 @@ class Suite:
             return torch.device("cuda")
         return torch.device("cpu")
 
-    def workloads(self) -> Iterator[Workload]:
-        """In the order of shapes, dtypes, phases. Raises ValueError for a shape that there is not."""
-        configs = {shape: load_config(shape) for shape in self.shapes}
-        for shape, config in configs.items():
-            length = config.default_length
-            if self.length is not None and modality_of(config) is not IMAGES:
-                length = self.length
-            config.count_flops(length)  # refuses what the shape cannot have
-            for dtype in self.dtypes:
-                for phase in self.phases:
-                    yield Workload(phase, shape, config, dtype, self.batch, length, self.torch_device)
+    def workloads(self) -> list[Workload]:
+        """In the order of shapes, dtypes, phases, batches, lengths; decoding is of shapes that generate text alone.
 
+        Raises:
+            ValueError: there is no such shape, it cannot have a length, or nothing is left to measure.
+        """
+        found = [workload for name, config in self.shapes.configs() for workload in self.of_shape(name, config)]
+        if not found:
+            raise ValueError("--phases decoding: none of --shapes generates text; expected one that does, as gpt/tiny")
+        return found
 
-def timm_version() -> str | None:
-    """The version of timm; None where it is not installed."""
-    try:
-        return version("timm")
-    except PackageNotFoundError:
-        return None
+    def of_shape(self, name: str, config: LeanConfig) -> Iterator[Workload]:
+        """The workloads of one shape."""
+        phases = [phase for phase in self.phases if phase != DECODING or generates(config)]
+        for dtype, phase, batch in product(self.dtypes, phases, self.batches):
+            new_tokens = 0
+            if phase == DECODING:
+                new_tokens = self.new_tokens
+            for length in self.lengths_of(name, config, new_tokens):
+                yield Workload(phase, name, config, dtype, batch, length, self.torch_device, new_tokens)
 
+    def lengths_of(self, name: str, config: LeanConfig, new_tokens: int) -> list[int]:
+        """The lengths, of an image its own; left out, the longest that has room for the new tokens.
 
-def matrix_product_rates(suite: Suite) -> dict[str, float]:
-    """FLOP/s by dtype; without those that the device has no kernel for."""
-    rates = {}
-    for dtype in suite.dtypes:
-        try:
-            rates[dtype] = matrix_product_flops(suite.torch_device, dtype)
-        except (RuntimeError, AssertionError):  # no kernel; torch without CUDA asserts
-            continue
-    return rates
-
-
-def line_of(row: BenchCell) -> str:
-    """A cell as it is printed."""
-    name = f"{row.phase} {row.shape} {row.dtype} {row.library} {row.attention} {row.mode}"
-    if row.milliseconds is None:
-        return f"{name}: cannot run: {row.note}"
-    ratio = ""
-    if row.ratio is not None:
-        ratio = f" × {row.ratio:.2f} ({row.ratio_low:.2f}–{row.ratio_high:.2f})"
-    return f"{name}: {row.milliseconds:.1f} ms{ratio}"
-
-
-def csv_text(document: BenchFile) -> str:
-    """Provenance in lines that begin with #, then the cells."""
-    file = io.StringIO(newline="")
-    provenance = {
-        **document.environment.document(),
-        "timm": document.timm,
-        "processor_flags": " ".join(document.processor_flags),
-        **{f"matrix_product_flops {dtype}": f"{rate:.4g}" for dtype, rate in document.matrix_product_flops.items()},
-    }
-    for name, value in provenance.items():
-        file.write(f"# {name}: {value}\n")
-    writer = csv.DictWriter(file, list(BenchCell.model_fields), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row.model_dump() for row in document.cells)
-    return file.getvalue()
-
-
-def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
-    """Measures all, prints a line for each cell and the document as the last one; writes the CSV file.
-
-    Raises:
-        ValueError: there is no such shape, it cannot have the length, or the CSV file cannot be written.
-    """
-    if csv_file is not None:
-        free_path("--csv", csv_file)
-    workloads = list(suite.workloads())
-    quiet_libraries()
-    if suite.threads is not None:
-        torch.set_num_threads(suite.threads)
-    rates = matrix_product_rates(suite)
-    software = environment()
-    names = {
-        "device": device_title(suite.torch_device),
-        "torch": software["torch"],
-        "transformers": software["transformers"],
-    }
-    of_the_code = {"git_commit": software["git_commit"]}  # that ran: files may change meanwhile
-    cells = []
-    compared = []
-    for workload in workloads:
-        measured = measure(workload, contestants(workload.config, suite.attentions, suite.modes), suite.limits)
-        reference = reference_of(measured, OURS)
-        for one in measured:
-            cells.append(cell(workload, one, reference, rates.get(workload.dtype), names))
-            print(line_of(cells[-1]), flush=True)
-        compared += comparisons(workload, measured)
-    document = BenchFile(
-        cells=cells,
-        comparisons=compared,
-        geometric_means=geometric_means(compared),
-        matrix_product_flops=rates,
-        processor_flags=processor_flags(),
-        timm=timm_version(),
-        environment=Environment(**{**environment(), **of_the_code}),
-    )
-    for name, mean in document.geometric_means.items():
-        print(f"{name}: {mean:.2f}")
-    if csv_file is not None:
-        write_new("--csv", csv_file, csv_text(document).encode())
-    print(document.model_dump_json())
-    return document
+        Raises ValueError, naming the shape, for a length that its positions do not hold.
+        """
+        longest = config.default_length - new_tokens
+        if longest < 1:
+            room = f"{config.default_length} positions of {name}"
+            raise ValueError(f"--new-tokens {new_tokens}: expected fewer than the {room}, or more --positions")
+        if self.lengths is None or modality_of(config) is IMAGES:
+            return [longest]
+        place = f"1..{longest}"
+        if new_tokens:
+            place += f" before {new_tokens} new tokens"
+        for length in self.lengths:
+            if length > longest:
+                enough = length + new_tokens
+                raise ValueError(f"{name}: length must be in {place}, got {length}; or give --positions {enough}")
+        return self.lengths

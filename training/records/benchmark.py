@@ -4,32 +4,45 @@ from .base import Count, Duration, Record
 from .results import Environment
 
 
-class BenchCell(Record):
-    """One contestant at one workload. Where `note` says why it could not run, what would be measured is None."""
+class BenchWork(Record):
+    """What is to be done: a step of one shape."""
 
     phase: str
-    """training (forward, backward, AdamW's update) or inference (forward, without gradients)."""
+    """training (forward, backward, AdamW's update), inference (forward, without gradients) or decoding (a prompt and
+    new tokens, greedily)."""
     shape: str
-    """A named shape, or the file, folder or Hub id of a configuration."""
+    """A named shape, or the file, folder or Hub id of a configuration, from which the next three may differ."""
+    layers: Count
+    heads: Count
+    """Of the layer with the most."""
+    head_dim: Count
+    """Size of a head."""
+    dtype: str
+    """float32, bfloat16 or float16."""
+    batch: Count
+    """Items of a step."""
+    length: Count
+    """Tokens of an item; of decoding those of its prompt."""
+    new_tokens: Count
+    """That decoding adds to an item; 0 in the other phases."""
+
+
+class BenchCell(BenchWork):
+    """One contestant at one workload. Where `note` says why it could not run, what would be measured is None."""
+
     library: str
     """Whose code: modeling_leaner, transformers or timm."""
     attention: str
     """`attn_implementation`; of timm sdpa is its fused attention."""
     mode: str
-    """eager, or compile by torch.compile."""
-    dtype: str
-    """float32, bfloat16 or float16."""
+    """eager, or compile by torch.compile; of decoding compile has keys and values of a fixed size, too."""
     precision: str
-    """How a dtype below float32 is had: autocast over float32 weights in training, cast weights in inference."""
+    """How a dtype below float32 is had: autocast over float32 weights in training, cast weights in the others."""
     device: str
     """cpu, or the GPU's name."""
     torch: str
     """Version, as is the next."""
     transformers: str
-    batch: Count
-    """Items of a step."""
-    length: Count
-    """Tokens of an item."""
     rounds: Count
     """Timed, each contestant once a round; 0 where it could not run."""
     milliseconds: Duration | None
@@ -41,7 +54,7 @@ class BenchCell(Record):
     ratio_low: Duration | None
     ratio_high: Duration | None
     items_per_second: Duration | None
-    """Batch size over the median."""
+    """Batch size over the median; of decoding new tokens, the prompt's time included."""
     peak_memory_bytes: Count | None
     """Of the tensors of a step, weights and optimizer included."""
     parameters: Count | None
@@ -53,14 +66,9 @@ class BenchCell(Record):
     """Why it could not run."""
 
 
-class BenchComparison(Record):
+class BenchComparison(BenchWork):
     """This family beside a peer, in the rounds that both ran."""
 
-    phase: str
-    shape: str
-    dtype: str
-    batch: Count
-    length: Count
     against: str
     """best uncompiled peer, best compiled peer, best peer (ours in its faster mode), or transformers' default."""
     ours: str

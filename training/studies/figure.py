@@ -1,71 +1,9 @@
 """figure-light.svg and figure-dark.svg of a study, drawn from results.json alone."""
 
-import math
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
-
-from ..publishing.figures import THEMES, WIDTH, Theme, image_of_page
-from ..records import FigurePanel, StudyFile
-
-
-COLUMNS = 2
-HEIGHT = 2.7  # inches of a row
-SPAN = 100  # of a logarithmic axis, below which it has more than the powers of ten
-FEW = 6
-COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown", "tab:pink", "tab:cyan")
-
-
-def label_logarithms(axis: Axes, panel: FigurePanel) -> None:
-    """Few plain numbers on logarithmic axes; on x each of the places, where they are few."""
-    if panel.y_scale == "log":
-        low, high = axis.get_ylim()
-        parts = (1.0,)
-        if high / low < SPAN:
-            parts = (1.0, 2.0, 5.0)
-        axis.yaxis.set_major_locator(LogLocator(subs=parts))
-        axis.yaxis.set_major_formatter("{x:g}")
-    if panel.x_scale == "log":
-        axis.xaxis.set_major_formatter("{x:g}")
-        places = panel.lines[0].x
-        if len(places) <= FEW:
-            axis.set_xticks(places)
-    axis.minorticks_off()
-
-
-def draw(axis: Axes, panel: FigurePanel, theme: Theme) -> None:
-    """One panel: a line each with its band."""
-    for place, line in enumerate(panel.lines):
-        colour = COLOURS[place % len(COLOURS)]
-        axis.plot(line.x, line.y, ".-", color=colour, label=line.label, linewidth=1.2, markersize=4)
-        if line.low is not None and line.high is not None:
-            axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
-    axis.set(xscale=panel.x_scale, yscale=panel.y_scale)
-    label_logarithms(axis, panel)
-    axis.set_title(panel.title, fontsize=9, color=theme.text)
-    axis.set_xlabel(panel.x, fontsize=8, color=theme.text)
-    axis.set_ylabel(panel.y, fontsize=8, color=theme.text)
-    axis.tick_params(which="both", colors=theme.text, labelsize=7.5)
-    axis.grid(alpha=0.25)
-    for spine in axis.spines.values():
-        spine.set_color(theme.faint)
-    legend = axis.legend(frameon=False, fontsize=7)
-    for text in legend.get_texts():
-        text.set_color(theme.text)
+from ..publishing.panels import panels_figure
+from ..records import StudyFile
 
 
 def study_figure(results: StudyFile, theme: str, form: str = "svg") -> bytes:
     """All panels of a study, two a row; transparent."""
-    rows = math.ceil(len(results.panels) / COLUMNS)
-    with matplotlib.rc_context({"svg.hashsalt": results.study, "svg.fonttype": "path"}):
-        height = HEIGHT * rows
-        figure = Figure((WIDTH, height))
-        figure.subplots_adjust(0.085, 0.5 / height, 0.985, 1 - 0.45 / height, wspace=0.25, hspace=0.55)
-        axes = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
-        for axis, panel in zip(axes, results.panels):
-            draw(axis, panel, THEMES[theme])
-        for axis in axes[len(results.panels) :]:
-            axis.remove()
-        return image_of_page(figure, form)
+    return panels_figure(results.panels, results.study, theme, form)
