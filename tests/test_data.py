@@ -6,7 +6,7 @@ import datasets
 import huggingface_hub
 import numpy as np
 import pytest
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.settings import arguments
@@ -67,7 +67,7 @@ class TestADatasetOfTheHub:
         return read
 
     def test_without_an_answer_only_the_cache_is_read(self, load):
-        message, offline = load(TimeoutError("no answer"))
+        message, offline = load(HTTPError("no answer"))
         assert offline == [True]
         assert message.startswith("dataset nyu-mll/glue: not found in the cache of the Hub, which did not answer")
 

@@ -305,7 +305,7 @@ def test_what_is_refused(tmp_path, monkeypatch):
             leaner("report", "--output", output)
     copied(tmp_path, "rte")
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(SystemExit, match=r"pip install modeling_leaner\[report\]"):
+    with pytest.raises(SystemExit, match=r'pip install "\.\[report\]" in a clone'):
         leaner("report")
     assert not list(Path().glob("*report*"))
 
