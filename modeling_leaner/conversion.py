@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled, StrictDataclassError
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled, StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
@@ -371,12 +371,17 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
 
 
 def files_of(source: str) -> set[str]:
-    """The names of all files of a folder or Hub id, with their path in it."""
+    """The names of all files of a folder or Hub id, with their path in it; without the Hub, of those in the cache.
+
+    Raises HfHubHTTPError where the Hub answers and does not say them: what the cache holds may not be all.
+    """
     folder = Path(source)
     if not folder.is_dir():
         try:
             files = HfApi().model_info(source, timeout=SECONDS).siblings
             return {file.rfilename for file in files}
+        except HfHubHTTPError:
+            raise
         except (HTTPError, OfflineModeIsEnabled):
             folder = Path(hf_hub_download(source, "config.json")).parent  # what the cache has
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}

@@ -4,7 +4,6 @@ import hashlib
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,8 @@ from huggingface_hub.errors import (
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
+
+from .support.files import whole_folder
 
 
 HUB_OWNER = "OWNER"  # of the repositories in a card; replaced by the account's name in what is sent
@@ -295,9 +296,6 @@ def pull(repository: str, folder: Path | None = None, revision: str | None = Non
         raise ValueError(f"{folder} is there already, and not empty; expected a new folder")
     with hub_errors(repository):
         snapshot = Path(HfApi().snapshot_download(repository, revision=revision))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pull-") as scratch:
-        whole = Path(scratch) / "whole"
+    with whole_folder(folder) as whole:
         shutil.copytree(snapshot, whole)  # the files, not the cache's links to them
-        whole.rename(folder)
     return folder

@@ -22,6 +22,7 @@ from modeling_leaner.conversion import (
     ConversionError,
     convert,
     convert_checkpoint,
+    copy_sentence_transformers_files,
     from_lean_config,
     to_lean_config,
 )
@@ -417,3 +418,12 @@ app(["convert", *sys.argv[1:]])
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130 and "Traceback" not in stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["theirs", "writing"]
+
+
+@pytest.mark.parametrize("modules", ["[1]", '{"a": 1}', "null"])
+def test_modules_of_another_form(modules, tmp_path):
+    """modules.json of sentence-transformers."""
+    (tmp_path / "modules.json").write_text(modules)
+    with pytest.raises(ValueError, match=f"{tmp_path}.*modules.json.*expected"):
+        copy_sentence_transformers_files(str(tmp_path), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -118,6 +118,18 @@ def changed_copy(folder: Path, target: Path) -> Path:
     return target
 
 
+def sharded(folder: Path, *shards: dict[str, torch.Tensor]) -> None:
+    """Weights in several files in place of one."""
+    (folder / "model.safetensors").unlink()
+    names = {}
+    for number, tensors in enumerate(shards, start=1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        names |= dict.fromkeys(tensors, file)
+    index = {"metadata": {}, "weight_map": names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def refused(said: str, *words: object) -> None:
     """A command ends with status 1 and one line that matches."""
     with pytest.raises(SystemExit) as end:
@@ -348,16 +360,6 @@ def test_what_is_not_whole_is_not_pushed(here, tmp_path):
     def edited(name: str, before: str, after: str):
         return lambda folder: (folder / name).write_text((folder / name).read_text().replace(before, after, 1))
 
-    def sharded(folder: Path, *shards: dict[str, torch.Tensor]) -> None:
-        (folder / "model.safetensors").unlink()
-        names = {}
-        for number, tensors in enumerate(shards, start=1):
-            file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-            save_file(tensors, folder / file, metadata={"format": "pt"})
-            names |= dict.fromkeys(tensors, file)
-        index = {"metadata": {}, "weight_map": names}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
     def sharded_without_the_last(folder: Path) -> None:
         first, *others = load_file(folder / "model.safetensors").items()
         sharded(folder, dict([first]), dict(others))
@@ -396,6 +398,16 @@ def test_what_is_not_whole_is_not_pushed(here, tmp_path):
     assert here.requests == []
 
 
+def test_weights_in_several_files_are_pushed(here, tmp_path):
+    new = changed_copy(SMALLEST, tmp_path / "new")
+    first, *others = load_file(new / "model.safetensors").items()
+    sharded(new, dict([first]), dict(others))
+    leaner("push", new, "someone/model")
+    names = {name for name in here.files("someone/model") if name.startswith("model")}
+    shards = {f"model-0000{number}-of-00002.safetensors" for number in (1, 2)}
+    assert shards | {"model.safetensors.index.json"} <= names and "model.safetensors" not in names
+
+
 def test_what_is_private_is_not_sent_where_all_can_read(here, tmp_path):
     leaner("push", SMALLEST, "someone/model", "--private")
     new = changed_copy(SMALLEST, tmp_path / "new")
@@ -411,6 +423,8 @@ def test_what_the_hub_refuses_is_said_in_one_line(here, tmp_path, monkeypatch):
     refused("other/model: the Hub refused .403: you have no right", "push", SMALLEST, "other/model")
     here.trouble = [Trouble("PUT", "/lfs/", 403, "no space left")]
     refused("someone/model: Error while uploading '.*' to the Hub: the Hub refused .403: no space left", *words)
+    here.trouble = [Trouble("PUT", "/lfs/", 403, "")]
+    refused("someone/model: Error while uploading '.*' to the Hub: the Hub refused .403: Forbidden.$", *words)
     here.trouble = [Trouble("POST", "/objects/batch", 413, "too large a file")]
     refused("someone/model: the Hub refused .413: too large a file", *words)
     here.trouble = [Trouble("POST", "/validate-yaml", 400)]
@@ -547,7 +561,7 @@ def test_an_interrupted_pull_goes_on(here, tmp_path, monkeypatch):
     with reached(here, tmp_path / "another home"):
         here.trouble = [Trouble("GET", "model.safetensors")]
         refused("someone/model: the Hub does not answer", "pull", "someone/model", folder)
-        assert not folder.exists() and not list(tmp_path.glob(".pull-*"))
+        assert not folder.exists() and not list(tmp_path.glob(".unfinished-*"))
         here.trouble = []
         here.requests.clear()
         leaner("pull", "someone/model", folder)
@@ -591,6 +605,15 @@ def test_a_model_in_the_cache_is_converted_without_the_hub(here, tmp_path, monke
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     leaner("convert", "someone/model", tmp_path / "two")
     assert {path.name for path in (tmp_path / "one").iterdir()} == {path.name for path in (tmp_path / "two").iterdir()}
+
+
+def test_what_the_cache_holds_is_not_taken_for_all_where_the_hub_refuses(here, tmp_path):
+    leaner("push", SMALLEST, "someone/model")
+    leaner("convert", "someone/model", tmp_path / "one")
+    here.trouble = [Trouble("GET", "/api/models/someone/model", 503)]
+    with pytest.raises(SystemExit):
+        leaner("convert", "someone/model", tmp_path / "two")
+    assert not (tmp_path / "two").exists()
 
 
 def test_pull_takes_the_revision_and_an_empty_folder(here, tmp_path, monkeypatch):

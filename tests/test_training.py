@@ -6,6 +6,7 @@ import math
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -322,6 +323,11 @@ def test_a_finished_run_stays_as_it_is(run, capsys):
     assert status == 1 and "max_steps is 4 there and 6 here" in said and files() == before
     (folder / "README.md").unlink()
     assert run("masked-lm", "bert", rows, "--resume")[0] == 0 and (folder / "README.md").is_file()
+    for name, damaged in {"started.json": "[1]", "recipe.yaml": "a: ["}.items():
+        whole = (folder / name).read_bytes()
+        (folder / name).write_text(damaged)
+        refused(run("masked-lm", "bert", rows, "--resume"), str(folder / name), left=True)
+        (folder / name).write_bytes(whole)
 
 
 def test_damaged_checkpoints_are_not_thrown_away(run):
@@ -443,6 +449,17 @@ def test_evaluation_of_labels_of_another_kind(run, tmp_path, capsys):
         with pytest.raises(SystemExit):
             leaner("evaluate", folder, option, value)
         assert f"{option[2:]}: not for evaluate" in capsys.readouterr().err
+
+
+def test_evaluation_reports_where_it_is_told_to(tmp_path):
+    """Never where the recipe of the model does, which may be a stranger's."""
+    folder = tmp_path / "model"
+    shutil.copytree(Path(__file__).parent.parent / "model_cards" / "leanvit-lean-mini-cifar10", folder)
+    with (folder / "recipe.yaml").open("a") as recipe:
+        recipe.write("report_to: tensorboard\n")
+    assert evaluation.evaluation_settings(str(folder), [], str(tmp_path / "scratch")).report_to == []
+    told = evaluation.evaluation_settings(str(folder), ["--report_to", "trackio"], str(tmp_path / "scratch"))
+    assert told.report_to == ["trackio"]
 
 
 @pytest.mark.parametrize("numbers", ["int", "bool"])

@@ -90,7 +90,8 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
         raise ValueError(f"{model}: no such folder, nor a Hub id with a recipe.yaml; --task says what to evaluate")
     fixed = {"shape": model, "output_dir": scratch, "eval_strategy": "no", "save_strategy": "no"}
     fixed["implementation"] = "lean"  # whichever was trained, this family's was saved
-    fixed["report_to"] = "none"  # where a stranger's recipe reports to is not where this machine does
+    if "report_to" not in given:
+        fixed["report_to"] = "none"  # where a stranger's recipe reports to is not where this machine does
     if given & {"data_files", "dataset", "eval_split"} and not given & {"holdout", "tuning_holdout"}:
         fixed |= {"holdout": 0, "tuning_holdout": 0}  # those were rows of the model's own data
     if recipe is None:

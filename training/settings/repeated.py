@@ -25,14 +25,14 @@ def children(node: yaml.Node) -> Iterator[yaml.Node]:
             yield from pair
 
 
-def check_aliases(node: yaml.Node, counted: dict[yaml.Node, int]) -> int:
+def count_values(node: yaml.Node, counted: dict[yaml.Node, int]) -> int:
     """How many values a node stands for, with its aliases written out; `counted` has those of nodes met before.
 
     Raises yaml.YAMLError for more than MOST_VALUES, and for a value within itself.
     """
     if node not in counted:
         counted[node] = MOST_VALUES  # while it is counted: within itself it would have no end
-        counted[node] = 1 + sum(check_aliases(child, counted) for child in children(node))
+        counted[node] = 1 + sum(count_values(child, counted) for child in children(node))
     if counted[node] > MOST_VALUES:
         line = node.start_mark.line + 1
         raise yaml.YAMLError(f"line {line}: stands for more than {MOST_VALUES:,} values with its aliases written out")
@@ -44,7 +44,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
 
     def compose_document(self) -> yaml.Node:
         node = super().compose_document()
-        check_aliases(node, {})
+        count_values(node, {})
         return node
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:
