@@ -6,6 +6,7 @@ share, and lie in the same place on each.
 """
 
 import os
+import socket
 import sys
 import time
 import traceback
@@ -28,6 +29,7 @@ from .run_settings import TRAIN_COMMAND, TRAIN_MODULE
 
 LOST_WORKERS = 10  # of one run, after which it has failed
 PATIENCE = 300  # seconds until a machine answers, and until a lost worker has let go of its run
+CONNECTING = 10  # seconds
 SHARED = ".shared"
 
 
@@ -97,9 +99,11 @@ class RayCluster:
     """
 
     def __init__(self, jobs: int, folder: Path):
+        address = os.environ.get("RAY_ADDRESS", "auto")
         try:
-            ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, configure_logging=False)
-        except ConnectionError as error:
+            check_answers(address)
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except (OSError, OverflowError) as error:
             missing = "no Ray cluster is running here; ray start --head starts one, or RAY_ADDRESS names one"
             raise GridError(f"--engine ray: {missing}") from error
         except RuntimeError as error:  # such as another version of Ray or Python than the cluster's
@@ -138,6 +142,13 @@ class RayRun:
 
     def interrupt(self) -> None:
         ray.cancel(self.task)
+
+
+def check_answers(address: str) -> None:
+    """Raises OSError where nothing answers at `host:port`: Ray would try for minutes, and then end the process."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()
 
 
 def check_shared(machines: list[dict], folder: Path) -> None:
