@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 
 ROOT = Path(__file__).parent.parent
@@ -57,12 +59,6 @@ def test_one_attention_and_one_block():
     assert [name for name in classes if name.endswith("Block")] == ["LeanBlock", "LeanPostNormBlock"]
 
 
-def test_version_is_the_installed_one():
-    import modeling_leaner
-
-    assert importlib.metadata.version("modeling_leaner") == modeling_leaner.__version__
-
-
 def test_constraints_pin_exactly_and_cover_every_requirement():
     import configparser
 
@@ -76,12 +72,54 @@ def test_constraints_pin_exactly_and_cover_every_requirement():
     assert "torch==2.13.0" in lines
 
 
-@pytest.mark.full
-def test_wheel_holds_one_package(tmp_path):
-    """Nothing generic lands in site-packages; shapes come along."""
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(tmp_path), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True)
-    names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
+def test_one_version():
+    import modeling_leaner
+
+    version = modeling_leaner.__version__
+    assert importlib.metadata.version("modeling_leaner") == version
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
+    newest = re.search(r"^## (\S+),", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert newest.group(1) == version
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The wheel's names, and a folder into which it was installed: built from the source archive, as pip does."""
+    folder = tmp_path_factory.mktemp("archives")
+    build = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r})"
+    run([sys.executable, "-c", build], ROOT)
+    (source,) = folder.glob("*.tar.gz")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run([*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)], folder)
+    (wheel,) = folder.glob("*.whl")
+    run([*pip, "install", "-q", "--no-deps", "--target", str(folder / "site"), str(wheel)], folder)
+    return zipfile.ZipFile(wheel).namelist(), folder / "site"
+
+
+def run(command: list[str], folder: Path, **environment: str) -> str:
+    """What a command prints, which succeeds in this folder."""
+    ended = subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_the_wheel_holds_one_package(installed):
+    """Nothing generic lands in site-packages, and no file of the package stays behind."""
+    names, _ = installed
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"modeling_leaner"}
-    assert "modeling_leaner/configuration/gpt/base.json" in names
-    assert "modeling_leaner/training/demo.py" in names
+    rooms = {"modeling_leaner": "", "configuration": "configuration/", "training": "training/"}
+    for room, inside in rooms.items():
+        tracked = run(["git", "ls-files", room], ROOT).split()
+        assert {f"modeling_leaner/{inside}{name.removeprefix(room + '/')}" for name in tracked} <= set(names)
+
+
+def test_the_wheel_is_used_from_another_folder(installed, tmp_path):
+    """A shape, a recipe, its data and a card's template, where the project's folder is neither here nor imported."""
+    _, site = installed
+    command = "import modeling_leaner.__main__; print(modeling_leaner.__file__); modeling_leaner.__main__.main()"
+    words = "train digits --shape vit/nano --max_steps 1 --output_dir run".split()
+    printed = run([sys.executable, "-P", "-c", command, *words], tmp_path, PYTHONPATH=str(site))
+    assert printed.splitlines()[0] == str(site / "modeling_leaner" / "__init__.py")
+    assert "vit/nano" in (tmp_path / "run" / "README.md").read_text()
+    shapes = run([str(site / "bin" / "leaner"), "shapes"], tmp_path, PYTHONPATH=str(site))
+    assert "gpt/base" in shapes
