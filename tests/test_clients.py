@@ -338,13 +338,24 @@ class TestQuantised:
     """Weights of linear layers in 8 and 4 bits, as transformers loads them."""
 
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_torchao(self, family):
+    def test_torchao_8_bits(self, family):
         pytest.importorskip("torchao")
         from torchao.quantization import Int8WeightOnlyConfig
 
         small, difference = trained(family, transformers.TorchAoConfig(Int8WeightOnlyConfig()))
         assert "Int8" in type(small.base_model.layers[0].mlp.fc1.weight).__name__
         assert 1e-5 < difference < 0.05
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_torchao_4_bits(self, family):
+        """A scale for each row of a matrix."""
+        pytest.importorskip("torchao")
+        from torchao.quantization import IntxWeightOnlyConfig, PerAxis
+
+        config = IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerAxis(0))
+        small, difference = trained(family, transformers.TorchAoConfig(config))
+        assert small.base_model.layers[0].mlp.fc1.weight.target_dtype == torch.int4
+        assert 1e-3 < difference < 0.2
 
     @pytest.mark.parametrize("family", FAMILIES)
     def test_bitsandbytes_8_bits(self, family):

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from modeling_leaner.training.publishing.folders import results_in
+from modeling_leaner.training.publishing.verify import check_files
+from modeling_leaner.training.publishing.verify_onnx import check_onnx
 from modeling_leaner.training.records import ExportFile, checked
 from safetensors.torch import save_file
 from test_remote_code import FAMILIES
@@ -26,6 +29,7 @@ from modeling_leaner.exporting.parity import compare
 
 
 GOLDEN = Path(__file__).parent / "golden"
+CARDS = Path(__file__).parent.parent / "model_cards"
 PACKAGE = str(Path(modeling_leaner.__file__).parent).encode()
 QUICK = ("--rounds", "3", "--batch", "2", "--length", "8")
 HEADS = [
@@ -222,6 +226,42 @@ def test_onnx_command(family, tmp_path):
     if family == "gpt":
         assert inputs["attention_mask"] == ["batch", "past + length"]
         assert inputs["past_key_values.1.value"][2] == "past" and "present.1.value" in document.outputs
+
+
+class TestPublished:
+    """`onnx/` in a folder of model_cards/, as `leaner verify-cards` sees it."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        return shutil.copytree(CARDS / "leanbert-mini-listops", tmp_path / "leanbert-mini-listops")
+
+    def test_graphs_are_the_weights(self, folder):
+        needs_onnx()
+        assert check_onnx(folder) == ""
+        graph = Graph(load_lean(str(folder)))
+        onnx = FORMATS["onnx"]
+        whole, small = onnx.path(folder), onnx.path(folder, int8=True)
+        whole.parent.mkdir()
+        onnx.write(graph, whole)
+        onnx.write_int8(graph, small, whole)
+        assert check_onnx(folder) == ", 2 ONNX files"
+        with torch.no_grad():
+            graph.model.classifier.bias += 1
+        onnx.write(graph, whole)
+        with pytest.raises(ValueError, match=r"onnx/model.onnx: differs from model.safetensors by .*, at most 0.001"):
+            check_onnx(folder)
+        whole.write_bytes(b"no graph")
+        with pytest.raises(ValueError, match=r"onnx/model.onnx: "):
+            check_onnx(folder)
+
+    def test_what_may_lie_there(self, folder, monkeypatch):
+        (folder / "onnx").mkdir()
+        check_files(folder, results_in(folder / "results.json"))
+        monkeypatch.setattr("modeling_leaner.training.publishing.verify_onnx.find_spec", lambda name: None)
+        assert check_onnx(folder) == ", onnx/ not run: onnxruntime is not installed"
+        (folder / "onnx" / "model_q4.onnx").write_bytes(b"")
+        with pytest.raises(ValueError, match="model_q4.onnx: not a file of a published folder"):
+            check_onnx(folder)
 
 
 def test_torch_in_8_bits(tmp_path):

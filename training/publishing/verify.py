@@ -3,12 +3,12 @@
 Of each folder: its code is this package's, file by file, which is compared before any of it runs; the weights are the
 ones that results.json names; the card is what `leaner card` writes from it; the metrics come out again, within the
 tolerances of results.json, in a fresh process that cannot import this package and sees neither results.json nor the
-card (`reevaluate.py`). Rows come from the Hub, from a local copy by
-`--data_files cifar10=FOLDER`, or are generated; what they hold must have the hash of the card's. Guesses without a
-transformer are fitted again where the training rows are there. Where model_cards/grids/ is beside the folder, all that
-the card says of other runs is gathered again from the rows there, and name, partners, settings, steps and data are
-compared with the grid and the run's row; to get the rows again takes the sweep. What only the run itself knew is not
-checked: its seconds, its last training loss, the rows that it was trained on.
+card (`reevaluate.py`). ONNX graphs beside the weights give what the weights give. Rows come from the Hub, from a local
+copy by `--data_files cifar10=FOLDER`, or are generated; what they hold must have the hash of the card's. Guesses
+without a transformer are fitted again where the training rows are there. Where model_cards/grids/ is beside the
+folder, all that the card says of other runs is gathered again from the rows there, and name, partners, settings, steps
+and data are compared with the grid and the run's row; to get the rows again takes the sweep. What only the run itself
+knew is not checked: its seconds, its last training loss, the rows that it was trained on.
 """
 
 import contextlib
@@ -48,6 +48,8 @@ from .folders import check_there, published_folders, results_in
 from .metadata import eval_results
 from .stranger import HIDDEN, run_without_package
 from .verify_encoder import PARENT, verify_encoder
+from .verify_onnx import FOLDER as ONNX_FOLDER
+from .verify_onnx import check_onnx
 
 
 CARDS = Path("model_cards")
@@ -228,10 +230,10 @@ def check_run(folder: Path, results: PublishedResults) -> None:
 def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> None:
     """Raises ValueError for a file that publishing does not write, one that is missing, and another recipe."""
     written = {"README.md", "results.json", "recipe.yaml"}
-    patterns = KEPT
+    patterns = [*KEPT, ONNX_FOLDER]
     if isinstance(results, PublishedEncoder):
         written |= {SLIM, "modules.json", "tokenizer.json"}
-        patterns = [*KEPT, *OF_SENTENCE_TRANSFORMERS]
+        patterns += OF_SENTENCE_TRANSFORMERS
     else:
         written |= {FIGURE, "training.png"}
     there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
@@ -334,9 +336,11 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
     check_code(folder)  # before anything of the folder is loaded, let alone run
     results = as_written(folder)
     check_files(folder, results)
+    graphs = check_onnx(folder)
     if isinstance(results, PublishedEncoder):
-        return verify_encoder(folder, results, {name: paths[0] for name, paths in given.items()}, short)
-    return verify_cell(folder, results, given, short)
+        copies = {name: paths[0] for name, paths in given.items()}
+        return verify_encoder(folder, results, copies, short) + graphs
+    return verify_cell(folder, results, given, short) + graphs
 
 
 def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[str]], short: bool) -> str:
