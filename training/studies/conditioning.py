@@ -78,7 +78,7 @@ QUICK = Settings(
     heads_seeds=(1,),
     processes=1,
 )
-DEFAULT = Settings(
+FULL = Settings(
     seed=1,
     drawn=Drawn(
         draws=20,
@@ -100,13 +100,7 @@ DEFAULT = Settings(
     heads_seeds=(1,),
     processes=2,
 )
-FULL = replace(
-    DEFAULT,
-    training=replace(DEFAULT.training, steps=6000, batch=8),
-    seeds=(1, 2, 3, 4, 5, 6, 7),
-    tuning_steps=1500,
-    heads_seeds=(1, 2, 3),
-)
+DEFAULT = replace(FULL, training=replace(FULL.training, steps=800), tuning_steps=160)
 
 
 def tuning_runs(settings: Settings, rates: dict[str, list[float]]) -> list[Run]:
