@@ -216,7 +216,7 @@ def test_onnx_command(family, tmp_path):
     document = checked(ExportFile, json.loads((tmp_path / "out" / "export.json").read_text()), tmp_path)
     _, whole, small = document.files
     assert (whole.file, small.file) == ("onnx/model.onnx", "onnx/model_int8.onnx")
-    assert whole.difference < 1e-4 and 1e-4 < small.difference < 0.2 and small.same_choice > 0.8
+    assert whole.difference < 1e-4 and 1e-4 < small.difference < 0.1 and small.same_choice > 0.9
     assert small.bytes < 0.75 * whole.bytes
     for file in (whole, small):
         session = onnxruntime.InferenceSession(tmp_path / "out" / file.file)
