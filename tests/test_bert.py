@@ -53,6 +53,13 @@ class TestLeanBERT(TextModelTests):
         }
         return {**inputs, **labels[head]}
 
+    def test_an_answer_before_the_text(self):
+        model = self.build("base", self.heads["QuestionAnswering"])
+        inputs = {**self.inputs("QuestionAnswering"), "end_positions": torch.tensor([3, -5])}
+        last = self.length - 1
+        with pytest.raises(ValueError, match=rf"end_positions\[1\] is -5, expected 0..{last} \(length={self.length}\)"):
+            model(**inputs)
+
     def test_loss_is_of_masked_positions_only(self):
         model = self.build("base", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         inputs = self.inputs("MaskedLM")

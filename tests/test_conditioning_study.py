@@ -4,6 +4,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -307,10 +308,10 @@ class TestConclusions:
 
     def test_a_claim_is_refuted_by_one_grid(self, tmp_path, monkeypatch):
         shapes = load_shape("gpt/mini"), load_shape("gpt/lean-mini")
-        pair = GridPair("a", "loss", *shapes, 0.1, (-0.1, 0.3))
+        pair = GridPair("a", "loss", *shapes, 0.1, (-0.1, 0.3), 0.67)
         monkeypatch.setattr(lean_grids, "grid_pairs", lambda *_: [pair, replace(pair, grid="b")])
         wide = lean_grids.claim_statement(tmp_path)
-        assert wide.verdict == "undecided" and wide.numbers["a 8×3×32 → 4×6×16: share of the parameters"] < 0.7
+        assert wide.verdict == "undecided" and wide.numbers["a 8×3×32 → 4×6×16: share of the parameters"] == 0.67
         near = replace(pair, interval=(-0.019, 0.3))
         monkeypatch.setattr(lean_grids, "grid_pairs", lambda *_: [near])
         assert lean_grids.claim_statement(tmp_path).verdict == "agrees"
@@ -318,6 +319,12 @@ class TestConclusions:
         assert lean_grids.claim_statement(tmp_path).verdict == "undecided"
         monkeypatch.setattr(lean_grids, "grid_pairs", lambda *_: [pair, replace(pair, interval=(-0.3, -0.1))])
         assert lean_grids.claim_statement(tmp_path).verdict == "disagrees"
+
+    def test_the_share_of_the_parameters_is_that_of_the_runs(self):
+        """ListOps has 15 words in place of the shapes' 8,192."""
+        numbers = lean_grids.claim_statement(Path(__file__).parent.parent / "model_cards" / "grids").numbers
+        stated = numbers["listops-short 8×3×32 → 4×6×16: share of the parameters"]
+        assert stated == pytest.approx(509_098 / 956_458, abs=1e-3)
 
     def test_without_rows(self, tmp_path):
         statements = [

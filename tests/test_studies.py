@@ -226,7 +226,7 @@ class TestGrids:
         many = load_shape("bert/many-heads-mini")
         assert low_rank.is_same_but_for_heads(few, many) and not low_rank.is_same_but_for_heads(few, few)
         assert not low_rank.is_same_but_for_heads(many, load_shape("bert/lean-mini"))
-        cell = CellSummary.model_construct(difference=0.2, interval=[0.1, 0.3])
+        cell = CellSummary.model_construct(difference=0.2, interval=[0.1, 0.3], parameters_over_baseline=1.0)
         for baseline, other, up, gain in ((few, many, True, 0.2), (few, many, False, -0.2), (many, few, True, -0.2)):
             pair = low_rank.more_heads(GridPair.of("sst2", "accuracy", up, cell, baseline, other))
             assert (pair.other, pair.shape) == (few, many) and pair.gain == pytest.approx(gain)
@@ -484,7 +484,7 @@ class TestOutcomes:
 
     def test_the_grids_need_a_majority(self, tmp_path, monkeypatch):
         few, many = load_shape("bert/mini"), load_shape("bert/many-heads-mini")
-        worse = GridPair("sst2", "accuracy", few, many, -0.2, (-0.3, -0.1))
+        worse = GridPair("sst2", "accuracy", few, many, -0.2, (-0.3, -0.1), 1.0)
         unclear = replace(worse, interval=(-0.5, 0.1))
         better = replace(worse, gain=0.2, interval=(0.1, 0.3))
         for pairs, verdict in (
@@ -500,7 +500,7 @@ class TestOutcomes:
 
     def test_two_pairs_of_one_grid(self, tmp_path, monkeypatch):
         few, many = load_shape("bert/mini"), load_shape("bert/many-heads-mini")
-        pairs = [GridPair("sst2", "accuracy", few, other, 0.1, (0.0, 0.2)) for other in (many, few)]
+        pairs = [GridPair("sst2", "accuracy", few, other, 0.1, (0.0, 0.2), 1.0) for other in (many, few)]
         monkeypatch.setattr(low_rank, "grid_pairs", lambda *_: pairs)
         assert len(low_rank.grid_statement(tmp_path).numbers) == 6
 

@@ -7,11 +7,14 @@ import torch
 from transformers import PreTrainedModel
 
 from ..conditioning import effective_rank
-from .layers import AttentionBranch, Progress, Row, Walk, check_block, plainly
+from ..support.progress import Progress, no_progress
+from .layers import AttentionBranch, Row, Walk, check_block
 
 
 @torch.no_grad()
-def effective_ranks(model: PreTrainedModel, rows: Sequence[Row], progress: Progress = plainly) -> list[list[float]]:
+def effective_ranks(
+    model: PreTrainedModel, rows: Sequence[Row], progress: Progress = no_progress
+) -> list[list[float]]:
     """Per layer, the effective rank of the concatenated outputs of its first 1, 2, ... heads, the mean over the rows.
 
     The matrix is that of `conditioning.head_condition_numbers`, (N, H·d), a row each, but for heads left out. Query

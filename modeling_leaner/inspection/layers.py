@@ -4,7 +4,7 @@ Shapes: N tokens of a row without padding, D hidden_size, H heads, d head_dim.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 from statistics import mean
@@ -15,14 +15,12 @@ from transformers import PreTrainedModel
 
 from ..conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
 from ..layers_leaner import LeanAttention, LeanPostNormBlock
+from ..support.progress import Progress, no_progress
 from ..unpadding_leaner import padded
 from .jacobian import MOST_ROWS, Jacobian, Norms, WithResidual, estimate_norms, exact_norms, matrix_at
 
 
-JACOBIANS = ("auto", "exact", "matrix-free", "none")
-
 Row = dict[str, torch.Tensor]  # what the model reads, B = 1, without padding
-Progress = Callable[[list, str], Iterable]  # goes through a list under a title, as a progress bar does
 
 
 @dataclass(frozen=True)
@@ -61,11 +59,6 @@ class LayerReport:
     @property
     def heads(self) -> int:
         return len(self.query_key)
-
-
-def plainly(items: list, title: str) -> Iterable:
-    """No progress bar."""
-    return items
 
 
 class AttentionBranch(nn.Module):
@@ -162,7 +155,7 @@ def inspect_layers(
     rows: Sequence[Row],
     layers: Sequence[int] | None = None,
     jacobian: str = "auto",
-    progress: Progress = plainly,
+    progress: Progress = no_progress,
 ) -> list[LayerReport]:
     """Measures the attention of a model on some rows.
 

@@ -5,7 +5,7 @@ token; its *change* is the share of its variance by which it moved: 0 where noth
 the mean output for every row.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..layers_leaner import LeanPreTrainedModel
+from ..support.progress import Progress, no_progress
 from ..unpadding_leaner import padded
 from .operations import SlimError
 
@@ -22,12 +23,6 @@ EXHAUSTIVE_DEPTH = 12  # up to here every choice of layers is tried
 
 Batch = dict[str, torch.Tensor]
 Layers = tuple[int, ...]
-Progress = Callable[[list, str], Iterable]  # goes through a list under a title, as a progress bar does
-
-
-def plainly(items: list, title: str) -> Iterable:
-    """No progress bar."""
-    return items
 
 
 def model_output(model: LeanPreTrainedModel, batch: Batch) -> torch.Tensor:
@@ -163,7 +158,7 @@ def replaced_layers(model: LeanPreTrainedModel, layers: nn.ModuleList) -> Iterat
 
 @torch.no_grad()
 def changes_by_layers(
-    model: LeanPreTrainedModel, reference: Reference, choices: list[Layers], progress: Progress = plainly
+    model: LeanPreTrainedModel, reference: Reference, choices: list[Layers], progress: Progress = no_progress
 ) -> dict[Layers, float]:
     """The change of the output for each choice of layers, in their order."""
     moved = dict.fromkeys(sorted(choices), 0.0)
@@ -175,7 +170,7 @@ def changes_by_layers(
 
 
 def rank_layers(
-    model: LeanPreTrainedModel, reference: Reference, kept: int, progress: Progress = plainly
+    model: LeanPreTrainedModel, reference: Reference, kept: int, progress: Progress = no_progress
 ) -> list[tuple[Layers, float]]:
     """Choices of `kept` layers and the change of the output, the least first.
 
@@ -282,7 +277,7 @@ def variance_by_neuron(model: LeanPreTrainedModel, moments: InputMoments) -> lis
 
 @torch.no_grad()
 def changes_by_head(
-    model: LeanPreTrainedModel, reference: Reference, means: Sequence[torch.Tensor], progress: Progress = plainly
+    model: LeanPreTrainedModel, reference: Reference, means: Sequence[torch.Tensor], progress: Progress = no_progress
 ) -> list[torch.Tensor]:
     """Per layer (H): the change of the output where one head alone is held at its mean (leave one out)."""
     size = model.config.head_dim

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 
 from ..layers_leaner import LeanPreTrainedModel
+from ..support.progress import Progress, no_progress
 from . import operations, scores
 from .operations import SlimError
-from .scores import Batch, Layers, Progress, Reference, plainly
+from .scores import Batch, Layers, Reference
 from .worth import HeadWorth, LayerWorth, Worth, weigh_heads, weigh_layers
 
 
@@ -63,7 +64,7 @@ def slim(
     target: Target,
     calibration: list[Batch],
     held_out: list[Batch],
-    progress: Progress = plainly,
+    progress: Progress = no_progress,
 ) -> Slimmed:
     """Cuts a model down to a shape, without training: first layers, then heads, the MLP, the head size.
 
@@ -86,7 +87,7 @@ def best_slims(
     calibration: list[Batch],
     held_out: list[Batch],
     count: int,
-    progress: Progress = plainly,
+    progress: Progress = no_progress,
 ) -> list[Slimmed]:
     """As `slim`, for each of the `count` best choices of layers, the best first; fewer where there are no more.
 

@@ -16,7 +16,6 @@ from .decoding import decoding_flops
 
 
 TRAINING = "training"
-INFERENCE = "inference"
 DECODING = "decoding"
 EAGER = "eager"  # attention that keeps its weights
 COUNTED = (EAGER, "sdpa", "lean")  # whose memory is counted; any other is taken for SDPA

@@ -111,12 +111,12 @@ def mean_of_known(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known)
 
 
-def mean_of_all(values: Iterable[float | None]) -> float | None:
-    """The mean; None where one of the values is None: it was infinite, or not measured."""
+def geometric_mean_of_all(values: Iterable[float | None]) -> float | None:
+    """The geometric mean; None of no values, and where one of them is None: it was infinite, or not measured."""
     values = list(values)
-    if None in values:
+    if not values or None in values:
         return None
-    return mean_of_known(values)
+    return statistics.geometric_mean(values)
 
 
 def deviation(values: Sequence[float]) -> float | None:

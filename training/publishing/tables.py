@@ -9,6 +9,14 @@ from .wording.scoring import best_of, has_outliers, median_score, score_error
 
 
 NO_BREAK = "&nbsp;"
+MOST_KAPPA = 8e6  # 1/ε of float32: above it κ is rounding
+
+
+def kappa(value: float | None) -> str:
+    """κ of a model in float32; what is beyond rounding is told alone to be so."""
+    if value is not None and value > MOST_KAPPA:
+        return f"> {MOST_KAPPA:.0e}"
+    return number(value, ".3g")
 
 
 def in_bold(text: str) -> str:
@@ -162,7 +170,7 @@ def column(cell: Cell, evidence: Evidence) -> dict[str, str]:
         "of the baseline's": number(cell.parameters_over_baseline, ".0%"),
         f"FLOPs of a forward pass, {cell.length} tokens": f"{cell.flops_forward / 1e6:,.1f}M",
         "cache bytes a token (bf16)": number(cell.kv_bytes_per_token, ",d"),
-        "κ before → after training": f"{number(cell.kappa_start, '.3g')} → {number(cell.kappa_end, '.3g')}",
+        "κ before → after training": f"{kappa(cell.kappa_start)} → {kappa(cell.kappa_end)}",
         "learning rate": number(cell.learning_rate, "g"),
         "training, seconds (runs at a time)": f"{number(cell.seconds, ',.0f')} ({runs_at_a_time(cell)})",
         "training, largest memory, GiB": gibibytes(cell.peak_memory_bytes),
@@ -273,7 +281,7 @@ def cell_line(cell: Cell, evidence: Evidence) -> tuple[str, ...]:
         compared,
         verdict(cell, evidence),
         number(cell.parameters, ",d"),
-        f"{number(cell.kappa_start, '.3g')}{NO_BREAK}→ {number(cell.kappa_end, '.3g')}",
+        f"{unbroken(kappa(cell.kappa_start))}{NO_BREAK}→ {unbroken(kappa(cell.kappa_end))}",
         number(cell.learning_rate, "g"),
         number(cell.seconds, ",.0f"),
         milliseconds(cell),

@@ -502,7 +502,10 @@ def parse(
     namespace = parser.parse_words(words)
     for key in needed:
         if getattr(namespace, key) in (None, []):
-            raise ValueError(f"{key}: missing; give it in the recipe or as --{key}")
+            place = f"in the recipe or as --{key}"
+            if key == "shape":
+                place = "as --shape; leaner shapes lists those that have a name"
+            raise ValueError(f"{key}: missing; give it {place}")
     if namespace.output_dir is None:
         namespace.output_dir = default_output_dir(recipe, namespace)
     arguments = arguments_of(namespace)

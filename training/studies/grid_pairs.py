@@ -18,7 +18,7 @@ from .trials import by_interval, rounded
 class GridPair:
     """A shape against another of one grid. `gain` and its interval are in the metric's units, plus where it is better.
 
-    `interval` is the 95 % one over the seeds.
+    `interval` is the 95 % one over the seeds; `share` the parameters of the shape over those of the other, as trained.
     """
 
     grid: str
@@ -27,6 +27,7 @@ class GridPair:
     shape: LeanConfig
     gain: float
     interval: tuple[float, float]
+    share: float
 
     @classmethod
     def of(
@@ -34,23 +35,19 @@ class GridPair:
     ) -> "GridPair":
         """A cell that has been compared with the baseline over several seeds."""
         low, high = sorted(gain(value, higher_is_better) for value in cell.interval)
-        return cls(grid, metric, baseline, shape, gain(cell.difference, higher_is_better), (low, high))
+        ahead = gain(cell.difference, higher_is_better)
+        return cls(grid, metric, baseline, shape, ahead, (low, high), cell.parameters_over_baseline)
 
     @property
     def reversed(self) -> "GridPair":
         """The other against the shape."""
         low, high = self.interval
-        return GridPair(self.grid, self.metric, self.shape, self.other, -self.gain, (-high, -low))
+        return GridPair(self.grid, self.metric, self.shape, self.other, -self.gain, (-high, -low), 1 / self.share)
 
     @property
     def outcome(self) -> Outcome:
         """Of the statement that the shape is better."""
         return by_interval(self.interval)
-
-    @property
-    def is_better(self) -> bool:
-        """Whether the shape is better, beyond the seeds."""
-        return self.outcome == "agrees"
 
     @property
     def is_worse(self) -> bool:

@@ -33,11 +33,6 @@ def is_twin(config: LeanConfig, baseline: LeanConfig) -> bool:
     return halved and config.num_attention_heads == 2 * baseline.num_attention_heads
 
 
-def share_of(pair: GridPair) -> float:
-    """The parameters of the shape over those of the other."""
-    return pair.shape.count_parameters().total / pair.other.count_parameters().total
-
-
 def kept_quality(pair: GridPair) -> Outcome:
     """agrees: worse by less than the margin of its metric, all of the interval; disagrees: worse; else undecided."""
     low, _ = pair.interval
@@ -63,7 +58,7 @@ def claim_statement(grids: Path) -> Statement:
     numbers = {}
     for pair in pairs:
         numbers |= pair.numbers(f"gain, {pair.metric}")
-        numbers[f"{pair.name}: share of the parameters"] = rounded(share_of(pair), 3)
+        numbers[f"{pair.name}: share of the parameters"] = rounded(pair.share, 3)
     return Statement(
         **common,
         rule=f"in every grid the 95 % interval over the seeds lies above minus the margin, {MARGINS['loss']} of a "
@@ -73,7 +68,7 @@ def claim_statement(grids: Path) -> Statement:
         finding=f"Worse in {outcomes.count('disagrees')} of {len(pairs)} grids, kept within the margin in "
         f"{outcomes.count('agrees')}, undecided in {outcomes.count('undecided')}; plus is better, and the share of "
         "the parameters: "
-        + "; ".join(f"{pair.grid} {pair.metric} {pair.words} with {share_of(pair):.0%}" for pair in pairs)
+        + "; ".join(f"{pair.grid} {pair.metric} {pair.words} with {pair.share:.0%}" for pair in pairs)
         + ". Small models after short training.",
         numbers=numbers,
     )

@@ -169,10 +169,11 @@ def glossary(evidence: Evidence) -> str:
     if evidence.latency_on:
         timed = f"measured in turns on {evidence.latency_on}: compare it within this table, not with another's."
     return (
-        "κ is σ_max/σ_min of the concatenated head outputs: the median over 8 held-out rows and over the layers, the "
-        "mean over the seeds, – where it was infinite. FLOPs are those of the matrix products, for one input of the "
-        "stated length. Times of training are means over the seeds, of runs that shared the machine with other work; "
-        "memory is the most that the process held, on a GPU what its tensors took there, the largest of the seeds. "
+        "κ is σ_max/σ_min of the concatenated head outputs: the median over 8 held-out rows and over the layers, "
+        "the geometric mean over the seeds, – where it was infinite, > 8e+06 where rank is lost in float32. FLOPs "
+        "are those of the matrix products, for one input of the stated length. Times of training are means over the "
+        "seeds, of runs that shared the machine with other work; memory is the most that the process held, on a GPU "
+        "what its tensors took there, the largest of the seeds. "
         f"Inference was {timed}"
     )
 

@@ -19,7 +19,8 @@ INDEX_GLOSSARY = (
     "- *Not learned:* not clearly (by three standard errors) better than the best simple guess that reads the input, "
     "each in the grid's `guesses.json`, which `leaner guesses` fits. *No verdict:* the baseline has not learned.\n"
     "- *κ:* σ_max/σ_min of the concatenated head outputs before and after training: the median over 8 held-out rows "
-    "and over the layers, the mean over the seeds, – where it was infinite.\n"
+    "and over the layers, the geometric mean over the seeds, – where it was infinite, > 8e+06 where rank is lost in "
+    "float32.\n"
     "- *Times of inference* were measured in turns: compare them within one grid. FLOPs, memory and cache are on the "
     "cards."
 )
