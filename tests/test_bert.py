@@ -56,8 +56,8 @@ class TestLeanBERT(TextModelTests):
     def test_an_answer_before_the_text(self):
         model = self.build("base", self.heads["QuestionAnswering"])
         inputs = {**self.inputs("QuestionAnswering"), "end_positions": torch.tensor([3, -5])}
-        last = self.length - 1
-        with pytest.raises(ValueError, match=rf"end_positions\[1\] is -5, expected 0..{last} \(length={self.length}\)"):
+        message = rf"end_positions\[1\] is -5, expected 0..{self.length - 1} \(length={self.length}\)"
+        with pytest.raises(ValueError, match=message):
             model(**inputs)
 
     def test_loss_is_of_masked_positions_only(self):
