@@ -1,5 +1,6 @@
 """Keeps the tests off the network, and runs the shared tests once per shape and head that a family lists."""
 
+import gc
 import os
 import tempfile
 
@@ -16,6 +17,12 @@ import transformers  # noqa: E402
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: each collection of garbage, of which every training asks for some, would look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -92,6 +92,11 @@ def found():
     return fitting.fit_law(Nowhere(), made_up(by_layers))
 
 
+@pytest.fixture(scope="module")
+def not_found():
+    return fitting.fit_law(Nowhere(), made_up(by_tokens))
+
+
 def test_a_known_law_is_recovered(found):
     """Its terms where they belong, its exponents within their intervals, which are neither empty nor endless."""
     assert found.found and found.form == LawForm(floor=["layers"], scale=["layers"])
@@ -131,6 +136,7 @@ def test_crossings(found):
     assert none.tokens is None and fitting.NO_CROSSING in none.sentence
 
 
+@pytest.mark.full
 def test_a_limit_beyond_the_fit_is_none():
     """Two curves that cross just before the last budget: the upper limit is not known."""
 
@@ -146,8 +152,8 @@ def test_a_limit_beyond_the_fit_is_none():
     assert each.interval[1] is None and "beyond the fit" in each.sentence
 
 
-def test_no_law_without_an_effect_of_shape():
-    document = fitting.fit_law(Nowhere(), made_up(by_tokens))
+def test_no_law_without_an_effect_of_shape(not_found):
+    document = not_found
     assert not document.found and document.crossings == []
     assert document.form == LawForm(floor=[], scale=[])
     errors = document.error
@@ -157,6 +163,7 @@ def test_no_law_without_an_effect_of_shape():
     assert low < 0.5 < high
 
 
+@pytest.mark.full
 def test_differences_that_sizes_do_not_explain_are_no_law():
     """Each shape is off by a number of its own: any form fits some of it, none predicts a shape that was left out."""
     offset = dict(zip(SHAPES, (0.05, -0.05, -0.06, 0.06, -0.05, 0.05, 0.0)))
@@ -233,6 +240,7 @@ def test_one_failed_run_moves_little(found):
     assert abs(moved[3] - clean[3]) < 0.005 and abs(moved[4] - clean[4]) < 0.02
 
 
+@pytest.mark.full
 def test_seeds_that_differ_more_give_wider_intervals(found):
     wide = fitting.fit_law(Nowhere(), made_up(by_layers, noise=0.03))
     for name in ("floor by layers", "scale by layers"):
@@ -383,7 +391,8 @@ def candidate(name, start="deep"):
     return cost_of(load_config(f"{name}.json"), StepSetting(8, 32), start)
 
 
-def test_without_a_law_the_plan_says_nothing_of_it(grid):
+def test_without_a_law_the_plan_says_nothing_of_it(grid, not_found, monkeypatch):
+    monkeypatch.setattr(fitting, "fit_law", lambda grid, data: not_found)
     fill(grid, made_up(by_tokens))
     document = fitting.law(Path("my.yaml"))
     assert not document.found

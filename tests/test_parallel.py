@@ -20,7 +20,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("family", CASES)
+LONG = [pytest.param(family, marks=pytest.mark.full) for family in ("vit", "bert")]
+
+
+@pytest.mark.parametrize("family", ["gpt", *LONG])
 def test_split_by_the_plan(family, tmp_path):
     family_tests, auto_name = CASES[family]
     tests = family_tests()

@@ -196,12 +196,13 @@ class TestSources:
             assert source.optimises and source.valid and source.reference
 
 
+@pytest.mark.parametrize("shapes", [10, pytest.param(50, marks=pytest.mark.full)])
 @pytest.mark.parametrize("family", CONFIG_CLASSES)
-def test_fifty_shapes_are_counted_as_built(family):
+def test_random_shapes_are_counted_as_built(family, shapes):
     """Parameters exactly; products within 1 % of torch's count: eager, causal attention full, forward and backward."""
     dice = random.Random(family)
     setting = StepSetting(batch_size=2, length=None if family == "vit" else 24, attention="eager")
-    for _ in range(50):
+    for _ in range(shapes):
         config = random_shape(family, dice)
         candidate = cost_of(config, setting)
         config._attn_implementation = "eager"
@@ -220,16 +221,21 @@ def test_fifty_shapes_are_counted_as_built(family):
         assert forward + counter.get_total_flops() == pytest.approx(2 * flops.training_step, rel=0.01)
 
 
+OTHER_STEPS_OF_A_GIBIBYTE = [
+    ("gpt/small", {"num_hidden_layers": 2}, StepSetting(5, 256)),  # mostly logits
+    ("gpt/tiny", {"num_hidden_layers": 3, "vocab_size": 500}, StepSetting(26, 448, attention="eager")),
+    ("bert/tiny", {"attention_probs_dropout_prob": 0.0}, StepSetting(48, 256)),
+    ("vit/tiny", {"num_hidden_layers": 5, "num_attention_heads": 9}, StepSetting(200)),
+]
+
+
 class TestMemory:
     @pytest.mark.parametrize(
         ("name", "overrides", "setting"),
         [
-            ("gpt/small", {"num_hidden_layers": 2}, StepSetting(5, 256)),  # mostly logits
             ("gpt/base", {"num_hidden_layers": 2}, StepSetting(1, 32)),  # mostly weights
-            ("gpt/tiny", {"num_hidden_layers": 3, "vocab_size": 500}, StepSetting(26, 448, attention="eager")),
             ("bert/tiny", {"num_hidden_layers": 3}, StepSetting(20, 512)),  # SDPA that falls back, for dropout
-            ("bert/tiny", {"attention_probs_dropout_prob": 0.0}, StepSetting(48, 256)),
-            ("vit/tiny", {"num_hidden_layers": 5, "num_attention_heads": 9}, StepSetting(200)),
+            *(pytest.param(*case, marks=pytest.mark.full) for case in OTHER_STEPS_OF_A_GIBIBYTE),
         ],
     )
     def test_peak_of_a_step_of_a_gibibyte(self, name, overrides, setting):
@@ -272,11 +278,12 @@ class TestMemory:
         assert cpu.activations > gpu.activations + 12 * 8 * 12 * 1024**2 * 12  # three (B, H, T, T) per layer
 
 
-def test_two_hundred_questions_are_solved_within_one_percent():
+@pytest.mark.parametrize("questions", [40, pytest.param(200, marks=pytest.mark.full)])
+def test_random_questions_are_solved_within_one_percent(questions):
     """Random starting points and fixed dials: every candidate has the start's parameters, or FLOPs; budgets hold."""
     dice, solved = random.Random(0), 0
     names = [name for name in shape_names() if "nano" not in name]
-    while solved < 200:
+    while solved < questions:
         start = load_shape(dice.choice(names))
         family, equal = shapes.family_of(start), dice.choice(["params", "flops"])
         layers = max(1, round(start.num_hidden_layers * dice.uniform(0.4, 1.6)))
@@ -596,8 +603,13 @@ class TestCommand:
         "question",
         [
             "--family vit --params 200K --image-size 8 --patch-size 4",
-            "--like bert/nano --layers 2 --length 128",
-            "--family gpt --params 300K --vocab-size 600 --length 128 --rows 4",
+            *(
+                pytest.param(question, marks=pytest.mark.full)
+                for question in (
+                    "--like bert/nano --layers 2 --length 128",
+                    "--family gpt --params 300K --vocab-size 600 --length 128 --rows 4",
+                )
+            ),
         ],
     )
     def test_the_next_two_commands(self, leaner, tmp_path, monkeypatch, question):
@@ -866,6 +878,7 @@ class TestMeasure:
         yield
         torch.set_num_threads(threads)
 
+    @pytest.mark.full
     def test_latency(self, leaner, one_thread):
         """A ceiling in time: what is kept is below it; one that nothing meets names the nearest."""
         words = (*self.TINY, "--layers", 2, "--measure")

@@ -128,7 +128,7 @@ def test_the_test_sees_a_lost_random_state(runs, arguments, uninterrupted, tmp_p
     assert weights(tmp_path / "run") != weights(uninterrupted)
 
 
-@pytest.mark.parametrize("strategy", ["steps", "epoch"])
+@pytest.mark.parametrize("strategy", ["steps", pytest.param("epoch", marks=pytest.mark.full)])
 def test_ctrl_c_saves_and_says_how_to_go_on(runs, arguments, uninterrupted, tmp_path, strategy):
     folder = tmp_path / "run"
     words = [*arguments, "--output_dir", str(folder)]
