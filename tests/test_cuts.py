@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from modeling_leaner.training.experiments import cuts
+from modeling_leaner.training.experiments import cuts, runs
 from modeling_leaner.training.experiments.grid import CUT_KEYS, GridError, load_grid
 from modeling_leaner.training.experiments.rows import read_rows
 from modeling_leaner.training.experiments.run_settings import settings
@@ -96,6 +97,26 @@ def test_a_teacher_runs_over_few_rows(folder, monkeypatch):
     assert len(prepared.train) == 24  # three steps of 8
 
 
+# In place of a training: says whether its shape has weights, and fails.
+STUB = """
+import sys
+from pathlib import Path
+
+shape = Path(sys.argv[sys.argv.index("--shape") + 1])
+with open("calls", "a") as calls:
+    print(shape, (shape / "model.safetensors").is_file(), file=calls)
+sys.exit(1)
+"""
+
+
+def test_a_sweep_makes_them_before_its_first_run(folder, monkeypatch):
+    Path("stub.py").write_text(STUB)
+    monkeypatch.setattr(runs, "TRAIN_COMMAND", [sys.executable, "-S", "stub.py"])
+    assert not sweep(Path("grid.yaml"), data_files=data())
+    assert Path("calls").read_text().splitlines() == [*(f"{cell} True" for cell in CELLS), "cells/2x4/config.json False"]
+
+
+@pytest.mark.full
 def test_a_sweep_trains_them(folder, capsys):
     """The random start has the shape of a cut and the tokenizer of the teacher."""
     assert sweep(Path("grid.yaml"), data_files=data())
