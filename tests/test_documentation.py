@@ -96,12 +96,15 @@ def hub():
 
 
 def shortened(words: list[str]) -> list[str]:
-    """The command with two steps of training, or with few rows to verify."""
+    """The command with two steps of training, or with few rows."""
     if words[:2] == ["leaner", "train"] or "modeling_leaner.training.train" in words:
         if "--max_steps" in words:
             words[words.index("--max_steps") + 1] = "2"
         else:
             words += ["--max_steps", "2"]
+        words += ["--max_eval_rows", "64"]
+    if words[:2] == ["leaner", "slim"] and "--rows" not in words:
+        words += ["--rows", "16"]
     if words[:2] == ["leaner", "verify-cards"]:
         words.append("--short")
     if words[:2] in (["leaner", "encoders"], ["leaner", "publish-encoder"]):

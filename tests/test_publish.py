@@ -58,7 +58,7 @@ GRID = {
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory):
+def workshop(tmp_path_factory, warm_stranger):
     """A grid of two small shapes, run and published."""
     place = tmp_path_factory.mktemp("workshop")
     patch = pytest.MonkeyPatch()

@@ -43,7 +43,7 @@ def publish_words(made, *more):
 
 
 @pytest.fixture(scope="module")
-def cards(made, tmp_path_factory):
+def cards(made, tmp_path_factory, warm_stranger):
     """model_cards/ with the published folder."""
     folder = tmp_path_factory.mktemp("clone")
     with pytest.MonkeyPatch.context() as patch:
