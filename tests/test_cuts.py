@@ -129,7 +129,8 @@ def test_a_sweep_makes_them_before_its_first_run(folder, monkeypatch):
     Path("stub.py").write_text(STUB)
     monkeypatch.setattr(runs, "TRAIN_COMMAND", [sys.executable, "-S", "stub.py"])
     assert not sweep(Path("grid.yaml"), data_files=data())
-    assert Path("calls").read_text().splitlines() == [*(f"{cell} True" for cell in CELLS), "cells/2x4/config.json False"]
+    expected = [*(f"{cell} True" for cell in CELLS), "cells/2x4/config.json False"]
+    assert Path("calls").read_text().splitlines() == expected
 
 
 @pytest.mark.full
