@@ -352,6 +352,7 @@ class TestRegistration:
         assert process.returncode == 0, process.stderr[-3000:]
         return process.stdout
 
+    @pytest.mark.full
     def test_importing_the_package_registers(self, folder, tmp_path):
         pickled = pickle.dumps(modeling_leaner.LeanGPTConfig(num_hidden_layers=2))
         self.python("-c", REGISTERED.format(folder=folder, pickled=pickled), cwd=tmp_path)

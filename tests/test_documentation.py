@@ -1,7 +1,7 @@
 """README.md and docs/: every command and Python block runs as it stands there, and prints what the page says.
 
-The pages run in a copy of what a clone holds. `make test` cuts the trainings to two steps, and of LONG commands it only
-reads the options; `make test-full` runs all, and whole.
+The pages run in a copy of what a clone holds. `make test` cuts the trainings to two steps and only reads the options
+of LONG commands; `make test-full` runs all, and whole.
 """
 
 import contextlib
