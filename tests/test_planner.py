@@ -636,23 +636,23 @@ class TestCommand:
         assert result.exit_code == 0, result.output
         assert list(tmp_path.glob("runs/*/*/model.safetensors"))
 
+    @pytest.mark.parametrize("params", ["20M", pytest.param("300M", marks=pytest.mark.full)])
     @pytest.mark.parametrize("family", ["vit", "bert", "gpt"])
-    def test_the_first_training_takes_minutes(self, leaner, family):
+    def test_the_first_training_takes_minutes(self, leaner, family, params):
         """Its steps are as many as two minutes of a laptop allow, by the rows and tokens of the recipe's own steps."""
         first = FAMILIES[family].first_recipe
         _, recipe = read_recipe(first.name)
         assert first.rows == recipe["per_device_train_batch_size"]
         assert family == "vit" or first.tokens <= recipe["max_length"]
-        for params in ("20M", "300M"):
-            lines = leaner("--family", family, "--params", params).output.splitlines()
-            name, steps = re.fullmatch(r"leaner train (.*) --shape .* --max_steps (\d+)", lines[-1]).groups()
-            assert name == first.name
-            shapes_that_fit = plan(family, Budget(parameters=parse_size("--params", params)), rows=6)
-            config = shapes_that_fit[(len(shapes_that_fit) - 1) // 2].config
-            length = config.default_length if first.tokens is None else first.tokens
-            flops = int(steps) * first.rows * config.count_flops(length).training_step
-            assert int(steps) == 1 or flops <= 1.2e13, (params, steps)
-            assert flops > 0.5e13, (params, steps)
+        lines = leaner("--family", family, "--params", params).output.splitlines()
+        name, steps = re.fullmatch(r"leaner train (.*) --shape .* --max_steps (\d+)", lines[-1]).groups()
+        assert name == first.name
+        shapes_that_fit = plan(family, Budget(parameters=parse_size("--params", params)), rows=6)
+        config = shapes_that_fit[(len(shapes_that_fit) - 1) // 2].config
+        length = config.default_length if first.tokens is None else first.tokens
+        flops = int(steps) * first.rows * config.count_flops(length).training_step
+        assert int(steps) == 1 or flops <= 1.2e13, steps
+        assert flops > 0.5e13, steps
 
     def test_json_holds_the_table(self, leaner):
         document = json.loads(leaner("--family", "gpt", "--params", "30M", "--rows", 4, "--json").output)
@@ -665,7 +665,7 @@ class TestCommand:
     def test_what_the_studies_found(self, leaner, tmp_path, monkeypatch):
         """Beside the sources that name a study; nothing in a folder without its results, and a broken one is named."""
         monkeypatch.chdir(tmp_path)
-        question = ("--family", "gpt", "--params", "30M", "--rows", 2)
+        question = ("--family", "gpt", "--params", "30M", "--layers", 6)
         assert "put to the test here" not in leaner(*question, "--advice").output
         own = ("the paper", "second-hand", "the paper", "second-hand")
         verdicts = ("agrees", "disagrees", "undecided", "not tested")
@@ -695,8 +695,8 @@ class TestCommand:
         """A name is a file of the working folder, else a path; the package gets no file."""
         monkeypatch.chdir(tmp_path)
         registry = sorted(shapes.shapes_folder().rglob("*"))
-        question = ("--family", "gpt", "--params", "30M", "--rows", 20, "--pick", 3)
-        expected = plan("gpt", Budget(parameters=30e6))[2].config
+        question = ("--family", "gpt", "--params", "30M", "--layers", 6, "--pick", 2)
+        expected = plan("gpt", Budget(parameters=30e6), Dials(layers=6))[1].config
         fields = json.loads((shapes.shapes_folder() / "gpt/base.json").read_text()).keys()
         for name, path in (
             (tmp_path / "a.json", tmp_path / "a.json"),
@@ -706,7 +706,7 @@ class TestCommand:
             ("MINE.JSON", Path("MINE.JSON")),
         ):
             result = leaner(*question, "--write", name)
-            assert result.exit_code == 0 and f"Saved: row 3, as {path}\n" in result.output, result.output
+            assert result.exit_code == 0 and f"Saved: row 2, as {path}\n" in result.output, result.output
             for loaded in (AutoConfig.from_pretrained(path), load_config(str(path))):
                 assert describe(loaded) == describe(expected)
                 assert loaded.count_parameters() == expected.count_parameters()
@@ -731,7 +731,7 @@ class TestCommand:
 
         monkeypatch.setattr(os, "replace", full)
         for flag in ("--write", "--plot"):
-            result = leaner("--family", "gpt", "--params", "30M", "--rows", 1, flag, tmp_path / "x.json")
+            result = leaner("--family", "gpt", "--params", "30M", "--layers", 6, flag, tmp_path / "x.json")
             assert result.exit_code == 1 and f"{flag} " in result.stderr and "No space left" in result.stderr
             assert list(tmp_path.iterdir()) == []
 
