@@ -278,6 +278,7 @@ print(json.dumps({"names": names, "homes": homes, "outputs": outputs}))
 """
 
 
+@pytest.mark.full
 def test_two_versions_of_remote_code_keep_their_kernels(tmp_path):
     """The second version's attention gives zeros: the first's must not, though it was registered before."""
     model = FAMILIES["bert"]().build("base", test_bert.LeanBERTModel)

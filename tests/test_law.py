@@ -92,11 +92,6 @@ def found():
     return fitting.fit_law(Nowhere(), made_up(by_layers))
 
 
-@pytest.fixture(scope="module")
-def not_found():
-    return fitting.fit_law(Nowhere(), made_up(by_tokens))
-
-
 def test_a_known_law_is_recovered(found):
     """Its terms where they belong, its exponents within their intervals, which are neither empty nor endless."""
     assert found.found and found.form == LawForm(floor=["layers"], scale=["layers"])
@@ -152,8 +147,9 @@ def test_a_limit_beyond_the_fit_is_none():
     assert each.interval[1] is None and "beyond the fit" in each.sentence
 
 
-def test_no_law_without_an_effect_of_shape(not_found):
-    document = not_found
+@pytest.mark.full
+def test_no_law_without_an_effect_of_shape():
+    document = fitting.fit_law(Nowhere(), made_up(by_tokens))
     assert not document.found and document.crossings == []
     assert document.form == LawForm(floor=[], scale=[])
     errors = document.error
@@ -350,7 +346,10 @@ def test_rows_are_read(grid):
     assert read.points[0].quality == pytest.approx(data.points[0].quality)
 
 
-def test_a_law_is_a_source_of_the_plan_where_it_reaches(grid, capsys):
+@pytest.mark.parametrize("fitted", ["before", pytest.param("anew", marks=pytest.mark.full)])
+def test_a_law_is_a_source_of_the_plan_where_it_reaches(grid, found, fitted, monkeypatch, capsys):
+    if fitted == "before":
+        monkeypatch.setattr(fitting, "fit_law", lambda grid, data: found.model_copy(update={"failed": data.failed}))
     fill(grid, made_up(by_layers))
     advice.laws_of.cache_clear()
     before = tables.plan_text([candidate("lean")], StepSetting(8, 32), candidate("deep", None), verdicts=True)
@@ -391,8 +390,8 @@ def candidate(name, start="deep"):
     return cost_of(load_config(f"{name}.json"), StepSetting(8, 32), start)
 
 
-def test_without_a_law_the_plan_says_nothing_of_it(grid, not_found, monkeypatch):
-    monkeypatch.setattr(fitting, "fit_law", lambda grid, data: not_found)
+def test_without_a_law_the_plan_says_nothing_of_it(grid, found, monkeypatch):
+    monkeypatch.setattr(fitting, "fit_law", lambda grid, data: found.model_copy(update={"found": False}))
     fill(grid, made_up(by_tokens))
     document = fitting.law(Path("my.yaml"))
     assert not document.found

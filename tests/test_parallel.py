@@ -20,10 +20,8 @@ CASES = {
 }
 
 
-LONG = [pytest.param(family, marks=pytest.mark.full) for family in ("vit", "bert")]
-
-
-@pytest.mark.parametrize("family", ["gpt", *LONG])
+@pytest.mark.full
+@pytest.mark.parametrize("family", CASES)
 def test_split_by_the_plan(family, tmp_path):
     family_tests, auto_name = CASES[family]
     tests = family_tests()

@@ -68,7 +68,7 @@ def save_every_head(family, folder: Path) -> list[list[str]]:
     return jobs
 
 
-@pytest.mark.parametrize("family", ["bert", *(pytest.param(each, marks=pytest.mark.full) for each in ("vit", "gpt"))])
+@pytest.mark.parametrize("family", ["vit", *(pytest.param(each, marks=pytest.mark.full) for each in ("bert", "gpt"))])
 def test_every_head_in_a_process_without_the_package(family, tmp_path):
     jobs = save_every_head(family, tmp_path)
     process = subprocess.run(
