@@ -108,6 +108,7 @@ def test_header(recipe):
     assert arguments.parse(recipe).task in arguments.TASK_NAMES
 
 
+@pytest.mark.full
 def test_digits_learns(tmp_path, capsys):
     """The example of the README, cut to two of its six epochs."""
     words = "--max_steps 44 --eval_strategy no --save_strategy no --disable_tqdm true --hardware cpu".split()

@@ -121,6 +121,7 @@ def test_killed_again_and_again(runs, arguments, uninterrupted, tmp_path):
     assert losses[0] == losses[1] and len(losses[0]) == STEPS
 
 
+@pytest.mark.full
 def test_the_test_sees_a_lost_random_state(runs, arguments, uninterrupted, tmp_path):
     words = [*arguments, "--output_dir", str(tmp_path / "run")]
     runs.stop_at("step:6", words)
