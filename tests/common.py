@@ -185,16 +185,27 @@ class ModelTests:
 
     # Attention
 
-    def test_attention_backends_agree(self, shape: str):
+    def check_attention(self, shape: str, implementation: str):
+        """It gives what eager attention gives."""
         model = self.build(shape)
         inputs, counts = self.padded()
         model.set_attn_implementation("eager")
         expected = model(**inputs).logits[counts]
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            assert distance(model(**inputs).logits[counts], expected) < TOLERANCE
+
+    def test_sdpa_is_eager(self, shape: str):
+        self.check_attention(shape, "sdpa")
+
+    def test_a_registered_attention_is_eager(self, shape: str):
         with registered("plain", with_mask=True):
-            for implementation in ("sdpa", "flex_attention", "plain"):
-                model.set_attn_implementation(implementation)
-                with torch.no_grad():
-                    assert distance(model(**inputs).logits[counts], expected) < TOLERANCE, implementation
+            self.check_attention(shape, "plain")
+
+    @pytest.mark.full
+    def test_flex_attention_is_eager(self, shape: str):
+        """Which torch compiles, anew for every shape."""
+        self.check_attention(shape, "flex_attention")
 
     def test_attention_without_its_mask_function_is_seen(self, shape: str):
         """Registered in AttentionInterface alone, a function gets no mask: padding and causality are lost."""
@@ -243,14 +254,22 @@ class ModelTests:
         largest = max(gradient.abs().max() for gradient in expected.values())
         assert max((gradients[name] - expected[name]).abs().max() for name in expected) < 1e-5 * largest
 
-    def test_compiled_is_eager(self, shape: str):
+    def check_compiled(self, shape: str, backend: str):
         model = self.build(shape, **NO_DROPOUT)
         inputs, counts = self.padded()
         with torch.no_grad():
             expected = model(**inputs).logits[counts]
             torch._dynamo.reset()
-            compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+            compiled = torch.compile(model, fullgraph=True, backend=backend)
             assert distance(compiled(**inputs).logits[counts], expected) < TOLERANCE
+
+    def test_compiled_is_eager(self):
+        """With layers of different heads."""
+        self.check_compiled("per-layer", "aot_eager")
+
+    @pytest.mark.full
+    def test_every_shape_compiled_is_eager(self, shape: str):
+        self.check_compiled(shape, "aot_eager")
 
     def test_compiled_training_is_eager(self):
         head = next(iter(self.heads))
@@ -270,13 +289,7 @@ class ModelTests:
     def test_compiled_by_inductor(self, shape: str):
         if not (shutil.which("g++") or shutil.which("clang++")):
             pytest.skip("inductor needs a C++ compiler")
-        model = self.build(shape, **NO_DROPOUT)
-        inputs, counts = self.padded()
-        with torch.no_grad():
-            expected = model(**inputs).logits[counts]
-            torch._dynamo.reset()
-            compiled = torch.compile(model, fullgraph=True)
-            assert distance(compiled(**inputs).logits[counts], expected) < TOLERANCE
+        self.check_compiled(shape, "inductor")
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_half_precision(self, shape: str, dtype: torch.dtype):

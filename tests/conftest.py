@@ -1,5 +1,6 @@
 """Keeps the tests off the network, and runs the shared tests once per shape and head that a family lists."""
 
+import gc
 import os
 import tempfile
 
@@ -12,10 +13,29 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest  # noqa: E402
 import transformers  # noqa: E402
+from warm_stranger import WarmStranger  # noqa: E402
 
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def warm_stranger():
+    """Published folders are verified by a process that has its libraries already."""
+    from modeling_leaner.training.publishing import stranger
+
+    warm = WarmStranger()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stranger, "subprocess", warm)
+        yield
+    warm.close()
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: each collection of garbage, of which every training asks for some, would look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

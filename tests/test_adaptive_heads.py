@@ -197,7 +197,8 @@ class TestCommand:
         assert json.loads(leaner(*words, "--seed", 2).stdout)["effective_ranks"] != document["effective_ranks"]
 
     def test_rows_of_a_recipe_and_more_heads(self, leaner):
-        words = ("plan", "--like", "vit/nano", "--heads", "auto", "--recipe", "digits", "--total-heads", 41, "--json")
+        question = ("plan", "--like", "vit/lean-nano", "--heads", "auto", "--recipe", "digits")
+        words = (*question, "--total-heads", 41, "--json")
         document = json.loads(leaner(*words).stdout)
         assert sum(document["heads"]) == 41 and document["data"] == "digits (train)"
         again = json.loads(leaner(*words, "--data", "digits").stdout)

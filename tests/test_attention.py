@@ -167,7 +167,7 @@ def test_attentions_are_recorded_where_they_are_asked_for(family):
         assert lean(**inputs, output_attentions=True).attentions[0].dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["gpt", *(pytest.param(each, marks=pytest.mark.full) for each in ("vit", "bert"))])
 def test_compiled(family, kernel):
     lean, _ = pair(family)
     inputs, counts = FAMILIES[family]().padded()
@@ -278,6 +278,7 @@ print(json.dumps({"names": names, "homes": homes, "outputs": outputs}))
 """
 
 
+@pytest.mark.full
 def test_two_versions_of_remote_code_keep_their_kernels(tmp_path):
     """The second version's attention gives zeros: the first's must not, though it was registered before."""
     model = FAMILIES["bert"]().build("base", test_bert.LeanBERTModel)

@@ -399,6 +399,7 @@ def test_timm_without_torchvision_is_the_same_model(shape):
     assert not [name for name, module in sys.modules.items() if type(module).__name__ == "Placeholder"]
 
 
+@pytest.mark.full
 def test_the_family_is_faster_where_it_scores_masked_tokens_only(bench, shape):
     """A check for regressions by a ratio of the same rounds: nearly all of this step is the vocabulary.
 

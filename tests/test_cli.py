@@ -178,7 +178,9 @@ class TestStart:
         assert status == 0 or output.count("\n") == 1, output
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-    @pytest.mark.parametrize("words", [("--help",), ("plan", "--help"), ("shapes",)])
+    @pytest.mark.parametrize(
+        "words", [("--help",), ("plan", "--help"), pytest.param(("shapes",), marks=pytest.mark.full)]
+    )
     def test_a_full_output(self, words):
         """One line without the operating system's number."""
         with Path("/dev/full").open("w") as full:
@@ -186,6 +188,7 @@ class TestStart:
         name = " ".join(("leaner", *words[:1])).removesuffix(" --help")
         assert (done.returncode, done.stderr) == (1, f"{name}: No space left on device\n")
 
+    @pytest.mark.full
     def test_a_metric_is_refused_before_the_data(self, watched):
         """Its task's metrics are named; `datasets` is imported later."""
         returned, output, imported = watched("train", "digits", "--shape", "vit/nano", "--metric", "foo")
@@ -197,26 +200,26 @@ class TestStart:
             + "\n"
         )
 
+    @pytest.mark.full
     def test_the_watch_sees_an_import(self, watched):
         """The control: a recipe's keys are those of transformers' TrainingArguments."""
         returned, output, imported = watched("train", "sst3", "--shape", "bert/nano")
         assert returned == 1 and {"torch", "transformers"} <= set(imported) and "datasets" not in imported, imported
         assert "sst3: no such recipe" in output
 
-    @pytest.mark.parametrize("rounds", [2, pytest.param(5, marks=pytest.mark.full)])
-    def test_in_turns(self, rounds):
+    @pytest.mark.full
+    def test_in_turns(self):
         """Help and typing errors in well under what importing torch and AutoModel takes, the two taking turns."""
         commands = {
             "baseline": [sys.executable, "-c", "import torch; from transformers import AutoModel"],
             "help": [SCRIPT, "--help"],
             "typo": [SCRIPT, "trian"],
+            "keys": [SCRIPT, "train", "--help"],  # those of TrainingArguments are among them
+            "wrong key": [SCRIPT, "train", "sst2", "--shape", "bert/nano", "--max_stepz", "3"],
+            "wrong metric": [SCRIPT, "train", "digits", "--shape", "vit/nano", "--metric", "foo"],
         }
-        if rounds > 2:
-            commands["keys"] = [SCRIPT, "train", "--help"]  # those of TrainingArguments are among them
-            commands["wrong key"] = [SCRIPT, "train", "sst2", "--shape", "bert/nano", "--max_stepz", "3"]
-            commands["wrong metric"] = [SCRIPT, "train", "digits", "--shape", "vit/nano", "--metric", "foo"]
         times = {name: [] for name in commands}
-        for _ in range(rounds):
+        for _ in range(5):
             for name, command in commands.items():
                 start = perf_counter()
                 subprocess.run(command, capture_output=True, check=False)
@@ -349,6 +352,7 @@ class TestRegistration:
         assert process.returncode == 0, process.stderr[-3000:]
         return process.stdout
 
+    @pytest.mark.full
     def test_importing_the_package_registers(self, folder, tmp_path):
         pickled = pickle.dumps(modeling_leaner.LeanGPTConfig(num_hidden_layers=2))
         self.python("-c", REGISTERED.format(folder=folder, pickled=pickled), cwd=tmp_path)
@@ -358,6 +362,7 @@ class TestRegistration:
         (tmp_path / "leaner").write_text(WORKER.format(folder=folder))
         assert self.python(tmp_path / "leaner", cwd=tmp_path) == "lean_gpt\n"
 
+    @pytest.mark.full
     def test_the_script_knows_the_family(self, watched, folder):
         returned, output, _ = watched("plan", "--like", folder, "--layers", 2, "--json")
         assert returned == 0 and json.loads(output)["start"]["width"] == 16, output
@@ -378,9 +383,9 @@ class TestRegistration:
     ("words", "later"),
     [
         ("plan --family gpt --params 30M", (0, 1)),
-        ("train digits --shape vit/nano", (0.5, 1.5)),
-        ("convert . out", (1,)),
-        ("shapes", (0.5,)),
+        pytest.param("train digits --shape vit/nano", (0.5, 1.5), marks=pytest.mark.full),
+        pytest.param("convert . out", (1,), marks=pytest.mark.full),
+        pytest.param("shapes", (0.5,), marks=pytest.mark.full),
     ],
 )
 def test_interrupted_while_libraries_are_imported(words, later, tmp_path):
@@ -437,10 +442,8 @@ class TestHub:
         ("evaluate some/vit-nanoo", "leaner evaluate: some/vit-nanoo: no "),
     ]
 
-    @pytest.mark.parametrize(
-        ("words", "start"),
-        [COMMANDS[0], *(pytest.param(*each, marks=pytest.mark.full) for each in COMMANDS[1:])],
-    )
+    @pytest.mark.full
+    @pytest.mark.parametrize(("words", "start"), COMMANDS)
     def test_no_network(self, words, start, tmp_path):
         environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
         environment["HF_HOME"] = str(tmp_path / "cache")

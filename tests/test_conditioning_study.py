@@ -110,13 +110,14 @@ class TestStarts:
 
 
 class TestRuns:
-    def test_a_run_is_its_settings_and_its_seed(self):
+    @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.full)])
+    def test_a_run_is_its_settings_and_its_seed(self, processes):
         trials = [
             Run(SHAPE, NONE, PLAN, 1),
             Run(SHAPE, IDENTITY, PLAN, 1),
             Run(SHAPE, NONE, PLAN, 2),
         ]
-        together = run_all(trials, 2, lambda line: None)
+        together = run_all(trials, processes, lambda line: None)
         assert list(together) == trials
         for trial in trials:
             assert run_all([trial], 1, lambda line: None)[trial] == together[trial]

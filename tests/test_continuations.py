@@ -55,6 +55,7 @@ def test_words_and_prompts():
     assert len(prompts) == PROMPTS and prompts[0] == " ".join(["0", *LETTERS[: PROMPT_WORDS - 1]])
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not STORIES.is_dir(), reason="the TinyStories pair is not published yet")
 def test_the_published_stories_are_english_and_not_copied():
     """At least 95 % dictionary words through `pipeline`, and no run of 20 words from the training text."""

@@ -390,6 +390,7 @@ def test_interrupted(bert, tmp_path, monkeypatch, whole, status):
     assert CliRunner().invoke(app, ["convert", str(bert), str(tmp_path / "there")]).exit_code != 0
 
 
+@pytest.mark.full
 def test_interrupted_while_writing(bert, tmp_path):
     """A real SIGINT, in the middle of writing."""
     code = """

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from modeling_leaner.training.experiments import cuts
+from modeling_leaner.training.experiments import cuts, runs
 from modeling_leaner.training.experiments.grid import CUT_KEYS, GridError, load_grid
 from modeling_leaner.training.experiments.rows import read_rows
 from modeling_leaner.training.experiments.run_settings import settings
@@ -41,16 +43,32 @@ OVERRIDES = {
 }
 
 
+@pytest.fixture(scope="module")
+def cut_once(tmp_path_factory):
+    """A model of four layers, rows, a recipe, and a grid of its cuts, which are made."""
+    folder = tmp_path_factory.mktemp("cuts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        save_encoder(Path("parent"), num_hidden_layers=4, initializer_range=0.3)
+        documents(60, 1, words=12).to_parquet("train.parquet")
+        documents(12, 2, words=12).to_parquet("validation.parquet")
+        Path("recipe.yaml").write_text("task: embedding\n")
+        write_grid()
+        make()
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A model of four layers, rows, a recipe, and a grid of its cuts."""
-    save_encoder(tmp_path / "parent", num_hidden_layers=4, initializer_range=0.3)
-    documents(60, 1, words=12).to_parquet(tmp_path / "train.parquet")
-    documents(12, 2, words=12).to_parquet(tmp_path / "validation.parquet")
+def made(cut_once, tmp_path, monkeypatch):
+    """A copy of all that, to work in."""
+    shutil.copytree(cut_once, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    Path("recipe.yaml").write_text("task: embedding\n")
-    write_grid()
-    return tmp_path
+
+
+@pytest.fixture
+def folder(made):
+    """The same before the cuts are made."""
+    shutil.rmtree("cells")
 
 
 def write_grid(**changes):
@@ -72,8 +90,7 @@ def read_cuts(name):
     return json.loads(Path("cells", name, "slim.json").read_text())["cuts"]
 
 
-def test_the_cuts(folder):
-    make()
+def test_the_cuts(made):
     configs = {name: load_config(name) for name in CELLS}
     assert [config.heads_per_layer for config in configs.values()][:3] == [[4, 4], [6, 6], [4, 4]]
     assert sum(configs["cells/4x2-unequal"].heads_per_layer) == 8
@@ -96,6 +113,27 @@ def test_a_teacher_runs_over_few_rows(folder, monkeypatch):
     assert len(prepared.train) == 24  # three steps of 8
 
 
+# In place of a training: says whether its shape has weights, and fails.
+STUB = """
+import sys
+from pathlib import Path
+
+shape = Path(sys.argv[sys.argv.index("--shape") + 1])
+with open("calls", "a") as calls:
+    print(shape, (shape / "model.safetensors").is_file(), file=calls)
+sys.exit(1)
+"""
+
+
+def test_a_sweep_makes_them_before_its_first_run(folder, monkeypatch):
+    Path("stub.py").write_text(STUB)
+    monkeypatch.setattr(runs, "TRAIN_COMMAND", [sys.executable, "-S", "stub.py"])
+    assert not sweep(Path("grid.yaml"), data_files=data())
+    expected = [*(f"{cell} True" for cell in CELLS), "cells/2x4/config.json False"]
+    assert Path("calls").read_text().splitlines() == expected
+
+
+@pytest.mark.full
 def test_a_sweep_trains_them(folder, capsys):
     """The random start has the shape of a cut and the tokenizer of the teacher."""
     assert sweep(Path("grid.yaml"), data_files=data())
@@ -109,8 +147,7 @@ def test_a_sweep_trains_them(folder, capsys):
     assert values["cells/2x4"] == pytest.approx(values["cells/2x6"], abs=0.02)
 
 
-def test_a_cut_is_made_once_and_again_where_its_weights_are_gone(folder, monkeypatch):
-    make()
+def test_a_cut_is_made_once_and_again_where_its_weights_are_gone(made, monkeypatch):
     before = Path("cells/even/model.safetensors").read_bytes()
     for path in Path("cells/even").iterdir():
         if path.name not in ("config.json", "slim.json"):
@@ -127,8 +164,7 @@ def test_a_cut_is_made_once_and_again_where_its_weights_are_gone(folder, monkeyp
     assert len(calls) == 1 and Path("cells/even/slim.json").read_text() == record
 
 
-def test_another_configuration_than_the_cut_is_refused(folder):
-    make()
+def test_another_configuration_than_the_cut_is_refused(made):
     config = Path("cells/even/config.json")
     config.write_text(config.read_text().replace('"intermediate_size": 64', '"intermediate_size": 32'))
     Path("cells/even/model.safetensors").unlink()
@@ -137,8 +173,7 @@ def test_another_configuration_than_the_cut_is_refused(folder):
     assert not Path("cells/even/model.safetensors").exists() and not list(Path("cells/even").glob(".cut-*"))
 
 
-def test_a_cut_that_comes_out_otherwise_is_refused(folder):
-    make()
+def test_a_cut_that_comes_out_otherwise_is_refused(made):
     record = json.loads(Path("cells/even/slim.json").read_text())
     record["cuts"][0]["after"] = [0, 3]
     Path("cells/even/slim.json").write_text(json.dumps(record))
@@ -148,8 +183,7 @@ def test_a_cut_that_comes_out_otherwise_is_refused(folder):
     assert not Path("cells/even/model.safetensors").exists() and not list(Path("cells/even").glob(".cut-*"))
 
 
-def test_a_record_alone_gets_its_config_again(folder):
-    make()
+def test_a_record_alone_gets_its_config_again(made):
     config = Path("cells/even/config.json").read_bytes()
     for name in ("config.json", "model.safetensors"):
         Path("cells/even", name).unlink()
@@ -158,8 +192,7 @@ def test_a_record_alone_gets_its_config_again(folder):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"cuts": [1]}'])
-def test_what_is_no_record_of_cuts_is_refused(folder, text):
-    make()
+def test_what_is_no_record_of_cuts_is_refused(made, text):
     Path("cells/even/model.safetensors").unlink()
     Path("cells/even/slim.json").write_text(text)
     with pytest.raises(GridError, match="cells/even/slim.json: no record of cuts"):

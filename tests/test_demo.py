@@ -139,6 +139,7 @@ def test_a_refused_training_ends_the_demo(tmp_path, monkeypatch, capsys):
     ]
 
 
+@pytest.mark.full
 def test_a_folder_that_does_not_load_ends_the_demo(again, capsys):
     (demo.OUTPUT / demo.LOADED_AGAIN / "model.safetensors").write_bytes(b"cut off")
     status, lines = again(capsys)

@@ -1,7 +1,7 @@
 """README.md and docs/: every command and Python block runs as it stands there, and prints what the page says.
 
-The pages run in a copy of what a clone holds. `make test` cuts the trainings to two steps; `make test-full` runs them
-whole.
+The pages run in a copy of what a clone holds. `make test` cuts the trainings to two steps and only reads the options
+of LONG commands; `make test-full` runs all, and whole.
 """
 
 import contextlib
@@ -39,6 +39,9 @@ from modeling_leaner.exporting.files import ONNX_PACKAGES
 CLONE = Path(__file__).parent.parent
 PAGES = [CLONE / "README.md", *sorted((CLONE / "docs").glob("*.md"))]
 TESTED_ELSEWHERE = ("choosing-a-shape",)  # with its printed lines, in test_planner.py
+# Several trainings or processes, or every folder, however few the steps; each has tests of its own.
+LONG = ("leaner study", "leaner sweep docs", "leaner report", "leaner publish", "leaner encoders", "torchrun")
+LONG += ("leaner verify-cards", "leaner push --all someone", "leaner bench")
 
 
 class Example(NamedTuple):
@@ -68,6 +71,10 @@ def examples_of(path: Path) -> list[Example]:
 
 
 EXAMPLES = [example for path in PAGES if path.stem not in TESTED_ELSEWHERE for example in examples_of(path)]
+CASES = [
+    pytest.param(example, marks=pytest.mark.full if example.text.startswith(LONG) else (), id=str(example))
+    for example in EXAMPLES
+]
 
 
 @pytest.fixture(scope="module", params=["short", pytest.param("whole", marks=pytest.mark.full)])
@@ -89,12 +96,15 @@ def hub():
 
 
 def shortened(words: list[str]) -> list[str]:
-    """The command with two steps of training, or with few rows to verify."""
+    """The command with two steps of training, or with few rows."""
     if words[:2] == ["leaner", "train"] or "modeling_leaner.training.train" in words:
         if "--max_steps" in words:
             words[words.index("--max_steps") + 1] = "2"
         else:
             words += ["--max_steps", "2"]
+        words += ["--max_eval_rows", "64"]
+    if words[:2] == ["leaner", "slim"] and "--rows" not in words:
+        words += ["--rows", "16"]
     if words[:2] == ["leaner", "verify-cards"]:
         words.append("--short")
     if words[:2] in (["leaner", "encoders"], ["leaner", "publish-encoder"]):
@@ -123,7 +133,7 @@ def run_python(block: str) -> str:
     return stdout.getvalue()
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+@pytest.mark.parametrize("example", CASES)
 def test_example(example, clone, hub, monkeypatch):
     """In the order of the page: later examples read what earlier ones wrote."""
     folder, mode = clone
@@ -135,6 +145,24 @@ def test_example(example, clone, hub, monkeypatch):
             run_example(example, mode)
     else:
         run_example(example, mode)
+
+
+LONG_COMMANDS = [example for example in EXAMPLES if example.text.startswith(LONG) and example.text[:6] == "leaner"]
+
+
+@pytest.mark.parametrize("example", LONG_COMMANDS, ids=str)
+def test_the_options_of_a_long_command_exist(example, tmp_path, monkeypatch):
+    """Of one that `make test` does not run."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("docs", "training"):
+        Path(folder).symlink_to(CLONE / folder)
+    _, name, *words = shlex.split(example.text)
+    for word in words:
+        if word.startswith("model_cards/"):
+            Path(word).mkdir(parents=True)
+    command = get_command(app)
+    parent = command.make_context("leaner", [name])
+    command.commands[name].make_context(name, words, parent=parent)
 
 
 def needs(*packages: str) -> None:

@@ -67,6 +67,9 @@ class TestLeanGPT(TextModelTests):
             ids = torch.cat((ids, model(ids, use_cache=False).logits[:, -1:].argmax(-1)), dim=1)
         return ids
 
+    def test_flex_attention_of_grouped_heads_is_eager(self):
+        self.check_attention("grouped", "flex_attention")
+
     def test_no_token_sees_the_next(self, shape):
         model = self.build(shape)
         ids = self.ids(1, 8)

@@ -170,6 +170,7 @@ def test_a_stranger_loads_what_was_pushed(folders, hub, tmp_path):
         assert "error" in unknown
 
 
+@pytest.mark.full
 def test_pipelines_of_a_stranger(hub, tmp_path):
     """They say what those of the local folder say."""
     given = {
@@ -191,6 +192,7 @@ def test_pipelines_of_a_stranger(hub, tmp_path):
                 assert answer.get("says") == local, answer
 
 
+@pytest.mark.full
 def test_branches_code_and_privacy(hub, tmp_path):
     """A branch that moves, code that is pinned to a commit, and a private repository, each as transformers asks."""
     repository = "someone/model"
@@ -777,6 +779,7 @@ def test_the_push_of_transformers_own_trainer_loads(here, tmp_path):
     assert code <= here.files("someone/own").keys()
 
 
+@pytest.mark.full
 def test_push_to_hub_of_a_model_carries_its_code(hub, tmp_path):
     source = CARDS / "leanbert-lean-mini-sst2"
     inputs = outputs_of(source, tmp_path / "inputs")

@@ -40,7 +40,7 @@ def losses(lines):
     return [line["loss"] for line in lines if "loss" in line]
 
 
-@pytest.mark.parametrize("kind", ["heads", "jacobian"])
+@pytest.mark.parametrize("kind", ["jacobian", pytest.param("heads", marks=pytest.mark.full)])
 def test_is_logged_and_changes_nothing(run, kind):
     plain = run("plain", "--dropout", "0.1")
     inspected = run("inspected", "--dropout", "0.1", "--inspect", kind, "--inspect_steps", "0.5")
@@ -110,6 +110,7 @@ def test_rows_that_are_too_short():
         callback.on_train_begin(arguments, state, None, model=model)
 
 
+@pytest.mark.full
 def test_what_it_costs():
     """Eleven measurements, as the default interval makes, are at most 3 % of a run by the recipe tinystories."""
     arguments = parse("tinystories", ["--shape", "gpt/mini"])

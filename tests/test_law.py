@@ -131,6 +131,7 @@ def test_crossings(found):
     assert none.tokens is None and fitting.NO_CROSSING in none.sentence
 
 
+@pytest.mark.full
 def test_a_limit_beyond_the_fit_is_none():
     """Two curves that cross just before the last budget: the upper limit is not known."""
 
@@ -146,6 +147,7 @@ def test_a_limit_beyond_the_fit_is_none():
     assert each.interval[1] is None and "beyond the fit" in each.sentence
 
 
+@pytest.mark.full
 def test_no_law_without_an_effect_of_shape():
     document = fitting.fit_law(Nowhere(), made_up(by_tokens))
     assert not document.found and document.crossings == []
@@ -157,6 +159,7 @@ def test_no_law_without_an_effect_of_shape():
     assert low < 0.5 < high
 
 
+@pytest.mark.full
 def test_differences_that_sizes_do_not_explain_are_no_law():
     """Each shape is off by a number of its own: any form fits some of it, none predicts a shape that was left out."""
     offset = dict(zip(SHAPES, (0.05, -0.05, -0.06, 0.06, -0.05, 0.05, 0.0)))
@@ -233,6 +236,7 @@ def test_one_failed_run_moves_little(found):
     assert abs(moved[3] - clean[3]) < 0.005 and abs(moved[4] - clean[4]) < 0.02
 
 
+@pytest.mark.full
 def test_seeds_that_differ_more_give_wider_intervals(found):
     wide = fitting.fit_law(Nowhere(), made_up(by_layers, noise=0.03))
     for name in ("floor by layers", "scale by layers"):
@@ -342,7 +346,10 @@ def test_rows_are_read(grid):
     assert read.points[0].quality == pytest.approx(data.points[0].quality)
 
 
-def test_a_law_is_a_source_of_the_plan_where_it_reaches(grid, capsys):
+@pytest.mark.parametrize("fitted", ["before", pytest.param("anew", marks=pytest.mark.full)])
+def test_a_law_is_a_source_of_the_plan_where_it_reaches(grid, found, fitted, monkeypatch, capsys):
+    if fitted == "before":
+        monkeypatch.setattr(fitting, "fit_law", lambda grid, data: found.model_copy(update={"failed": data.failed}))
     fill(grid, made_up(by_layers))
     advice.laws_of.cache_clear()
     before = tables.plan_text([candidate("lean")], StepSetting(8, 32), candidate("deep", None), verdicts=True)
@@ -383,7 +390,8 @@ def candidate(name, start="deep"):
     return cost_of(load_config(f"{name}.json"), StepSetting(8, 32), start)
 
 
-def test_without_a_law_the_plan_says_nothing_of_it(grid):
+def test_without_a_law_the_plan_says_nothing_of_it(grid, found, monkeypatch):
+    monkeypatch.setattr(fitting, "fit_law", lambda grid, data: found.model_copy(update={"found": False}))
     fill(grid, made_up(by_tokens))
     document = fitting.law(Path("my.yaml"))
     assert not document.found

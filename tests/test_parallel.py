@@ -20,6 +20,7 @@ CASES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", CASES)
 def test_split_by_the_plan(family, tmp_path):
     family_tests, auto_name = CASES[family]

@@ -196,12 +196,13 @@ class TestSources:
             assert source.optimises and source.valid and source.reference
 
 
+@pytest.mark.parametrize("shapes", [10, pytest.param(50, marks=pytest.mark.full)])
 @pytest.mark.parametrize("family", CONFIG_CLASSES)
-def test_fifty_shapes_are_counted_as_built(family):
+def test_random_shapes_are_counted_as_built(family, shapes):
     """Parameters exactly; products within 1 % of torch's count: eager, causal attention full, forward and backward."""
     dice = random.Random(family)
     setting = StepSetting(batch_size=2, length=None if family == "vit" else 24, attention="eager")
-    for _ in range(50):
+    for _ in range(shapes):
         config = random_shape(family, dice)
         candidate = cost_of(config, setting)
         config._attn_implementation = "eager"
@@ -220,16 +221,21 @@ def test_fifty_shapes_are_counted_as_built(family):
         assert forward + counter.get_total_flops() == pytest.approx(2 * flops.training_step, rel=0.01)
 
 
+OTHER_STEPS_OF_A_GIBIBYTE = [
+    ("gpt/small", {"num_hidden_layers": 2}, StepSetting(5, 256)),  # mostly logits
+    ("gpt/tiny", {"num_hidden_layers": 3, "vocab_size": 500}, StepSetting(26, 448, attention="eager")),
+    ("bert/tiny", {"attention_probs_dropout_prob": 0.0}, StepSetting(48, 256)),
+    ("vit/tiny", {"num_hidden_layers": 5, "num_attention_heads": 9}, StepSetting(200)),
+]
+
+
 class TestMemory:
     @pytest.mark.parametrize(
         ("name", "overrides", "setting"),
         [
-            ("gpt/small", {"num_hidden_layers": 2}, StepSetting(5, 256)),  # mostly logits
             ("gpt/base", {"num_hidden_layers": 2}, StepSetting(1, 32)),  # mostly weights
-            ("gpt/tiny", {"num_hidden_layers": 3, "vocab_size": 500}, StepSetting(26, 448, attention="eager")),
             ("bert/tiny", {"num_hidden_layers": 3}, StepSetting(20, 512)),  # SDPA that falls back, for dropout
-            ("bert/tiny", {"attention_probs_dropout_prob": 0.0}, StepSetting(48, 256)),
-            ("vit/tiny", {"num_hidden_layers": 5, "num_attention_heads": 9}, StepSetting(200)),
+            *(pytest.param(*case, marks=pytest.mark.full) for case in OTHER_STEPS_OF_A_GIBIBYTE),
         ],
     )
     def test_peak_of_a_step_of_a_gibibyte(self, name, overrides, setting):
@@ -272,11 +278,12 @@ class TestMemory:
         assert cpu.activations > gpu.activations + 12 * 8 * 12 * 1024**2 * 12  # three (B, H, T, T) per layer
 
 
-def test_two_hundred_questions_are_solved_within_one_percent():
+@pytest.mark.parametrize("questions", [40, pytest.param(200, marks=pytest.mark.full)])
+def test_random_questions_are_solved_within_one_percent(questions):
     """Random starting points and fixed dials: every candidate has the start's parameters, or FLOPs; budgets hold."""
     dice, solved = random.Random(0), 0
     names = [name for name in shape_names() if "nano" not in name]
-    while solved < 200:
+    while solved < questions:
         start = load_shape(dice.choice(names))
         family, equal = shapes.family_of(start), dice.choice(["params", "flops"])
         layers = max(1, round(start.num_hidden_layers * dice.uniform(0.4, 1.6)))
@@ -596,8 +603,13 @@ class TestCommand:
         "question",
         [
             "--family vit --params 200K --image-size 8 --patch-size 4",
-            "--like bert/nano --layers 2 --length 128",
-            "--family gpt --params 300K --vocab-size 600 --length 128 --rows 4",
+            *(
+                pytest.param(question, marks=pytest.mark.full)
+                for question in (
+                    "--like bert/nano --layers 2 --length 128",
+                    "--family gpt --params 300K --vocab-size 600 --length 128 --rows 4",
+                )
+            ),
         ],
     )
     def test_the_next_two_commands(self, leaner, tmp_path, monkeypatch, question):
@@ -624,23 +636,23 @@ class TestCommand:
         assert result.exit_code == 0, result.output
         assert list(tmp_path.glob("runs/*/*/model.safetensors"))
 
+    @pytest.mark.parametrize("params", ["20M", pytest.param("300M", marks=pytest.mark.full)])
     @pytest.mark.parametrize("family", ["vit", "bert", "gpt"])
-    def test_the_first_training_takes_minutes(self, leaner, family):
+    def test_the_first_training_takes_minutes(self, leaner, family, params):
         """Its steps are as many as two minutes of a laptop allow, by the rows and tokens of the recipe's own steps."""
         first = FAMILIES[family].first_recipe
         _, recipe = read_recipe(first.name)
         assert first.rows == recipe["per_device_train_batch_size"]
         assert family == "vit" or first.tokens <= recipe["max_length"]
-        for params in ("20M", "300M"):
-            lines = leaner("--family", family, "--params", params).output.splitlines()
-            name, steps = re.fullmatch(r"leaner train (.*) --shape .* --max_steps (\d+)", lines[-1]).groups()
-            assert name == first.name
-            shapes_that_fit = plan(family, Budget(parameters=parse_size("--params", params)), rows=6)
-            config = shapes_that_fit[(len(shapes_that_fit) - 1) // 2].config
-            length = config.default_length if first.tokens is None else first.tokens
-            flops = int(steps) * first.rows * config.count_flops(length).training_step
-            assert int(steps) == 1 or flops <= 1.2e13, (params, steps)
-            assert flops > 0.5e13, (params, steps)
+        lines = leaner("--family", family, "--params", params).output.splitlines()
+        name, steps = re.fullmatch(r"leaner train (.*) --shape .* --max_steps (\d+)", lines[-1]).groups()
+        assert name == first.name
+        shapes_that_fit = plan(family, Budget(parameters=parse_size("--params", params)), rows=6)
+        config = shapes_that_fit[(len(shapes_that_fit) - 1) // 2].config
+        length = config.default_length if first.tokens is None else first.tokens
+        flops = int(steps) * first.rows * config.count_flops(length).training_step
+        assert int(steps) == 1 or flops <= 1.2e13, steps
+        assert flops > 0.5e13, steps
 
     def test_json_holds_the_table(self, leaner):
         document = json.loads(leaner("--family", "gpt", "--params", "30M", "--rows", 4, "--json").output)
@@ -653,7 +665,7 @@ class TestCommand:
     def test_what_the_studies_found(self, leaner, tmp_path, monkeypatch):
         """Beside the sources that name a study; nothing in a folder without its results, and a broken one is named."""
         monkeypatch.chdir(tmp_path)
-        question = ("--family", "gpt", "--params", "30M", "--rows", 2)
+        question = ("--family", "gpt", "--params", "30M", "--layers", 6)
         assert "put to the test here" not in leaner(*question, "--advice").output
         own = ("the paper", "second-hand", "the paper", "second-hand")
         verdicts = ("agrees", "disagrees", "undecided", "not tested")
@@ -683,8 +695,8 @@ class TestCommand:
         """A name is a file of the working folder, else a path; the package gets no file."""
         monkeypatch.chdir(tmp_path)
         registry = sorted(shapes.shapes_folder().rglob("*"))
-        question = ("--family", "gpt", "--params", "30M", "--rows", 20, "--pick", 3)
-        expected = plan("gpt", Budget(parameters=30e6))[2].config
+        question = ("--family", "gpt", "--params", "30M", "--layers", 6, "--pick", 2)
+        expected = plan("gpt", Budget(parameters=30e6), Dials(layers=6))[1].config
         fields = json.loads((shapes.shapes_folder() / "gpt/base.json").read_text()).keys()
         for name, path in (
             (tmp_path / "a.json", tmp_path / "a.json"),
@@ -694,7 +706,7 @@ class TestCommand:
             ("MINE.JSON", Path("MINE.JSON")),
         ):
             result = leaner(*question, "--write", name)
-            assert result.exit_code == 0 and f"Saved: row 3, as {path}\n" in result.output, result.output
+            assert result.exit_code == 0 and f"Saved: row 2, as {path}\n" in result.output, result.output
             for loaded in (AutoConfig.from_pretrained(path), load_config(str(path))):
                 assert describe(loaded) == describe(expected)
                 assert loaded.count_parameters() == expected.count_parameters()
@@ -719,7 +731,7 @@ class TestCommand:
 
         monkeypatch.setattr(os, "replace", full)
         for flag in ("--write", "--plot"):
-            result = leaner("--family", "gpt", "--params", "30M", "--rows", 1, flag, tmp_path / "x.json")
+            result = leaner("--family", "gpt", "--params", "30M", "--layers", 6, flag, tmp_path / "x.json")
             assert result.exit_code == 1 and f"{flag} " in result.stderr and "No space left" in result.stderr
             assert list(tmp_path.iterdir()) == []
 
@@ -866,6 +878,7 @@ class TestMeasure:
         yield
         torch.set_num_threads(threads)
 
+    @pytest.mark.full
     def test_latency(self, leaner, one_thread):
         """A ceiling in time: what is kept is below it; one that nothing meets names the nearest."""
         words = (*self.TINY, "--layers", 2, "--measure")

@@ -65,6 +65,7 @@ def test_two_processes_train_as_one(single, tmp_path):
     assert max((ours[name] - theirs[name]).abs().max() for name in ours) < 1e-3
 
 
+@pytest.mark.full
 @pytest.mark.skipif(OLD, reason="transformers 5.17 reads no checkpoint in several processes on a CPU (device cpu:0)")
 def test_a_checkpoint_of_two_goes_on_as_one_and_back(single, tmp_path):
     """Half of the run on two processes, the rest on one; and the other way round."""
@@ -96,6 +97,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fsdp2_trains_as_one(family, tmp_path, single):
     """From a Trainer's run folder where it is BERT's; the sharded result loads and says what the whole one says."""

@@ -58,7 +58,7 @@ GRID = {
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory):
+def workshop(tmp_path_factory, warm_stranger):
     """A grid of two small shapes, run and published."""
     place = tmp_path_factory.mktemp("workshop")
     patch = pytest.MonkeyPatch()
@@ -298,6 +298,7 @@ def test_a_seed_that_was_left_out_is_found(workshop):
         verify.check_evidence(folder, found)
 
 
+@pytest.mark.full
 def test_without_grids_the_cells_are_said_not_to_be_compared(folder):
     assert verify.verify(folder, {}, short=True).endswith("other cells not compared, no grids/ beside it")
 
@@ -600,6 +601,10 @@ def test_tolerances_follow_the_rows(folder):
 
 def test_verification_finds_the_same_numbers(workshop, folder):
     assert verify.verify(folder, {}).startswith("accuracy ")
+
+
+@pytest.mark.full
+def test_verification_of_few_rows_finds_the_same_numbers(workshop, folder):
     assert verify.verify(folder, {}, short=True).startswith("accuracy ")
 
 
@@ -618,6 +623,7 @@ def test_a_changed_tensor_is_found(folder):
         verify.verify(folder, {})
 
 
+@pytest.mark.full
 def test_invented_guesses_are_found(folder, monkeypatch):
     """Where no grid is beside the folder, by fitting them again."""
     results = json.loads((folder / "results.json").read_text())

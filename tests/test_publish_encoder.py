@@ -43,7 +43,7 @@ def publish_words(made, *more):
 
 
 @pytest.fixture(scope="module")
-def cards(made, tmp_path_factory):
+def cards(made, tmp_path_factory, warm_stranger):
     """model_cards/ with the published folder."""
     folder = tmp_path_factory.mktemp("clone")
     with pytest.MonkeyPatch.context() as patch:
@@ -181,6 +181,7 @@ class TestCard:
                 text = path.read_text()
                 assert not re.search(r"(?<![\w/:.])/(home|tmp|root|Users|mnt|var|work)/", text), path
 
+    @pytest.mark.full
     def test_the_snippet_of_transformers(self, cards, tmp_path):
         """In a process that cannot import the package; it prints similarities."""
         text = (cards / NAME / "README.md").read_text()
@@ -226,6 +227,7 @@ class TestVerified:
             assert f"{name} {value:.4f}" in result.stdout
         assert "not computed again" not in result.stdout
 
+    @pytest.mark.full
     def test_without_the_parent(self, folder, made):
         said = verify.verify(folder, {name: [path] for name, path in given_of(made).items()})
         assert said.endswith("; not computed again: cosine")
@@ -285,6 +287,7 @@ class TestVerified:
         assert result.exit_code == 1
         assert "mnli is no dataset of these folders, expected one of parent, qnli" in result.stderr
 
+    @pytest.mark.full
     def test_the_package_is_not_there(self, folder, monkeypatch):
         """The vectors are made by the folder's own code."""
         broken = (folder / "modeling_lean_bert.py").read_text() + "\nraise ImportError('own code')\n"
@@ -419,6 +422,7 @@ class TestRefused:
         refuse("comparison.models.2.scores.stsb is", *publish_words(made))
 
 
+@pytest.mark.full
 def test_a_run_that_was_trained_in_another_folder(made, tmp_path, monkeypatch):
     """Its files name parent and cut from there; here they are elsewhere, by the same names."""
     (parent, cut, run), rows = made
@@ -436,6 +440,7 @@ def test_a_run_that_was_trained_in_another_folder(made, tmp_path, monkeypatch):
     assert models[2].kept_layers == models[1].kept_layers is not None
 
 
+@pytest.mark.full
 def test_replace_takes_it_anew(folder, made):
     before = results_in(folder / "results.json")
     (folder / "README.md").write_text("old")

@@ -72,7 +72,13 @@ def run(recipe, family, folder, *words):
     return folder / "run"
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
+OTHER_GLUE = ("cola", "mrpc", "qnli", "qqp", "rte", "wnli")  # classes of a sentence or a pair, as sst2 and mnli have
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(name, marks=pytest.mark.full if name in OTHER_GLUE else ()) for name in recipe_names()],
+)
 def test_recipe(recipe, tmp_path, capsys):
     task = yaml.safe_load((RECIPES / f"{recipe}.yaml").read_text())["task"]
     folder = run(recipe, FAMILIES[task][0], tmp_path)
@@ -92,15 +98,17 @@ def test_recipe(recipe, tmp_path, capsys):
 
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_header(recipe):
-    """Three lines: what, hardware and time, result; never a shape."""
+    """Three lines: what, hardware and time, result; never a shape. All of its settings exist."""
     text = (RECIPES / f"{recipe}.yaml").read_text()
     first, second, third = text.splitlines()[:3]
     assert re.match(r"# What: \S", first) and re.match(r"# Hardware and time: \S", second)
     assert re.match(r"# Result: \S", third)
     assert "TIME" not in second and "RESULT" not in third
     assert "shape" not in yaml.safe_load(text)
+    assert arguments.parse(recipe).task in arguments.TASK_NAMES
 
 
+@pytest.mark.full
 def test_digits_learns(tmp_path, capsys):
     """The example of the README, cut to two of its six epochs."""
     words = "--max_steps 44 --eval_strategy no --save_strategy no --disable_tqdm true --hardware cpu".split()
@@ -114,6 +122,6 @@ def test_every_task_has_a_recipe_and_a_class():
     assert named == set(registry.TASKS) == set(arguments.TASK_NAMES)
 
 
-@pytest.mark.parametrize("recipe", ["sst2", "squad", "rte"])
+@pytest.mark.parametrize("recipe", ["sst2", "squad", pytest.param("rte", marks=pytest.mark.full)])
 def test_leangpt_has_the_heads_too(recipe, tmp_path):
     run(recipe, "gpt", tmp_path)

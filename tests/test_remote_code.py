@@ -68,7 +68,7 @@ def save_every_head(family, folder: Path) -> list[list[str]]:
     return jobs
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["vit", *(pytest.param(each, marks=pytest.mark.full) for each in ("bert", "gpt"))])
 def test_every_head_in_a_process_without_the_package(family, tmp_path):
     jobs = save_every_head(family, tmp_path)
     process = subprocess.run(
@@ -93,6 +93,7 @@ def test_every_head_in_a_process_without_the_package(family, tmp_path):
             assert config["auto_map"] == config_class.auto_classes()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", FAMILIES)
 def test_another_depth_is_warned_of_under_remote_code(family, tmp_path):
     tests = FAMILIES[family]()
@@ -112,6 +113,7 @@ def test_another_depth_is_warned_of_under_remote_code(family, tmp_path):
     assert warning.endswith("newly initialised, that is untrained: layers.3.*, layers.4.*")
 
 
+@pytest.mark.full
 def test_the_child_refuses_to_run_where_the_package_is_importable(tmp_path):
     """The control: without the import hook the child must fail."""
     source = (Path(__file__).parent / "remote.py").read_text().replace("sys.meta_path.insert(0, NoPackage())", "pass")

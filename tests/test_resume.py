@@ -121,6 +121,7 @@ def test_killed_again_and_again(runs, arguments, uninterrupted, tmp_path):
     assert losses[0] == losses[1] and len(losses[0]) == STEPS
 
 
+@pytest.mark.full
 def test_the_test_sees_a_lost_random_state(runs, arguments, uninterrupted, tmp_path):
     words = [*arguments, "--output_dir", str(tmp_path / "run")]
     runs.stop_at("step:6", words)
@@ -128,7 +129,7 @@ def test_the_test_sees_a_lost_random_state(runs, arguments, uninterrupted, tmp_p
     assert weights(tmp_path / "run") != weights(uninterrupted)
 
 
-@pytest.mark.parametrize("strategy", ["steps", "epoch"])
+@pytest.mark.parametrize("strategy", ["steps", pytest.param("epoch", marks=pytest.mark.full)])
 def test_ctrl_c_saves_and_says_how_to_go_on(runs, arguments, uninterrupted, tmp_path, strategy):
     folder = tmp_path / "run"
     words = [*arguments, "--output_dir", str(folder)]

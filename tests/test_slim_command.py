@@ -96,6 +96,7 @@ def test_from_transformers_to_a_leaner_folder_and_back(leaner, source, rows, tmp
         assert json.loads((tmp_path / folder / "1_Pooling" / "config.json").read_text()) == POOLING
 
 
+@pytest.mark.full
 def test_the_folder_loads_without_the_package(leaner, source, rows, tmp_path):
     """With heads that differ between layers, which plain transformers cannot hold; by the card's own snippet."""
     words = ("--total-heads", 7, "--intermediate-size", 30, "--data", rows)

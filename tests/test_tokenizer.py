@@ -156,6 +156,11 @@ def fingerprints(folder):
 def test_training_is_deterministic(tmp_path):
     here = fingerprints(tmp_path)
     assert len(set(here)) == 2 * len(TOKENIZER_KINDS) and fingerprints(tmp_path) == here
+
+
+@pytest.mark.full
+def test_training_is_the_same_in_another_process(tmp_path):
+    here = fingerprints(tmp_path)
     process = subprocess.run(
         [sys.executable, "-c", "import sys, pathlib, test_tokenizer as t; print(t.fingerprints(pathlib.Path('.')))"],
         capture_output=True,

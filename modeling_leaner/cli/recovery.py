@@ -22,7 +22,7 @@ from ..training.data.sentences import sentences
 from ..training.data.sources import load_training, split_files, whole_split
 from ..training.publishing.slim_card import Try, best_try
 from ..training.running.errors import explain
-from ..training.settings.arguments import RecipeArguments, SettingsParser, parse, read_recipe
+from ..training.settings.arguments import RecipeArguments, parse, read_recipe, settings_parser
 from ..training.settings.repeated import given_options
 from ..training.tasks.registry import TASKS
 from ..training.train import run
@@ -58,7 +58,7 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
     except ValueError as error:  # a quote without its end
         raise SlimError(f"--recovery: {str(error).lower()}, got {text!r}") from error
     read_recipe(recipe)
-    given = given_options(SettingsParser(), options)
+    given = given_options(settings_parser(), options)
     for key in OURS:
         if key in given:
             raise SlimError(f"--recovery: {key} is what --try gives; leave it out")

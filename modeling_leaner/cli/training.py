@@ -108,14 +108,14 @@ def train(
 
 def check_keys(recipe: str | None, options: list[str]) -> None:
     """Raises ValueError for a recipe, a key or a metric that is none of the task's, before a run's imports."""
-    from ..training.settings.arguments import SettingsParser, check_given, check_metric, read_recipe  # imports torch
+    from ..training.settings.arguments import check_given, check_metric, read_recipe, settings_parser  # imports torch
     from ..training.settings.repeated import given_options
 
     task = None
     if recipe is not None:
         _, settings = read_recipe(recipe)
         task = settings.get("task")
-    parser = SettingsParser()
+    parser = settings_parser()
     given = parser.parse_words(options)
     if given.task is not None:
         task = given.task

@@ -7,7 +7,7 @@ gain: more is better. A correlation below 0 says that runs of lower κ were bett
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import NamedTuple
@@ -106,25 +106,29 @@ class Correlation(NamedTuple):
     ranked: int
 
 
-Pairs = list[tuple[float, float]]
+NOTHING_RANKED = Correlation(None, None, 0, 0)
 
 
-def centred_ranks(pairs: Pairs) -> np.ndarray | None:
-    """Ranks of κ and of quality less their means, each from −½ to ½, (n, 2); None where one of them is constant."""
+def rank_products(pairs: np.ndarray) -> np.ndarray:
+    """Sums over a group of the products of ranks, less their mean: κ · quality, κ², quality².
+
+    (..., n, 2) → (..., 3); all 0 where one of the two is constant. Ranks are scaled, so that groups of any size count
+    alike.
+    """
     from scipy.stats import rankdata  # takes seconds to import
 
-    ranks = rankdata(np.array(pairs), axis=0)
-    ranks -= ranks.mean(axis=0)
-    if not ranks.any(axis=0).all():
-        return None
-    return ranks / (len(pairs) - 1)
+    ranks = rankdata(pairs, axis=-2)
+    ranks -= ranks.mean(axis=-2, keepdims=True)
+    ranks /= pairs.shape[-2] - 1
+    kappa, gain = ranks[..., 0], ranks[..., 1]
+    products = np.stack([kappa * gain, kappa**2, gain**2], axis=-1).sum(axis=-2)
+    varies = products[..., 1:].all(axis=-1, keepdims=True)
+    return np.where(varies, products, 0)
 
 
-def pooled(groups: Iterable[np.ndarray]) -> float:
-    """The correlation of centred ranks over all groups."""
-    ranks = np.concatenate(list(groups))
-    products = (ranks[:, 0] * ranks[:, 1]).sum()
-    return float(products / math.sqrt((ranks[:, 0] ** 2).sum() * (ranks[:, 1] ** 2).sum()))
+def correlation(products: np.ndarray) -> np.ndarray:
+    """ρ of `rank_products` summed over groups, (..., 3) → (...); of the sums of which none is 0."""
+    return products[..., 0] / np.sqrt(products[..., 1] * products[..., 2])
 
 
 def middle(values: Sequence[float]) -> tuple[float, float]:
@@ -135,27 +139,36 @@ def middle(values: Sequence[float]) -> tuple[float, float]:
 
 def within_cells(cells: Sequence[KappaCell], end: str) -> Correlation:
     """ρ of runs within cells of MIN_RUNS or more. The bootstrap draws cells; None of fewer than MIN_RUNS cells."""
-    groups = []
-    for cell in cells:
-        known = cell.known(end)
-        if len(known) >= MIN_RUNS:
-            groups.append(centred_ranks([(trial.kappa(end), trial.gain) for trial in known]))
-    groups = [group for group in groups if group is not None]
-    if not groups:
-        return Correlation(None, None, 0, 0)
-    ranked = sum(map(len, groups))
+    known = [cell.known(end) for cell in cells]
+    groups = [np.array([(trial.kappa(end), trial.gain) for trial in own]) for own in known if len(own) >= MIN_RUNS]
+    ranked, products = which_rank(groups)
+    if not ranked:
+        return NOTHING_RANKED
     limits = None
-    if len(groups) >= MIN_RUNS:
+    if len(products) >= MIN_RUNS:
         random = np.random.default_rng(0)
-        draws = random.integers(len(groups), size=(DRAWS, len(groups)))
-        limits = middle([pooled(groups[place] for place in draw) for draw in draws])
-    return Correlation(pooled(groups), limits, len(groups), ranked)
+        draws = random.integers(len(products), size=(DRAWS, len(products)))
+        limits = middle(correlation(products[draws].sum(axis=1)))
+    return Correlation(float(correlation(products.sum(axis=0))), limits, len(products), ranked)
+
+
+def which_rank(groups: Sequence[np.ndarray]) -> tuple[int, np.ndarray]:
+    """How many pairs the groups hold that can be ranked, and the `rank_products` of these groups, (groups, 3)."""
+    products = [rank_products(group) for group in groups]
+    ranked = sum(len(group) for group, sums in zip(groups, products) if sums.any())
+    return ranked, np.array([sums for sums in products if sums.any()])
 
 
 def mean_of(trials: Sequence[Trial], end: str) -> tuple[float, float]:
     """The geometric mean of κ and the mean quality."""
     kappa = statistics.geometric_mean(trial.kappa(end) for trial in trials)
     return kappa, statistics.fmean(trial.gain for trial in trials)
+
+
+def drawn_means(trials: Sequence[Trial], end: str, places: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean log κ and the mean quality of the runs at the places of each draw, (draws, 2)."""
+    pairs = np.array([(math.log(trial.kappa(end)), trial.gain) for trial in trials])
+    return pairs[np.stack(places)].mean(axis=1)
 
 
 def between_cells(cells: Sequence[KappaCell], end: str) -> Correlation:
@@ -168,26 +181,20 @@ def between_cells(cells: Sequence[KappaCell], end: str) -> Correlation:
         if cell.known(end):
             grids.setdefault(cell.grid, []).append(cell.known(end))
     members = [trials for trials in grids.values() if len(trials) >= MIN_RUNS]
-    random = np.random.default_rng(0)
-
-    def ranked(draw: Callable[[list[Trial]], list[Trial]]) -> list[np.ndarray]:
-        groups = [centred_ranks([mean_of(draw(trials), end) for trials in grid]) for grid in members]
-        return [group for group in groups if group is not None]
-
-    def drawn(trials: list[Trial]) -> list[Trial]:
-        return [trials[place] for place in random.integers(len(trials), size=len(trials))]
-
-    groups = ranked(list)
-    if not groups:
-        return Correlation(None, None, 0, 0)
-    values = []
-    if any(len(trials) > 1 for grid in members for trials in grid):
-        draws = [ranked(drawn) for _ in range(DRAWS)]
-        values = [pooled(draw) for draw in draws if draw]
+    ranked, products = which_rank([np.array([mean_of(trials, end) for trials in grid]) for grid in members])
+    if not ranked:
+        return NOTHING_RANKED
     limits = None
-    if values:
-        limits = middle(values)
-    return Correlation(pooled(groups), limits, len(groups), sum(map(len, groups)))
+    counts = [[len(trials) for trials in grid] for grid in members]
+    if any(count > 1 for grid in counts for count in grid):
+        random = np.random.default_rng(0)
+        draws = [[[random.integers(count, size=count) for count in grid] for grid in counts] for _ in range(DRAWS)]
+        sums = np.zeros((DRAWS, 3))
+        for grid, places in zip(members, zip(*draws)):
+            means = [drawn_means(trials, end, own) for trials, own in zip(grid, zip(*places))]
+            sums += rank_products(np.stack(means, axis=1))
+        limits = middle(correlation(sums[sums.any(axis=1)]))
+    return Correlation(float(correlation(products.sum(axis=0))), limits, len(products), ranked)
 
 
 class Doubling(NamedTuple):

@@ -133,6 +133,7 @@ class Fitter:
         }
         self.reference[TOKENS] = statistics.geometric_mean(self.budgets)
         self.noise = spread_of_seeds(data.points)
+        self.curves: dict[tuple[Point, ...], np.ndarray] = {}
 
     def cells(self, points: Sequence[Point]) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
         """ln sizes, ln tokens and quality of points, a column each."""
@@ -173,7 +174,10 @@ class Fitter:
         return min(fits, key=lambda fit: fit.cost).x
 
     def tokens_only(self, points: Sequence[Point]) -> np.ndarray:
-        """The curve over tokens alone, from several starts."""
+        """The curve over tokens alone, from several starts; that of points fitted before is kept."""
+        key = tuple(points)
+        if key in self.curves:
+            return self.curves[key]
         quality = [point.quality for point in points]
         least = min(quality)
         middle = statistics.fmean(quality)
@@ -181,7 +185,8 @@ class Fitter:
         for share in (0.5, 0.9, 0.99):
             floor = share * least
             starts += [np.log([floor, max(middle - floor, 1e-9), exponent]) for exponent in EXPONENTS]
-        return self.fit(Form(), points, starts)
+        self.curves[key] = self.fit(Form(), points, starts)
+        return self.curves[key]
 
     def predict(self, form: Form, parameters: np.ndarray, points: Sequence[Point]) -> np.ndarray:
         """The quality of points by a form's parameters."""

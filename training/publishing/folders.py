@@ -14,7 +14,7 @@ from modeling_leaner.shapes import CONFIG_CLASSES
 from modeling_leaner.support.documents import flat, naming, read_object, require
 
 from ..records import PublishedEncoder, PublishedResults, RunResults, checked
-from ..settings.arguments import TASK_NAMES, SettingsParser, words_of
+from ..settings.arguments import TASK_NAMES, settings_parser, words_of
 from ..tasks.registry import TASKS
 from .snippets import auto_class
 
@@ -96,8 +96,8 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     kind = results.architecture
     require(kind in classes, file, "architecture", kind, f"one of {classes}")
     parameters = config.count_parameters(kind).total
-    words = words_of({"shape": results.shape, "seed": results.seed, **results.recipe}, SettingsParser())
-    settings = vars(SettingsParser().parse_words(words))
+    words = words_of({"shape": results.shape, "seed": results.seed, **results.recipe}, settings_parser())
+    settings = vars(settings_parser().parse_words(words))
     main = f"eval_{results.metric}"
     metrics = list(results.metrics)
     require(results.task in TASK_NAMES, file, "task", results.task, f"one of {TASK_NAMES}")

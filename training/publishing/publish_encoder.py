@@ -30,7 +30,7 @@ from ..experiments.encoders import ROUNDS, Encoder, compare, load_beside
 from ..experiments.grid import is_folder_name
 from ..records import Lengths, PublishedEncoder, RunResults, StoredWeights, checked
 from ..running.loading import load_processing
-from ..settings.arguments import RecipeArguments, SettingsParser, parse, words_of
+from ..settings.arguments import RecipeArguments, parse, settings_parser, words_of
 from ..tasks.embedding import Embedding, unit_vectors
 from .cards import write_card
 from .code_copies import renew_code
@@ -222,7 +222,7 @@ def commands_of(
     recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
     recipe |= {"teacher": origin.parent, "data_files": results.recipe.get("data_files")}
     settings = {"shape": str(origin.cut), "seed": results.seed, "output_dir": str(origin.run)}
-    train = ["leaner", "train", *words_of(settings | recipe, SettingsParser())]
+    train = ["leaner", "train", *words_of(settings | recipe, settings_parser())]
     publish = ["leaner", "publish-encoder", name, origin.parent, str(origin.cut), str(origin.run)]
     if origin.base_model != origin.parent:
         publish += ["--base-model", origin.base_model]

@@ -13,7 +13,7 @@ from modeling_leaner.shapes import load_config
 from modeling_leaner.support.documents import naming
 
 from ..data.sources import load_evaluation, load_training
-from ..settings.arguments import OF_TRAINING, RecipeArguments, SettingsParser, parse
+from ..settings.arguments import OF_TRAINING, RecipeArguments, parse, settings_parser
 from ..settings.repeated import given_options
 from ..tasks.base import Task
 from .environment import environment
@@ -79,7 +79,7 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
         raise ValueError(f"{model}: no such folder")
     require_source(model)
     recipe = saved_recipe(model)
-    given = set(given_options(SettingsParser(), options))
+    given = set(given_options(settings_parser(), options))
     for key in ("shape", "output_dir"):
         if key in given:
             raise ValueError(f"{key}: not for evaluate, which reads {model} and writes no folder")

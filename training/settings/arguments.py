@@ -5,6 +5,7 @@ are trained by the very same file.
 """
 
 import argparse
+import copy
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -319,7 +321,8 @@ class SettingsParser(HfArgumentParser):
 
     def parse_words(self, words: list[str]) -> argparse.Namespace:
         """Raises ValueError for an unknown key, with the nearest one, and for a value of the wrong type."""
-        namespace, unknown = self.parse_known_args(words)
+        parsed, unknown = self.parse_known_args(words)
+        namespace = copy.deepcopy(parsed)  # lists that are defaults are the parser's own
         for word in unknown:
             if word.startswith("--"):
                 raise ValueError(unknown_key(word.removeprefix("--").split("=")[0].replace("-", "_")))
@@ -331,6 +334,12 @@ class SettingsParser(HfArgumentParser):
         if namespace.max_steps < 1 and namespace.max_steps != -1:
             raise ValueError(f"max_steps: {namespace.max_steps} is neither a number from 1 on nor -1, no limit")
         return namespace
+
+
+@cache
+def settings_parser() -> SettingsParser:
+    """The parser of all settings; to build it takes longer than to parse."""
+    return SettingsParser()
 
 
 def check_metric(task: str | None, metric: str | None) -> None:
@@ -490,7 +499,7 @@ def parse(
     Raises:
         ValueError: one line that names the file where it is the recipe's fault, and the key.
     """
-    parser = SettingsParser()
+    parser = settings_parser()
     options = list(command_line)
     given = given_options(parser, options)
     words = []

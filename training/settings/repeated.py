@@ -4,7 +4,9 @@ Aliases of YAML are read, unless they stand for very many values: a few lines of
 """
 
 import argparse
+import copy
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import yaml
 
@@ -69,8 +71,14 @@ def _place(node: yaml.Node) -> str:
     return f"{text} (line {start.line + 1})"
 
 
+@lru_cache(maxsize=128)
+def _load(text: str) -> object:
+    """The content of a YAML document; of one that was read before, the same object."""
+    return yaml.load(text, Loader=UniqueKeyLoader)
+
+
 def load_yaml(text: str) -> object:
-    """The content of a YAML document.
+    """The content of a YAML document. A text that is read again, as those of grids are, takes no time.
 
     Raises:
         RepeatedKey: a mapping has a key twice.
@@ -78,7 +86,7 @@ def load_yaml(text: str) -> object:
             that stand for more than MOST_VALUES values.
     """
     try:
-        return yaml.load(text, Loader=UniqueKeyLoader)
+        return copy.deepcopy(_load(text))
     except RepeatedKey:
         raise
     except RecursionError as error:
