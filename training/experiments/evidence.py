@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from modeling_leaner.configuration_leaner import LeanConfig
+
 from ..records import (
     Cell,
     CellScore,
@@ -45,7 +47,7 @@ def baseline_of(evidence: Evidence) -> Cell:
 def kind(cell: Cell, evidence: Evidence) -> str | None:
     """How a cell differs from the baseline, one of KINDS, where more heads are twice as many; None for any other."""
     base = baseline_of(evidence)
-    if cell.width != base.width or cell.mlp != base.mlp:
+    if cell.width != base.width or cell.mlp != base.mlp or isinstance(cell.heads, list):
         return None
     if cell.heads not in (base.heads, 2 * base.heads) or cell.layers > base.layers:
         return None
@@ -77,6 +79,14 @@ def _latency_of(timing: LatencyFile | None, shape: str) -> Latency | None:
     return timing.shapes.get(shape)
 
 
+def heads_of(config: LeanConfig) -> int | list[int]:
+    """Of every layer, or a list where layers differ."""
+    heads = list(config.heads_per_layer)
+    if len(set(heads)) == 1:
+        return heads[0]
+    return heads
+
+
 def cells(results: GridResults, summary: Summary) -> list[Cell]:
     """Of each shape: sizes, counts, every seed's value, the paired comparison, conditioning, time and memory."""
     length = latency.length_of(results.grid)
@@ -90,7 +100,7 @@ def cells(results: GridResults, summary: Summary) -> list[Cell]:
             **cell.document(),
             layers=config.num_hidden_layers,
             width=config.hidden_size,
-            heads=config.heads_per_layer[0],
+            heads=heads_of(config),
             head_dim=config.head_dim,
             mlp=config.intermediate_size,
             length=flops.length,

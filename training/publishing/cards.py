@@ -12,6 +12,7 @@ from typing import Any
 from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256, write_bytes
 
+from ..experiments.evidence import heads_of
 from ..experiments.grid import is_folder_name
 from ..records import Cell, Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..running.figure import plot
@@ -179,7 +180,7 @@ def own_cell(folder: Path, config: Any, results: PublishedResults) -> Cell:
     main = results.metrics.get(f"eval_{evidence.metric}")
     fields = [
         ("layers", own.layers, config.num_hidden_layers),
-        ("heads", own.heads, config.num_attention_heads),
+        ("heads", own.heads, heads_of(config)),
         ("head_dim", own.head_dim, config.head_dim),
         ("width", own.width, config.hidden_size),
         ("mlp", own.mlp, config.intermediate_size),

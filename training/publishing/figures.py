@@ -119,7 +119,7 @@ def evidence_figure(results: PublishedResults) -> bytes:
     if timed:
         widths = [3, 1, 1]
     axis, *bars = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
-    labels = [f"{cell.layers} layers ×\n{cell.heads} heads of {cell.head_dim}" for cell in cells]
+    labels = [f"{cell.layers} layers ×\n{cell.heads_text} heads of {cell.head_dim}" for cell in cells]
     for place, (cell, colour) in enumerate(zip(cells, colours_of(evidence))):
         values = list(cell.values.values())
         if values:
@@ -223,7 +223,7 @@ def compared(title: str, name: str, cell: Cell, evidence: Evidence) -> Compariso
         _, guess = best
     return Comparison(
         group=title,
-        name=f"{name}: {cell.layers} × {cell.heads}",
+        name=f"{name}: {cell.layers} × {cell.heads_text}",
         metric=evidence.metric,
         difference=difference,
         interval=interval,

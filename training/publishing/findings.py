@@ -127,7 +127,7 @@ def later_seeds(grids: Grids) -> str | None:
                 evidence.margin,
                 evidence.higher_is_better,
             )
-            raw[f"{cell.layers} × {cell.heads} on {name}"] = result.p_non_inferiority
+            raw[f"{cell.layers} × {cell.heads_text} on {name}"] = result.p_non_inferiority
     if not raw:
         return None
     adjusted = holm(raw)
@@ -164,7 +164,7 @@ def pretraining(grids: Grids) -> str | None:
         if not excludes_zero(result.interval):
             limits += ", includes 0"
         lines.append(
-            f"- {cell.layers} × {cell.heads}: {cell.mean:.3f} against {scratch.mean:.3f}, "
+            f"- {cell.layers} × {cell.heads_text}: {cell.mean:.3f} against {scratch.mean:.3f}, "
             f"{result.difference:+.3f} ({limits})"
         )
     text = (
@@ -286,7 +286,7 @@ def medians(grids: Grids) -> str | None:
             result = effect(
                 [cell.values[seed] for seed in kept], [base.values[seed] for seed in kept], evidence.higher_is_better
             )
-            name = f"{cell.layers} × {cell.heads}"
+            name = f"{cell.layers} × {cell.heads_text}"
             others.append(f"{name}: {result.difference:+.3f} ({interval_text(result.interval)})")
     best = best_of(evidence)
     return (

@@ -126,7 +126,7 @@ def published_table(folders: list[PublishedResults]) -> str:
         own = next(cell for cell in evidence.cells if cell.shape == results.cell)
         line = (
             f"[{name}]({name})",
-            tables.unbroken(f"{own.layers} × {own.heads} × {own.head_dim}"),
+            tables.unbroken(f"{own.layers} × {own.heads_text} × {own.head_dim}"),
             f"{results.parameters:,}",
             held_out_score(results),
             guess_to_beat(evidence),

@@ -112,7 +112,7 @@ def metric_text(evidence: Evidence) -> str:
 
 def label_of(cell: Cell) -> str:
     """Layers, heads and head size."""
-    return f"{cell.layers} × {cell.heads} × {cell.head_dim}"
+    return f"{cell.layers} × {cell.heads_text} × {cell.head_dim}"
 
 
 def rows_at(gathered: GatheredGrid, cell: Cell, branch: int | None) -> list[ResultRow]:

@@ -102,7 +102,7 @@ def comparison(evidence: Evidence, own: str) -> str:
     )
     lines = []
     for cell in evidence.cells:
-        name = f"{cell.layers} × {cell.heads} × {cell.head_dim}"
+        name = f"{cell.layers} × {cell.heads_text} × {cell.head_dim}"
         line = [name, size(cell), score(cell, ".4f"), compared(cell, evidence), milliseconds(cell)]
         if cell.shape == own:
             line = [in_bold(value) for value in line]
@@ -162,7 +162,7 @@ def column(cell: Cell, evidence: Evidence) -> dict[str, str]:
     if evidence.metric:
         metric = f"{evidence.metric} ({direction(evidence)})"
     return {
-        "layers × heads × head size": f"{cell.layers} × {cell.heads} × {cell.head_dim}",
+        "layers × heads × head size": f"{cell.layers} × {cell.heads_text} × {cell.head_dim}",
         f"{metric}, mean ± sd (seeds)": score(cell, ".4f"),
         "against the baseline, same seeds, + is better": against_baseline(cell, evidence),
         "95 % interval of it": bracketed_interval(cell, evidence),
@@ -276,7 +276,7 @@ def cell_line(cell: Cell, evidence: Evidence) -> tuple[str, ...]:
     if has_outliers(evidence):
         compared = f"median {median_score(cell, evidence)}"
     return (
-        unbroken(f"{cell.layers} × {cell.heads} × {cell.head_dim}"),
+        unbroken(f"{cell.layers} × {cell.heads_text} × {cell.head_dim}"),
         score(cell, ".4f").replace(" ± ", unbroken(" ± ")),
         compared,
         verdict(cell, evidence),

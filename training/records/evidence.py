@@ -46,8 +46,8 @@ class Cell(CellSummary):
     layers: Count
     width: Count
     """Of the hidden states."""
-    heads: Count
-    """Of the first layer."""
+    heads: Count | list[Count]
+    """Of every layer; a list where layers differ."""
     head_dim: Count
     mlp: Count
     """Width of the MLPs."""
@@ -65,6 +65,13 @@ class Cell(CellSummary):
     """How many runs shared the machine."""
     latency: Latency | None
     """None where it was not measured."""
+
+    @property
+    def heads_text(self) -> str:
+        """`6`, or `12/5/4/3` where layers differ."""
+        if isinstance(self.heads, int):
+            return str(self.heads)
+        return "/".join(map(str, self.heads))
 
 
 class FineTuned(Record):

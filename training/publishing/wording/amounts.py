@@ -69,4 +69,4 @@ def excludes_zero(interval: list[float]) -> bool:
 
 def label(cell: Cell) -> str:
     """A cell's layers and heads."""
-    return f"{cell.layers} layers × {cell.heads} heads of {cell.head_dim}"
+    return f"{cell.layers} layers × {cell.heads_text} heads of {cell.head_dim}"

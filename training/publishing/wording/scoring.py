@@ -105,5 +105,5 @@ def pair_errors(evidence: Evidence) -> list[PairError]:
         if len(differences) > 1:
             spread = statistics.stdev(differences)
         ahead = gain(published.difference, evidence)
-        pairs.append(PairError(f"{cell.layers} × {cell.heads}", ahead, published.error, spread))
+        pairs.append(PairError(f"{cell.layers} × {cell.heads_text}", ahead, published.error, spread))
     return pairs
