@@ -524,6 +524,8 @@ def test_the_kinds_of_cells():
     found = Evidence.model_construct(baseline="base", cells=[Cell.model_construct(**base)])
     said = [evidence.kind(Cell.model_construct(**cell), found) for cell in cells]
     assert said == ["baseline", "more heads", "fewer layers", "both", None, None, None, None, None]
+    unequal = Cell.model_construct(**{**cells[0], "heads": [12, 5, 4, 3]})
+    assert unequal.heads_text == "12/5/4/3" and evidence.kind(unequal, found) is None
 
 
 def test_times_of_another_length_are_not_shown(workshop, tmp_path):

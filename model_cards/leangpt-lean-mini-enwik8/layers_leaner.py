@@ -120,7 +120,7 @@ def lean_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`attn_implementation="lean"`: SDPA, or products where they are faster or where the weights are asked for."""
+    """`attn_implementation="lean"`: SDPA, or matrix products where they are faster or the weights are asked for."""
     forward = sdpa_attention_forward
     if kwargs.get("output_attentions") or prefers_products(module, query, key, dropout):
         forward = products_attention_forward
@@ -163,7 +163,7 @@ class LeanAttention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(B, T, D) → (B, T, D), and the attention weights (B, H, T, S), which only eager attention returns."""
+        """(B, T, D) → (B, T, D), and the attention weights (B, H, T, S), None of fused kernels."""
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)  # -1: a tensor-parallel rank holds some of the heads
         query_states = self.q_proj(hidden_states).view(shape).transpose(1, 2)  # (B, H, T, d)
         key_states = self.k_proj(hidden_states).view(shape).transpose(1, 2)  # (B, K, T, d)

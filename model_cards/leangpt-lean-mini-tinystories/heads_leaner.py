@@ -142,7 +142,7 @@ class QuestionAnsweringHead(TextHead):
         start, end = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
         loss = None
         if all(position is not None for position in labels):
-            for position in labels:  # beyond the sequence: ignored; before it: a mistake
-                check_range("start_positions and end_positions", position.clamp(max=0), 1, "no position below 0")
+            for name, position in zip(("start_positions", "end_positions"), labels):  # beyond the sequence: ignored
+                check_range(name, position.clamp(max=start.shape[1] - 1), start.shape[1], "length")
             loss = self.loss_function(start, end, *labels, **kwargs)
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start, end_logits=end, **recorded(outputs))
