@@ -20,7 +20,7 @@ from command import leaner
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from jinja2 import UndefinedError
-from modeling_leaner.training.experiments import baselines, row_errors
+from modeling_leaner.training.experiments import row_errors, simple_guesses
 from modeling_leaner.training.publishing import figures, findings, folders, index, metadata, rendering
 from modeling_leaner.training.publishing.wording import comparison, scoring
 from modeling_leaner.training.records import PublishedResults
@@ -379,7 +379,7 @@ def packed(rows):
 def test_a_bigram_is_interpolated():
     """Against the formula of Witten and Bell, pair by pair; rows do not run into each other."""
     rows = [[0, 1, 2, 1], [1, 2, 2], [3]]
-    model = baselines.Bigram.fit(packed(rows), 5, ignored=[])
+    model = simple_guesses.Bigram.fit(packed(rows), 5, ignored=[])
     pairs = [pair for row in rows for pair in zip(row, row[1:])]
     frequency = (np.bincount([right for _, right in pairs], minlength=5) + 1) / (len(pairs) + 5)
     assert model.frequency == pytest.approx(frequency)
@@ -404,14 +404,14 @@ def test_guesses_of_language_models_read_what_the_model_reads():
     task = SimpleNamespace(processing=SimpleNamespace(all_special_ids=[0]), config=SimpleNamespace(vocab_size=20))
     task.predicts_special_tokens = True
     task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
-    guesses = baselines.language_baselines(task, packed(rows), packed(rows[:50]), trained_on=100)
+    guesses = simple_guesses.language_guesses(task, packed(rows), packed(rows[:50]), trained_on=100)
     found = {each["name"]: each["value"] for each in guesses}
     assert found["frequencies"] == pytest.approx(np.log(20), abs=0.35) and len(found) == 3
     assert found["bigram, all training rows"] < found["bigram, as many rows as trained on"] < 0.2
-    of_none = baselines.guesses_on.dispatch(object)
-    without = {name for name, task in TASKS.items() if baselines.guesses_on.dispatch(task) is of_none}
+    of_none = simple_guesses.guesses_on.dispatch(object)
+    without = {name for name, task in TASKS.items() if simple_guesses.guesses_on.dispatch(task) is of_none}
     assert without == {"question-answering", "embedding"}
-    assert baselines.predicted.dispatch(MaskedLM) is not baselines.predicted.dispatch(CausalLM)
+    assert simple_guesses.predicted.dispatch(MaskedLM) is not simple_guesses.predicted.dispatch(CausalLM)
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_what_no_guess_is_known_for(name, scored):
     """Numbers of images, and hits of a language model; said before any row is read."""
     task = TASKS[name].__new__(TASKS[name])
     vars(task).update(scored)
-    assert baselines.guesses_on(task, None, None) is None
+    assert simple_guesses.guesses_on(task, None, None) is None
 
 
 def test_special_tokens_are_counted_where_they_are_predicted():
@@ -431,7 +431,7 @@ def test_special_tokens_are_counted_where_they_are_predicted():
     task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
     nats = {}
     for task.predicts_special_tokens in (TASKS["causal-lm"].predicts_special_tokens, False):
-        first, *_ = baselines.language_baselines(task, packed(rows), packed(rows), trained_on=None)
+        first, *_ = simple_guesses.language_guesses(task, packed(rows), packed(rows), trained_on=None)
         nats[task.predicts_special_tokens] = first["value"]
     assert nats[True] < nats[False]
 
@@ -446,16 +446,16 @@ def test_guesses_on_images_read_their_pixels():
     config = SimpleNamespace(image_shape=(32, 32), num_channels=3)
     task = SimpleNamespace(config=config, regression=False, metric="accuracy")
     task.score = lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()}
-    small = baselines.small_images(task, rows)
+    small = simple_guesses.small_images(task, rows)
     assert small.shape == (200, 3 * 16 * 16)
     assert small[0, 0] == pytest.approx(images[0, 0, :2, :2].mean() / 255, rel=1e-5)
-    found = {each["name"]: each["value"] for each in baselines.image_baselines(task, rows, rows)}
+    found = {each["name"]: each["value"] for each in simple_guesses.image_guesses(task, rows, rows)}
     assert found["16 × 16 pixels"] > 0.95 and found["majority class"] < 0.65
 
 
 def test_shared_tokens_of_a_pair():
     rows = packed([[1, 7, 8, 2, 8, 9, 2], [1, 5, 2, 5, 2], [1, 5, 2, 6, 2]])
-    assert baselines.overlaps(rows, separator=2)[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])
+    assert simple_guesses.overlaps(rows, separator=2)[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])
 
 
 def test_the_error_by_the_choice_of_rows():

@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard
 from matplotlib.axes import Axes
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.experiments import baselines, evidence, latency, runs, statistics, summary
+from modeling_leaner.training.experiments import evidence, latency, runs, simple_guesses, statistics, summary
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
@@ -893,7 +893,7 @@ def test_guesses_find_what_tells_the_label(told_by):
 
     task = SimpleNamespace(processing=range(20), metric="accuracy", regression=False)
     task.score = lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()}
-    found = {each["name"]: each["value"] for each in baselines.text_baselines(task, rows(2000), rows(500))}
+    found = {each["name"]: each["value"] for each in simple_guesses.text_guesses(task, rows(2000), rows(500))}
     assert found.pop(told_by) > 0.95, found
     assert all(value < 0.6 for name, value in found.items() if (told_by, name) != ("length only", "bag of tokens"))
 

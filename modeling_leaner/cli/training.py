@@ -345,7 +345,7 @@ def law(grid: GridFile) -> None:
 def guesses(grid: GridFile, data_files: DataFiles = None) -> None:
     """Score simple guesses on a grid's task, to be beaten."""
     with slow_imports():
-        from ..training.experiments.baselines import write_guesses
+        from ..training.experiments.simple_guesses import write_guesses
     write_guesses(grid, data_files or [])
 
 

@@ -20,7 +20,6 @@ from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..data.sources import load_evaluation, load_training
-from ..experiments.baselines import guesses
 from ..experiments.branches import data_options
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
@@ -28,6 +27,7 @@ from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
 from ..experiments.grid_results import GridResults, load_results
 from ..experiments.guesses import GUESSES
 from ..experiments.rows import finished_row, reported
+from ..experiments.simple_guesses import guesses
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults, checked
 from ..running.evaluation import load
 from ..tasks.causal_lm import CausalLM

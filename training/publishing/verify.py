@@ -29,13 +29,13 @@ from transformers import EvalPrediction
 from modeling_leaner.support.documents import flat
 from modeling_leaner.support.quiet import quiet_libraries
 
-from ..experiments.baselines import guesses
 from ..experiments.encoder_rows import NAMES
 from ..experiments.evidence import gather
 from ..experiments.grid import load_grid
 from ..experiments.grid_results import load_folder, load_results
 from ..experiments.rows import reported
 from ..experiments.run_settings import settings
+from ..experiments.simple_guesses import guesses
 from ..records import Evidence, Guess, PublishedEncoder, PublishedResults, RunResults, Subset
 from ..running.evaluation import load
 from ..running.preparation import PreparedRun

@@ -81,7 +81,7 @@ def overlaps(rows: Dataset, separator: int) -> np.ndarray:
     return np.array(shares)[:, None]
 
 
-def text_baselines(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[Guess]:
+def text_guesses(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[Guess]:
     """Guesses from prepared rows that read the length, the first token, the bag of tokens or the overlap of a pair
     alone; before them the commonest class, where there are classes."""
     bins = OneHotEncoder(handle_unknown="ignore").fit(lengths(train))
@@ -142,7 +142,7 @@ def small_images(task: ImageClassification, rows: Dataset) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def image_baselines(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[Guess]:
+def image_guesses(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[Guess]:
     """The commonest class, and a logistic regression on small images."""
     features = {"16 × 16 pixels": (small_images(task, train), small_images(task, held_out))}
     return fitted_guesses(task, features, train, held_out)
@@ -210,7 +210,7 @@ def _(task: MaskedLM, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield inputs[:, :-1][asked], labels[:, 1:][asked]
 
 
-def language_baselines(
+def language_guesses(
     task: LanguageModelling, train: Dataset, held_out: Dataset, trained_on: int | None
 ) -> list[Guess]:
     """The frequencies of tokens, and bigrams of all training rows and of `trained_on` of them."""
@@ -245,21 +245,21 @@ def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | N
     return None
 
 
-guesses_on.register(text_baselines)
+guesses_on.register(text_guesses)
 
 
 @guesses_on.register
 def _(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[Guess] | None:
     if task.regression:
         return None
-    return image_baselines(task, train, held_out)
+    return image_guesses(task, train, held_out)
 
 
 @guesses_on.register
 def _(task: LanguageModelling, train: Dataset, held_out: Dataset) -> list[Guess] | None:
     if task.metric == "accuracy":
         return None
-    return language_baselines(task, train, held_out, rows_trained_on(task.arguments))
+    return language_guesses(task, train, held_out, rows_trained_on(task.arguments))
 
 
 def guesses(folder: Path, options: list[str]) -> list[Guess] | None:
