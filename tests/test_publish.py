@@ -133,7 +133,7 @@ def test_the_card_shows_the_grid(workshop):
         assert list(cell.values.values()) == values
         assert f"{stats.tmean(values):.4f} ± {stats.tstd(values):.4f} (2)" in text
         kappas = [float(row["kappa_end"]) for row in rows if row["shape"] == cell.shape]
-        assert cell.kappa_end == pytest.approx(stats.tmean(kappas)) and f"→ {cell.kappa_end:.3g}" in text
+        assert cell.kappa_end == pytest.approx(stats.gmean(kappas)) and f"→ {cell.kappa_end:.3g}" in text
         assert cell.latency.one.seconds > 0 and f"{cell.parameters:,}" in text
     assert found.cells[1].parameters_over_baseline < 1
     guesses = ("majority class", "length only", "first token only", "bag of tokens")

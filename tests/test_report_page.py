@@ -113,7 +113,7 @@ def test_every_cell_of_every_grid_is_in_the_table(written, read):
     header, *rows = read.rows
     assert header == list(report_data.COLUMNS)
     cells = [
-        (name, f"{cell.layers} × {cell.heads} × {cell.head_dim}", f"{cell.width:,}", f"{cell.mlp:,}")
+        (name, f"{cell.layers} × {cell.heads_text} × {cell.head_dim}", f"{cell.width:,}", f"{cell.mlp:,}")
         for name, known in written[1].items()
         for cell in known.evidence.cells
     ]
