@@ -676,7 +676,8 @@ class TestKept:
     @pytest.mark.parametrize("name", STUDIES)
     def test_the_folder(self, name):
         results = check_folder(KEPT / name, THEMES)
-        assert results.size == KEPT_SIZES.get(name, "default") and results.study == name and results.title == STUDIES[name].title
+        assert results.size == KEPT_SIZES.get(name, "default")
+        assert results.study == name and results.title == STUDIES[name].title
         assert "dirty" not in results.environment.git_commit
 
     @pytest.mark.parametrize("name", STUDIES)
