@@ -29,7 +29,7 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
         qkv_bias (`bool`, *optional*, defaults to `True`): biases on the query, key and value projections.
         pooler_output_size (`int`, *optional*): width of the pooler; by default `hidden_size`.
         pooler_act (`str`, *optional*, defaults to `"tanh"`): activation of the pooler.
-        _out_features (`list[str]`, *optional*): given as `out_features`: stages that the backbone returns, `"stem"`, `"stage1"`, …
+        _out_features (`list[str]`, *optional*): given as `out_features`: stages of the backbone, as `"stage1"`.
         _out_indices (`list[int]`, *optional*): given as `out_indices`: the same stages by number, 0 is the stem.
     """
 
