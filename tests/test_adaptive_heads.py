@@ -273,3 +273,15 @@ def test_a_grid_is_fair(path, monkeypatch):
         assert other.count_parameters() == uniform.count_parameters() and other.count_flops() == uniform.count_flops()
     check_grid(grid)
     assert grid.output_dir == f"model_cards/grids/{path.stem}"
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_the_page_has_what_the_grid_found(path):
+    """Means of equal heads, planned ones and their control; planned less each of them, with its interval."""
+    summary = json.loads((ROOT / "model_cards" / "grids" / path.stem / "summary.json").read_text())
+    means = [f"{shape['mean']:.3f}" for shape in summary["shapes"]]
+    found = [contrast["difference"] for contrast in summary["contrasts"]]
+    limits = [contrast["interval"] for contrast in summary["contrasts"]]
+    ahead = [f"{value:+.3f} ({low:+.3f} to {high:+.3f})" for value, (low, high) in zip(found, limits)]
+    line = f" | {' | '.join([*means, *ahead])} |".replace("-", "\N{MINUS SIGN}")
+    assert line in (ROOT / "docs" / "choosing-a-shape.md").read_text()

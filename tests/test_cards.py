@@ -21,7 +21,7 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import row_errors, simple_guesses
-from modeling_leaner.training.publishing import figures, findings, folders, index, metadata, rendering
+from modeling_leaner.training.publishing import figures, findings, folders, index, metadata, rendering, tables
 from modeling_leaner.training.publishing.wording import comparison, scoring
 from modeling_leaner.training.records import PublishedResults
 from modeling_leaner.training.running import reevaluate
@@ -107,6 +107,11 @@ def test_a_card_says_first_what_a_visitor_needs(folder):
     for each in card.data.eval_results:
         value = results.metrics[f"eval_{each.metric_type}"]
         assert each.metric_value == pytest.approx(value, rel=5e-4) and len(str(each.metric_value)) <= 6
+
+
+@pytest.mark.parametrize(("value", "shown"), [(None, "–"), (8.3e6, "8.3e+06"), (1.3e7, "> 8e+06")])
+def test_kappa_beyond_rounding(value, shown):
+    assert tables.kappa(value) == shown
 
 
 def test_the_index_is_short_and_grouped():

@@ -262,6 +262,10 @@ class TestPublished:
         (folder / "onnx" / "model_q4.onnx").write_bytes(b"")
         with pytest.raises(ValueError, match="model_q4.onnx: not a file of a published folder"):
             check_onnx(folder)
+        shutil.rmtree(folder / "onnx")
+        (folder / "onnx").write_bytes(b"")
+        with pytest.raises(NotADirectoryError):
+            check_onnx(folder)
 
 
 def test_torch_in_8_bits(tmp_path):

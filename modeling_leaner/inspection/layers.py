@@ -20,7 +20,6 @@ from ..unpadding_leaner import padded
 from .jacobian import MOST_ROWS, Jacobian, Norms, WithResidual, estimate_norms, exact_norms, matrix_at
 
 
-FROBENIUS_TOLERANCE = 0.015  # three standard errors of it; 1 % would take twice as many products
 Row = dict[str, torch.Tensor]  # what the model reads, B = 1, without padding
 
 
@@ -284,7 +283,4 @@ def branch_norms(
         identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         return exact_norms(matrix), exact_norms(matrix + identity)
     products = Jacobian(AttentionBranch(block, torch.float32), point.float())
-    return (
-        estimate_norms(products, tolerance=FROBENIUS_TOLERANCE),
-        estimate_norms(WithResidual(products), tolerance=FROBENIUS_TOLERANCE),
-    )
+    return estimate_norms(products), estimate_norms(WithResidual(products))

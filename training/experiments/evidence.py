@@ -47,7 +47,7 @@ def baseline_of(evidence: Evidence) -> Cell:
 def kind(cell: Cell, evidence: Evidence) -> str | None:
     """How a cell differs from the baseline, one of KINDS, where more heads are twice as many; None for any other."""
     base = baseline_of(evidence)
-    if cell.width != base.width or cell.mlp != base.mlp or isinstance(cell.heads, list):
+    if cell.width != base.width or cell.mlp != base.mlp:
         return None
     if cell.heads not in (base.heads, 2 * base.heads) or cell.layers > base.layers:
         return None

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.planning.laws import interval
 from modeling_leaner.shapes import load_config
 
 from .grid_results import GridResults
@@ -25,6 +26,7 @@ from .summary import cells_of
 ENDS = ("start", "end")  # before and after training
 MIN_RUNS = 3  # of a cell whose runs are ranked, and cells of a grid
 DRAWS = 2000
+MOST_KAPPA = float(1 / np.finfo(np.float32).eps)  # of what a model in float32 gives: above it is rounding
 
 
 class Trial(NamedTuple):
@@ -131,12 +133,6 @@ def correlation(products: np.ndarray) -> np.ndarray:
     return products[..., 0] / np.sqrt(products[..., 1] * products[..., 2])
 
 
-def middle(values: Sequence[float]) -> tuple[float, float]:
-    """The 2.5 % and the 97.5 % quantile."""
-    low, high = np.quantile(values, (0.025, 0.975))
-    return float(low), float(high)
-
-
 def within_cells(cells: Sequence[KappaCell], end: str) -> Correlation:
     """ρ of runs within cells of MIN_RUNS or more. The bootstrap draws cells; None of fewer than MIN_RUNS cells."""
     known = [cell.known(end) for cell in cells]
@@ -148,7 +144,7 @@ def within_cells(cells: Sequence[KappaCell], end: str) -> Correlation:
     if len(products) >= MIN_RUNS:
         random = np.random.default_rng(0)
         draws = random.integers(len(products), size=(DRAWS, len(products)))
-        limits = middle(correlation(products[draws].sum(axis=1)))
+        limits = interval(correlation(products[draws].sum(axis=1)))
     return Correlation(float(correlation(products.sum(axis=0))), limits, len(products), ranked)
 
 
@@ -193,7 +189,7 @@ def between_cells(cells: Sequence[KappaCell], end: str) -> Correlation:
         for grid, places in zip(members, zip(*draws)):
             means = [drawn_means(trials, end, own) for trials, own in zip(grid, zip(*places))]
             sums += rank_products(np.stack(means, axis=1))
-        limits = middle(correlation(sums[sums.any(axis=1)]))
+        limits = interval(correlation(sums[sums.any(axis=1)]))
     return Correlation(float(correlation(products.sum(axis=0))), limits, len(products), ranked)
 
 

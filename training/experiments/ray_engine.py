@@ -29,7 +29,7 @@ from .run_settings import TRAIN_COMMAND, TRAIN_MODULE
 
 LOST_WORKERS = 10  # of one run, after which it has failed
 PATIENCE = 300  # seconds until a machine answers, and until a lost worker has let go of its run
-CONNECTING = 10  # seconds
+CONNECTING = 10  # seconds until an address answers
 SHARED = ".shared"
 
 

@@ -1,5 +1,6 @@
 """The Markdown tables of cards and index."""
 
+from ..experiments.kappa import MOST_KAPPA
 from ..experiments.statistics import NON_INFERIOR, NOT_LEARNED
 from ..records import Cell, Evidence, FineTuned, RunResults
 from .metadata import named_metrics
@@ -9,11 +10,10 @@ from .wording.scoring import best_of, has_outliers, median_score, score_error
 
 
 NO_BREAK = "&nbsp;"
-MOST_KAPPA = 8e6  # 1/ε of float32: above it κ is rounding
 
 
 def kappa(value: float | None) -> str:
-    """κ of a model in float32; what is beyond rounding is told alone to be so."""
+    """κ of a model in float32; of one that is rounding, only that it is beyond MOST_KAPPA."""
     if value is not None and value > MOST_KAPPA:
         return f"> {MOST_KAPPA:.0e}"
     return number(value, ".3g")

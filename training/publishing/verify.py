@@ -48,8 +48,7 @@ from .folders import check_there, published_folders, results_in
 from .metadata import eval_results
 from .stranger import HIDDEN, run_without_package
 from .verify_encoder import PARENT, verify_encoder
-from .verify_onnx import FOLDER as ONNX_FOLDER
-from .verify_onnx import check_onnx
+from .verify_onnx import ONNX_FOLDER, check_onnx
 
 
 CARDS = Path("model_cards")

@@ -11,9 +11,11 @@ from modeling_leaner.exporting.parity import compare
 
 
 ONNX = FORMATS["onnx"]
-FOLDER = Path(ONNX.file).parent.name
+ONNX_FOLDER = Path(ONNX.file).parent.name
 FILES = re.compile(r"model(_int8)?\.onnx(\.data)?")
-LARGEST_DIFFERENCE = {False: 1e-3, True: 0.5}  # of an output from the model's own, by its largest value; True: int8
+# The largest difference of an output from the model's own, as a share of the largest value:
+IN_FLOAT32 = 1e-3
+IN_INT8 = 0.5
 
 
 def check_onnx(folder: Path) -> str:
@@ -22,16 +24,16 @@ def check_onnx(folder: Path) -> str:
     Raises:
         ValueError: another file is there, a graph cannot be run, or its outputs are not the model's.
     """
-    if not (folder / FOLDER).is_dir():
+    if not (folder / ONNX_FOLDER).exists():
         return ""
-    for path in sorted((folder / FOLDER).iterdir()):
+    for path in sorted((folder / ONNX_FOLDER).iterdir()):
         if not FILES.fullmatch(path.name):
             raise ValueError(f"{path}: not a file of a published folder")
     if find_spec("onnxruntime") is None:
-        return f", {FOLDER}/ not run: onnxruntime is not installed"
+        return f", {ONNX_FOLDER}/ not run: onnxruntime is not installed"
     graph = Graph(load_lean(str(folder)).float())
     checked = 0
-    for int8, allowed in LARGEST_DIFFERENCE.items():
+    for int8, allowed in ((False, IN_FLOAT32), (True, IN_INT8)):
         path = ONNX.path(folder, int8)
         if not path.exists():
             continue

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import fmean, geometric_mean
 
-import torch
 from torch import Generator, tensor
 
 from modeling_leaner.planning.laws import LAWS
 
+from ..experiments.kappa import MOST_KAPPA
 from ..experiments.statistics import paired_statistics
 from ..records import FigurePanel, Line, Outcome, PairedStatistics, Statement
 from .bytes_model import Look, Shape, TrainingPlan, bigram_loss, steps_to
@@ -35,7 +35,6 @@ MOVED = 2.0  # times by which κ must differ before its effect is asked for
 MARGIN = 0.02  # nats: a smaller difference is none
 ORDERED = 0.8  # Spearman's correlation of what has an order
 EXTENSIONS = 2  # of the rates, where the best is at an edge
-MOST_KAPPA = 1 / torch.finfo(torch.float32).eps  # of what a model in float32 gives: above it is rounding
 HALFWAY = 0.5  # of the steps of the unchanged start, whose loss there all runs have to reach
 
 
