@@ -141,6 +141,14 @@ class Bidiagonalisation:
         above = torch.tensor(self.above_diagonal, dtype=torch.double)
         return torch.diag(diagonal) + torch.diag(above, 1)
 
+    def pulled_back(self) -> torch.Tensor:
+        """Jᵀ U, a row of N·D for each vector in U."""
+        rows = self.matrix()[: len(self.left)]  # U lacks the last vector where nothing but rounding was left of it
+        products = rows.to(self.following) @ stacked(self.right)
+        if self.rest > 0:
+            products[-1] += self.rest * self.following.flatten()
+        return products
+
     def largest(self) -> tuple[float, float]:
         """The largest singular value of B, and how far one of J is from it at most."""
         left, values, _ = torch.linalg.svd(self.matrix())
@@ -157,8 +165,13 @@ def reorthogonalise(vector: torch.Tensor, directions: list[torch.Tensor]) -> tor
     """The same to rounding: what is left of a vector may be so small that the first time leaves parts in it."""
     if not directions:
         return vector
-    together = torch.stack(directions).flatten(1)
+    together = stacked(directions)
     return without(without(vector, together), together)
+
+
+def stacked(vectors: list[torch.Tensor]) -> torch.Tensor:
+    """k vectors (N, D) as rows, (k, N·D)."""
+    return torch.stack(vectors).flatten(1)
 
 
 def random_direction(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -166,51 +179,87 @@ def random_direction(like: torch.Tensor, generator: torch.Generator) -> torch.Te
     return torch.randn(like.shape, generator=generator).to(like)
 
 
-def estimate_norms(jacobian: Products, seed: int = 0) -> Norms:
-    """σ_max and ‖J‖_F from products with J alone, each to 1 % where 40 steps and 200 probes are enough for it.
+def estimate_norms(jacobian: Jacobian, seed: int = 0) -> tuple[Norms, Norms]:
+    """σ_max and ‖·‖_F of J and of I + J from products with J, to 1 % where 40 steps and 200 probes are enough for it.
 
-    Time: two backward passes of the function a step, one a probe. Memory: its graph, and two vectors (N, D) a step.
+    Time: two backward passes of the function a step and matrix, one a probe. Memory: its graph, and two vectors (N, D)
+    a step.
     """
     generator = torch.Generator().manual_seed(seed)
-    found = Bidiagonalisation(jacobian, random_direction(jacobian.point, generator))
-    error = largest = 0.0
+    first = random_direction(jacobian.point, generator)
+    alone = bidiagonalise(jacobian, first)
+    with_residual = bidiagonalise(WithResidual(jacobian), first)
+    squares = squared_norms(jacobian, alone, generator)
+    size = jacobian.point.numel()
+    return Norms(size, *alone.largest(), *squares[0].root()), Norms(size, *with_residual.largest(), *squares[1].root())
+
+
+def bidiagonalise(jacobian: Products, first: torch.Tensor) -> Bidiagonalisation:
+    """As many steps as σ_max takes to be known within the tolerance, from a first vector (N, D)."""
+    found = Bidiagonalisation(jacobian, first)
     for number in range(1, MOST_STEPS + 1):
         found.step()
         largest, error = found.largest()
         is_known = number >= FEWEST_STEPS and error <= TOLERANCE * largest
         if is_known or found.rest == 0:
             break
-    along = found.matrix().square().sum().item()  # ‖J V‖_F²
-    beside, beside_error = mean_square(jacobian, found.right, along, generator)
-    frobenius = sqrt(along + beside)
-    frobenius_error = 0.0
-    if frobenius > 0:
-        frobenius_error = beside_error / (2 * frobenius)
-    return Norms(jacobian.point.numel(), largest, error, frobenius, frobenius_error)
+    return found
 
 
-def mean_square(
-    jacobian: Products, directions: list[torch.Tensor], along: float, generator: torch.Generator
-) -> tuple[float, float]:
-    """The squared Frobenius norm of J beside orthonormal directions, from random probes, and its error.
+class SquaredNorm:
+    """‖A‖_F² of a matrix: of Aᵀ `along` some orthonormal directions exactly, along the `others` from random probes."""
 
-    As many probes as it takes for ‖J‖_F, whose square is `along` the directions, to be known within the tolerance.
-    """
-    others = jacobian.point.numel() - len(directions)  # orthogonal to these
+    def __init__(self, along: torch.Tensor, others: int):
+        """`along`: the products of Aᵀ with the directions."""
+        self.along = along.double().square().sum().item()
+        self.others = others
+        self.squares: list[float] = []
+
+    def add(self, product: torch.Tensor) -> None:
+        """A probe more: the product of Aᵀ with a random vector of length 1 among the others."""
+        self.squares.append(self.others * product.double().square().sum().item())
+
+    def estimate(self) -> tuple[float, float]:
+        """‖A‖_F², and three standard errors of it."""
+        if not self.squares:
+            return self.along, 0.0
+        return self.along + mean(self.squares), STANDARD_ERRORS * stdev(self.squares) / sqrt(len(self.squares))
+
+    def root(self) -> tuple[float, float]:
+        """‖A‖_F, and three standard errors of it."""
+        square, error = self.estimate()
+        if square == 0:
+            return 0.0, 0.0
+        return sqrt(square), error / (2 * sqrt(square))
+
+    def is_known(self) -> bool:
+        """Whether ‖A‖_F is known within the tolerance."""
+        norm, error = self.root()
+        return error <= TOLERANCE * norm
+
+
+def squared_norms(
+    jacobian: Jacobian, found: Bidiagonalisation, generator: torch.Generator
+) -> tuple[SquaredNorm, SquaredNorm]:
+    """Of J and of I + J, from the same products with Jᵀ, which are cheaper than those with J."""
+    products = found.pulled_back()
+    directions = torch.zeros_like(products)
+    if found.left:
+        directions = stacked(found.left)
+    others = jacobian.point.numel() - len(directions)
+    alone = SquaredNorm(products, others)
+    with_residual = SquaredNorm(directions + products, others)
     if others == 0:
-        return 0.0, 0.0
-    together = torch.stack(directions).flatten(1)
-    squares: list[float] = []
-    while True:
-        probe = without(random_direction(jacobian.point, generator), together)
-        product = jacobian.jvp(probe / probe.norm())
-        squares.append(others * product.double().square().sum().item())
-        if len(squares) < FEWEST_PROBES:
-            continue
-        error = STANDARD_ERRORS * stdev(squares) / sqrt(len(squares))
-        whole = along + mean(squares)  # its root has half the relative error
-        if error <= 2 * TOLERANCE * whole or len(squares) == MOST_PROBES:
-            return mean(squares), error
+        return alone, with_residual
+    for number in range(MOST_PROBES):
+        if number >= FEWEST_PROBES and alone.is_known() and with_residual.is_known():
+            break
+        probe = without(random_direction(jacobian.point, generator), directions)
+        probe = probe / probe.norm()
+        product = jacobian.vjp(probe)
+        alone.add(product)
+        with_residual.add(probe + product)
+    return alone, with_residual
 
 
 def matrix_at(function: Function, point: torch.Tensor) -> torch.Tensor:

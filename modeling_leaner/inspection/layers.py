@@ -5,6 +5,7 @@ Shapes: N tokens of a row without padding, D hidden_size, H heads, d head_dim.
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import log
 from statistics import mean
@@ -17,7 +18,7 @@ from ..conditioning import Spectrum, attention_entropy, head_similarity, query_k
 from ..layers_leaner import LeanAttention, LeanPostNormBlock
 from ..support.progress import Progress, no_progress
 from ..unpadding_leaner import padded
-from .jacobian import MOST_ROWS, Jacobian, Norms, WithResidual, estimate_norms, exact_norms, matrix_at
+from .jacobian import MOST_ROWS, Jacobian, Norms, estimate_norms, exact_norms, matrix_at
 
 
 Row = dict[str, torch.Tensor]  # what the model reads, B = 1, without padding
@@ -99,6 +100,10 @@ class AttentionBranch(nn.Module):
         return self.attention.o_proj(heads.flatten(1))
 
 
+class AtFirstBlock(Exception):
+    """A forward pass has come to block 0: the rest of it is not needed."""
+
+
 class Walk:
     """Some rows on their way through the blocks of a model: only the states between two blocks are kept."""
 
@@ -109,16 +114,17 @@ class Walk:
         handle = self.blocks[0].register_forward_pre_hook(self._begin, with_kwargs=True)
         try:
             with padded(model):
-                # The whole forward pass, for the families embed and mask each in their own way; only what block 0
-                # gets is kept.
+                # By the model itself, for the families embed and mask each in their own way; up to block 0.
                 for row in rows:
-                    model.base_model(**row)
+                    with suppress(AtFirstBlock):
+                        model.base_model(**row)
         finally:
             handle.remove()
 
     def _begin(self, block: nn.Module, args: tuple, kwargs: dict) -> None:
         self.states.append(args[0])
         self.arguments.append((args[1:], kwargs | {"past_key_values": None}))
+        raise AtFirstBlock
 
     def pass_block(self, layer: int) -> None:
         """The states before the block become those after it."""
@@ -265,7 +271,8 @@ def changes_without(attention: nn.Module, heads: torch.Tensor) -> list[float]:
     output = attention.o_proj(heads.flatten(1))
     variance = (output - output.mean(dim=0)).square().sum()
     columns = attention.o_proj.weight.split(attention.head_dim, dim=1)  # (D, d) each
-    moved = [(heads[:, head] @ weight.mT).square().sum() for head, weight in enumerate(columns)]
+    # ‖Y Wᵀ‖² of a head's outputs Y (N, d) is the product of two (d, d) matrices, Yᵀ Y and Wᵀ W, entry by entry.
+    moved = [((each.mT @ each) * (weight.mT @ weight)).sum() for each, weight in zip(heads.unbind(1), columns)]
     return [(each / variance).item() for each in moved]
 
 
@@ -282,5 +289,4 @@ def branch_norms(
         matrix = matrix_at(branch, point.double())
         identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         return exact_norms(matrix), exact_norms(matrix + identity)
-    products = Jacobian(AttentionBranch(block, torch.float32), point.float())
-    return estimate_norms(products), estimate_norms(WithResidual(products))
+    return estimate_norms(Jacobian(AttentionBranch(block, torch.float32), point.float()))

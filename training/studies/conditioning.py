@@ -99,12 +99,12 @@ FULL = Settings(
     heads_seeds=(1,),
     processes=2,
 )
-DEFAULT = replace(FULL, training=replace(FULL.training, steps=800), tuning_steps=160)
+DEFAULT = replace(FULL, training=replace(FULL.training, steps=600), tuning_steps=150)
 
 
 def tuning_runs(settings: Settings, rates: dict[str, list[float]]) -> list[Run]:
-    """Every arm at its rates, shorter, with seeds that are not reported."""
-    plan = replace(settings.training, steps=settings.tuning_steps)
+    """Every arm at its rates, shorter and looked at only at the end, with seeds that are not reported."""
+    plan = replace(settings.training, steps=settings.tuning_steps, looks=1)
     return [
         Run(settings.shape, arm, replace(plan, rate=rate), seed)
         for arm, tried in rates.items()
