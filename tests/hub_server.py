@@ -33,7 +33,12 @@ class Stored(NamedTuple):
 
     @property
     def blob(self) -> str:
-        return hashlib.sha1(b"blob %d\0" % len(self.content) + self.content).hexdigest()
+        """Git's hash; of a large file git has a pointer to it alone."""
+        kept = self.content
+        if self.is_lfs:
+            lines = "version https://git-lfs.github.com/spec/v1", f"oid sha256:{self.sha256}", f"size {len(kept)}", ""
+            kept = "\n".join(lines).encode()
+        return hashlib.sha1(b"blob %d\0" % len(kept) + kept).hexdigest()
 
     @property
     def sha256(self) -> str:
