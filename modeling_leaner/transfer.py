@@ -1,6 +1,7 @@
 """A model's way to the Hub and back: what may leave this machine, one commit for all of it, whole folders only."""
 
 import hashlib
+import io
 import re
 import shutil
 import sys
@@ -9,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import (
-    EntryNotFoundError,
     HfHubHTTPError,
     HFValidationError,
     HTTPError,
@@ -20,7 +20,6 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
@@ -54,14 +53,14 @@ class Remote:
 
     Args:
         sha: its newest commit; None where there is no repository.
-        hashes: of each of its files.
-        is_new: the branch is still to be made, from main.
+        hashes: of each of its files, by path: SHA-256 of a large file (LFS), else SHA-1 of git's blob.
+        lacks_branch: the branch that was asked for is not there; it begins at main.
         is_public: whoever asks sees it.
     """
 
     sha: str | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
-    is_new: bool = False
+    lacks_branch: bool = False
     is_public: bool = False
 
 
@@ -70,7 +69,7 @@ def check_name(name: str) -> None:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise ValueError(f"{name!r} is no name on the Hub; expected OWNER/NAME ({error})") from error
+        raise ValueError(f"{name!r} is not a name that the Hub accepts; expected OWNER/NAME ({error})") from error
 
 
 def check_repository(name: str) -> None:
@@ -110,10 +109,7 @@ def hub_errors(repository: str) -> Iterator[None]:
     except OfflineModeIsEnabled as error:
         raise ValueError(f"{repository}: {OFFLINE}") from error
     except LocalEntryNotFoundError as error:
-        reason = "the Hub does not answer"
-        if isinstance(error.__cause__, OfflineModeIsEnabled):
-            reason = OFFLINE
-        raise ValueError(f"{repository}: not whole in the cache, and {reason}") from error
+        raise ValueError(f"{repository}: not whole in the cache, and the Hub does not answer") from error
     except HfHubHTTPError as error:
         raise ValueError(f"{repository}: {refusal(error)}") from error
     except HTTPError as error:
@@ -191,12 +187,11 @@ def size_of(content: Path | bytes) -> int:
 
 
 def same(content: Path | bytes, remote_hash: str) -> bool:
-    """Whether a file is the one with the Hub's hash: git's of a blob, or SHA-256 of a large file."""
-    if isinstance(content, Path):
-        content = content.read_bytes()
-    if len(remote_hash) == 64:
-        return hashlib.sha256(content).hexdigest() == remote_hash
-    return git_hash(content) == remote_hash
+    """Whether a file is the one with the Hub's hash, one of `Remote.hashes`."""
+    with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as file:
+        if len(remote_hash) == 64:
+            return hashlib.file_digest(file, "sha256").hexdigest() == remote_hash
+        return git_hash(file.read()) == remote_hash
 
 
 def check_branch(name: str | None) -> None:
@@ -211,25 +206,15 @@ def remote_of(repository: str, revision: str | None = None) -> Remote:
     Raises:
         ValueError: the Hub does not answer, or refuses.
     """
-    api = HfApi()
     with hub_errors(repository):
         try:
-            info = api.model_info(repository, revision=revision)
-            is_public = not info.private
-            entries = list(api.list_repo_tree(repository, recursive=True, revision=info.sha))
+            info = HfApi().model_info(repository, revision=revision, files_metadata=True)
         except RepositoryNotFoundError:
-            return Remote(is_new=revision is not None)
+            return Remote(lacks_branch=revision is not None)
         except RevisionNotFoundError:
-            return replace(remote_of(repository), is_new=True)
-        except EntryNotFoundError:  # a tree without a file
-            return Remote(info.sha, is_public=is_public)
-    hashes = {}
-    for entry in entries:
-        if isinstance(entry, RepoFile):
-            hashes[entry.path] = entry.blob_id
-            if entry.lfs is not None:
-                hashes[entry.path] = entry.lfs.sha256
-    return Remote(info.sha, hashes, is_public=is_public)
+            return replace(remote_of(repository), lacks_branch=True)
+    hashes = {file.rfilename: file.lfs.sha256 if file.lfs else file.blob_id for file in info.siblings}
+    return Remote(info.sha, hashes, is_public=not info.private)
 
 
 def deleted(files: Mapping[str, Path | bytes], remote: Remote) -> list[str]:
@@ -244,8 +229,9 @@ def commit(
     remote: Remote | None = None,
     private: bool | None = None,
     revision: str | None = None,
-) -> str:
-    """Sends files in one commit, and returns its address: the repository is as before until all has arrived.
+    token: str | None = None,
+) -> CommitInfo:
+    """Sends files in one commit, and returns it: the repository is as before until all has arrived.
 
     Args:
         files: by their name in the repository.
@@ -253,11 +239,12 @@ def commit(
             the files to whatever is there.
         private: whether a repository that is made now is private; None leaves it to the account's settings.
         revision: another branch than main.
+        token: None for that of this machine.
 
     Raises:
         ValueError: one line that says why the Hub has not taken it.
     """
-    api = HfApi()
+    api = HfApi(token=token)
     operations = [CommitOperationAdd(name, content) for name, content in files.items()]
     parent = None
     with hub_errors(repository):
@@ -266,11 +253,14 @@ def commit(
             parent = remote.sha
         if parent is None:
             api.create_repo(repository, private=private, exist_ok=True)
-        if revision is not None and (remote is None or remote.is_new):
+        if revision is not None and (remote is None or remote.lacks_branch):
             api.create_branch(repository, branch=revision, revision=parent, exist_ok=True)
-        return api.create_commit(
-            repository, operations, commit_message=message, parent_commit=parent, revision=revision
-        ).commit_url
+        try:
+            return api.create_commit(
+                repository, operations, commit_message=message, parent_commit=parent, revision=revision
+            )
+        except ValueError as error:  # metadata of the card that the Hub does not accept, in several lines
+            raise ValueError(f"{repository}: {' '.join(str(error).split())}") from error
 
 
 def pull(repository: str, folder: Path | None = None, revision: str | None = None) -> Path:
@@ -283,8 +273,8 @@ def pull(repository: str, folder: Path | None = None, revision: str | None = Non
         revision: branch, tag or commit; None for main.
 
     Raises:
-        ValueError: the name is none, the revision is empty, the folder holds files, or the Hub does not give the
-            repository.
+        ValueError: the Hub does not accept the name, the revision is empty, the folder holds files, or the Hub does not
+            give all of the repository.
         OSError: the folder cannot be written.
     """
     check_name(repository)
@@ -294,8 +284,14 @@ def pull(repository: str, folder: Path | None = None, revision: str | None = Non
         folder = Path(repository.split("/")[-1])
     if folder.is_symlink() or folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ValueError(f"{folder} is there already, and not empty; expected a new folder")
+    api = HfApi()
     with hub_errors(repository):
-        snapshot = Path(HfApi().snapshot_download(repository, revision=revision))
+        info = api.model_info(repository, revision=revision)
+        snapshot = Path(api.snapshot_download(repository, revision=info.sha))
+    # Where the Hub falls silent after its first answer, the download is what the cache has of the commit.
+    missing = [file.rfilename for file in info.siblings if not (snapshot / file.rfilename).is_file()]
+    if missing:
+        raise ValueError(f"{repository}: not whole in the cache, and the Hub does not give {missing[0]}")
     with whole_folder(folder) as whole:
         shutil.copytree(snapshot, whole)  # the files, not the cache's links to them
     return folder

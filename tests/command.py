@@ -1,7 +1,9 @@
 """The `leaner` command, run in the process of a test."""
 
+import re
 import sys
 
+import pytest
 from typer.testing import CliRunner
 
 from modeling_leaner.cli.app import app
@@ -25,3 +27,12 @@ def leaner(*words: object) -> None:
     if result.exit_code == 1 and last.startswith(f"leaner {words[0]}: "):
         raise SystemExit(last)
     raise SystemExit(result.exit_code)
+
+
+def refused(said: str, *words: object) -> str:
+    """`leaner WORDS` ends with status 1 and one line that `said`, a regular expression, finds; returns the line."""
+    with pytest.raises(SystemExit) as end:
+        leaner(*words)
+    line = end.value.code
+    assert isinstance(line, str) and re.search(said, line), line
+    return line

@@ -33,7 +33,12 @@ class Stored(NamedTuple):
 
     @property
     def blob(self) -> str:
-        return hashlib.sha1(b"blob %d\0" % len(self.content) + self.content).hexdigest()
+        """Git's hash; of a large file git has a pointer to it alone."""
+        kept = self.content
+        if self.is_lfs:
+            lines = "version https://git-lfs.github.com/spec/v1", f"oid sha256:{self.sha256}", f"size {len(kept)}", ""
+            kept = "\n".join(lines).encode()
+        return hashlib.sha1(b"blob %d\0" % len(kept) + kept).hexdigest()
 
     @property
     def sha256(self) -> str:
@@ -85,6 +90,10 @@ class Trouble:
     after: int = 0
     times: int = 1_000_000
     is_late: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method == "HEAD" and self.status is None:
+            raise ValueError("the answer to HEAD has no body within which it could be dropped: expected a status")
 
     @property
     def cuts_the_request(self) -> bool:
@@ -171,6 +180,7 @@ class Handler(BaseHTTPRequestHandler):
 
     local_hub: LocalHub
     protocol_version = "HTTP/1.1"
+    cut_after: int | None = None  # bytes of an answer's body, after which its connection is dropped
 
     def log_message(self, *words: object) -> None:
         pass
@@ -232,8 +242,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def refuse(self, status: int, code: str, message: str) -> None:
         self.answer(status, {"error": message}, {"X-Error-Code": code, "X-Error-Message": message})
-
-    cut_after: int | None = None
 
     @property
     def account(self) -> str | None:
@@ -367,7 +375,15 @@ class Handler(BaseHTTPRequestHandler):
         if sha is None:
             self.refuse(404, "RevisionNotFound", f"no revision {revision}")
             return
-        siblings = [{"rfilename": path} for path in sorted(repository.commits[sha])]
+        siblings = []
+        for path, stored in sorted(repository.commits[sha].items()):
+            sibling = {"rfilename": path}
+            if "blobs=" in urlsplit(self.path).query:
+                size = len(stored.content)
+                sibling |= {"size": size, "blobId": stored.blob}
+                if stored.is_lfs:
+                    sibling["lfs"] = {"sha256": stored.sha256, "size": size, "pointerSize": 130}
+            siblings.append(sibling)
         self.answer(
             200,
             {"id": name, "modelId": name, "sha": sha, "private": repository.private, "siblings": siblings, "tags": []},

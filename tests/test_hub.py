@@ -11,17 +11,19 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stdout, suppress
+from inspect import signature
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 import yaml
-from command import leaner
+from command import leaner, refused
 from hub_server import TOKEN, LocalHub, Trouble, reached
-from huggingface_hub import HfApi, ModelCard, constants
+from huggingface_hub import HfApi, ModelCard, constants, hf_hub_download
 from modeling_leaner.training import train
 from modeling_leaner.training.publishing import push
+from modeling_leaner.training.running.trainer import LeanTrainer
 from safetensors.torch import load_file, save_file
 from test_remote_code import logits
 from training_data import labelled, write_shape
@@ -128,13 +130,6 @@ def sharded(folder: Path, *shards: dict[str, torch.Tensor]) -> None:
         names |= dict.fromkeys(tensors, file)
     index = {"metadata": {}, "weight_map": names}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
-def refused(said: str, *words: object) -> None:
-    """A command ends with status 1 and one line that matches."""
-    with pytest.raises(SystemExit) as end:
-        leaner(*words)
-    assert re.search(said, str(end.value)) and "\n" not in str(end.value), end.value
 
 
 # Strangers
@@ -430,7 +425,7 @@ def test_what_the_hub_refuses_is_said_in_one_line(here, tmp_path, monkeypatch):
     here.trouble = [Trouble("POST", "/objects/batch", 413, "too large a file")]
     refused("someone/model: the Hub refused .413: too large a file", *words)
     here.trouble = [Trouble("POST", "/validate-yaml", 400)]
-    refused("someone/model: the Hub refused|Invalid metadata", *words)
+    refused("someone/model: Invalid metadata in README.md", *words)
     here.trouble = []
     assert here.files("someone/model").keys() == {".gitattributes"}
     leaner(*words)
@@ -438,12 +433,10 @@ def test_what_the_hub_refuses_is_said_in_one_line(here, tmp_path, monkeypatch):
     refused("it has changed meanwhile; nothing was sent", "push", changed_copy(SMALLEST, tmp_path / "x"), words[2])
     monkeypatch.undo()
     here.silent_after = 0
-    with reached(here, tmp_path / "home"):
-        refused("someone/model: the Hub does not answer", *words)
+    refused("someone/model: the Hub does not answer", *words)
     here.silent_after = None
     here.accounts.clear()
-    with reached(here, tmp_path / "home"):
-        refused("someone/new: the Hub refused .401", "push", SMALLEST, "someone/new")
+    refused("someone/new: the Hub refused .401", "push", SMALLEST, "someone/new")
     with reached(here, tmp_path / "home", token=None):
         refused("no token: hf auth login saves one", *words)
 
@@ -456,7 +449,7 @@ def test_offline_says_so(here, tmp_path, monkeypatch, capsys):
     refused("someone/model: HF_HUB_OFFLINE says not to ask", "push", SMALLEST, "someone/model", "--dry-run")
     said = capsys.readouterr().out
     assert "(not known what it has)" in said and re.search(r"^  model.safetensors +[\d.]+.?B", said, re.MULTILINE)
-    refused("not whole in the cache, and HF_HUB_OFFLINE", "pull", "someone/model", tmp_path / "new")
+    refused("someone/model: HF_HUB_OFFLINE says not to ask", "pull", "someone/model", tmp_path / "new")
 
 
 def test_a_push_that_ends_anywhere_leaves_the_old_state_or_the_new(here, tmp_path, capsys):
@@ -476,11 +469,10 @@ def test_a_push_that_ends_anywhere_leaves_the_old_state_or_the_new(here, tmp_pat
             assert str(end.code).startswith("leaner push: someone/model: "), end.code
             continue
         break
-    assert requests >= 8, "the push made hardly a request: this test proves nothing"
-    with reached(here, tmp_path / "home"):
-        here.silent_after = None
-        here.trouble = [Trouble("POST", "/commit/", is_late=True)]
-        refused("someone/model: the Hub does not answer", "push", SMALLEST, repository)
+    assert requests >= 7, "the push made hardly a request: this test proves nothing"
+    here.silent_after = None
+    here.trouble = [Trouble("POST", "/commit/", is_late=True)]
+    refused("someone/model: the Hub does not answer", "push", SMALLEST, repository)
     assert here.files(repository) == old  # it was carried out, only the answer was lost
     here.trouble = []
     leaner("push", new, repository)
@@ -571,6 +563,24 @@ def test_an_interrupted_pull_goes_on(here, tmp_path, monkeypatch):
     assert (folder / "model.safetensors").read_bytes() == weights
 
 
+def test_a_pull_is_whole_whatever_the_cache_holds(here, tmp_path, monkeypatch):
+    """A part of a commit, or all of an older one, is not taken for the repository where the Hub does not answer."""
+    leaner("push", SMALLEST, "someone/model")
+    hf_hub_download("someone/model", "config.json")
+    words = ("pull", "someone/model", tmp_path / "new")
+    with monkeypatch.context() as patch:
+        patch.setattr(constants, "HF_HUB_OFFLINE", True)
+        refused("someone/model: HF_HUB_OFFLINE says not to ask", *words)
+    here.trouble = [Trouble("GET", "/tree/", 503)]  # after the Hub has said which commit it has
+    refused("someone/model: not whole in the cache, and the Hub does not give ", *words)
+    here.trouble = []
+    leaner("pull", "someone/model", tmp_path / "first")
+    leaner("push", changed_copy(SMALLEST, tmp_path / "changed"), "someone/model")
+    here.trouble = [Trouble("GET", "/api/models/", 503)]
+    refused("someone/model: the Hub refused .503", *words)
+    assert not (tmp_path / "new").exists()
+
+
 def test_what_cannot_be_pulled(here, tmp_path):
     leaner("push", SMALLEST, "someone/model", "--private")
     full = tmp_path / "full"
@@ -578,7 +588,7 @@ def test_what_cannot_be_pulled(here, tmp_path):
     (full / "mine.txt").write_text("mine")
     refused("is there already, and not empty", "pull", "someone/model", full)
     refused("is there already, and not empty", "pull", "someone/model", full / "mine.txt")
-    refused("expected OWNER/NAME", "pull", "some one/model", tmp_path / "new")
+    refused("not a name that the Hub accepts; expected OWNER/NAME", "pull", "some one/model", tmp_path / "new")
     refused("--revision: empty", "pull", "someone/model", tmp_path / "new", "--revision", "")
     refused("someone/model: no such revision", "pull", "someone/model", tmp_path / "new", "--revision", "nope")
     refused("someone/nothing: no such repository on the Hub, or this token", "pull", "someone/nothing")
@@ -737,6 +747,26 @@ def test_a_run_whose_last_push_fails_is_whole(here, tmp_path, capsys):
     with redirect_stdout(io.StringIO()):
         leaner(*command[1].split())
     assert "results.json" in here.files("someone/run")
+
+
+def test_push_to_hub_takes_the_arguments_of_transformers(hub, tmp_path, monkeypatch):
+    ours, theirs = (list(signature(kind.push_to_hub).parameters) for kind in (LeanTrainer, transformers.Trainer))
+    assert ours[:5] == theirs[:5] == ["self", "commit_message", "blocking", "token", "revision"]
+    trainers = []
+    finish = train.finish
+    monkeypatch.setattr(train, "finish", lambda trainer, run: trainers.append(trainer) or finish(trainer, run))
+    train.main([*DIGITS, "--output_dir", str(tmp_path / "run")])
+    (trainer,) = trainers
+    with reached(hub, tmp_path / "home", token=None):
+        with pytest.raises(ValueError, match="blocking=False"):
+            trainer.push_to_hub(blocking=False)
+        sent = trainer.push_to_hub("Mine", token=TOKEN, revision="trial", private=True)
+        repository = hub.repositories["someone/run"]
+        assert repository.private and repository.branches["trial"] == sent.oid != repository.branches["main"]
+        assert repository.messages[sent.oid] == "Mine" and "results.json" in repository.commits[sent.oid]
+        made = len(hub.requests)
+        monkeypatch.setattr(trainer, "is_world_process_zero", lambda: False)
+        assert trainer.push_to_hub(token=TOKEN) is None and len(hub.requests) == made
 
 
 class Numbers(torch.utils.data.Dataset):

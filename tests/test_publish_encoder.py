@@ -324,7 +324,7 @@ class TestWalkers:
         assert (folder / "README.md").read_text() == before
 
     def test_what_is_pushed(self, folder):
-        files = push.check(folder, f"someone/{NAME}")
+        files = push.checked_contents(folder, f"someone/{NAME}")
         assert {"1_Pooling/config.json", "modules.json", "sentence_bert_config.json", "slim.json"} <= files.keys()
         there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         assert there == files.keys() and not transfer.staying(folder)
@@ -457,7 +457,7 @@ def test_pushed_and_pulled(folder, tmp_path):
         assert result.exit_code == 0, result.output
         result = run_leaner("pull", f"someone/{NAME}", tmp_path / "back")
         assert result.exit_code == 0, result.output
-    sent = push.check(folder, f"someone/{NAME}")
+    sent = push.checked_contents(folder, f"someone/{NAME}")
     for name, content in sent.items():
         expected = content.read_bytes() if isinstance(content, Path) else content
         assert (tmp_path / "back" / name).read_bytes() == expected, name

@@ -103,7 +103,7 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
 def send(trainer: LeanTrainer, folder: str) -> None:
     """Sends a finished run to the Hub. Raises ValueError, with the command to try again, where it is not taken."""
     try:
-        print(trainer.push_to_hub())
+        print(trainer.push_to_hub().commit_url)
     except ValueError as error:
         command = shlex.join(["leaner", "push", folder, trainer.hub_model_id])
         raise ValueError(f"{error}; the run itself is whole, and {command} sends it") from error

@@ -77,7 +77,8 @@ def whole_folder(output: Path) -> Iterator[Path]:
 
 def sha256(path: Path) -> str:
     """Hash of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -91,7 +91,7 @@ def check_configured_weights(folder: Path) -> None:
     check_weights(folder, names[0], config)
 
 
-def check(folder: Path, repository: str) -> Contents:
+def checked_contents(folder: Path, repository: str) -> Contents:
     """What the repository gets of a folder, once all of it holds together.
 
     Raises:
@@ -134,7 +134,7 @@ def print_files(files: Contents) -> None:
 def print_plan(folder: Path, repository: str, files: Contents, remote: Remote) -> None:
     """Prints every file with its size and what happens to it, what stays here, and what the card says."""
     where = "a new repository"
-    if remote.sha is not None and remote.is_new:
+    if remote.sha is not None and remote.lacks_branch:
         where = f"a new branch of main, at {remote.sha[:12]}"
     elif remote.sha is not None:
         where = f"now at {remote.sha[:12]}"
@@ -148,10 +148,12 @@ def print_plan(folder: Path, repository: str, files: Contents, remote: Remote) -
     if kept:
         print(f"  stays here: {', '.join(kept)}")
     card = check_card(folder).data
-    terms = "no licence stated"
+    said = "no licence stated"
     if card.license is not None:
-        terms = card.license
-    print(f"  card: in order ({terms}; {card.pipeline_tag}); code, configuration and weights fit")
+        said = card.license
+    if card.pipeline_tag is not None:
+        said = f"{said}; {card.pipeline_tag}"
+    print(f"  card: in order ({said}); code, configuration and weights fit")
 
 
 def push(
@@ -167,12 +169,12 @@ def push(
         revision: another branch than main, begun from it where there is none of the name.
 
     Raises:
-        ValueError: as `check`, or the Hub does not take it; the repository is as it was.
+        ValueError: as `checked_contents`, or the Hub does not take it; the repository is as it was.
     """
     quiet_libraries()
     check_repository(repository)
     check_branch(revision)
-    files = check(folder, repository)
+    files = checked_contents(folder, repository)
     if not dry_run:
         check_token()
     try:
@@ -189,7 +191,7 @@ def push(
         print("  dry run: nothing was sent")
         return
     message = f"{folder.resolve().name}, by leaner push"
-    print(f"  {commit(files, repository, message, remote, private, revision)}")
+    print(f"  {commit(files, repository, message, remote, private, revision).commit_url}")
 
 
 def push_all(
@@ -212,7 +214,7 @@ def push_all(
     repositories = {f"{owner}/{folder.name}": folder for folder in folders}
     for repository, folder in repositories.items():
         check_repository(repository)
-        check(folder, repository)
+        checked_contents(folder, repository)
     for repository, folder in repositories.items():
         push(folder, repository, dry_run, private, revision)
     if not dry_run:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from huggingface_hub import CommitInfo
 from torch.nn import functional as F
 from torch.utils.data import SequentialSampler
 from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer
@@ -273,19 +274,28 @@ class LeanTrainer(Trainer):
         """As Trainer's, which would push as well: a run goes to the Hub once it has its card."""
         super().save_model(output_dir, _internal_call=True)
 
-    def init_hf_repo(self, *args, **kwargs):
+    def init_hf_repo(self, token=None, private=None):
         """As Trainer's; raises ValueError, one line, where there is no token or the Hub does not make a repository."""
-        check_token()
+        if token is None:
+            check_token()
+        if private is not None:
+            self.args.hub_private_repo = private  # transformers 5.17 has no argument for it
         with hub_errors(self.args.hub_model_id or self.folder.name):
-            super().init_hf_repo(*args, **kwargs)
+            super().init_hf_repo(token)
 
-    def push_to_hub(self, commit_message="End of training", revision=None):
-        """Sends the run folder as it is, but for what belongs to the training alone; returns the commit's address.
+    def push_to_hub(self, commit_message="End of training", blocking=True, token=None, revision=None, private=None):
+        """As Trainer's, but sends the run folder as it is, with the card that it has, without the training's state.
+
+        Returns the commit on the main process, None on the others.
 
         Raises:
-            ValueError: one line that says why the Hub has not taken it.
+            ValueError: `blocking` is False; or the Hub does not take it, in one line that says why.
         """
-        return self._send(self.folder, commit_message, revision)
+        if not blocking:
+            raise ValueError("push_to_hub: blocking=False; a run is sent before the call returns")
+        if not self.is_world_process_zero():
+            return None
+        return self._send(self.folder, commit_message, revision, token, private)
 
     def _push_from_checkpoint(self, checkpoint_folder):
         """Sends what loads of a checkpoint; where that fails, the training goes on."""
@@ -296,13 +306,21 @@ class LeanTrainer(Trainer):
         except ValueError as error:
             print(f"warning: not pushed at step {self.state.global_step}: {error}", file=sys.stderr)
 
-    def _send(self, folder: Path, message: str, revision: str | None = None) -> str:
+    def _send(
+        self,
+        folder: Path,
+        message: str,
+        revision: str | None = None,
+        token: str | None = None,
+        private: bool | None = None,
+    ) -> CommitInfo:
         """One commit of a folder's files, as `leaner push` chooses and writes them."""
         if self.hub_model_id is None:
-            self.init_hf_repo()
+            self.init_hf_repo(token, private)
         if revision is None:
             revision = self.args.hub_revision
-        return commit(contents(folder, self.hub_model_id), self.hub_model_id, message, revision=revision)
+        files = contents(folder, self.hub_model_id)
+        return commit(files, self.hub_model_id, message, revision=revision, token=token)
 
     def finish_weights(self) -> None:
         """Puts the average, if any, in place of the weights; raises NotFinite where one is NaN or infinite."""
