@@ -23,6 +23,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
+from .support.documents import naming
 from .support.files import whole_folder
 
 
@@ -38,11 +39,13 @@ SHIPPED += ("onnx/*.onnx", "onnx/*.onnx.data")
 REMAINS = (".gitattributes",)  # the Hub's own
 TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in which paths of this machine may stand
 OFFLINE = "HF_HUB_OFFLINE says not to ask the Hub"
-PATH_START = r"(?:~/|\.\./|/[\w.+-]+/)"
+# A path of this machine begins at its root, at a home or above the folder, on Windows with a drive or a server's name.
+PATH_START = r"(?:file://|~(?:[A-Za-z][\w-]*)?/|\.\./|/[\w.+-]+/|(?<!:)//[\w.-]+/|[A-Za-z]:\\|\\\\)"
+QUOTED_START = rf"(?:{PATH_START}|/[^\"'`\n]*/)"
 LOCAL_PATH = re.compile(
-    rf"""(?<=["'=]){PATH_START}[^"'\n]*(?=["'])"""  # all of a quoted value
+    rf"""(?<=["'`=]){QUOTED_START}[^"'`\n]*(?=["'`])"""  # all of a quoted value
     rf"""|(?<=(?:: |- )){PATH_START}[^"'`\n]*$"""  # all of a value in YAML
-    rf"""|(?<![\w/:.]){PATH_START}[^\s"'`,;)\]]*""",  # a word
+    rf"""|(?<![\w/.]){PATH_START}[^\s"'`,;)\]]*""",  # a word
     re.MULTILINE,
 )
 
@@ -155,7 +158,7 @@ def staying(folder: Path) -> list[str]:
 
 def without_local_paths(text: str) -> str:
     """The text with the names alone of files that it names by their place on this machine."""
-    return LOCAL_PATH.sub(lambda path: path[0].rstrip("/").rpartition("/")[2], text)
+    return LOCAL_PATH.sub(lambda path: re.split(r"[/\\]", path[0].rstrip("/\\"))[-1], text)
 
 
 def as_sent(text: str, name: str, repository: str) -> str:
@@ -172,7 +175,8 @@ def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
         path = folder / name
         files[name] = path
         if any(path.match(pattern) for pattern in TEXTS):
-            text = path.read_bytes().decode("utf-8")  # not read_text, which would change the ends of lines
+            with naming(path):
+                text = path.read_bytes().decode("utf-8")  # not read_text, which would change the ends of lines
             sent = as_sent(text, folder.resolve().name, repository)
             if sent != text:
                 files[name] = sent.encode()

@@ -342,6 +342,10 @@ def test_all_and_a_folder_are_two_things(here, capsys):
     assert here.requests == []
 
 
+ALIASES = "\n".join(f"a{depth}: &a{depth} [{', '.join([f'*a{depth - 1}'] * 9)}]" for depth in range(1, 9))
+ALIASES = f"a0: &a0 [x]\n{ALIASES}"  # 9 ** 8 values
+
+
 def test_what_is_not_whole_is_not_pushed(here, tmp_path):
     """One line that names the file; the Hub is not even asked."""
 
@@ -356,6 +360,9 @@ def test_what_is_not_whole_is_not_pushed(here, tmp_path):
 
     def edited(name: str, before: str, after: str):
         return lambda folder: (folder / name).write_text((folder / name).read_text().replace(before, after, 1))
+
+    def written(name: str, content: str):
+        return lambda folder: (folder / name).write_text(content)
 
     def sharded_without_the_last(folder: Path) -> None:
         first, *others = load_file(folder / "model.safetensors").items()
@@ -384,11 +391,26 @@ def test_what_is_not_whole_is_not_pushed(here, tmp_path):
         "is None, expected .* of config.json": sharded_without_a_tensor,
         "metadata that the Hub cannot read": edited("README.md", "tags:", "tags: ["),
         "library_name is 'timm'": edited("README.md", "library_name: transformers", "library_name: timm"),
+        "library_name: given twice": edited("README.md", "library_name:", "library_name: x\nlibrary_name:"),
+        "with its aliases written out": written("README.md", f"---\n{ALIASES}\n---\ntext"),
+        "recipe.yaml: could not determine a constructor": written("recipe.yaml", "x: !!python/name:os.system"),
+        "recipe.yaml: line .* aliases written out": written("recipe.yaml", ALIASES),
+        "config.json: .*codec can't decode": lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe\x00"),
+        "the name 'a.nb.png' has characters": written("a\nb.png", ""),
+        "the name .*x1b": written("a\x1b[31mb.png", ""),
+        "generation_config.json: ": written("generation_config.json", '{"max_new_tokens": "x"}'),
         "weights_sha256": edited("results.json", '"weights_sha256": "', '"weights_sha256": "0'),
         "a link to": linked,
     }.items():
         folder = spoilt(re.sub(r"\W", "", said), change)
         refused(f"^leaner push: {re.escape(str(folder))}.*{said}", "push", folder, "someone/model")
+    for kind, content in {"absent": None, "deep": "[" * 200_000}.items():
+        folder = tmp_path / kind
+        shutil.copytree(ONE_PER_FAMILY[1], folder)
+        (folder / "tokenizer.json").unlink()
+        if content is not None:
+            (folder / "tokenizer.json").write_text(content)
+        refused(re.escape(str(folder)), "push", folder, "someone/model")
     refused("no such folder", "push", tmp_path / "nothing", "someone/model")
     for name in ("model", "some one/model", "someone/model/deep", "someone/--x", "someone/"):
         refused("expected OWNER/NAME", "push", SMALLEST, name)
@@ -651,8 +673,14 @@ LOCAL = {
         "leaner train --data_files train=x.csv --output_dir y"
     ),
     "`/tmp/x/y.txt`, (/mnt/z/a.b)": "`y.txt`, (a.b)",
+    'data_files: ["file:///home/me/d.parquet", "train:/home/me/secret"]': 'data_files: ["d.parquet", "train:secret"]',
+    '"/my data/me/x"': '"x"',
+    "`/home/me/my notes/d.csv`": "`d.csv`",
+    "//server/share/rows.csv and ~me/rows": "rows.csv and rows",
+    r"C:\Users\me\rows.csv, \\server\share\rows.csv": "rows.csv, rows.csv",
 }
 NOT_LOCAL = ("https://huggingface.co/a/b", "8 / 4 / 2", "and/or/not", "[x](docs/a/b.md)", "OWNER/x", "</b>/<i>", "./a")
+NOT_LOCAL += ("'/' or 'x/y'", "https://host.de:80/a/b", "~5/6 of", "ssh://host/b")
 
 
 def test_paths_of_this_machine_are_left_out():

@@ -3,8 +3,10 @@
 import tempfile
 from pathlib import Path
 
+import yaml
 from huggingface_hub import HfApi, ModelCard
-from transformers import AutoConfig
+from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from transformers import AutoConfig, GenerationConfig
 
 from modeling_leaner.checkpoints_leaner import find_weights
 from modeling_leaner.planning.units import human_bytes
@@ -26,6 +28,8 @@ from modeling_leaner.transfer import (
     staying,
 )
 
+from ..running.loading import read_tokenizer
+from ..settings.repeated import load_yaml
 from .code_copies import check_code, check_links
 from .folders import UNREADABLE, check_there, check_weights, published_folders, results_in
 
@@ -33,6 +37,7 @@ from .folders import UNREADABLE, check_there, check_weights, published_folders, 
 CARDS = Path("model_cards")
 LIBRARIES = ("transformers", "sentence-transformers")  # that load what is sent
 COLLECTION = "modeling_leaner"
+TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt"}
 Contents = dict[str, Path | bytes]
 
 
@@ -54,7 +59,11 @@ def check_card(folder: Path) -> ModelCard:
     """The card of a folder. Raises ValueError where the Hub could not read its metadata, or it says nothing."""
     path = folder / "README.md"
     try:
-        card = ModelCard.load(path)
+        content = path.read_text(encoding="utf-8")
+        metadata = REGEX_YAML_BLOCK.search(content)
+        if metadata is not None:
+            load_yaml(metadata[2])  # ModelCard takes a key given twice, and aliases without end
+        card = ModelCard(content)
         card.data.to_yaml()
     except Exception as error:  # of YAML, of types: as many as there are ways to write it wrong
         raise ValueError(f"{path}: metadata that the Hub cannot read ({error})") from error
@@ -80,6 +89,26 @@ def check_sent_code(folder: Path, files: Contents) -> None:
             raise ValueError(str(error).replace(scratch, str(folder))) from error
 
 
+def check_names(folder: Path, files: Contents) -> None:
+    """Raises ValueError for a file's name that a terminal could not show as it is."""
+    for name in files:
+        if not name.isprintable():
+            raise ValueError(f"{folder}: the name {name!r} has characters that cannot be printed; expected another")
+
+
+def check_settings(folder: Path, files: Contents) -> None:
+    """Raises ValueError where what is sent beside model and card cannot be read: YAML, tokenizer, generation."""
+    for name in files:
+        if name.endswith(".yaml"):
+            with naming(folder / name, (*UNREADABLE, yaml.YAMLError)):
+                load_yaml((folder / name).read_text(encoding="utf-8"))
+    if not TOKENIZER_FILES.isdisjoint(files):
+        read_tokenizer(str(folder))
+    if "generation_config.json" in files:
+        with naming(folder / "generation_config.json", (*UNREADABLE, TypeError)):
+            GenerationConfig.from_pretrained(folder).validate(strict=True)
+
+
 def check_configured_weights(folder: Path) -> None:
     """Raises ValueError unless the configuration names one class of the family, and the weights are that class's."""
     with naming(folder / "config.json", UNREADABLE):
@@ -102,7 +131,9 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     check_links(folder)
     check_card(folder)
     files = contents(folder, repository)
+    check_names(folder, files)
     check_sent_code(folder, files)
+    check_settings(folder, files)
     check_configured_weights(folder)
     if (folder / "results.json").is_file():
         check_there(folder)
