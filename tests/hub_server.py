@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -411,13 +412,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def preupload(self, repository: Repository, revision: str) -> None:
         tree = repository.commits.get(repository.sha(revision), {})
+        asked = json.loads(self.body)
+        ignored = asked.get("gitIgnore", "").split()  # patterns of names, the simplest that git has
         files = []
-        for wanted in json.loads(self.body)["files"]:
+        for wanted in asked["files"]:
             is_lfs = b"\0" in base64.b64decode(wanted["sample"])
             there = tree.get(wanted["path"])
             oid = None if there is None else there.oid
             mode = "lfs" if is_lfs else "regular"
-            files.append({"path": wanted["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
+            skip = any(fnmatch(wanted["path"], pattern) for pattern in ignored)
+            files.append({"path": wanted["path"], "uploadMode": mode, "shouldIgnore": skip, "oid": oid})
         self.answer(200, {"files": files})
 
     def commit(self, name: str, repository: Repository, branch: str) -> None:

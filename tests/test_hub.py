@@ -832,6 +832,11 @@ def test_the_push_of_transformers_own_trainer_loads(here, tmp_path):
     assert code | {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= sent.keys()
     assert json.loads(sent["config.json"])["auto_map"] == json.loads((source / "config.json").read_text())["auto_map"]
     assert "training_args.bin" in sent  # as docs/hub.md warns
+    (folder / ".gitignore").write_text("training_args.bin\n")  # as it advises
+    arguments.hub_model_id = "someone/another"
+    trainer.init_hf_repo()
+    trainer.push_to_hub()
+    assert here.files("someone/another").keys() - {".gitignore"} == sent.keys() - {"training_args.bin"}
     leaner("push", folder, "someone/own")
     assert not any(STATE.search(path) for path in here.files("someone/own"))
     assert code <= here.files("someone/own").keys()
