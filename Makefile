@@ -90,5 +90,6 @@ $(CLIENTS)/.installed: setup.cfg pyproject.toml constraints.txt
 	@rm -rf $(CLIENTS)
 	@$(PYTHON) -m venv $(CLIENTS)
 	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,clients,ray]'
-	@if command -v npm > /dev/null; then npm install --silent --prefix $(CLIENTS) onnxruntime-web@1.30.0; fi
+	@if command -v npm > /dev/null; then \
+	  npm install --silent --prefix $(CLIENTS) onnxruntime-web@1.30.0 @huggingface/tokenizers@0.2.0; fi
 	@touch $@

@@ -277,8 +277,8 @@ def pull(repository: str, folder: Path | None = None, revision: str | None = Non
         revision: branch, tag or commit; None for main.
 
     Raises:
-        ValueError: the Hub does not accept the name, the revision is empty, the folder holds files, or the Hub does not
-            give all of the repository.
+        ValueError: the Hub does not accept the name, the revision is empty, the folder holds files, or the Hub does
+            not give all of the repository.
         OSError: the folder cannot be written.
     """
     check_name(repository)

@@ -168,8 +168,8 @@ IN_YAML += (bomb(),)
 
 def json_files(document: object) -> st.SearchStrategy:
     """The bytes of a JSON file that is nearly this document."""
-    near = changed(document).map(lambda each: json.dumps(each).encode())
-    return st.one_of(*[near.flatmap(damaged)] * 9, st.sampled_from(WHOLE_JSON))
+    edited = changed(document).map(lambda each: json.dumps(each).encode())
+    return st.one_of(*[edited.flatmap(damaged)] * 9, st.sampled_from(WHOLE_JSON))
 
 
 def yaml_bytes(document: object) -> bytes:
@@ -182,8 +182,8 @@ def yaml_bytes(document: object) -> bytes:
 
 def yaml_files(document: object) -> st.SearchStrategy:
     """The bytes of a YAML file that is nearly this document."""
-    near = changed(document).map(yaml_bytes)
-    return st.one_of(*[near.flatmap(lambda content: damaged(content, IN_YAML))] * 9, st.sampled_from(WHOLE_YAML))
+    edited = changed(document).map(yaml_bytes)
+    return st.one_of(*[edited.flatmap(lambda content: damaged(content, IN_YAML))] * 9, st.sampled_from(WHOLE_YAML))
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from datasets import Dataset
 from encoders import save_sentence_encoder
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from PIL import Image
-from safetensors import safe_open
 from safetensors.torch import load_file
 from test_remote_code import FAMILIES
 from training_data import documents, labelled
@@ -140,12 +139,9 @@ def test_sharded_safetensors(family, tmp_path):
     loaded = tests.logits_class.from_pretrained(tmp_path)
     state = loaded.state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
-    with safe_open(tmp_path / shards[0], "pt") as shard:
-        missing = shard.keys()[0]
     (tmp_path / shards[0]).unlink()
     with pytest.raises(OSError, match=shards[0]):
         tests.logits_class.from_pretrained(tmp_path)
-    assert index["weight_map"][missing] == shards[0]
 
 
 class TestPEFT:

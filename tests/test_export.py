@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from command import leaner, refused
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.publishing.verify import check_files
 from modeling_leaner.training.publishing.verify_onnx import check_onnx
-from modeling_leaner.training.records import ExportFile, checked
+from modeling_leaner.training.records import ExportFile, ForwardTime, checked
 from safetensors.torch import save_file
 from test_remote_code import FAMILIES
-from typer.testing import CliRunner
 
 import modeling_leaner
-from modeling_leaner.cli.app import app
+from modeling_leaner.cli.export import column_of
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.exporting import files, parity
 from modeling_leaner.exporting.files import FORMATS
-from modeling_leaner.exporting.graph import CACHE, Graph, Size, flattened, make_inputs
+from modeling_leaner.exporting.graph import CACHE, ExportableModel, Size, flattened, make_inputs
 from modeling_leaner.exporting.parity import compare
 
 
@@ -38,18 +38,6 @@ HEADS = [
     for name, target in tests.config_class.auto_classes().items()
     if name != "AutoConfig"
 ]
-
-
-def leaner(*words: object):
-    """`leaner WORDS` with what it printed."""
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def refused(*words: object) -> str:
-    """The one line in which `leaner export` refuses something."""
-    result = leaner("export", *words)
-    assert result.exit_code == 1 and result.stderr.count("\n") == 1, result.output + result.stderr
-    return result.stderr
 
 
 def needs_onnx() -> None:
@@ -84,21 +72,21 @@ assert torch.cat(said, dim=1).equal(expected), (said, expected)
 """
 
 
-def test_a_program_continues_texts_in_a_process_without_the_package(tmp_path):
+def test_a_program_continues_texts_in_a_process_without_the_package(tmp_path, capsys):
     tests = FAMILIES["gpt"]()
     model = tests.generating("base")
     model.save_pretrained(tmp_path / "model")
-    result = leaner("export", "torch", tmp_path / "model", tmp_path / "out", *QUICK)
-    assert result.exit_code == 0, result.output + result.stderr
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.pt2", "config.json", "export.json"}
+    leaner("export", "torch", tmp_path / "model", tmp_path / "out", *QUICK)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.pt2", "config.json", "parity.json"}
     # torch notes the file and line of every operation; what is given away does not say where it was made.
     assert PACKAGE not in (tmp_path / "out" / "model.pt2").read_bytes()
     assert "auto_map" not in json.loads((tmp_path / "out" / "config.json").read_text())
-    document = checked(ExportFile, json.loads((tmp_path / "out" / "export.json").read_text()), tmp_path)
+    document = checked(ExportFile, json.loads((tmp_path / "out" / "parity.json").read_text()), tmp_path)
     (eager, program) = document.files
     assert (eager.file, program.file, program.same_choice) == (None, "model.pt2", 1.0)
     assert program.difference < 1e-5 and len(program.times) == 4 and all(time.seconds > 0 for time in program.times)
-    assert "1×8" in result.output and "2×1 after 8" in result.output and "with a cache" in result.output
+    said = capsys.readouterr().out
+    assert "1×8" in said and "2×1 after 8" in said and "with a cache" in said
 
     ids = tests.ids(1, 5)
     said = tests.continue_by_hand(model, ids, 12)
@@ -118,23 +106,23 @@ class TestRefusals:
     def test_before_anything_is_loaded(self, tmp_path, monkeypatch):
         (tmp_path / "there").mkdir()
         model = GOLDEN / "vit"
-        assert refused("torch", model, tmp_path / "there").endswith("there exists already\n")
-        assert "vit/nano: a named shape, which has no weights" in refused("torch", "vit/nano", tmp_path / "out")
+        out = tmp_path / "out"
+        refused("there exists already$", "export", "torch", model, tmp_path / "there")
+        refused("vit/nano: a named shape, which has no weights", "export", "torch", "vit/nano", out)
         monkeypatch.setattr(files, "find_spec", lambda name: None if name == "onnxruntime" else name)
-        expected = "leaner export: onnx: needs packages that are not installed: pip install onnxruntime\n"
-        assert refused("onnx", model, tmp_path / "out") == expected
+        missing = "^leaner export: onnx: needs packages that are not installed: pip install onnxruntime$"
+        refused(missing, "export", "onnx", model, out)
         assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
     def test_lengths(self, tmp_path):
-        assert "--length 8: LeanViTForImageClassification reads images" in refused(
-            "torch", GOLDEN / "vit", tmp_path / "out", "--length", 8
-        )
+        images = "--length 8: LeanViTForImageClassification reads images"
+        refused(images, "export", "torch", GOLDEN / "vit", tmp_path / "out", "--length", 8)
         longest = "--length 128: expected at most 127, by max_position_embeddings of the model"
-        assert longest in refused("torch", GOLDEN / "gpt", tmp_path / "out", "--length", 128)
+        refused(longest, "export", "torch", GOLDEN / "gpt", tmp_path / "out", "--length", 128)
 
     def test_a_folder_without_a_model(self, tmp_path):
         (tmp_path / "empty").mkdir()
-        assert "config.json" in refused("torch", tmp_path / "empty", tmp_path / "out")
+        refused("config.json", "export", "torch", tmp_path / "empty", tmp_path / "out")
         assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
     def test_a_damaged_tokenizer(self, tmp_path):
@@ -142,44 +130,44 @@ class TestRefusals:
         shutil.copytree(GOLDEN / "gpt", tmp_path / "model")
         (tmp_path / "model" / "tokenizer.json").write_text("{")
         (tmp_path / "model" / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
-        message = refused("torch", tmp_path / "model", tmp_path / "out")
-        assert message.startswith(f"leaner export: {tmp_path / 'model'}: damaged Tokenizer (tokenizer.json")
+        damaged = rf"^leaner export: {tmp_path / 'model'}: damaged Tokenizer \(tokenizer.json"
+        refused(damaged, "export", "torch", tmp_path / "model", tmp_path / "out")
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
     def test_a_file_that_says_something_else(self, tmp_path, monkeypatch):
         """The control of the comparison: a program of a model whose weights differ is not kept."""
 
-        def write_another(graph, path):
+        def write_another(exportable, path):
             with torch.no_grad():
-                for weight in graph.model.parameters():
+                for weight in exportable.model.parameters():
                     weight.mul_(1.01)
-            files.write_torch(graph, path)
+            files.write_torch(exportable, path)
             with torch.no_grad():
-                for weight in graph.model.parameters():
+                for weight in exportable.model.parameters():
                     weight.div_(1.01)
 
         another = files.Format("model.pt2", write_another, files.write_torch_int8, files.load_torch, (), ())
         monkeypatch.setitem(FORMATS, "torch", another)
-        message = refused("torch", GOLDEN / "vit", tmp_path / "out", "--rounds", 3, "--batch", 2)
-        assert "its torch file differs from it by" in message and message.endswith("; not kept\n")
+        words = ("export", "torch", GOLDEN / "vit", tmp_path / "out", "--rounds", 3, "--batch", 2)
+        refused("its torch file differs from it by .*; not kept$", *words)
         assert not list(tmp_path.iterdir())
 
 
 def test_the_comparison_sees_a_cache_that_is_ignored():
     """And that a mask is, of rows whose padding is on the left."""
-    graph = Graph(FAMILIES["gpt"]().build("base"))
-    assert compare(graph, lambda inputs: graph(**inputs)).difference == 0
+    exportable = ExportableModel(FAMILIES["gpt"]().build("base"))
+    assert compare(exportable, lambda inputs: exportable(**inputs)).difference == 0
 
     def without_cache(inputs):
         given = {**inputs, CACHE: [torch.zeros_like(tensor) for tensor in inputs[CACHE]]}
-        return graph(**given)
+        return exportable(**given)
 
     def without_mask(inputs):
-        return graph(**{**inputs, "attention_mask": torch.ones_like(inputs["attention_mask"])})
+        return exportable(**{**inputs, "attention_mask": torch.ones_like(inputs["attention_mask"])})
 
     for wrong in (without_cache, without_mask):
-        assert compare(graph, wrong).difference > 0.1
-    assert all(size.past + size.length <= 64 for size in parity.sizes(graph))
+        assert compare(exportable, wrong).difference > 0.1
+    assert all(size.past + size.length <= 64 for size in parity.sizes(exportable))
 
 
 @pytest.mark.parametrize("kind", ["onnx", pytest.param("torch", marks=pytest.mark.full)])
@@ -189,18 +177,18 @@ def test_every_head(family, head, kind, tmp_path):
     if kind == "onnx":
         needs_onnx()
     tests = FAMILIES[family]()
-    graph = Graph(tests.build("per-layer", getattr(modeling_leaner, head)))
+    exportable = ExportableModel(tests.build("per-layer", getattr(modeling_leaner, head)))
     path = tmp_path / "model"
-    FORMATS[kind].write(graph, path)
-    run = FORMATS[kind].load(graph, path)
-    assert compare(graph, run).difference < 1e-3  # a wrong mask or cache changes more than 1e-2
+    FORMATS[kind].write(exportable, path)
+    run = FORMATS[kind].load(path)
+    assert compare(exportable, run).difference < 1e-3  # a wrong mask or cache changes more than 1e-2
     if kind == "torch":
         return
     assert PACKAGE not in path.read_bytes()
-    if graph.keeps_cache:
-        first = make_inputs(graph, Size(rows=1, length=1))  # a text of one token, nothing before it
+    if exportable.keeps_cache:
+        first = make_inputs(exportable, Size(rows=1, length=1))  # a text of one token, nothing before it
         with torch.no_grad():
-            expected = graph(**first)["logits"]
+            expected = exportable(**first)["logits"]
         assert (run(first)["logits"] - expected).abs().max() < 1e-4 * expected.abs().max()
 
 
@@ -211,9 +199,8 @@ def test_onnx_command(family, tmp_path):
     import onnxruntime
 
     words = QUICK if family != "vit" else QUICK[:4]
-    result = leaner("export", "onnx", GOLDEN / family, tmp_path / "out", "--int8", *words)
-    assert result.exit_code == 0, result.output + result.stderr
-    document = checked(ExportFile, json.loads((tmp_path / "out" / "export.json").read_text()), tmp_path)
+    leaner("export", "onnx", GOLDEN / family, tmp_path / "out", "--int8", *words)
+    document = checked(ExportFile, json.loads((tmp_path / "out" / "parity.json").read_text()), tmp_path)
     _, whole, small = document.files
     assert (whole.file, small.file) == ("onnx/model.onnx", "onnx/model_int8.onnx")
     assert whole.difference < 1e-4 and 1e-4 < small.difference < 0.1 and small.same_choice > 0.9
@@ -238,17 +225,24 @@ class TestPublished:
     def test_graphs_are_the_weights(self, folder):
         needs_onnx()
         assert check_onnx(folder) == ""
-        graph = Graph(load_lean(str(folder)))
+        exportable = ExportableModel(load_lean(str(folder)))
         onnx = FORMATS["onnx"]
         whole, small = onnx.path(folder), onnx.path(folder, int8=True)
         whole.parent.mkdir()
-        onnx.write(graph, whole)
-        onnx.write_int8(graph, small, whole)
+        onnx.write(exportable, whole)
+        onnx.write_int8(exportable, small, whole)
         assert check_onnx(folder) == ", 2 ONNX files"
+        small.unlink()
+        assert check_onnx(folder) == ", 1 ONNX file"
         with torch.no_grad():
-            graph.model.classifier.bias += 1
-        onnx.write(graph, whole)
-        with pytest.raises(ValueError, match=r"onnx/model.onnx: differs from model.safetensors by .*, at most 0.001"):
+            exportable.model.classifier.weight *= 0.6
+        onnx.write(exportable, folder / "other.onnx")
+        onnx.write_int8(exportable, small, folder / "other.onnx")
+        differs = r"onnx/{}.onnx: differs from model.safetensors by .*, at most {} expected"
+        with pytest.raises(ValueError, match=differs.format("model_int8", 0.2)):
+            check_onnx(folder)
+        onnx.write(exportable, whole)
+        with pytest.raises(ValueError, match=differs.format("model", 0.001)):
             check_onnx(folder)
         whole.write_bytes(b"no graph")
         with pytest.raises(ValueError, match=r"onnx/model.onnx: "):
@@ -257,6 +251,10 @@ class TestPublished:
     def test_what_may_lie_there(self, folder, monkeypatch):
         (folder / "onnx").mkdir()
         check_files(folder, results_in(folder / "results.json"))
+        (folder / "onnx" / "model.onnx.data").write_bytes(b"")
+        with pytest.raises(ValueError, match=r"onnx: no graph; expected model.onnx or model_int8.onnx, or no"):
+            check_onnx(folder)
+        (folder / "onnx" / "model_int8.onnx").write_bytes(b"")
         monkeypatch.setattr("modeling_leaner.training.publishing.verify_onnx.find_spec", lambda name: None)
         assert check_onnx(folder) == ", onnx/ not run: onnxruntime is not installed"
         (folder / "onnx" / "model_q4.onnx").write_bytes(b"")
@@ -270,15 +268,21 @@ class TestPublished:
 
 def test_torch_in_8_bits(tmp_path):
     pytest.importorskip("torchao")
-    graph = Graph(load_lean(GOLDEN / "bert"))
-    FORMATS["torch"].write_int8(graph, tmp_path / "small.pt2", tmp_path / "whole.pt2")
-    small = compare(graph, FORMATS["torch"].load(graph, tmp_path / "small.pt2"))
+    exportable = ExportableModel(load_lean(GOLDEN / "bert"))
+    FORMATS["torch"].write_int8(exportable, tmp_path / "small.pt2", tmp_path / "whole.pt2")
+    small = compare(exportable, FORMATS["torch"].load(tmp_path / "small.pt2"))
     assert 1e-4 < small.difference < 0.1
-    assert graph.model.model.layers[0].mlp.fc1.weight.dtype == torch.float32  # the model itself stays as it was
+    assert exportable.model.model.layers[0].mlp.fc1.weight.dtype == torch.float32  # the model itself stays as it was
+
+
+def test_headings_of_times():
+    assert column_of(ForwardTime(rows=1, length=None, past=None, seconds=1)) == "1 image"
+    assert column_of(ForwardTime(rows=8, length=None, past=None, seconds=1)) == "8 images"
+    assert column_of(ForwardTime(rows=8, length=1, past=64, seconds=1)) == "8×1 after 64"
 
 
 def test_names_of_a_cache():
-    graph = Graph(FAMILIES["gpt"]().build("grouped"))
-    inputs = flattened(make_inputs(graph, Size(rows=2, length=3, past=4)))
+    exportable = ExportableModel(FAMILIES["gpt"]().build("grouped"))
+    inputs = flattened(make_inputs(exportable, Size(rows=2, length=3, past=4)))
     assert list(inputs)[:5] == ["input_ids", "attention_mask", "position_ids", f"{CACHE}.0.key", f"{CACHE}.0.value"]
     assert inputs[f"{CACHE}.2.value"].shape == (2, 2, 4, 12) and inputs["position_ids"].tolist()[1] == [2, 3, 4]

@@ -16,6 +16,8 @@ ray = pytest.importorskip("ray", reason="the extra ray is not installed")
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
 
+from modeling_leaner.training.experiments import ray_engine  # noqa: E402
+from modeling_leaner.training.experiments.run_settings import TRAIN_COMMAND  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 
@@ -116,8 +118,6 @@ def test_a_sweep_that_loses_a_worker_has_the_rows_of_one_process(environment, tm
 
 def test_a_cluster_that_cannot_be_used(environment, tmp_path, monkeypatch):
     """One line before anything is trained: no cluster, another version of this package, another folder."""
-    from modeling_leaner.training.experiments import ray_engine
-
     sweep = started(tmp_path, "--engine", "ray", environment={**environment, "RAY_ADDRESS": "127.0.0.1:1"})
     assert sweep.wait(200) == 1
     last = (tmp_path / "sweep.log").read_text().splitlines()[-1]
@@ -133,19 +133,34 @@ def test_a_cluster_that_cannot_be_used(environment, tmp_path, monkeypatch):
     assert ray_engine.seen_by(tmp_path, "5 of another sweep", str(tmp_path)) == "modeling_leaner 0.0.7"
 
 
+def test_a_run_that_loses_every_worker_has_failed(environment, tmp_path, monkeypatch):
+    """After as many as are allowed, and its log says what Ray says."""
+
+    def end_worker(words, log, working_directory):
+        with log.open("a") as file:
+            print("begun", file=file)
+        os._exit(1)
+
+    monkeypatch.setattr(ray_engine, "train", end_worker)
+    monkeypatch.setattr(ray_engine, "LOST_WORKERS", 2)
+    monkeypatch.setenv("RAY_ADDRESS", environment["RAY_ADDRESS"])
+    run = ray_engine.RayCluster(2, tmp_path).start(TRAIN_COMMAND, tmp_path / "run.log")
+    while (status := run.poll()) is None:
+        time.sleep(0.1)
+    ray.shutdown()
+    *begun, said = (tmp_path / "run.log").read_text().splitlines()
+    assert status == 1 and begun == ["begun", "begun"] and said.startswith("Ray: ")
+
+
 @pytest.mark.parametrize(
     ("processors", "jobs", "share"),
     [([16, 4], 2, 8), ([6, 6], 3, 3), ([4, 4], 2, 4), ([8], 3, 2), ([1, 1], 5, 1)],
 )
 def test_the_share_of_a_run(processors, jobs, share):
     """On no machine fewer runs than fit: of 16 and 4 processors, 10 each would let only one run at a time."""
-    from modeling_leaner.training.experiments import ray_engine
-
     assert ray_engine.share_of(processors, jobs) == share
 
 
 @pytest.mark.parametrize(("code", "status"), [(None, 0), (0, 0), (130, 130), ("no such recipe", 1)])
 def test_the_status_of_a_training(code, status):
-    from modeling_leaner.training.experiments import ray_engine
-
     assert ray_engine.status_of(SystemExit(code)) == status

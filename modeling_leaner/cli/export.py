@@ -12,8 +12,8 @@ from rich.table import Table
 
 from ..conversion import load_lean, load_processors
 from ..exporting.files import FORMATS, Forward, output_names, require_packages
-from ..exporting.graph import CACHE, Graph, Inputs, Size, dynamic_axes, flattened, longest, make_inputs
-from ..exporting.parity import Parity, compare
+from ..exporting.graph import CACHE, ExportableModel, Inputs, Size, dynamic_axes, flattened, longest, make_inputs
+from ..exporting.parity import IN_FLOAT32, Parity, compare
 from ..planning.units import human_bytes
 from ..support.documents import write_json
 from ..support.files import whole_folder
@@ -23,8 +23,8 @@ from ..training.running.environment import environment
 
 
 LENGTH = 128  # tokens of a text that is timed
-MOST_DIFFERENCE = 1e-3  # of a file in the model's own precision, relative: beyond it the file is wrong
 TABLE_WIDTH = 100
+PARITY_FILE = "parity.json"  # not export.json, which transformers.exporters writes
 EXACT = Parity(difference=0.0, same_choice=None)
 
 
@@ -54,54 +54,55 @@ class Contestant:
 def run(options: Options) -> None:
     """Exports a checkpoint. Raises ValueError or OSError for what a user can put right; OUT is whole or absent."""
     require_packages(options.kind, options.int8)
-    graph = Graph(load_lean(options.source).float())
-    sizes = timed_sizes(graph, options)
+    exportable = ExportableModel(load_lean(options.source).float())
+    sizes = timed_sizes(exportable, options)
     processors = load_processors(options.source)
     with whole_folder(options.output) as folder:
         folder.mkdir()
-        contestants = [eager(graph), *write(graph, folder, options)]
-        write_parts(graph, processors, folder)
-        times = timed(graph, contestants, sizes, options.rounds)
-        document = describe(graph, contestants, times, options.rounds)
-        write_json(folder / "export.json", document.document())
+        contestants = [eager(exportable), *write(exportable, folder, options)]
+        write_parts(exportable, processors, folder)
+        times = timed(exportable, contestants, sizes, options.rounds)
+        document = describe(exportable, contestants, times, options.rounds)
+        write_json(folder / PARITY_FILE, document.document())
     report(options.output, document)
 
 
-def timed_sizes(graph: Graph, options: Options) -> list[Size]:
+def timed_sizes(exportable: ExportableModel, options: Options) -> list[Size]:
     """One row, then `--batch` rows; of a model that continues texts one more token of each, too.
 
     Raises ValueError for a length that the model does not read.
     """
-    most = longest(graph)
+    most = longest(exportable)
     if most is None:
         if options.length is not None:
-            raise ValueError(f"--length {options.length}: {type(graph.model).__name__} reads images, which have none")
+            kind = type(exportable.model).__name__
+            raise ValueError(f"--length {options.length}: {kind} reads images, which have none")
         return [Size(rows, 0) for rows in (1, options.batch)]
     length = options.length
-    if graph.keeps_cache:
+    if exportable.keeps_cache:
         most -= 1  # room for one more
     if length is None:
         length = min(LENGTH, most)
     if length > most:
         raise ValueError(f"--length {length}: expected at most {most}, by max_position_embeddings of the model")
     sizes = [Size(rows, length) for rows in (1, options.batch)]
-    if graph.keeps_cache:
+    if exportable.keeps_cache:
         sizes += [Size(size.rows, 1, past=length) for size in sizes]
     return sizes
 
 
-def eager(graph: Graph) -> Contestant:
+def eager(exportable: ExportableModel) -> Contestant:
     """The model itself."""
 
     def run_model(inputs: Inputs) -> dict[str, torch.Tensor]:
         with torch.inference_mode():
-            return graph(**inputs)
+            return exportable(**inputs)
 
-    size = sum(weight.nbytes for weight in graph.model.parameters())
+    size = sum(weight.nbytes for weight in exportable.model.parameters())
     return Contestant(None, size, run_model, EXACT)
 
 
-def write(graph: Graph, folder: Path, options: Options) -> list[Contestant]:
+def write(exportable: ExportableModel, folder: Path, options: Options) -> list[Contestant]:
     """Writes the file, and that in 8 bits, and compares each with the model.
 
     Raises ValueError where the file in the model's own precision does not say what the model says.
@@ -109,59 +110,63 @@ def write(graph: Graph, folder: Path, options: Options) -> list[Contestant]:
     file_format = FORMATS[options.kind]
     whole = file_format.path(folder)
     whole.parent.mkdir(exist_ok=True)
-    file_format.write(graph, whole)
-    contestants = [compared_file(graph, file_format.load(graph, whole), folder, whole)]
+    file_format.write(exportable, whole)
+    contestants = [compared_file(exportable, file_format.load(whole), folder, whole)]
     difference = contestants[0].parity.difference
-    if difference > MOST_DIFFERENCE:
+    if difference > IN_FLOAT32:
         raise ValueError(f"{options.source}: its {options.kind} file differs from it by {difference:.1e}; not kept")
     if options.int8:
         small = file_format.path(folder, int8=True)
-        file_format.write_int8(graph, small, whole)
-        contestants.append(compared_file(graph, file_format.load(graph, small), folder, small))
+        file_format.write_int8(exportable, small, whole)
+        contestants.append(compared_file(exportable, file_format.load(small), folder, small))
     return contestants
 
 
-def compared_file(graph: Graph, run_file: Forward, folder: Path, path: Path) -> Contestant:
+def compared_file(exportable: ExportableModel, run_file: Forward, folder: Path, path: Path) -> Contestant:
     """A file that was written, compared with the model."""
     parts = path.parent.glob(f"{path.name}*")  # with the file beside it that holds large weights
     size = sum(part.stat().st_size for part in parts)
-    return Contestant(path.relative_to(folder).as_posix(), size, run_file, compare(graph, run_file))
+    return Contestant(path.relative_to(folder).as_posix(), size, run_file, compare(exportable, run_file))
 
 
-def write_parts(graph: Graph, processors: list[object], folder: Path) -> None:
+def write_parts(exportable: ExportableModel, processors: list[object], folder: Path) -> None:
     """The configuration, without the names of code files, which are not there, and tokenizer or image processor."""
-    config = json.loads(graph.model.config.to_json_string())
+    config = json.loads(exportable.model.config.to_json_string())
     config.pop("auto_map", None)
     write_json(folder / "config.json", config)
     for processor in processors:
         processor.save_pretrained(folder)
 
 
-def timed(graph: Graph, contestants: list[Contestant], sizes: list[Size], rounds: int) -> list[list[ForwardTime]]:
+def timed(
+    exportable: ExportableModel, contestants: list[Contestant], sizes: list[Size], rounds: int
+) -> list[list[ForwardTime]]:
     """The times of every contestant, size by size; at each size all take turns."""
     times: list[list[ForwardTime]] = [[] for _ in contestants]
     for size in sizes:
-        inputs = make_inputs(graph, size, padded=False)
+        inputs = make_inputs(exportable, size, padded=False)
         calls = [partial(seconds_of, partial(contestant.run, inputs)) for contestant in contestants]
         medians = np.median(take_turns(calls, rounds), axis=1).tolist()
         for rows, median in zip(times, medians):
-            rows.append(forward_time(graph, size, median))
+            rows.append(forward_time(exportable, size, median))
     return times
 
 
-def forward_time(graph: Graph, size: Size, median: float) -> ForwardTime:
+def forward_time(exportable: ExportableModel, size: Size, median: float) -> ForwardTime:
     """A measured time with what was measured."""
     length = None
     past = None
-    if not graph.reads_images:
+    if not exportable.reads_images:
         length = size.length
-    if graph.keeps_cache:
+    if exportable.keeps_cache:
         past = size.past
     return ForwardTime(rows=size.rows, length=length, past=past, seconds=median)
 
 
-def describe(graph: Graph, contestants: list[Contestant], times: list[list[ForwardTime]], rounds: int) -> ExportFile:
-    """What export.json holds."""
+def describe(
+    exportable: ExportableModel, contestants: list[Contestant], times: list[list[ForwardTime]], rounds: int
+) -> ExportFile:
+    """What parity.json holds."""
     files = []
     for contestant, measured in zip(contestants, times):
         parity = contestant.parity
@@ -175,29 +180,29 @@ def describe(graph: Graph, contestants: list[Contestant], times: list[list[Forwa
             )
         )
     return ExportFile(
-        architecture=type(graph.model).__name__,
-        inputs=input_shapes(graph),
-        outputs=output_names(graph),
+        architecture=type(exportable.model).__name__,
+        inputs=input_shapes(exportable),
+        outputs=output_names(exportable),
         rounds=rounds,
         files=files,
         environment=Environment(**environment()),
     )
 
 
-def input_shapes(graph: Graph) -> dict[str, list[int | str]]:
+def input_shapes(exportable: ExportableModel) -> dict[str, list[int | str]]:
     """The shape of every input, with names in place of free sizes."""
     shapes = {}
-    axes = dynamic_axes(graph)
-    for name, tensor in flattened(make_inputs(graph, graph.traced_size)).items():
+    axes = dynamic_axes(exportable)
+    for name, tensor in flattened(make_inputs(exportable, exportable.traced_size)).items():
         free = axes[name.partition(".")[0]]
         shapes[name] = [free.get(axis, size) for axis, size in enumerate(tensor.shape)]
     return shapes
 
 
 def column_of(time: ForwardTime) -> str:
-    """The heading of a time: rows × tokens of each, and how many the cache holds already."""
+    """The heading of a time: images; or rows × tokens of each, and how many the cache holds already."""
     if time.length is None:
-        return f"{time.rows} of images"
+        return f"{time.rows} image{'s' * (time.rows > 1)}"
     if time.past:
         return f"{time.rows}×{time.length} after {time.past}"
     return f"{time.rows}×{time.length}"
@@ -225,4 +230,4 @@ def report(output: Path, document: ExportFile) -> None:
     cache = ""
     if any(name.startswith(CACHE) for name in document.inputs):
         cache = ", with a cache"
-    print(f"{output}: {document.architecture}, {inputs} → {outputs}{cache}; all shapes are in export.json")
+    print(f"{output}: {document.architecture}, {inputs} → {outputs}{cache}; all shapes are in {PARITY_FILE}")

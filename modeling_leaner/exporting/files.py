@@ -8,11 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch.export import ExportedProgram
 
-from .graph import Graph, Inputs, dynamic_axes, flattened, make_inputs, trace
+from .graph import ExportableModel, Inputs, dynamic_axes, flattened, make_inputs, trace
+
+
+if TYPE_CHECKING:
+    import onnx_ir
 
 
 LARGEST_FILE = 1_900_000_000  # bytes of weights in an ONNX file, which protobuf ends at 2 GB; more lie beside it
@@ -25,13 +30,13 @@ Forward = Callable[[Inputs], dict[str, torch.Tensor]]
 class Format:
     """A kind of file: where it lies in the folder, how it is written and run, and the packages that this needs.
 
-    Functions of the same name take the same arguments, though not every format needs each.
+    `write_int8` takes the file of `write`, too, which not every format needs.
     """
 
     file: str
-    write: Callable[[Graph, Path], None]
-    write_int8: Callable[[Graph, Path, Path], None]
-    load: Callable[[Graph, Path], Forward]
+    write: Callable[[ExportableModel, Path], None]
+    write_int8: Callable[[ExportableModel, Path, Path], None]
+    load: Callable[[Path], Forward]
     packages: tuple[str, ...]
     packages_int8: tuple[str, ...]
 
@@ -66,23 +71,23 @@ def without_remarks() -> Iterator[None]:
         logging.disable(level)
 
 
-def write_torch(graph: Graph, path: Path) -> None:
+def write_torch(exportable: ExportableModel, path: Path) -> None:
     """A program of torch.export, which `torch.export.load` reads."""
     with without_remarks():
-        torch.export.save(trace(graph), path)
+        torch.export.save(trace(exportable), path)
 
 
-def write_torch_int8(graph: Graph, path: Path, whole: Path) -> None:
+def write_torch_int8(exportable: ExportableModel, path: Path, whole: Path) -> None:
     """As `write_torch`, the matrices of linear layers as 8-bit integers with a scale a row (torchao)."""
     with without_remarks():
         from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
-        graph = Graph(copy.deepcopy(graph.model))
-        quantize_(graph.model, Int8WeightOnlyConfig())
-        torch.export.save(trace(graph), path)
+        exportable = ExportableModel(copy.deepcopy(exportable.model))
+        quantize_(exportable.model, Int8WeightOnlyConfig())
+        torch.export.save(trace(exportable), path)
 
 
-def load_torch(graph: Graph, path: Path) -> Forward:
+def load_torch(path: Path) -> Forward:
     """A file of torch.export, ready to run."""
     with without_remarks():
         program = torch.export.load(path).module()
@@ -94,65 +99,67 @@ def load_torch(graph: Graph, path: Path) -> Forward:
     return run
 
 
-def output_names(graph: Graph) -> list[str]:
+def output_names(exportable: ExportableModel) -> list[str]:
     """The names of the graph's outputs, in order."""
     with torch.inference_mode():
-        return list(graph(**make_inputs(graph, graph.traced_size)))
+        return list(exportable(**make_inputs(exportable, exportable.traced_size)))
 
 
-def write_onnx(graph: Graph, path: Path) -> None:
+def write_onnx(exportable: ExportableModel, path: Path) -> None:
     """An ONNX graph with named axes, and without the places in source files that torch notes at every node."""
     with without_remarks():
         import onnx_ir
 
-        program: ExportedProgram = trace(graph)
-        inputs = flattened(make_inputs(graph, graph.traced_size))
+        program: ExportedProgram = trace(exportable)
+        inputs = flattened(make_inputs(exportable, exportable.traced_size))
         model = torch.onnx.export(
-            program, input_names=list(inputs), output_names=output_names(graph), dynamo=True, verbose=False
+            program, input_names=list(inputs), output_names=output_names(exportable), dynamo=True, verbose=False
         ).model
-        name_axes(model, graph)
+        name_axes(model, exportable)
         strip_metadata(model)
-        size = sum(weight.nbytes for weight in graph.model.parameters())
+        size = sum(weight.nbytes for weight in exportable.model.parameters())
         beside = None
         if size > LARGEST_FILE:
             beside = f"{path.name}.data"
         onnx_ir.save(model, path, external_data=beside)
 
 
-def name_axes(model, graph: Graph) -> None:
+def name_axes(onnx_model: "onnx_ir.Model", exportable: ExportableModel) -> None:
     """Gives the free axes of inputs and outputs, which torch numbers, the names of `dynamic_axes`."""
     import onnx_ir
 
     names = {}
-    axes = dynamic_axes(graph)
-    for value in model.graph.inputs:
+    axes = dynamic_axes(exportable)
+    for value in onnx_model.graph.inputs:
         free = axes[value.name.partition(".")[0]]
         for axis, name in free.items():
             names.setdefault(str(value.shape[axis]), name)
             value.shape[axis] = onnx_ir.SymbolicDim(name)
-    for value in model.graph.outputs:
+    for value in onnx_model.graph.outputs:
         for axis, size in enumerate(value.shape):
             if isinstance(size, onnx_ir.SymbolicDim):
                 total = "past + length" if value.name.startswith("present.") else str(size)
                 value.shape[axis] = onnx_ir.SymbolicDim(names.get(str(size), total))
 
 
-def strip_metadata(model) -> None:
+def strip_metadata(onnx_model: "onnx_ir.Model") -> None:
     """Removes what torch notes of every node, with paths of this machine among it."""
-    for part in (model, model.graph, *model.graph.all_nodes()):
+    graph = onnx_model.graph
+    for part in (onnx_model, graph, *graph.all_nodes()):
         part.metadata_props.clear()
-    for node in model.graph.all_nodes():
+    for node in graph.all_nodes():
         for value in node.outputs:
             value.metadata_props.clear()
-    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+    for value in (*graph.inputs, *graph.initializers.values()):
         value.metadata_props.clear()
 
 
-def write_onnx_int8(graph: Graph, path: Path, whole: Path) -> None:
-    """The graph in `whole` with matrices and embeddings as 8-bit integers; activations are rounded as they come.
+def write_onnx_int8(exportable: ExportableModel, path: Path, whole: Path) -> None:
+    """The graph in `whole` with weights as 8-bit integers.
 
-    A scale a column: onnxruntime's dynamic quantisation, which needs no data. Weights take 7 of the bits: x86
-    processors without VNNI add products of 8 bits in 16, which overflows.
+    Matrices: int8, a scale a column, 7 of the bits (x86 processors without VNNI add products of 8 bits in 16, which
+    overflows). Embeddings: uint8, one scale for the table. Activations are rounded as they come: onnxruntime's dynamic
+    quantisation, which needs no data.
     """
     with without_remarks():
         import onnx
@@ -175,7 +182,7 @@ def write_onnx_int8(graph: Graph, path: Path, whole: Path) -> None:
         )
 
 
-def load_onnx(graph: Graph, path: Path) -> Forward:
+def load_onnx(path: Path) -> Forward:
     """An ONNX file in onnxruntime on the CPU, with as many threads as PyTorch has."""
     import onnxruntime
 

@@ -1,10 +1,11 @@
 """A model as a graph of named tensors, traced once for any number of rows and any length.
 
 Names are those of transformers and, for a key-value cache, of ONNX files on the Hub: `past_key_values.0.key` goes in,
-`present.0.key` comes out.
+`present.0.key` comes out. transformers.exporters has an exporter, too, which calls itself experimental: its caches are
+`input.past_key_values.layers.0.keys` and so on, its free sizes have numbers for names, its files hold paths of the
+machine that wrote them, and what runs and quantises them is not in transformers 5.17.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,7 +37,7 @@ TRACED = Size(rows=2, length=7)
 TRACED_PAST = 5  # of a model that keeps a cache
 
 
-class Graph(nn.Module):
+class ExportableModel(nn.Module):
     """A model whose inputs and outputs are tensors alone; those of its cache are a list, layer by layer."""
 
     def __init__(self, model: LeanPreTrainedModel):
@@ -106,7 +107,7 @@ def by_name(outputs: ModelOutput) -> dict[str, torch.Tensor]:
     return named
 
 
-def flattened(inputs: Mapping[str, torch.Tensor | list[torch.Tensor]]) -> dict[str, torch.Tensor]:
+def flattened(inputs: Inputs) -> dict[str, torch.Tensor]:
     """Inputs by the names that an ONNX graph has for them."""
     named = {}
     for name, value in inputs.items():
@@ -119,35 +120,35 @@ def flattened(inputs: Mapping[str, torch.Tensor | list[torch.Tensor]]) -> dict[s
     return named
 
 
-def make_inputs(graph: Graph, size: Size, seed: int = 0, padded: bool = True) -> Inputs:
+def make_inputs(exportable: ExportableModel, size: Size, seed: int = 0, padded: bool = True) -> Inputs:
     """Random inputs; of several rows of text the last is `padded`, on the left where the model continues texts."""
     generator = torch.Generator().manual_seed(seed)
-    config = graph.model.config
-    if graph.reads_images:
+    config = exportable.model.config
+    if exportable.reads_images:
         shape = (size.rows, config.num_channels, *config.image_shape)
         return {"pixel_values": torch.randn(shape, generator=generator)}
     shape = (size.rows, size.length)
-    if graph.reads_choices:
+    if exportable.reads_choices:
         shape = (size.rows, CHOICES, size.length)
     mask = torch.ones(*shape[:-1], size.past + size.length, dtype=torch.long)
-    if padded and size.rows > 1 and mask.shape[-1] > PADDED and not graph.reads_choices:
-        if graph.keeps_cache:
+    if padded and size.rows > 1 and mask.shape[-1] > PADDED and not exportable.reads_choices:
+        if exportable.keeps_cache:
             mask[-1, :PADDED] = 0
         else:
             mask[-1, -PADDED:] = 0
     inputs = {"input_ids": torch.randint(config.vocab_size, shape, generator=generator), "attention_mask": mask}
-    if graph.keeps_cache:
+    if exportable.keeps_cache:
         positions = (mask.cumsum(-1) - 1).clamp(min=0)
         inputs["position_ids"] = positions[:, size.past :].clone()  # a view would be part of what is traced
-        inputs[CACHE] = make_cache(graph, size, generator)
-    elif graph.reads_token_types:
+        inputs[CACHE] = make_cache(exportable, size, generator)
+    elif exportable.reads_token_types:
         inputs["token_type_ids"] = torch.randint(config.type_vocab_size, shape, generator=generator)
     return inputs
 
 
-def make_cache(graph: Graph, size: Size, generator: torch.Generator) -> list[torch.Tensor]:
+def make_cache(exportable: ExportableModel, size: Size, generator: torch.Generator) -> list[torch.Tensor]:
     """Random keys and values (B, K, past, d), layer by layer."""
-    config = graph.model.config
+    config = exportable.model.config
     tensors = []
     for heads in config.key_value_heads_per_layer:
         for _ in ("key", "value"):
@@ -155,39 +156,39 @@ def make_cache(graph: Graph, size: Size, generator: torch.Generator) -> list[tor
     return tensors
 
 
-def dynamic_axes(graph: Graph) -> dict[str, dict[int, str]]:
+def dynamic_axes(exportable: ExportableModel) -> dict[str, dict[int, str]]:
     """The axes of each input that may have any size, with the name of that size."""
-    if graph.reads_images:
+    if exportable.reads_images:
         return {"pixel_values": {0: "batch"}}
     tokens = {0: "batch", 1: "length"}
-    if graph.reads_choices:
+    if exportable.reads_choices:
         tokens = {0: "batch", 1: "choices", 2: "length"}
     axes = {"input_ids": tokens, "attention_mask": tokens}
-    if graph.keeps_cache:
+    if exportable.keeps_cache:
         axes["attention_mask"] = {0: "batch", 1: "past + length"}
         axes["position_ids"] = tokens
         axes[CACHE] = {0: "batch", 2: "past"}
-    elif graph.reads_token_types:
+    elif exportable.reads_token_types:
         axes["token_type_ids"] = tokens
     return axes
 
 
-def longest(graph: Graph) -> int | None:
+def longest(exportable: ExportableModel) -> int | None:
     """Tokens of a row at most; None of images."""
-    return getattr(graph.model.config, "max_position_embeddings", None)
+    return getattr(exportable.model.config, "max_position_embeddings", None)
 
 
-def trace(graph: Graph) -> ExportedProgram:
+def trace(exportable: ExportableModel) -> ExportedProgram:
     """The graph as torch.export records it, without the places in source files that it keeps of each operation."""
-    inputs = make_inputs(graph, graph.traced_size)
+    inputs = make_inputs(exportable, exportable.traced_size)
     shapes = {}
-    for name, axes in dynamic_axes(graph).items():
+    for name, axes in dynamic_axes(exportable).items():
         free = dict.fromkeys(axes, Dim.DYNAMIC)
         shapes[name] = free
         if name == CACHE:
             shapes[name] = [free for _ in inputs[CACHE]]
     with torch.no_grad():
-        program = torch.export.export(graph, (), inputs, dynamic_shapes=shapes)
+        program = torch.export.export(exportable, (), inputs, dynamic_shapes=shapes)
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # with paths of this machine
     return program

@@ -113,7 +113,7 @@ class RayCluster:
         share = share_of([int(node["Resources"]["CPU"]) for node in machines], jobs)
         gpus = int(any(node["Resources"].get("GPU") for node in machines))
         # max_calls: a process of its own for each run, so that none sees what another left behind
-        self.train = ray.remote(num_cpus=share, num_gpus=gpus, max_calls=1, max_retries=LOST_WORKERS)(train)
+        self.train = ray.remote(num_cpus=share, num_gpus=gpus, max_calls=1, max_retries=LOST_WORKERS - 1)(train)
 
     def start(self, command: Sequence[str], log: Path) -> "RayRun":
         words = list(command[len(TRAIN_COMMAND) :])
@@ -137,7 +137,7 @@ class RayRun:
             return INTERRUPTED
         except RayError as error:
             with self.log.open("a") as file:
-                print(f"its worker was lost: {' '.join(str(error).split())}", file=file)
+                print(f"Ray: {' '.join(str(error).split())}", file=file)
             return 1
 
     def interrupt(self) -> None:

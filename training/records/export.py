@@ -1,4 +1,4 @@
-"""export.json of what `leaner export` wrote: how far each file is from the model, and how long each takes here."""
+"""parity.json of what `leaner export` wrote: how far each file is from the model, and how long each takes here."""
 
 from .base import Count, Duration, Record
 from .results import Environment
