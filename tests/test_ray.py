@@ -2,9 +2,12 @@
 
 import csv
 import os
+import re
 import subprocess
 import sys
+import threading
 import time
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -131,6 +134,24 @@ def test_a_cluster_that_cannot_be_used(environment, tmp_path, monkeypatch):
     assert "another folder" in ray_engine.seen_by(tmp_path, "6", str(tmp_path))
     assert "No such file" in ray_engine.seen_by(tmp_path / "nowhere", "6", str(tmp_path))
     assert ray_engine.seen_by(tmp_path, "5 of another sweep", str(tmp_path)) == "modeling_leaner 0.0.7"
+
+
+def refused(address: str) -> bool:
+    """Whether an address is refused, by its name."""
+    with pytest.raises(ray_engine.GridError, match=f"no Ray cluster answers at RAY_ADDRESS={re.escape(address)};"):
+        ray_engine.check_address(address)
+    return True
+
+
+def test_an_address_without_ray(environment, monkeypatch):
+    """Nothing answers there, or something else: Ray itself would wait for minutes."""
+    ray_engine.check_address(environment["RAY_ADDRESS"])
+    monkeypatch.setattr(ray_engine, "ASKING", 15)
+    assert all(refused(address) for address in ("garbage", "ray://127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:99999"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert refused(f"127.0.0.1:{server.server_port}")
+        server.shutdown()
 
 
 def test_a_run_that_loses_every_worker_has_failed(environment, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ share, and lie in the same place on each.
 
 import os
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -30,7 +31,9 @@ from .run_settings import TRAIN_COMMAND, TRAIN_MODULE
 LOST_WORKERS = 10  # of one run, after which it has failed
 PATIENCE = 300  # seconds until a machine answers, and until a lost worker has let go of its run
 CONNECTING = 10  # seconds until an address answers
+ASKING = 60  # seconds until what answers there has shown to be Ray
 SHARED = ".shared"
+START_ONE = "ray start --head starts one, or RAY_ADDRESS=HOST:PORT names one"
 
 
 def seen_by(folder: Path, content: str, working_directory: str) -> str:
@@ -100,12 +103,11 @@ class RayCluster:
 
     def __init__(self, jobs: int, folder: Path):
         address = os.environ.get("RAY_ADDRESS", "auto")
+        check_address(address)
         try:
-            check_answers(address)
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except (OSError, OverflowError) as error:
-            missing = "no Ray cluster is running here; ray start --head starts one, or RAY_ADDRESS names one"
-            raise GridError(f"--engine ray: {missing}") from error
+        except ConnectionError as error:  # of "auto"
+            raise GridError(f"--engine ray: no Ray cluster is running here; {START_ONE}") from error
         except RuntimeError as error:  # such as another version of Ray or Python than the cluster's
             raise GridError(f"--engine ray: {' '.join(str(error).split())}") from error
         machines = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
@@ -144,11 +146,17 @@ class RayRun:
         ray.cancel(self.task)
 
 
-def check_answers(address: str) -> None:
-    """Raises OSError where nothing answers at `host:port`: Ray would try for minutes, and then end the process."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdecimal():
+def check_address(address: str) -> None:
+    """Raises GridError unless Ray answers there: Ray itself would try for minutes, and then end the process."""
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.rpartition(":")
+    try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()
+        ask = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
+        subprocess.run(ask, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=ASKING, check=True)
+    except (OSError, ValueError, OverflowError, subprocess.SubprocessError) as error:
+        raise GridError(f"--engine ray: no Ray cluster answers at RAY_ADDRESS={address}; {START_ONE}") from error
 
 
 def check_shared(machines: list[dict], folder: Path) -> None:
