@@ -38,6 +38,7 @@ SHIPPED += ("modules.json", "*sentence_*.json", "*_Pooling/config.json", "*_Dens
 SHIPPED += ("onnx/*.onnx", "onnx/*.onnx.data")
 REMAINS = (".gitattributes",)  # the Hub's own
 TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in which paths of this machine may stand
+NO_REVISION = r"^$|\.\.|[\s~^:?*\[\\]"  # what git does not accept as the name of a branch or tag
 OFFLINE = "HF_HUB_OFFLINE says not to ask the Hub"
 # A path of this machine begins at its root, at a home or above the folder, on Windows with a drive or a server's name.
 PATH_START = r"(?:file://|~(?:[A-Za-z][\w-]*)?/|\.\./|/[\w.+-]+/|(?<!:)//[\w.-]+/|[A-Za-z]:\\|\\\\)"
@@ -277,13 +278,13 @@ def pull(repository: str, folder: Path | None = None, revision: str | None = Non
         revision: branch, tag or commit; None for main.
 
     Raises:
-        ValueError: the Hub does not accept the name, the revision is empty, the folder holds files, or the Hub does
+        ValueError: the Hub does not accept the name, git not the revision, the folder holds files, or the Hub does
             not give all of the repository.
         OSError: the folder cannot be written.
     """
     check_name(repository)
-    if revision == "":
-        raise ValueError("--revision: empty; expected a branch, tag or commit")
+    if revision is not None and re.search(NO_REVISION, revision):
+        raise ValueError(f"--revision: expected a branch, tag or commit, got {revision!r}")
     if folder is None:
         folder = Path(repository.split("/")[-1])
     if folder.is_symlink() or folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
@@ -291,6 +292,8 @@ def pull(repository: str, folder: Path | None = None, revision: str | None = Non
     api = HfApi()
     with hub_errors(repository):
         info = api.model_info(repository, revision=revision)
+        if not info.siblings:
+            raise ValueError(f"{repository}: has no files")
         snapshot = Path(api.snapshot_download(repository, revision=info.sha))
     # Where the Hub falls silent after its first answer, the download is what the cache has of the commit.
     missing = [file.rfilename for file in info.siblings if not (snapshot / file.rfilename).is_file()]

@@ -611,7 +611,11 @@ def test_what_cannot_be_pulled(here, tmp_path):
     refused("is there already, and not empty", "pull", "someone/model", full)
     refused("is there already, and not empty", "pull", "someone/model", full / "mine.txt")
     refused("not a name that the Hub accepts; expected OWNER/NAME", "pull", "some one/model", tmp_path / "new")
-    refused("--revision: empty", "pull", "someone/model", tmp_path / "new", "--revision", "")
+    for revision in ("", "../x", "a b"):
+        refused("--revision: expected a branch", "pull", "someone/model", tmp_path / "new", "--revision", revision)
+    HfApi().create_repo("someone/empty")
+    here.repositories["someone/empty"].commits = {sha: {} for sha in here.repositories["someone/empty"].commits}
+    refused("someone/empty: has no files", "pull", "someone/empty", tmp_path / "new")
     refused("someone/model: no such revision", "pull", "someone/model", tmp_path / "new", "--revision", "nope")
     refused("someone/nothing: no such repository on the Hub, or this token", "pull", "someone/nothing")
     with reached(here, tmp_path / "another home", token=None):
