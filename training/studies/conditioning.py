@@ -99,7 +99,7 @@ FULL = Settings(
     heads_seeds=(1,),
     processes=2,
 )
-DEFAULT = replace(FULL, training=replace(FULL.training, steps=600), tuning_steps=150)
+DEFAULT = replace(FULL, training=replace(FULL.training, steps=560), tuning_steps=140)
 
 
 def tuning_runs(settings: Settings, rates: dict[str, list[float]]) -> list[Run]:
