@@ -4,7 +4,6 @@ Each of the six folders `runs/demo/<family>-<shape>` is ready for the Hub and is
 table compares them; at the end a fresh process runs the code on the card of one of them.
 """
 
-import json
 import shlex
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from modeling_leaner.registry import FAMILIES
 from modeling_leaner.shapes import load_config
+from modeling_leaner.support.documents import read_json
 
 from . import train
 from .publishing.snippets import snippet
@@ -50,7 +50,7 @@ def train_shape(family: str, shape: str) -> RunResults:
 def results_of(folder: Path) -> RunResults:
     """results.json of a run."""
     file = folder / "results.json"
-    return checked(RunResults, json.loads(file.read_text(encoding="utf-8")), file)
+    return checked(RunResults, read_json(file), file)
 
 
 def table(runs: list[RunResults]) -> Table:
