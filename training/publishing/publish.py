@@ -29,6 +29,7 @@ from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults, checked
 from ..running.evaluation import load
+from ..settings.repeated import read_yaml
 from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
@@ -199,7 +200,7 @@ def write_published_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
 
 def published_recipe(source: Path, shape: str) -> dict[str, object]:
     """The recipe of a run with the published shape, without paths of one machine."""
-    recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
+    recipe = read_yaml(source / "recipe.yaml")
     return {key: value for key, value in recipe.items() if key not in LOCAL} | {"shape": shape}
 
 
