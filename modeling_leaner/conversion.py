@@ -478,6 +478,17 @@ def _check_config(folder: Path) -> None:
         raise ConversionError(f"{config}: expected an object whose model_type is one of {', '.join(MODEL_TYPES)}")
 
 
+def refuse_pickles(source: str) -> None:
+    """Raises OSError for a Hub id whose weights are pickles alone. What else is wrong with it loading says."""
+    try:
+        names = sorted(files_of(source))
+    except OSError:
+        return
+    pickles = [name for name in names if fnmatch(name, "pytorch_model*.bin")]
+    if pickles and not any(name.endswith(".safetensors") for name in names):
+        raise OSError(f"{source}: {pickles[0]} is a pickle, which can run code; expected {WEIGHTS}")
+
+
 def _check_weights(folder: Path) -> None:
     """Raises OSError for a folder without safetensors."""
     if find_weights(folder):
@@ -494,7 +505,9 @@ def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) 
     Raises OSError or ConversionError, naming the file or the tensor, where they are not.
     """
     folder = find_folder(source)
-    if folder is not None:
+    if folder is None:
+        refuse_pickles(source)
+    else:
         _check_config(folder)
     config = AutoConfig.from_pretrained(source)
     if folder is not None:

@@ -24,6 +24,7 @@ from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
+from .support.documents import read_text
 from .support.files import whole_folder
 
 
@@ -39,6 +40,7 @@ SHIPPED += ("onnx/*.onnx", "onnx/*.onnx.data")
 REMAINS = (".gitattributes",)  # the Hub's own
 TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in which paths of this machine may stand
 OFFLINE = "HF_HUB_OFFLINE says not to ask the Hub"
+MOST_TEXT = 10_000_000  # bytes of one of them
 PATH_START = r"(?:~/|\.\./|/[\w.+-]+/)"
 LOCAL_PATH = re.compile(
     rf"""(?<=["'=]){PATH_START}[^"'\n]*(?=["'])"""  # all of a quoted value
@@ -170,13 +172,18 @@ def as_sent(text: str, name: str, repository: str) -> str:
 
 
 def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
-    """What the repository gets, by name: files as they are, and texts that differ from those in the folder."""
+    """What the repository gets, by name: files as they are, and texts that differ from those in the folder.
+
+    Raises ValueError that names a file whose name cannot be printed, and a text that is too large or not in UTF-8.
+    """
     files: dict[str, Path | bytes] = {}
     for name in shipped(folder):
         path = folder / name
+        if not name.isprintable():
+            raise ValueError(f"{path}: a name that cannot be printed; expected another")
         files[name] = path
         if any(path.match(pattern) for pattern in TEXTS):
-            text = path.read_bytes().decode("utf-8")  # not read_text, which would change the ends of lines
+            text = read_text(path, MOST_TEXT)
             sent = as_sent(text, folder.resolve().name, repository)
             if sent != text:
                 files[name] = sent.encode()

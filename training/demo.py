@@ -11,12 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from modeling_leaner.registry import FAMILIES
 from modeling_leaner.shapes import load_config
 from modeling_leaner.support.documents import read_json
+from modeling_leaner.support.terminal import plain_console
 
 from . import train
 from .publishing.snippets import snippet
@@ -98,7 +98,7 @@ def load_again(folder: Path) -> tuple[str, str]:
 def run_demo() -> None:
     """Trains the pairs, prints the table, and loads one folder again."""
     runs = [train_shape(family, shape) for family in RECIPES for shape in PAIR]
-    console = Console()
+    console = plain_console()
     console.print()
     console.print(table(runs))
     code, prediction = load_again(OUTPUT / LOADED_AGAIN)

@@ -11,6 +11,7 @@ from modeling_leaner.planning.units import human_bytes
 from modeling_leaner.support.documents import naming
 from modeling_leaner.support.files import sha256
 from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.support.terminal import visible
 from modeling_leaner.transfer import (
     Remote,
     check_branch,
@@ -143,10 +144,10 @@ def print_plan(folder: Path, repository: str, files: Contents, remote: Remote) -
         size = ""
         if name in files:
             size = human_bytes(size_of(files[name]))
-        print(f"  {name:<32} {size:>10}  {fate(name, files, remote)}")
+        print(f"  {visible(name):<32} {size:>10}  {fate(name, files, remote)}")
     kept = staying(folder)
     if kept:
-        print(f"  stays here: {', '.join(kept)}")
+        print(f"  stays here: {', '.join(map(visible, kept))}")
     card = check_card(folder).data
     terms = "no licence stated"
     if card.license is not None:
