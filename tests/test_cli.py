@@ -438,9 +438,12 @@ from pathlib import Path
 from modeling_leaner.support.files import whole_folder
 
 def app():
+    begun, begin = os.pipe()
     child = os.fork()
     if child == 0:
+        os.write(begin, b".")
         time.sleep(60)
+    os.read(begun, 1)
     os.kill(child, signal.SIGTERM)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
     leave_in_order()
