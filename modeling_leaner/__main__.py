@@ -1,11 +1,12 @@
-"""The `leaner` script, also `python -m modeling_leaner`. Ends quietly, with status 130, where it is interrupted."""
+"""The `leaner` script, also `python -m modeling_leaner`. Ends quietly, with status 130, by Ctrl-C or SIGTERM."""
 
-from .support.interrupts import INTERRUPTED, leave_at_once
+from .support.interrupts import INTERRUPTED, end_as_interrupted, leave_at_once
 
 
 def main() -> None:
     """Runs the command line."""
     leave_at_once()
+    end_as_interrupted()
     try:
         from .cli.app import app
 

@@ -7,7 +7,6 @@ One tensor is dropped: the second output bias of an untied BertForMaskedLM, whic
 
 import contextlib
 import copy
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 from .hub_lookup import SECONDS
+from .support.documents import read_json
 from .support.files import whole_folder
 
 
@@ -416,10 +416,12 @@ def _local_file(source: str, name: str) -> Path:
 
 def read_source_json(source: str, name: str) -> Any:
     """What a JSON file of a folder or Hub id holds. Raises ValueError where it cannot be read; names both."""
+    path = _local_file(source, name)
     try:
-        return json.loads(_local_file(source, name).read_text(encoding="utf-8"))
+        return read_json(path)
     except ValueError as error:
-        raise ValueError(f"{source}: {name}: not a JSON file: {error}") from error
+        message = str(error).removeprefix(f"{path}: ")
+        raise ValueError(f"{source}: {name}: {message}") from error
 
 
 def load_processors(source: str) -> list[object]:
@@ -469,11 +471,22 @@ def _check_config(folder: Path) -> None:
     if not config.is_file():
         raise OSError(f"{config}: missing")
     try:
-        document = json.loads(config.read_text(encoding="utf-8"))
+        document = read_json(config)
     except ValueError as error:
-        raise OSError(f"{config}: not a JSON file: {error}") from error
+        raise OSError(str(error)) from error
     if not isinstance(document, dict) or document.get("model_type") not in MODEL_TYPES:
         raise ConversionError(f"{config}: expected an object whose model_type is one of {', '.join(MODEL_TYPES)}")
+
+
+def refuse_pickles(source: str) -> None:
+    """Raises OSError for a Hub id whose weights are pickles alone. What else is wrong with it loading says."""
+    try:
+        names = sorted(files_of(source))
+    except OSError:
+        return
+    pickles = [name for name in names if fnmatch(name, "pytorch_model*.bin")]
+    if pickles and not any(name.endswith(".safetensors") for name in names):
+        raise OSError(f"{source}: {pickles[0]} is a pickle, which can run code; expected {WEIGHTS}")
 
 
 def _check_weights(folder: Path) -> None:
@@ -492,7 +505,9 @@ def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) 
     Raises OSError or ConversionError, naming the file or the tensor, where they are not.
     """
     folder = find_folder(source)
-    if folder is not None:
+    if folder is None:
+        refuse_pickles(source)
+    else:
         _check_config(folder)
     config = AutoConfig.from_pretrained(source)
     if folder is not None:

@@ -1,7 +1,5 @@
 """Named shapes, config files, folders and Hub ids, read as configurations. No model is built."""
 
-import json
-
 from transformers import AutoConfig
 
 from .configuration_lean_bert import LeanBERTConfig
@@ -10,6 +8,7 @@ from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 from .hub_lookup import require_source
 from .registry import FAMILIES, VARIANTS, Modality, baseline_of, check_shape, shape_names, shape_path, shapes_folder
+from .support.documents import read_json
 
 
 __all__ = [
@@ -31,7 +30,7 @@ CONFIG_CLASSES: dict[str, type[LeanConfig]] = {"vit": LeanViTConfig, "bert": Lea
 def load_shape(name: str, **overrides) -> LeanConfig:
     """The configuration of a named shape; `overrides` replace fields before it is validated."""
     path = shape_path(name)
-    values = json.loads(path.read_text(encoding="utf-8"))
+    values = read_json(path)
     values.pop("model_type")
     config_class = CONFIG_CLASSES[name.split("/")[0]]
     return config_class(**{**values, **overrides})

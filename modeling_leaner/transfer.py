@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
-from .support.documents import naming
+from .support.documents import read_text
 from .support.files import whole_folder
 
 
@@ -43,6 +43,7 @@ OFFLINE = "HF_HUB_OFFLINE says not to ask the Hub"
 # A path of this machine begins at its root, at a home or above the folder, on Windows with a drive or a server's name.
 PATH_START = r"(?:file://|~(?:[A-Za-z][\w-]*)?/|\.\./|/[\w.+-]+/|(?<!:)//[\w.-]+/|[A-Za-z]:\\|\\\\)"
 QUOTED_START = rf"(?:{PATH_START}|/[^\"'`\n]*/)"
+MOST_TEXT = 10_000_000  # bytes of one of them
 LOCAL_PATH = re.compile(
     rf"""(?<=["'`=]){QUOTED_START}[^"'`\n]*(?=["'`])"""  # all of a quoted value
     rf"""|(?<=(?:: |- )){PATH_START}[^"'`\n]*$"""  # all of a value in YAML
@@ -170,14 +171,18 @@ def as_sent(text: str, name: str, repository: str) -> str:
 
 
 def contents(folder: Path, repository: str) -> dict[str, Path | bytes]:
-    """What the repository gets, by name: files as they are, and texts that differ from those in the folder."""
+    """What the repository gets, by name: files as they are, and texts that differ from those in the folder.
+
+    Raises ValueError that names a file whose name cannot be printed, and a text that is too large or not in UTF-8.
+    """
     files: dict[str, Path | bytes] = {}
     for name in shipped(folder):
         path = folder / name
+        if not name.isprintable():
+            raise ValueError(f"{path}: a name that cannot be printed; expected another")
         files[name] = path
         if any(path.match(pattern) for pattern in TEXTS):
-            with naming(path):
-                text = path.read_bytes().decode("utf-8")  # not read_text, which would change the ends of lines
+            text = read_text(path, MOST_TEXT)
             sent = as_sent(text, folder.resolve().name, repository)
             if sent != text:
                 files[name] = sent.encode()

@@ -65,6 +65,11 @@ def test_convert(leaner, tmp_path):
         assert result.exit_code == 1 and message in result.stderr and "Traceback" not in result.stderr
 
 
+LIGHT = f"""
+import sys, types
+sys.modules["modeling_leaner"] = package = types.ModuleType("modeling_leaner")
+package.__path__ = [{str(Path(modeling_leaner.__file__).parent)!r}]
+"""  # the package without what it imports
 SCRIPT = Path(sysconfig.get_path("scripts")) / "leaner"
 SEES = """
 import atexit, os, sys
@@ -424,9 +429,52 @@ assert (signal.getsignal(signal.SIGINT) is leave) != {ignored}
 leave_in_order()
 assert signal.getsignal(signal.SIGINT) is before
 """
-    folder = Path(modeling_leaner.__file__).parent
-    light = f"import sys, types; p = types.ModuleType('modeling_leaner'); p.__path__ = [{str(folder)!r}]\n"
-    subprocess.run([sys.executable, "-c", f"{light}sys.modules['modeling_leaner'] = p\n{code}"], check=True)
+    subprocess.run([sys.executable, "-c", LIGHT + code], check=True)
+
+
+TERMINATED = """
+import os, signal, sys, time, types
+from pathlib import Path
+from modeling_leaner.support.files import whole_folder
+
+def app():
+    begun, begin = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(begin, b".")
+        time.sleep(60)
+    os.read(begun, 1)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    leave_in_order()
+    with whole_folder(Path("out")) as folder:
+        folder.mkdir()
+        print("ready", flush=True)
+        time.sleep(60)
+
+sys.modules["modeling_leaner.cli.app"] = types.SimpleNamespace(app=app)
+from modeling_leaner.__main__ import main
+from modeling_leaner.support.interrupts import leave_in_order
+main()
+"""
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])
+def test_terminated_while_a_folder_is_written(handler, tmp_path):
+    """As Ctrl-C, also where that is ignored: nothing is left. Processes that were forked end at once."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LIGHT + TERMINATED],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+    )
+    assert process.stdout.readline() == "ready\n"
+    assert [path.name[:12] for path in tmp_path.iterdir()] == [".unfinished-"]
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors, list(tmp_path.iterdir())) == (130, "", [])
 
 
 class TestHub:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command import leaner, refused
+from command import invoked, leaner, refused
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.publishing.verify import check_files
 from modeling_leaner.training.publishing.verify_onnx import check_onnx
@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from test_remote_code import FAMILIES
 
 import modeling_leaner
+from modeling_leaner.cli import export
 from modeling_leaner.cli.export import column_of
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.exporting import files, parity
@@ -119,6 +120,21 @@ class TestRefusals:
         refused(images, "export", "torch", GOLDEN / "vit", tmp_path / "out", "--length", 8)
         longest = "--length 128: expected at most 127, by max_position_embeddings of the model"
         refused(longest, "export", "torch", GOLDEN / "gpt", tmp_path / "out", "--length", 128)
+
+    def test_more_rows_than_memory_holds(self, tmp_path, monkeypatch):
+        """By what a pass holds of a row, seen here in one of a known size."""
+        refused("--batch 16777216: a forward pass takes", "export", "torch", GOLDEN / "gpt", tmp_path / "out", "--batch", 2**24)
+        assert list(tmp_path.iterdir()) == []
+        result = invoked("export", "torch", GOLDEN / "gpt", tmp_path / "out", "--batch", 10**9)
+        assert result.exit_code == 2 and "less than or equal to 16777216" in result.stderr
+        graph = ExportableModel(load_lean(GOLDEN / "gpt"))
+        config = graph.model.config
+        held = export.pass_bytes(graph, Size(3, 7))
+        assert held >= 3 * 4 * 7 * (config.vocab_size + config.hidden_size + config.intermediate_size)
+        monkeypatch.setattr(export, "free_memory", lambda device: held)
+        export.check_memory(graph, [Size(3, 7)])
+        with pytest.raises(ValueError, match="--batch 4: "):
+            export.check_memory(graph, [Size(3, 7), Size(4, 7)])
 
     def test_a_folder_without_a_model(self, tmp_path):
         (tmp_path / "empty").mkdir()

@@ -1,14 +1,17 @@
 """What is given twice is refused: keys of recipes and grids, options of every command; both values are named."""
 
+import time
+
 import pytest
 import yaml
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import grid
 from modeling_leaner.training.settings import arguments
-from modeling_leaner.training.settings.repeated import RepeatedKey, given_options, load_yaml
+from modeling_leaner.training.settings.repeated import RepeatedKey, given_options, load_yaml, read_yaml
 from typer.testing import CliRunner
 
 from modeling_leaner.cli.app import app
+from modeling_leaner.cli.checks import existing_grid
 
 
 GRID = "recipe: digits\nshapes: [vit/nano]\nbaseline: vit/nano\nseeds: [1]\nlearning_rates: [1e-3]\n"
@@ -66,6 +69,48 @@ def nested(levels):
 def test_aliases_of_very_many_values(text):
     with pytest.raises(yaml.YAMLError, match=r"line \d+: stands for more than 10,000 values"):
         load_yaml(text)
+
+
+def test_large_files(tmp_path):
+    """Refused or read soon: a loader of YAML in Python takes a minute for any of them."""
+    path = tmp_path / "large.yaml"
+    for text, message in (
+        ("task: " + 30_000_000 * "x", "expected at most 1,000,000 bytes"),
+        ("".join(f"key{index}: 1\n" for index in range(200_000)), "expected at most 1,000,000 bytes"),
+        ("".join(f"k{index}:\n" for index in range(100_000)), "no YAML file: line 5000: the file holds more than 10"),
+        (200_000 * "[", "no YAML file: line 1: brackets within brackets, too deep to read"),
+        (200_000 * "- ", "no YAML file: line 1: brackets within brackets, too deep to read"),
+    ):
+        path.write_text(text)
+        start = time.process_time()
+        with pytest.raises(ValueError) as error:
+            read_yaml(path)
+        assert str(error.value).startswith(f"{path}: {message}")
+        assert time.process_time() - start < 2
+
+
+def test_a_long_text_is_read_soon(tmp_path):
+    path = tmp_path / "large.yaml"
+    path.write_text("task: " + 900_000 * "x")
+    start = time.process_time()
+    assert len(read_yaml(path)["task"]) == 900_000
+    assert time.process_time() - start < 10
+
+
+def test_what_is_no_recipe_is_not_shown(tmp_path):
+    path = tmp_path / "secret.yaml"
+    for text in ("root:x:0:0:secret\nbin:x:1:1:secret\n", "[secret, secret]", "secret: [", "a: {}\n  secret: b"):
+        path.write_text(text)
+        for read in (read_yaml, existing_grid, grid.load_grid, arguments.read_recipe):
+            with pytest.raises(ValueError) as error:
+                read(path)
+            assert str(error.value).startswith(f"{path}: ")
+            assert "secret" not in str(error.value).removeprefix(str(path))
+
+
+@pytest.mark.parametrize("text, value", [("1:30", "1:30"), ("1:30.5", "1:30.5"), ("-1:0:0", "-1:0:0"), ("1_0", 10)])
+def test_no_numbers_of_base_60(text, value):
+    assert load_yaml(f"a: {text}") == {"a": value}
 
 
 def test_aliases_of_few_values():

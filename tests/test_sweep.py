@@ -581,9 +581,9 @@ def test_refused_grids(bench, changes, message):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("[1, 2]", "expected keys and values, got [1, 2]"),
+        ("[1, 2]", "expected keys and values, got list"),
         ("", "expected keys and values, got None"),
-        ("a: [", "no YAML file: while parsing a flow node expected the node content"),
+        ("a: [", "no YAML file: while parsing a flow node"),
         (None, "no such grid file"),
     ],
 )

@@ -690,7 +690,12 @@ def test_masks_do_not_depend_on_the_shape_or_the_batch():
         ("task: vision", "task: invalid choice: 'vision'"),
         ("mask_fraction: 1.5", "mask_fraction: 1.5 is not in"),
         ("- a", "expected keys and values"),
-        ("a: [", "not YAML"),
+        ("a: [", "no YAML file: "),
+        ("num_train_epochs: 1:30", "num_train_epochs: invalid float value: '1:30'"),
+        ("max_steps: 1:30", "max_steps: invalid int value: '1:30'"),
+        ("adam_beta1: .nan", "adam_beta1: nan is not a finite number"),
+        ("adam_epsilon: -.inf", "adam_epsilon: -inf is not a finite number"),
+        ("lr_scheduler_kwargs: {a: [1.0, .inf]}", "lr_scheduler_kwargs.a.1: inf is not a finite number"),
     ],
 )
 def test_bad_recipes(tmp_path, text, message):
@@ -708,6 +713,7 @@ def test_bad_recipes(tmp_path, text, message):
         ("--optim adamw_torchy", "did you mean adamw_torch?"),
         ("--seed -1", "seed: -1 is not in 0..4294967295"),
         ("--learning_rate inf", "learning_rate: inf is not in"),
+        ("--adam_beta2 nan", "adam_beta2: nan is not a finite number"),
         ("--eval_strategy often", "eval_strategy: often is not a valid"),
         ("--lr_scheduler_kwargs {bad", "'{bad': no JSON"),
     ],

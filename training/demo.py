@@ -4,7 +4,6 @@ Each of the six folders `runs/demo/<family>-<shape>` is ready for the Hub and is
 table compares them; at the end a fresh process runs the code on the card of one of them.
 """
 
-import json
 import shlex
 import shutil
 import subprocess
@@ -12,11 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from modeling_leaner.registry import FAMILIES
 from modeling_leaner.shapes import load_config
+from modeling_leaner.support.documents import read_json
+from modeling_leaner.support.terminal import plain_console
 
 from . import train
 from .publishing.snippets import snippet
@@ -50,7 +50,7 @@ def train_shape(family: str, shape: str) -> RunResults:
 def results_of(folder: Path) -> RunResults:
     """results.json of a run."""
     file = folder / "results.json"
-    return checked(RunResults, json.loads(file.read_text(encoding="utf-8")), file)
+    return checked(RunResults, read_json(file), file)
 
 
 def table(runs: list[RunResults]) -> Table:
@@ -98,7 +98,7 @@ def load_again(folder: Path) -> tuple[str, str]:
 def run_demo() -> None:
     """Trains the pairs, prints the table, and loads one folder again."""
     runs = [train_shape(family, shape) for family in RECIPES for shape in PAIR]
-    console = Console()
+    console = plain_console()
     console.print()
     console.print(table(runs))
     code, prediction = load_again(OUTPUT / LOADED_AGAIN)

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from modeling_leaner.conversion import convert
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.support.terminal import visible
 
 from .data.sources import Rows
 from .publishing.cards import write_run_card
@@ -232,7 +233,7 @@ def main(command_line: list[str]) -> None:
     try:
         train(recipe, options)
     except ValueError as error:
-        print(f"leaner train: {error}", file=sys.stderr)
+        print(f"leaner train: {visible(str(error))}", file=sys.stderr)
         raise SystemExit(1) from None
 
 

@@ -45,7 +45,7 @@ def find_weights(folder: Path) -> list[Path]:
         names = sorted(set(document["weight_map"].values()))
         is_complete = isinstance(document["metadata"], dict) and len(names) > 0
         outside = [name for name in names if Path(name).name != name]
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         is_complete = False
     if not is_complete:
         raise OSError(f'{index}: damaged, expected {{"metadata": {{}}, "weight_map": {{tensor: file}}}}')

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from .. import __version__
+from ..planning.units import MOST_INPUT
 from ..registry import check_family
 from ..support.interrupts import INTERRUPTED
+from ..support.terminal import plain_console
 from .checks import (
     HEAD_WAYS,
     check_calibration_rows,
@@ -78,7 +79,7 @@ def shapes(
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
     else:
-        Console(width=80).print(shape_table(rows))
+        plain_console(width=80).print(shape_table(rows))
 
 
 # Of leaner plan:
@@ -242,7 +243,10 @@ def export(
     ],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist.")],
     int8: Annotated[bool, typer.Option("--int8", help="A second file with weights in 8 bits.")] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Rows of a forward pass that is timed, beside one row.")] = 8,
+    batch: Annotated[
+        int,
+        typer.Option(min=1, max=MOST_INPUT, help="Rows of a pass that is timed, beside one row; they have to fit."),
+    ] = 8,
     length: Annotated[
         int | None, typer.Option(min=1, help="Tokens of a text that is timed; left out, 128 or the longest.")
     ] = None,

@@ -5,12 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..planning.units import BYTES, MOST_INPUT, parse_size
 from ..registry import FAMILIES, check_family, check_shape, did_you_mean_path, shape_names
 from ..support.suggest import did_you_mean
-from ..training.settings.repeated import RepeatedKey, load_yaml
+from ..training.settings.repeated import read_yaml
 from .command import dashed
 from .lazy import slow_imports
 
@@ -43,14 +41,7 @@ def existing_grid(path: Path | None) -> Path | None:
         raise ValueError(f"{path}: no such grid file{did_you_mean_path(path)}")
     if path.is_dir():
         raise ValueError(f"{path}: expected a grid file, got a folder")
-    try:
-        values = load_yaml(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise ValueError(f"{path}: no YAML file: {' '.join(str(error).split())}") from error
-    except RepeatedKey as error:
-        raise ValueError(f"{path}: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: expected keys and values, got {values!r:.100}")
+    read_yaml(path)
     return path
 
 

@@ -3,16 +3,17 @@
 from typing import Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
+
+from ..support.terminal import plain_console, visible
 
 
 def print_error(command: str | None, message: str) -> None:
     """One line on stderr; `command` is None for `leaner` itself."""
     place = "leaner" if command is None else f"leaner {command}"
-    line = " ".join(message.split())
-    Console(stderr=True, soft_wrap=True).print(f"{place}: {line}", style="red", markup=False, highlight=False)
+    line = visible(" ".join(message.split()))
+    plain_console(stderr=True, soft_wrap=True).print(f"{place}: {line}", style="red")
 
 
 def describe(error: ValueError | OSError) -> str:

@@ -1,13 +1,12 @@
 """`leaner export`: traces a checkpoint, writes the folder, and prints how exact and how fast each file is."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from ..conversion import load_lean, load_processors
@@ -17,7 +16,9 @@ from ..exporting.parity import IN_FLOAT32, Parity, compare
 from ..planning.units import human_bytes
 from ..support.documents import write_json
 from ..support.files import whole_folder
+from ..support.terminal import plain_console
 from ..support.turns import seconds_of, take_turns
+from ..training.benchmarking.machine import free_memory
 from ..training.records import Environment, ExportedFile, ExportFile, ForwardTime
 from ..training.running.environment import environment
 
@@ -56,6 +57,7 @@ def run(options: Options) -> None:
     require_packages(options.kind, options.int8)
     exportable = ExportableModel(load_lean(options.source).float())
     sizes = timed_sizes(exportable, options)
+    check_memory(exportable, sizes)
     processors = load_processors(options.source)
     with whole_folder(options.output) as folder:
         folder.mkdir()
@@ -89,6 +91,30 @@ def timed_sizes(exportable: ExportableModel, options: Options) -> list[Size]:
     if exportable.keeps_cache:
         sizes += [Size(size.rows, 1, past=length) for size in sizes]
     return sizes
+
+
+def pass_bytes(exportable: ExportableModel, size: Size) -> int:
+    """About what a forward pass holds at least: inputs, outputs, and the states of one block with those in its MLP."""
+    one = make_inputs(exportable, replace(size, rows=1))
+    with torch.inference_mode():
+        outputs = exportable(**one)
+    values = [*flattened(one).values(), *outputs.values()]
+    config = exportable.model.config
+    tokens = config.default_length
+    if not exportable.reads_images:
+        tokens = one["input_ids"].numel()
+    states = 4 * tokens * (config.hidden_size + config.intermediate_size)
+    return size.rows * (sum(tensor.nbytes for tensor in values) + states)
+
+
+def check_memory(exportable: ExportableModel, sizes: list[Size]) -> None:
+    """Raises ValueError for a batch that does not fit into the free memory."""
+    free = free_memory(torch.device("cpu"))
+    for size in sizes:
+        needed = pass_bytes(exportable, size)
+        if free is not None and needed > free:
+            reason = f"takes at least {human_bytes(needed)}, and {human_bytes(free)} are free"
+            raise ValueError(f"--batch {size.rows}: a forward pass {reason}; expected fewer rows")
 
 
 def eager(exportable: ExportableModel) -> Contestant:
@@ -224,7 +250,7 @@ def report(output: Path, document: ExportFile) -> None:
                 parity[1] = f"{file.same_choice:.1%}"
         milliseconds = [f"{time.seconds * 1e3:.2f}" for time in file.times]
         table.add_row(name, human_bytes(file.bytes), *parity, *milliseconds)
-    Console(width=TABLE_WIDTH, highlight=False).print(table)
+    plain_console(width=TABLE_WIDTH).print(table)
     inputs = ", ".join(name for name in document.inputs if not name.startswith(CACHE))
     outputs = ", ".join(name for name in document.outputs if not name.startswith("present."))
     cache = ""

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable
 from time import perf_counter
 
-from rich.console import Console
 from rich.progress import track
 
 from ..inspection.document import document_of
@@ -13,6 +12,7 @@ from ..inspection.layers import check_layers, inspect_layers
 from ..inspection.tables import layer_tables
 from ..planning.figure import figure_files
 from ..support.files import write_all_new
+from ..support.terminal import plain_console
 from .inspect_rows import Options, model_and_inputs
 
 
@@ -36,7 +36,7 @@ def run(options: Options) -> None:
         print(json.dumps(document, indent=1, allow_nan=False))
         return
     print(heading(document))
-    console = Console(width=TABLE_WIDTH, highlight=False)
+    console = plain_console(width=TABLE_WIDTH)
     for table in layer_tables(reports):
         console.print(table)
     if paths:
@@ -55,7 +55,7 @@ def parse_layers(text: str | None) -> list[int] | None:
 
 def progress_bar(items: list, title: str) -> Iterable:
     """The bar of the measurement, on stderr."""
-    return track(items, description=f"inspecting {title}", console=Console(stderr=True), transient=True)
+    return track(items, description=f"inspecting {title}", console=plain_console(stderr=True), transient=True)
 
 
 def heading(document: dict) -> str:

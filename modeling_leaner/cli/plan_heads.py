@@ -6,7 +6,6 @@ import tempfile
 from dataclasses import dataclass
 from statistics import mean
 
-from rich.console import Console
 from rich.table import Table
 from transformers import AutoModel, set_seed
 
@@ -26,6 +25,7 @@ from ..planning.adaptive_heads import (
 from ..planning.dials import describe
 from ..planning.shape_file import shape_file, write_shape
 from ..shapes import family_of
+from ..support.terminal import plain_console
 from ..training.data.sources import BUILT_IN
 from ..training.data.sources import describe as describe_rows
 from ..training.running.preparation import prepare
@@ -171,6 +171,6 @@ def report(options: Options, start: LeanConfig, config: LeanConfig, measured: Me
         table.add_column(name, justify="right")
     for row in zip(*columns.values()):
         table.add_row(*map(str, row))
-    Console(highlight=False).print(table)
+    plain_console().print(table)
     before = start.count_parameters().total
     print(f"{config.count_parameters().total:,} parameters, {before:,} before; heads of {config.head_dim} in both.")

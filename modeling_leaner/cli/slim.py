@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
@@ -22,6 +21,7 @@ from ..slimming.slim import Cut, Slimmed, Target, best_slims, check_choice, chec
 from ..slimming.worth import layer_names, worth_tables
 from ..support.documents import write_json
 from ..support.files import whole_folder
+from ..support.terminal import plain_console
 from ..training.data.sources import describe
 from ..training.publishing.slim_card import Making, Try, best_try, write_slim_card
 from .checks import LEAST_CALIBRATION_ROWS
@@ -166,7 +166,7 @@ def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
 
 def progress_bar(items: list, title: str) -> Iterable:
     """The bar of one measurement, on stderr."""
-    return track(items, description=f"measuring {title}", console=Console(stderr=True), transient=True)
+    return track(items, description=f"measuring {title}", console=plain_console(stderr=True), transient=True)
 
 
 def without_untrained_pooler(model: LeanPreTrainedModel, source: str) -> LeanPreTrainedModel:
@@ -212,7 +212,7 @@ def command_line() -> str:
 
 def report(output: Path, source: LeanPreTrainedModel, slimmed: Slimmed, making: Making) -> None:
     """Prints what was chosen from, each cut with its rivals, what was tried, and what is left."""
-    console = Console(width=TABLE_WIDTH, highlight=False)
+    console = plain_console(width=TABLE_WIDTH)
     tables = worth_tables(slimmed.worth)
     if making.tries:
         tables.append(tries_table(making.tries))

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from ..support.interrupts import INTERRUPTED
+from ..support.terminal import plain_console
 from .checks import (
     BENCH_CHOICES,
     BENCH_SIZES,
@@ -75,8 +75,8 @@ class TrainCommand(KeyCommand):
         super().format_help(context, formatter)
         from ..training.settings.arguments import recipe_names, settings_by_group  # imports torch
 
-        console = Console()
-        console.print(f"Recipes: {', '.join(recipe_names())}; or a file of your own.", highlight=False)
+        console = plain_console()
+        console.print(f"Recipes: {', '.join(recipe_names())}; or a file of your own.")
         console.print("Every field of transformers.TrainingArguments is a key; beside them, or with another default:")
         for group, settings in settings_by_group().items():
             table = Table(box=None, show_header=False)

@@ -1,6 +1,5 @@
 """Dials, what a user may fix of a shape (layers, width, heads, head size, MLP width), and the shapes they give."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -8,6 +7,7 @@ from functools import cache
 from ..configuration_leaner import LeanConfig
 from ..registry import FAMILIES, IMAGES
 from ..shapes import family_of, shapes_folder
+from ..support.documents import read_json
 from .advice import has_fused_kernel
 from .units import MOST_INPUT
 
@@ -66,7 +66,7 @@ def describe(config: LeanConfig) -> str:
 @cache
 def field_names(family: str) -> list[str]:
     """The fields that a family's shape files state, in their order."""
-    document = json.loads((shapes_folder() / family / "base.json").read_text(encoding="utf-8"))
+    document = read_json(shapes_folder() / family / "base.json")
     return [name for name in document if name not in ("model_type", "architectures")]
 
 

@@ -4,7 +4,6 @@ quality = floor · ∏ (size / reference)^γ + scale · ∏ (size / reference)^�
 better: a held-out loss, or 1 − accuracy. Sizes are those of TERMS. `leaner law` fits and writes them.
 """
 
-import json
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..configuration_leaner import LeanConfig
+from ..support.documents import read_json
 
 
 LAW = "law.json"
@@ -194,8 +194,8 @@ def read_laws(folder: Path = LAWS) -> list[Law]:
     """
     laws = []
     for path in sorted(folder.glob(f"*/{LAW}")):
+        document = read_json(path)
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
             if document["found"]:
                 laws.append(law_of(document))
         except (ValueError, LookupError, TypeError, AttributeError) as error:

@@ -1,8 +1,9 @@
 """How the statements of a source fared in the studies of this project, read from their results.json."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..support.documents import read_json
 
 
 STUDIES = Path("model_cards/studies")  # of the working folder, as the grids are
@@ -38,8 +39,8 @@ def read_tested(study: str, reference: str, folder: Path = STUDIES) -> Tested | 
     if not path.exists():
         return None
     paper = reference.rsplit(maxsplit=1)[-1]
+    document = read_json(path)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
         verdicts = [
             statement["verdict"]
             for statement in document["statements"]

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 
 from ..configuration_leaner import LeanConfig
 from ..registry import IMAGES
 from ..shapes import family_of, modality_of
+from ..support.terminal import plain_console
 from .advice import FIT_OFF, MOBILE_OFF, Source, Verdict, all_sources, kernels_for
 from .memory import StepSetting
 from .solver import Candidate
@@ -344,7 +345,7 @@ def plan_text(
         for table in verdict_tables(shown, labels):
             parts += ["", table]
         parts += [LEGEND, "", source_table(shown), "", *tested_lines(shown), *kernel_lines(shown)]
-    console = Console(file=StringIO(), width=WIDTH, highlight=False, markup=False)
+    console = plain_console(file=StringIO(), width=WIDTH)
     for part in parts:
         console.print(part)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())

@@ -1,4 +1,4 @@
-"""JSON documents: written whole or not at all, without NaN; errors that name the file they are about."""
+"""Texts and JSON documents: read up to a size, written whole or not at all; errors name the file they are about."""
 
 import json
 import math
@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from .files import write_bytes
+
+
+MOST_BYTES = 100_000_000  # of a JSON file; the largest tokenizers have a third of it
 
 
 def require(condition: bool, path: Path, name: str, value: object, expected: str) -> None:
@@ -27,12 +30,32 @@ def naming(place: object, kinds: tuple[type[Exception], ...] = (ValueError,)) ->
         raise ValueError(f"{place}: {error}") from error
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises ValueError, naming the file, for anything else; OSError where it cannot be read."""
+def read_text(path: Path, most: int) -> str:
+    """The text of a file. Raises ValueError, naming it, for more bytes than `most` and for what is not UTF-8."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)  # of a device, too, which has no size
+    if len(content) > most:
+        raise ValueError(f"{path}: expected at most {most:,} bytes")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text in UTF-8: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds. Raises ValueError, naming it, where it holds none; OSError where it cannot be read."""
+    text = read_text(path, MOST_BYTES)
+    try:
+        return json.loads(text)
     except ValueError as error:
         raise ValueError(f"{path}: not a JSON file: {error}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: brackets within brackets, too deep to read") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises as `read_json` does, and ValueError for anything else."""
+    document = read_json(path)
     if not isinstance(document, dict):
         raise ValueError(f"{path}: expected a JSON object, got {type(document).__name__}")
     return document

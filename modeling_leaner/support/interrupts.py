@@ -1,7 +1,9 @@
-"""What Ctrl-C does to the `leaner` command: it ends imports at once; later it is an exception, and work is saved."""
+"""What Ctrl-C and SIGTERM do to the `leaner` command: imports end at once; later they are an exception."""
 
 import os
 import signal
+from functools import partial
+from types import FrameType
 
 
 INTERRUPTED = 130  # exit status of a command that Ctrl-C ended
@@ -22,3 +24,18 @@ def leave_in_order() -> None:
     """From here on Ctrl-C raises KeyboardInterrupt, for there is something to save."""
     if signal.getsignal(signal.SIGINT) is leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def interrupt(_: int, frame: FrameType | None) -> None:
+    """Does what Ctrl-C does now; where that is ignored, as under `nohup`, it raises KeyboardInterrupt."""
+    pressed = signal.getsignal(signal.SIGINT)
+    if not callable(pressed):
+        pressed = signal.default_int_handler
+    pressed(signal.SIGINT, frame)
+
+
+def end_as_interrupted() -> None:
+    """From here on SIGTERM is as Ctrl-C to this process; those that it forks are ended by it at once."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, interrupt)
+        os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))

@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig
 
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
-from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.files import sha256
 
 from ..running.checkpoints import whole_checkpoints
@@ -216,7 +216,7 @@ def origin_of(folder: Path) -> str | None:
     path = folder / ORIGIN
     if not path.is_file():
         return None
-    return json.loads(path.read_text(encoding="utf-8"))["sha256"]
+    return read_json(path)["sha256"]
 
 
 def check_origin(folder: Path, trunk: Path, step: int, begun_from: str) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -24,6 +23,7 @@ from modeling_leaner.slimming.slim import cut_of_layers
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import free_path
 from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.support.terminal import plain_console
 from modeling_leaner.support.turns import take_turns
 
 from ..records import EncoderComparison, EncoderScores, EncoderTime, Environment
@@ -266,7 +266,7 @@ def print_comparison(comparison: EncoderComparison) -> None:
         table.add_column(model.model, justify="right", overflow="fold")
     for line in table_lines(comparison.models):
         table.add_row(*line)
-    console = Console(width=TABLE_WIDTH, highlight=False)
+    console = plain_console(width=TABLE_WIDTH)
     console.print(table)
     for name, rows in comparison.data.items():
         among = ""

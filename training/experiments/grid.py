@@ -48,7 +48,7 @@ from modeling_leaner.support.files import write_bytes
 from modeling_leaner.support.suggest import did_you_mean
 
 from ..records import ResultRow
-from ..settings.repeated import RepeatedKey, load_yaml
+from ..settings.repeated import read_yaml
 
 
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
@@ -267,18 +267,19 @@ def load_grid(path: Path) -> Grid:
         GridError: one line that names the file, the key and what was expected.
     """
     try:
-        values = load_yaml(path.read_text(encoding="utf-8"))
-        if not isinstance(values, dict):
-            raise GridError(f"expected keys and values, got {values!r:.100}")
+        values = read_yaml(path)
+    except OSError as error:
+        raise GridError(f"{path}: no YAML file: {error}") from error
+    except ValueError as error:
+        raise GridError(str(error)) from error
+    try:
         values = {"output_dir": f"runs/sweeps/{path.stem}", **values, "margin": _number(values.get("margin"))}
         if isinstance(values.get("learning_rates"), list):
             values["learning_rates"] = list(map(_number, values["learning_rates"]))
         if isinstance(values.get("tuning"), dict):
             values["tuning"] = read_keys(TuningKeys, _with_seeds(values["tuning"]), "tuning.")
         return _checked(read_keys(Grid, values))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise GridError(f"{path}: no YAML file: {' '.join(str(error).split())}") from error
-    except (GridError, RepeatedKey) as error:
+    except GridError as error:
         raise GridError(f"{path}: {error}") from error
 
 

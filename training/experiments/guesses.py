@@ -1,9 +1,10 @@
 """Reads what `leaner guesses` wrote beside a grid's rows. A model that has learned beats the best guess."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
+
+from modeling_leaner.support.documents import read_json
 
 from ..records import Guess, RowError, checked
 from .grid import Grid
@@ -28,7 +29,7 @@ def read_guesses(grid: Grid) -> list[Guess] | None:
 
 def _checked(kind: type[Kind], path: Path) -> Kind:
     """The records of a file, at least one. Raises ValueError."""
-    records = checked(kind, json.loads(path.read_bytes()), path)
+    records = checked(kind, read_json(path), path)
     if not records:
         raise ValueError("got none")
     return records

@@ -6,7 +6,6 @@ times with those of another day may not. Weights are random, since no arithmetic
 """
 
 import functools
-import json
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import load_config, modality_of
-from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.turns import seconds_of, take_turns
 
 from ..records import LatencyFile, checked
@@ -130,7 +129,7 @@ def read(grid: Grid) -> LatencyFile | None:
     if not path.is_file():
         return None
     try:
-        held = checked(LatencyFile, json.loads(path.read_bytes()), path)
+        held = checked(LatencyFile, read_json(path), path)
     except ValueError as error:
         raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner latency writes it") from error
     if not held.shapes or held.length != length:

@@ -4,7 +4,6 @@ Intervals over seeds are conditional on the held-out rows; this is the other hal
 of runs whose weights are there. `leaner guesses` writes it.
 """
 
-import json
 import math
 import tempfile
 from pathlib import Path
@@ -12,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+
+from modeling_leaner.support.documents import read_json
 
 from ..running import reevaluate
 from ..running.evaluation import load
@@ -70,7 +71,7 @@ def row_errors(grid: Grid, options: list[str], cards: Path) -> list[dict[str, ob
         return None
     if grid.baseline not in folders:
         return None
-    results = json.loads((folders[grid.baseline] / "results.json").read_text(encoding="utf-8"))
+    results = read_json(folders[grid.baseline] / "results.json")
     if results["main_metric"].removeprefix("eval_") not in ("accuracy", "loss"):
         return None
     scores = {shape: row_scores(folder, options) for shape, folder in folders.items()}

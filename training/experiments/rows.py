@@ -2,12 +2,13 @@
 
 import csv
 import io
-import json
 import math
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, TextIO
+
+from modeling_leaner.support.documents import read_json
 
 from ..records.rows import ADDED, COLUMNS, ResultRow
 from .branches import origin_of, step_of
@@ -186,7 +187,7 @@ def result_row(grid: Grid, run: Run) -> ResultRow:
         ValueError: the file does not hold what was asked for, or the metric is not finite: the training diverged.
     """
     try:
-        results = json.loads((run.folder(grid) / "results.json").read_text(encoding="utf-8"))
+        results = read_json(run.folder(grid) / "results.json")
         if (results["seed"], results["learning_rate"]) != (run.seed, run.learning_rate):
             raise ValueError(f"results.json is of seed {results['seed']}, learning rate {results['learning_rate']}")
         cells = {**results["environment"], **results["train"], **run._asdict(), "status": "finished"}

@@ -5,7 +5,6 @@ or pixels made up, neither of which changes the time; what the Trainer adds arou
 nothing else runs. It writes step_seconds.json beside the grid's rows.
 """
 
-import json
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.turns import seconds_of, take_turns
 
 from ..records import StepTimes, checked
@@ -105,7 +104,7 @@ def step_seconds(grid: Grid) -> dict[str, float] | None:
     if not path.is_file():
         return None
     try:
-        measured = checked(StepTimes, json.loads(path.read_bytes()), path).shapes
+        measured = checked(StepTimes, read_json(path), path).shapes
     except ValueError as error:
         raise GridError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner step-time writes it") from error
     for shape in grid.shapes:

@@ -3,8 +3,9 @@
 import json
 import sys
 
-from rich.console import Console
 from rich.table import Table
+
+from modeling_leaner.support.terminal import plain_console
 
 from ..records import CellSummary, Contrast, Curve, Reading
 from .curves import WAYS
@@ -126,7 +127,7 @@ def show(summary: Summary) -> None:
     width = 160
     if sys.stdout.isatty():
         width = None  # the terminal's own
-    console = Console(width=width, markup=False, highlight=False)
+    console = plain_console(width=width)
     console.print(shape_table(summary))
     for cell in summary.shapes:
         if cell.tuning_lead is not None:

@@ -13,7 +13,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 import modeling_leaner
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import CONFIG_CLASSES
-from modeling_leaner.support.documents import read_object
+from modeling_leaner.support.documents import read_json, read_object
 from modeling_leaner.support.files import write_bytes
 
 from ..records import Record, checked
@@ -82,10 +82,7 @@ def check_code(folder: Path) -> None:
 
 def check_modules(path: Path) -> None:
     """Raises ValueError where sentence-transformers would load a module that is not its own."""
-    try:
-        modules = checked(list[Module], json.loads(path.read_text(encoding="utf-8")), path)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not a JSON file: {error}") from error
+    modules = checked(list[Module], read_json(path), path)
     for module in modules:
         if not module.type.startswith(OWN_MODULES) or "--" in module.type:
             raise ValueError(f"{path}: type is {module.type!r}, expected a module of sentence-transformers")

@@ -20,7 +20,7 @@ from .snippets import auto_class
 
 
 FAMILIES = tuple(kind.model_type for kind in CONFIG_CLASSES.values())
-UNREADABLE = (OSError, ValueError, KeyError)  # what a file that cannot be used raises
+UNREADABLE = (OSError, ValueError, KeyError, RecursionError)  # what a file that cannot be used raises
 SIZES = ["hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size"]
 
 

@@ -7,7 +7,6 @@ all anew from the run. Without a grid, those of every folder that is there: a ca
 """
 
 import contextlib
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
 
@@ -30,6 +29,7 @@ from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults, checked
 from ..running.evaluation import load
+from ..settings.repeated import read_yaml
 from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
@@ -68,7 +68,7 @@ def started_from(grid: Grid, shape: str, folder: Path) -> str:
         name = earlier.publish.get(shape)
     if name is None or not (CARDS / name / "model.safetensors").is_file():
         raise ValueError(f"start_from: the weights of {shape} in {grid.start_from} are not published yet")
-    begun = Path(json.loads((folder / "results.json").read_text(encoding="utf-8"))["shape"]) / "model.safetensors"
+    begun = Path(read_json(folder / "results.json")["shape"]) / "model.safetensors"
     if not begun.is_file():
         raise ValueError(f"start_from: {begun}, which the run started from, is not there to compare")
     if sha256(begun) != sha256(CARDS / name / "model.safetensors"):
@@ -96,7 +96,7 @@ def published_results(
 ) -> PublishedResults:
     """The published results.json: the run's own, the evidence, and what a verification compares."""
     file = folder / "results.json"
-    results = checked(RunResults, json.loads(file.read_text(encoding="utf-8")), file)
+    results = checked(RunResults, read_json(file), file)
     recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
     metrics, rows, data = metrics_of(folder, [*options, "--max_eval_rows", str(SUBSET)])
     published = {
@@ -143,7 +143,7 @@ def check_target(target: Path, grid: Grid, shape: str) -> PublishedResults:
     """
     try:
         path = target / "results.json"
-        results = checked(PublishedResults, json.loads(path.read_text(encoding="utf-8")), path)
+        results = checked(PublishedResults, read_json(path), path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{target}: there already, and not published by this command ({error})") from error
     if results.evidence.grid != Path(grid.output_dir).name or results.cell != shape:
@@ -200,7 +200,7 @@ def write_published_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
 
 def published_recipe(source: Path, shape: str) -> dict[str, object]:
     """The recipe of a run with the published shape, without paths of one machine."""
-    recipe = yaml.safe_load((source / "recipe.yaml").read_text(encoding="utf-8"))
+    recipe = read_yaml(source / "recipe.yaml")
     return {key: value for key, value in recipe.items() if key not in LOCAL} | {"shape": shape}
 
 

@@ -10,10 +10,12 @@ from transformers import AutoConfig, GenerationConfig
 
 from modeling_leaner.checkpoints_leaner import find_weights
 from modeling_leaner.planning.units import human_bytes
-from modeling_leaner.support.documents import naming
+from modeling_leaner.support.documents import naming, read_text
 from modeling_leaner.support.files import sha256
 from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.support.terminal import visible
 from modeling_leaner.transfer import (
+    MOST_TEXT,
     Remote,
     check_branch,
     check_repository,
@@ -59,7 +61,7 @@ def check_card(folder: Path) -> ModelCard:
     """The card of a folder. Raises ValueError where the Hub could not read its metadata, or it says nothing."""
     path = folder / "README.md"
     try:
-        content = path.read_text(encoding="utf-8")
+        content = read_text(path, MOST_TEXT)
         metadata = REGEX_YAML_BLOCK.search(content)
         if metadata is not None:
             load_yaml(metadata[2])  # ModelCard takes a key given twice, and aliases without end
@@ -89,19 +91,12 @@ def check_sent_code(folder: Path, files: Contents) -> None:
             raise ValueError(str(error).replace(scratch, str(folder))) from error
 
 
-def check_names(folder: Path, files: Contents) -> None:
-    """Raises ValueError for a file's name that a terminal could not show as it is."""
-    for name in files:
-        if not name.isprintable():
-            raise ValueError(f"{folder}: the name {name!r} has characters that cannot be printed; expected another")
-
-
 def check_settings(folder: Path, files: Contents) -> None:
     """Raises ValueError where what is sent beside model and card cannot be read: YAML, tokenizer, generation."""
     for name in files:
         if name.endswith(".yaml"):
             with naming(folder / name, (*UNREADABLE, yaml.YAMLError)):
-                load_yaml((folder / name).read_text(encoding="utf-8"))
+                load_yaml(read_text(folder / name, MOST_TEXT))
     if not TOKENIZER_FILES.isdisjoint(files):
         read_tokenizer(str(folder))
     if "generation_config.json" in files:
@@ -131,7 +126,6 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     check_links(folder)
     check_card(folder)
     files = contents(folder, repository)
-    check_names(folder, files)
     check_sent_code(folder, files)
     check_settings(folder, files)
     check_configured_weights(folder)
@@ -174,10 +168,10 @@ def print_plan(folder: Path, repository: str, files: Contents, remote: Remote) -
         size = ""
         if name in files:
             size = human_bytes(size_of(files[name]))
-        print(f"  {name:<32} {size:>10}  {fate(name, files, remote)}")
+        print(f"  {visible(name):<32} {size:>10}  {fate(name, files, remote)}")
     kept = staying(folder)
     if kept:
-        print(f"  stays here: {', '.join(kept)}")
+        print(f"  stays here: {', '.join(map(visible, kept))}")
     card = check_card(folder).data
     said = "no licence stated"
     if card.license is not None:

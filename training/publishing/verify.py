@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 
@@ -40,6 +39,7 @@ from ..records import Evidence, Guess, PublishedEncoder, PublishedResults, RunRe
 from ..running.evaluation import load
 from ..running.preparation import PreparedRun
 from ..running.trainer import scores
+from ..settings.repeated import read_yaml
 from ..tasks.base import Task, evaluation_generators
 from .cards import FIGURE, render
 from .code_copies import check_code
@@ -241,10 +241,7 @@ def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> N
             raise ValueError(f"{folder / name}: not a file of a published folder")
     for name in sorted({"config.json", "model.safetensors", *written} - there):
         raise ValueError(f"{folder / name}: missing")
-    try:
-        recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{folder / 'recipe.yaml'}: no YAML file: {error}") from error
+    recipe = read_yaml(folder / "recipe.yaml")
     if recipe != {**results.recipe, "shape": results.shape}:
         raise ValueError(f"{folder / 'recipe.yaml'}: not the recipe of {folder / 'results.json'}")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from modeling_leaner.support.documents import read_object
 from modeling_leaner.support.files import write_bytes
 
 
@@ -28,7 +29,7 @@ def checkpoints(folder: Path) -> list[Path]:
 def damage(checkpoint: Path) -> str | None:
     """The first file of a checkpoint that is not there in full, and why; None of a whole one."""
     try:
-        listed = json.loads((checkpoint / COMPLETE).read_text())
+        listed = read_object(checkpoint / COMPLETE)
     except FileNotFoundError:
         return f"{COMPLETE} is missing"
     except (OSError, ValueError):

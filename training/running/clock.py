@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transformers import TrainerCallback
 
+from modeling_leaner.support.documents import read_json
 from modeling_leaner.support.files import write_bytes
 
 
@@ -76,4 +77,4 @@ class Clock(TrainerCallback):
 
     def load(self, checkpoint: Path) -> None:
         """Goes on from the age that a checkpoint was written at."""
-        self.seconds_before = json.loads((checkpoint / SECONDS).read_text())
+        self.seconds_before = read_json(checkpoint / SECONDS)

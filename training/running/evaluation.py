@@ -8,6 +8,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.conversion import refuse_pickles
 from modeling_leaner.hub_lookup import require_source
 from modeling_leaner.shapes import load_config
 from modeling_leaner.support.documents import naming
@@ -17,7 +18,7 @@ from ..settings.arguments import OF_TRAINING, RecipeArguments, parse, settings_p
 from ..settings.repeated import given_options
 from ..tasks.base import Task
 from .environment import environment
-from .loading import build_model, has_weights, load_processing, task_of, with_fields
+from .loading import build_model, check_folder, load_processing, task_of, with_fields
 from .preparation import PreparedRun, held_out_source, holdout_key, prepare_held_out, split_name
 from .trainer import LeanTrainer, scores
 
@@ -73,11 +74,13 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
     Raises:
         ValueError: no such model, no weights, or no task; or `options` set what evaluation does not read.
     """
-    if Path(model).is_dir() and not has_weights(model):
-        raise ValueError(f"{model}: no model.safetensors in this folder")
-    if Path(model).is_absolute() and not Path(model).is_dir():
+    if Path(model).is_dir():
+        check_folder(Path(model))
+    elif Path(model).is_absolute():
         raise ValueError(f"{model}: no such folder")
-    require_source(model)
+    else:
+        require_source(model)
+        refuse_pickles(model)
     recipe = saved_recipe(model)
     given = set(given_options(settings_parser(), options))
     for key in ("shape", "output_dir"):

@@ -6,7 +6,7 @@ import datasets
 import torch
 import transformers
 from datasets.fingerprint import Hasher
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoTokenizer,
     PreTrainedModel,
@@ -18,8 +18,9 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor  #
 from transformers.utils import CONFIG_NAME, cached_file
 
 from modeling_leaner import __version__
+from modeling_leaner.checkpoints_leaner import find_weights
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.conversion import ConversionError, from_lean_config
+from modeling_leaner.conversion import ConversionError, from_lean_config, refuse_pickles
 from modeling_leaner.registry import IMAGES, TEXT
 from modeling_leaner.shapes import family_of, load_config, modality_of, shape_names
 from modeling_leaner.slimming.operations import drop_pooler
@@ -43,6 +44,23 @@ def has_weights(source: str) -> bool:
     if pickles and not any(path.glob("*.safetensors")):
         raise ValueError(f"{pickles[0]}: a pickle; weights are read from model.safetensors only")
     return any(path.glob("*.safetensors"))
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ValueError or OSError, with the file, for a folder whose weights are missing or damaged.
+
+    Only their headers are read.
+    """
+    has_weights(str(folder))  # refuses a pickle
+    files = find_weights(folder)
+    if not files:
+        raise ValueError(f"{folder}: no model.safetensors in this folder")
+    for path in files:
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except SafetensorError as error:
+            raise ValueError(f"{path}: damaged or not safetensors ({error})") from error
 
 
 def is_checkpoint_with(source: str, file: str) -> bool:
@@ -272,6 +290,8 @@ def build_model(arguments: RecipeArguments, task: Task, complete: bool = False) 
             raise ValueError(f"implementation: {error}") from error
     if not has_weights(source):
         return without_unused_pooler(auto_class.from_config(config, **attention), task)
+    if not Path(source).is_dir():
+        refuse_pickles(source)
     options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
     model, info = auto_class.from_pretrained(source, config=config, **attention, **options)
     new = HEADS

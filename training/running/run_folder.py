@@ -1,6 +1,5 @@
 """A run folder before it is finished: who may write to it, what was asked for, and where to go on from."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from datasets import IterableDataset
 from datasets.fingerprint import Hasher
 from filelock import FileLock, Timeout
 
-from modeling_leaner.support.documents import read_object, write_json
+from modeling_leaner.support.documents import read_json, read_object, write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..data.sources import Rows
@@ -123,7 +122,7 @@ def finished_results(folder: Path) -> dict[str, object] | None:
     if not (folder / "README.md").is_file() or not any(folder.glob("model*.safetensors")):
         return None
     try:
-        return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        return read_json(folder / "results.json")
     except (OSError, ValueError):
         return None
 

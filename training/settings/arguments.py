@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import yaml
 from transformers import HfArgumentParser, TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
 from modeling_leaner.support.suggest import did_you_mean
 
-from .repeated import RepeatedKey, given_options, load_yaml
+from .repeated import given_options, read_yaml
 
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -296,6 +295,20 @@ OTHER_NAMES = {  # what other tools, or older transformers, call it
 }
 
 
+def check_finite(values: object, name: str = "") -> None:
+    """Raises ValueError, naming the setting, for NaN and infinity among the settings, also in lists and by keys."""
+    items: Iterable[tuple[object, object]] = ()
+    match values:
+        case dict():
+            items = values.items()
+        case list():
+            items = enumerate(values)
+        case float() if not math.isfinite(values):
+            raise ValueError(f"{name}: {values} is not a finite number")
+    for key, value in items:
+        check_finite(value, f"{name}.{key}".removeprefix("."))
+
+
 class SettingsParser(HfArgumentParser):
     """HfArgumentParser that raises ValueError, one line, instead of leaving the process."""
 
@@ -331,6 +344,7 @@ class SettingsParser(HfArgumentParser):
             value = getattr(namespace, name)
             if value is not None and not (low <= value <= high and math.isfinite(value)):
                 raise ValueError(f"{name}: {value} is not in {low}..{high}")
+        check_finite(vars(namespace))
         if namespace.max_steps < 1 and namespace.max_steps != -1:
             raise ValueError(f"max_steps: {namespace.max_steps} is neither a number from 1 on nor -1, no limit")
         return namespace
@@ -400,8 +414,9 @@ def words_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
 
 
 def option_words(action: argparse.Action, value: object) -> list[str]:
-    """One setting as an option with its values; ValueError where the setting has the wrong structure."""
+    """One setting as an option with its values; ValueError where it has the wrong structure, or is not finite."""
     key = action.dest
+    check_finite(value, key)
     if isinstance(value, list):
         if action.nargs not in ("+", "*"):
             raise ValueError(f"{key}: expected one value, got a list")
@@ -436,15 +451,7 @@ def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
     if not path.is_file():
         near = suggestion(name, recipe_names())
         raise ValueError(f"{name}: no such recipe file, nor one of {', '.join(recipe_names())}{near}")
-    try:
-        settings = load_yaml(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
-    except RepeatedKey as error:
-        raise ValueError(f"{path}: {error}") from error
-    if not isinstance(settings, dict):
-        raise ValueError(f"{path}: expected keys and values, got {type(settings).__name__}")
-    return path, settings
+    return path, read_yaml(path)
 
 
 def recipe_words(recipe: str, parser: SettingsParser) -> list[str]:
@@ -466,7 +473,7 @@ def recipe_words(recipe: str, parser: SettingsParser) -> list[str]:
 def arguments_of(namespace: argparse.Namespace) -> RecipeArguments:
     """The settings as transformers checks them; ValueError that names the key, where it can be found."""
     try:
-        return RecipeArguments(**vars(namespace))
+        arguments = RecipeArguments(**vars(namespace))
     except json.JSONDecodeError as error:
         raise ValueError(f"{error.doc!r}: no JSON: {error}") from error
     except ValueError as error:
@@ -477,6 +484,8 @@ def arguments_of(namespace: argparse.Namespace) -> RecipeArguments:
             if value == invalid[1]:
                 raise ValueError(f"{key}: {error}") from error
         raise
+    check_finite({key: getattr(arguments, key) for key in vars(namespace)})  # what was text of JSON until now
+    return arguments
 
 
 def parse(

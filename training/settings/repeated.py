@@ -1,17 +1,26 @@
 """Refuses a key of a YAML file, or an option of a command line, that is given twice: the last would silently win.
 
-Aliases of YAML are read, unless they stand for very many values: a few lines of them can be more than fit into memory.
+YAML is read within bounds: of bytes, of values with aliases written out, since a few lines of these can be more than
+fit into memory, and of levels.
 """
 
 import argparse
 import copy
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 
 import yaml
 
+from modeling_leaner.support.documents import read_text
 
+
+MOST_BYTES = 1_000_000
 MOST_VALUES = 10_000
+MOST_LEVELS = 100  # of lists and mappings within each other
+QuickLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # where PyYAML was built without libyaml, a slow one
+SEXAGESIMAL = re.compile("[0-9]:[0-9]")
 
 
 class RepeatedKey(ValueError):
@@ -41,8 +50,36 @@ def count_values(node: yaml.Node, counted: dict[yaml.Node, int]) -> int:
     return counted[node]
 
 
+def check_extent(text: str) -> None:
+    """Raises yaml.YAMLError for a document of more values or levels than may be, before any of it is kept."""
+    values = 0
+    levels = 0
+    for event in yaml.parse(text, Loader=QuickLoader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.CollectionEndEvent):
+            levels -= 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            levels += 1
+        if isinstance(event, yaml.NodeEvent):
+            values += 1
+        if levels > MOST_LEVELS:
+            raise yaml.YAMLError(f"line {line}: brackets within brackets, too deep to read")
+        if values > MOST_VALUES:
+            raise yaml.YAMLError(f"line {line}: the file holds more than {MOST_VALUES:,} values")
+
+
 class UniqueKeyLoader(yaml.SafeLoader):
-    """SafeLoader that raises RepeatedKey where a mapping has a key twice, and names the key and both values."""
+    """SafeLoader that raises RepeatedKey where a mapping has a key twice, and names the key and both values.
+
+    A scalar such as `1:30` is text, as in YAML 1.2; YAML 1.1 has numbers of base 60.
+    """
+
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
+        tag = super().resolve(kind, value, implicit)
+        is_number = tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+        if kind is yaml.ScalarNode and is_number and SEXAGESIMAL.search(value):
+            return self.DEFAULT_SCALAR_TAG
+        return tag
 
     def compose_document(self) -> yaml.Node:
         node = super().compose_document()
@@ -68,12 +105,13 @@ def _place(node: yaml.Node) -> str:
     text = " ".join(start.buffer[start.pointer : node.end_mark.pointer].split())
     if text == "":
         text = "nothing"
-    return f"{text} (line {start.line + 1})"
+    return f"{text:.100} (line {start.line + 1})"
 
 
 @lru_cache(maxsize=128)
 def _load(text: str) -> object:
     """The content of a YAML document; of one that was read before, the same object."""
+    check_extent(text)
     return yaml.load(text, Loader=UniqueKeyLoader)
 
 
@@ -82,17 +120,34 @@ def load_yaml(text: str) -> object:
 
     Raises:
         RepeatedKey: a mapping has a key twice.
-        yaml.YAMLError: the text is no YAML, or holds a value such as `!!int x` or the date 2026-13-45, or aliases
-            that stand for more than MOST_VALUES values.
+        yaml.YAMLError: the text is no YAML, or holds a value such as `!!int x` or the date 2026-13-45, more than
+            MOST_VALUES values with its aliases written out, or more than MOST_LEVELS lists within lists.
     """
     try:
         return copy.deepcopy(_load(text))
     except RepeatedKey:
         raise
-    except RecursionError as error:
-        raise yaml.YAMLError("brackets within brackets, too deep to read") from error
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise yaml.YAMLError(f"a value that cannot be read: {error}") from error
+
+
+def read_yaml(path: Path) -> dict[str, object]:
+    """The keys and values in a YAML file.
+
+    Raises:
+        ValueError: the file has more than MOST_BYTES, is no text, or is what `load_yaml` refuses; names it.
+        OSError: it cannot be read.
+    """
+    text = read_text(path, MOST_BYTES)
+    try:
+        values = load_yaml(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: no YAML file: {' '.join(str(error).split())}") from error
+    except RepeatedKey as error:
+        raise RepeatedKey(f"{path}: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected keys and values, got {type(values).__name__}")
+    return values
 
 
 def by_option(command_line: Iterable[str]) -> list[list[str]]:

@@ -3,7 +3,6 @@
 Shapes: B rows, T tokens, L layers of the student, D width.
 """
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 from transformers.utils import ModelOutput
 
 from modeling_leaner.slimming.slim import cut_of_layers
+from modeling_leaner.support.documents import read_json
 
 from .base import Batch
 
@@ -43,7 +43,7 @@ def kept_layers(file: Path, teacher_depth: int) -> list[int]:
     """The layers that a cut kept of a source of that depth; none where the file does not say."""
     if not file.is_file():
         return []
-    cut = cut_of_layers(json.loads(file.read_text(encoding="utf-8")))
+    cut = cut_of_layers(read_json(file))
     if cut is None or len(cut["before"]) != teacher_depth:
         return []
     return cut["after"]

@@ -1,0 +1,72 @@
+"""Texts and JSON documents: whatever a file holds, it is read or refused in one line that names it."""
+
+import json
+
+import pytest
+from modeling_leaner.training.publishing.code_copies import check_modules, config_class_of
+from modeling_leaner.training.tasks.states import kept_layers
+
+from modeling_leaner import conversion
+from modeling_leaner.checkpoints_leaner import INDEX, find_weights
+from modeling_leaner.planning.study_verdicts import read_tested
+from modeling_leaner.support import documents
+from modeling_leaner.support.documents import read_json, read_object
+
+
+DEEP = "[" * 200_000
+
+
+def test_what_is_no_json(tmp_path):
+    path = tmp_path / "x.json"
+    for content, message in (
+        (DEEP.encode(), "brackets within brackets, too deep to read"),
+        (b'{"a": ' * 200_000, "brackets within brackets, too deep to read"),
+        (b"\xff\xfe\x00", "not a text in UTF-8: "),
+        (b"{", "not a JSON file: "),
+        (b"", "not a JSON file: "),
+        (b"9" * 6000, "not a JSON file: "),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(ValueError) as error:
+            read_json(path)
+        assert str(error.value).startswith(f"{path}: {message}")
+    with pytest.raises(FileNotFoundError):
+        read_json(tmp_path / "none.json")
+
+
+def test_a_file_without_an_end(tmp_path, monkeypatch):
+    """As a device is: no more of it is read than may be."""
+    monkeypatch.setattr(documents, "MOST_BYTES", 100)
+    path = tmp_path / "x.json"
+    path.symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="x.json: expected at most 100 bytes"):
+        read_json(path)
+
+
+def test_json_is_read(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"a": "é"}', encoding="utf-8")
+    assert read_json(path) == read_object(path) == {"a": "é"}
+    path.write_text("[1]")
+    assert read_json(path) == [1]
+    with pytest.raises(ValueError, match="x.json: expected a JSON object, got list"):
+        read_object(path)
+
+
+@pytest.mark.parametrize(
+    "name, read",
+    [
+        ("config.json", config_class_of),
+        ("config.json", conversion._check_config),
+        (INDEX, find_weights),
+        ("modules.json", lambda folder: check_modules(folder / "modules.json")),
+        ("modules.json", lambda folder: conversion.read_source_json(str(folder), "modules.json")),
+        ("slim.json", lambda folder: kept_layers(folder / "slim.json", 4)),
+        ("results.json", lambda folder: read_tested(".", "2505.20802", folder)),
+    ],
+)
+def test_a_strangers_file_is_named(tmp_path, name, read):
+    for content in (DEEP, json.dumps("x" * 9)[:-1], "\0"):
+        (tmp_path / name).write_text(content)
+        with pytest.raises((ValueError, OSError), match=name):
+            read(tmp_path)

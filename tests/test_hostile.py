@@ -1,0 +1,92 @@
+"""Folders and repositories of strangers: names that command a terminal, binary texts, pickles, weights that lie."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hub_server import LocalHub, reached
+from modeling_leaner.training.publishing import push
+from modeling_leaner.training.running import evaluation
+from typer.testing import CliRunner
+
+from modeling_leaner import transfer
+from modeling_leaner.checkpoints_leaner import INDEX
+from modeling_leaner.cli.app import app
+from modeling_leaner.support.terminal import visible
+
+
+GOLDEN = Path(__file__).parent / "golden"
+CARD = Path(__file__).parent.parent / "model_cards" / "leanvit-lean-mini-cifar10"
+REPOSITORY = "someone/a-model"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A published folder."""
+    return Path(shutil.copytree(CARD, tmp_path / "f"))
+
+
+def refused(*words: object) -> str:
+    """The line in which a command refuses something."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1, result.output + result.stderr
+    return result.stderr
+
+
+def test_visible():
+    assert visible("a b é × →") == "a b é × →"
+    assert visible("a\nb\x1b[31m\udcff\u202e") == "a\\nb\\x1b[31m\\udcff\\u202e"
+
+
+def test_errors_say_what_was_given():
+    """No emoji, no markup, no command to the terminal."""
+    for name, shown in (("a:x:b", "a:x:b"), ("a[red]b", "a[red]b"), ("a\x1b[31mb\udcff", "a\\x1b[31mb\\udcff")):
+        assert refused("card", name).startswith(f"leaner card: {shown}: no such folder")
+
+
+@pytest.mark.parametrize("name", ["a\nb.png", "a\x1b[31mb.png", "a\udcff.png"])
+def test_names_that_cannot_be_printed_are_not_sent(folder, name):
+    (folder / name).write_bytes(b"")
+    with pytest.raises(ValueError, match="a name that cannot be printed") as error:
+        push.checked_contents(folder, REPOSITORY)
+    assert str(error.value).startswith(str(folder / name))
+
+
+def test_names_that_stay_are_shown_as_they_are(folder, capsys):
+    for name in ("a\x1b[31mb.txt", "a\nb.txt", "a\udcff.txt"):
+        (folder / name).write_bytes(b"")
+    push.print_plan(folder, REPOSITORY, {}, transfer.Remote(hashes={"c\x1b[2J.png": ""}))
+    out = capsys.readouterr().out
+    assert "stays here: a\\nb.txt, a\\x1b[31mb.txt, a\\udcff.txt" in out
+    assert "c\\x1b[2J.png" in out and out.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("name", ["config.json", "README.md", "recipe.yaml"])
+def test_a_binary_text_is_named(folder, name):
+    (folder / name).write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=f"{name}: not a text in UTF-8"):
+        transfer.contents(folder, REPOSITORY)
+
+
+def test_a_repository_of_a_pickle(tmp_path):
+    config = (GOLDEN / "gpt" / "config.json").read_bytes()
+    with LocalHub() as hub, reached(hub, tmp_path / "home"):
+        transfer.commit({"config.json": config, "pytorch_model.bin": b"x"}, REPOSITORY, "a pickle")
+        named = f"{REPOSITORY}: pytorch_model.bin is a pickle, which can run code; expected model.safetensors"
+        assert named in refused("export", "torch", REPOSITORY, tmp_path / "out")
+        assert named in refused("convert", REPOSITORY, tmp_path / "out")
+        assert named in refused("evaluate", REPOSITORY, "--task", "causal-lm", "--dataset", "python-docs")
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_are_looked_at_before_the_data(folder):
+    """A header that promises more than the file holds; an index that leads out of the folder."""
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    with pytest.raises(ValueError, match="model.safetensors: damaged or not safetensors"):
+        evaluation.load(str(folder), ["--data_files", "nowhere"], "")
+    weights.unlink()
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": {"a": "../../x.safetensors"}}))
+    with pytest.raises(OSError, match="'../../x.safetensors' is not the name of a file in this folder"):
+        evaluation.load(str(folder), ["--data_files", "nowhere"], "")
