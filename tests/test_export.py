@@ -123,9 +123,10 @@ class TestRefusals:
 
     def test_more_rows_than_memory_holds(self, tmp_path, monkeypatch):
         """By what a pass holds of a row, seen here in one of a known size."""
-        refused("--batch 16777216: a forward pass takes", "export", "torch", GOLDEN / "gpt", tmp_path / "out", "--batch", 2**24)
+        words = ["export", "torch", GOLDEN / "gpt", tmp_path / "out", "--batch"]
+        refused("--batch 16777216: a forward pass takes", *words, 2**24)
         assert list(tmp_path.iterdir()) == []
-        result = invoked("export", "torch", GOLDEN / "gpt", tmp_path / "out", "--batch", 10**9)
+        result = invoked(*words, 10**9)
         assert result.exit_code == 2 and "less than or equal to 16777216" in result.stderr
         graph = ExportableModel(load_lean(GOLDEN / "gpt"))
         config = graph.model.config

@@ -227,9 +227,11 @@ def test_branches_code_and_privacy(hub, tmp_path):
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(here, tmp_path, capsys):
     folder = changed_copy(SMALLEST, tmp_path / "model")
     (folder / "training_args.bin").write_bytes(b"pickle")
+    card = folder / "README.md"
+    card.write_text(re.sub("^pipeline_tag: .*\n", "", card.read_text(), flags=re.MULTILINE))
     leaner("push", folder, "someone/model", "--dry-run")
     said = capsys.readouterr().out
-    assert "(a new repository)" in said and "nothing was sent" in said and "card: in order" in said
+    assert "(a new repository)" in said and "nothing was sent" in said and "card: in order (apache-2.0); code" in said
     assert "stays here: training_args.bin" in said and here.repositories == {}
     leaner("push", SMALLEST, "someone/model")
     before = here.files("someone/model")
