@@ -1,6 +1,7 @@
 """`leaner bench` in miniature: its cells, its comparisons, what a cell says that cannot run, and its curves."""
 
 import csv
+import re
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -451,3 +452,21 @@ def test_the_page_has_the_numbers_of_its_file():
     expected = list(table_of(SPEED / "cpu-1-thread.csv"))
     assert len(expected) == 24
     assert [line for line in lines if line.startswith(("| vit-", "| bert-", "| gpt-"))] == expected
+
+
+def heads_of(path):
+    """The lines of the page's table of heads: medians of this family with SDPA and with eager attention."""
+    lines = path.read_text().splitlines()
+    cells = {}
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        if row["library"] == OURS and row["phase"] in ("training", "inference") and row["attention"] in ("sdpa", "eager"):
+            medians = cells.setdefault(f"{row['heads']} × {row['head_dim']}", {})
+            medians[row["phase"], row["attention"]] = f"{float(row['milliseconds']):.0f}"
+    columns = [(phase, attention) for phase in ("training", "inference") for attention in ("sdpa", "eager")]
+    for heads, medians in cells.items():
+        yield f"| {' | '.join([heads, *(medians[column] for column in columns)])} |"
+
+
+def test_the_page_has_the_heads_of_its_file():
+    lines = SPEED.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if re.match(r"\| \d+ × \d+ \|", line)] == list(heads_of(SPEED / "heads.csv"))
