@@ -457,12 +457,13 @@ def test_the_page_has_the_numbers_of_its_file():
 def heads_of(path):
     """The lines of the page's table of heads: medians of this family with SDPA and with eager attention."""
     lines = path.read_text().splitlines()
+    columns = [(phase, attention) for phase in ("training", "inference") for attention in ("sdpa", "eager")]
     cells = {}
     for row in csv.DictReader(line for line in lines if not line.startswith("#")):
-        if row["library"] == OURS and row["phase"] in ("training", "inference") and row["attention"] in ("sdpa", "eager"):
+        column = (row["phase"], row["attention"])
+        if row["library"] == OURS and column in columns:
             medians = cells.setdefault(f"{row['heads']} × {row['head_dim']}", {})
-            medians[row["phase"], row["attention"]] = f"{float(row['milliseconds']):.0f}"
-    columns = [(phase, attention) for phase in ("training", "inference") for attention in ("sdpa", "eager")]
+            medians[column] = f"{float(row['milliseconds']):.0f}"
     for heads, medians in cells.items():
         yield f"| {' | '.join([heads, *(medians[column] for column in columns)])} |"
 
