@@ -38,16 +38,18 @@ SHIPPED += ("modules.json", "*sentence_*.json", "*_Pooling/config.json", "*_Dens
 SHIPPED += ("onnx/*.onnx", "onnx/*.onnx.data")
 REMAINS = (".gitattributes",)  # the Hub's own
 TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in which paths of this machine may stand
-NO_REVISION = r"^$|\.\.|[\s~^:?*\[\\]"  # what git does not accept as the name of a branch or tag
+NO_REVISION = r"^$|\.\.|[\s~^:?*\[\\]"  # much of what git does not accept as a name
 OFFLINE = "HF_HUB_OFFLINE says not to ask the Hub"
-# A path of this machine begins at its root, at a home or above the folder, on Windows with a drive or a server's name.
-PATH_START = r"(?:file://|~(?:[A-Za-z][\w-]*)?/|\.\./|/[\w.+-]+/|(?<!:)//[\w.-]+/|[A-Za-z]:\\|\\\\)"
-QUOTED_START = rf"(?:{PATH_START}|/[^\"'`\n]*/)"
 MOST_TEXT = 10_000_000  # bytes of one of them
+# How a path of this machine begins: at the root, above the folder, at home, on Windows, too.
+PATH_START = r"(?:file://|~/|\.\./|/[\w.+-]+/|[A-Za-z]:[\\/]{1,2}Users[\\/]{1,2})"
+SPACED_START = rf"(?:{PATH_START}|/[^\"'`\n<>]*/)"
+OPENING_QUOTE = r"(?:(?<=[\s(\[{,:=][\"'`])|(?<=^[\"'`]))"
 LOCAL_PATH = re.compile(
-    rf"""(?<=["'`=]){QUOTED_START}[^"'`\n]*(?=["'`])"""  # all of a quoted value
+    rf"""{OPENING_QUOTE}{SPACED_START}[^"'`\n<>]*(?=["'`])"""  # all of a quoted value
+    rf"""|(?<==){PATH_START}[^"'`\n<>]*(?=["'`])"""  # all of it after `train=`
     rf"""|(?<=(?:: |- )){PATH_START}[^"'`\n]*$"""  # all of a value in YAML
-    rf"""|(?<![\w/.]){PATH_START}[^\s"'`,;)\]]*""",  # a word
+    rf"""|(?<![\w/.)>"'`]){PATH_START}[^\s"'`,;)\]]*""",  # a word
     re.MULTILINE,
 )
 

@@ -418,7 +418,7 @@ def test_interrupted_while_libraries_are_imported(words, later, tmp_path):
 
 @pytest.mark.parametrize("ignored", [False, True])
 def test_what_ignores_interrupts_goes_on_to(ignored):
-    """`nohup` and `&` start a process that ignores SIGINT; else it ends the imports at once, and then is an error."""
+    """`&` in a script starts a process that ignores SIGINT; else it ends the imports at once, and then is an error."""
     code = f"""
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN if {ignored} else signal.default_int_handler)

@@ -4,6 +4,7 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,18 @@ class TestRuns:
         monkeypatch.setattr(intervention, "ProcessPoolExecutor", lambda processes, mp_context: Broken(processes))
         with pytest.raises(OSError, match="ended before its runs did; too little memory"):
             run_all([Run(SHAPE, NONE, PLAN, 1)], 2, lambda line: None)
+
+    @pytest.mark.full
+    def test_an_interrupted_study_does_not_wait_for_its_runs(self):
+        """A signal that only this process gets, as SIGTERM, while a run goes on that would take hours."""
+
+        def interrupt(line: str) -> None:
+            raise KeyboardInterrupt
+
+        runs = [Run(SHAPE, NONE, PLAN, 1), Run(SHAPE, NONE, replace(PLAN, steps=10**6), 1)]
+        with pytest.raises(KeyboardInterrupt):
+            run_all(runs, 2, interrupt)
+        assert active_children() == []
 
     def test_a_loss_weighs_rows_alike(self):
         """Of a batch of 32 rows and one of one: as the mean over all 33."""

@@ -128,14 +128,14 @@ class TestRefusals:
         assert list(tmp_path.iterdir()) == []
         result = invoked(*words, 10**9)
         assert result.exit_code == 2 and "less than or equal to 16777216" in result.stderr
-        graph = ExportableModel(load_lean(GOLDEN / "gpt"))
-        config = graph.model.config
-        held = export.pass_bytes(graph, Size(3, 7))
+        exportable = ExportableModel(load_lean(GOLDEN / "gpt"))
+        config = exportable.model.config
+        held = export.pass_bytes(exportable, Size(3, 7))
         assert held >= 3 * 4 * 7 * (config.vocab_size + config.hidden_size + config.intermediate_size)
         monkeypatch.setattr(export, "free_memory", lambda device: held)
-        export.check_memory(graph, [Size(3, 7)])
+        export.check_memory(exportable, [Size(3, 7)])
         with pytest.raises(ValueError, match="--batch 4: "):
-            export.check_memory(graph, [Size(3, 7), Size(4, 7)])
+            export.check_memory(exportable, [Size(3, 7), Size(4, 7)])
 
     def test_a_folder_without_a_model(self, tmp_path):
         (tmp_path / "empty").mkdir()

@@ -679,11 +679,27 @@ LOCAL = {
     'data_files: ["file:///home/me/d.parquet", "train:/home/me/secret"]': 'data_files: ["d.parquet", "train:secret"]',
     '"/my data/me/x"': '"x"',
     "`/home/me/my notes/d.csv`": "`d.csv`",
-    "//server/share/rows.csv and ~me/rows": "rows.csv and rows",
-    r"C:\Users\me\rows.csv, \\server\share\rows.csv": "rows.csv, rows.csv",
+    r"C:\Users\me\rows.csv, D:/Users/me/rows.csv": "rows.csv, rows.csv",
+    r'{"rows": "C:\\Users\\me\\rows.csv"}': '{"rows": "rows.csv"}',
 }
-NOT_LOCAL = ("https://huggingface.co/a/b", "8 / 4 / 2", "and/or/not", "[x](docs/a/b.md)", "OWNER/x", "</b>/<i>", "./a")
-NOT_LOCAL += ("'/' or 'x/y'", "https://host.de:80/a/b", "~5/6 of", "ssh://host/b")
+NOT_LOCAL = (
+    "https://huggingface.co/a/b",
+    "https://host.de:80/a/b",
+    "ssh://host/b",
+    "[x](docs/a/b.md)",
+    '<a><img src="b.svg"/></a> <a href="c">',
+    "`seed`/rate/batch and size/batch are in `recipe.yaml`",
+    "8 / 4 / 2",
+    "~5/6 of",
+    "and/or/not",
+    "'/' or 'x/y'",
+    "OWNER/x",
+    "</b>/<i>",
+    "./a",
+    r"{'\\n'}Q:\\nfoo\\nA:\\n",
+    r"a \\ b \\[2pt]/2",
+    r'"\\s+"',
+)
 
 
 def test_paths_of_this_machine_are_left_out():

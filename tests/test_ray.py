@@ -147,7 +147,9 @@ def test_an_address_without_ray(environment, monkeypatch):
     """Nothing answers there, or something else: Ray itself would wait for minutes."""
     ray_engine.check_address(environment["RAY_ADDRESS"])
     monkeypatch.setattr(ray_engine, "ASKING", 15)
-    assert all(refused(address) for address in ("garbage", "ray://127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:99999"))
+    assert all(refused(address) for address in ("garbage", "127.0.0.1:1", "127.0.0.1:99999"))
+    with pytest.raises(ray_engine.GridError, match="RAY_ADDRESS=ray://127.0.0.1:1 is of Ray Client"):
+        ray_engine.check_address("ray://127.0.0.1:1")
     with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert refused(f"127.0.0.1:{server.server_port}")

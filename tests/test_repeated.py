@@ -170,3 +170,11 @@ def test_values_are_not_options():
     assert given == {"seed": ["1"], "data_files": ["a", "seed"]}
     with pytest.raises(RepeatedKey, match="nonsense"):
         given_options(parser, ["--nonsense", "--nonsense=1"])
+
+
+def test_levels_are_counted_with_aliases_written_out():
+    """Twelve lists of 98 levels, each around the one before: few values, of which each line is not deep."""
+    lines = ["a0: &a0 x"]
+    lines += [f"a{number}: &a{number} {'[' * 98}*a{number - 1}{']' * 98}" for number in range(1, 13)]
+    with pytest.raises(yaml.YAMLError, match="line 3: brackets within brackets, too deep to read"):
+        load_yaml("\n".join(lines))

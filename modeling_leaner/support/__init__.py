@@ -1,1 +1,1 @@
-"""What every room may use: files written whole or not at all, suggestions, quiet libraries, interrupts."""
+"""What every room may use: whole files, texts within bounds, suggestions, quiet libraries, terminal, interrupts."""

@@ -6,7 +6,7 @@ from functools import partial
 from types import FrameType
 
 
-INTERRUPTED = 130  # exit status of a command that Ctrl-C ended
+INTERRUPTED = 130  # exit status of a command that Ctrl-C or SIGTERM ended
 
 
 def leave(*_: object) -> None:
@@ -15,7 +15,7 @@ def leave(*_: object) -> None:
 
 
 def leave_at_once() -> None:
-    """From here on Ctrl-C ends the process. One that ignores it, as under `nohup` or after `&`, keeps ignoring it."""
+    """From here on Ctrl-C ends the process. One that ignores it, as after `&` in a script, keeps ignoring it."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, leave)
 
@@ -27,7 +27,7 @@ def leave_in_order() -> None:
 
 
 def interrupt(_: int, frame: FrameType | None) -> None:
-    """Does what Ctrl-C does now; where that is ignored, as under `nohup`, it raises KeyboardInterrupt."""
+    """Does what Ctrl-C does now; where that is ignored, as after `&` in a script, it raises KeyboardInterrupt."""
     pressed = signal.getsignal(signal.SIGINT)
     if not callable(pressed):
         pressed = signal.default_int_handler
@@ -35,7 +35,8 @@ def interrupt(_: int, frame: FrameType | None) -> None:
 
 
 def end_as_interrupted() -> None:
-    """From here on SIGTERM is as Ctrl-C to this process; those that it forks are ended by it at once."""
+    """From here on SIGTERM is as Ctrl-C to this process; a process that it forks ends at once."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, interrupt)
-        os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))
+        if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+            os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGTERM, signal.SIG_DFL))

@@ -102,7 +102,7 @@ class RayCluster:
     """
 
     def __init__(self, jobs: int, folder: Path):
-        address = os.environ.get("RAY_ADDRESS", "auto")
+        address = os.environ.get("RAY_ADDRESS") or "auto"
         check_address(address)
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
@@ -150,6 +150,8 @@ def check_address(address: str) -> None:
     """Raises GridError unless Ray answers there: Ray itself would try for minutes, and then end the process."""
     if address in ("auto", "local"):
         return
+    if address.startswith("ray://"):
+        raise GridError(f"--engine ray: RAY_ADDRESS={address} is of Ray Client; expected the cluster's HOST:PORT")
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()

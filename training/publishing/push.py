@@ -15,7 +15,6 @@ from modeling_leaner.support.files import sha256
 from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.support.terminal import visible
 from modeling_leaner.transfer import (
-    MOST_TEXT,
     Remote,
     check_branch,
     check_repository,
@@ -31,7 +30,7 @@ from modeling_leaner.transfer import (
 )
 
 from ..running.loading import read_tokenizer
-from ..settings.repeated import load_yaml
+from ..settings.repeated import MOST_BYTES, load_yaml
 from .code_copies import check_code, check_links
 from .folders import UNREADABLE, check_there, check_weights, published_folders, results_in
 
@@ -61,10 +60,10 @@ def check_card(folder: Path) -> ModelCard:
     """The card of a folder. Raises ValueError where the Hub could not read its metadata, or it says nothing."""
     path = folder / "README.md"
     try:
-        content = read_text(path, MOST_TEXT)
+        content = read_text(path, MOST_BYTES)
         metadata = REGEX_YAML_BLOCK.search(content)
         if metadata is not None:
-            load_yaml(metadata[2])  # ModelCard takes a key given twice, and aliases without end
+            load_yaml(metadata[2])  # strictly: ModelCard takes a key given twice, and aliases without end
         card = ModelCard(content)
         card.data.to_yaml()
     except Exception as error:  # of YAML, of types: as many as there are ways to write it wrong
@@ -96,7 +95,7 @@ def check_settings(folder: Path, files: Contents) -> None:
     for name in files:
         if name.endswith(".yaml"):
             with naming(folder / name, (*UNREADABLE, yaml.YAMLError)):
-                load_yaml(read_text(folder / name, MOST_TEXT))
+                load_yaml(read_text(folder / name, MOST_BYTES))
     if not TOKENIZER_FILES.isdisjoint(files):
         read_tokenizer(str(folder))
     if "generation_config.json" in files:

@@ -286,7 +286,7 @@ class LeanTrainer(Trainer):
     def push_to_hub(self, commit_message="End of training", blocking=True, token=None, revision=None, private=None):
         """As Trainer's, but sends the run folder as it is, with the card that it has, without the training's state.
 
-        Returns the commit on the main process, None on the others.
+        Returns the commit on the main process, None on the others. `private` is of a repository that is made now.
 
         Raises:
             ValueError: `blocking` is False; or the Hub does not take it, in one line that says why.

@@ -36,18 +36,25 @@ def children(node: yaml.Node) -> Iterator[yaml.Node]:
             yield from pair
 
 
-def count_values(node: yaml.Node, counted: dict[yaml.Node, int]) -> int:
-    """How many values a node stands for, with its aliases written out; `counted` has those of nodes met before.
+def extent(node: yaml.Node, known: dict[yaml.Node, tuple[int, int]]) -> tuple[int, int]:
+    """How many values and levels a node has with its aliases written out; `known` has those of nodes met before.
 
-    Raises yaml.YAMLError for more than MOST_VALUES, and for a value within itself.
+    Raises yaml.YAMLError for more than MOST_VALUES or MOST_LEVELS, and for a value within itself.
     """
-    if node not in counted:
-        counted[node] = MOST_VALUES  # while it is counted: within itself it would have no end
-        counted[node] = 1 + sum(count_values(child, counted) for child in children(node))
-    if counted[node] > MOST_VALUES:
-        line = node.start_mark.line + 1
-        raise yaml.YAMLError(f"line {line}: stands for more than {MOST_VALUES:,} values with its aliases written out")
-    return counted[node]
+    if node not in known:
+        known[node] = (MOST_VALUES, MOST_LEVELS)  # while it is measured: within itself it would have no end
+        inner = [extent(child, known) for child in children(node)]
+        levels = 0
+        if isinstance(node, yaml.CollectionNode):
+            levels = 1 + max((levels for _, levels in inner), default=0)
+        known[node] = (1 + sum(values for values, _ in inner), levels)
+    values, levels = known[node]
+    place = f"line {node.start_mark.line + 1}"
+    if values > MOST_VALUES:
+        raise yaml.YAMLError(f"{place}: stands for more than {MOST_VALUES:,} values with its aliases written out")
+    if levels > MOST_LEVELS:
+        raise yaml.YAMLError(f"{place}: brackets within brackets, too deep to read")
+    return known[node]
 
 
 def check_extent(text: str) -> None:
@@ -83,7 +90,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
 
     def compose_document(self) -> yaml.Node:
         node = super().compose_document()
-        count_values(node, {})
+        extent(node, {})
         return node
 
     def construct_mapping(self, node: yaml.Node, deep: bool = False) -> dict:

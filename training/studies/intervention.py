@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from statistics import fmean
 
 import torch
@@ -111,7 +111,12 @@ def run_all(runs: list[Run], processes: int, progress: Progress) -> Looks:
         return dict(told(runs, map(execute, runs), progress))
     try:
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            return dict(told(runs, pool.map(execute, runs), progress))
+            try:
+                return dict(told(runs, pool.map(execute, runs), progress))
+            except KeyboardInterrupt:  # by SIGTERM, which only this process got
+                for process in active_children():
+                    process.terminate()
+                raise
     except BrokenProcessPool as error:
         raise OSError("a process of the study ended before its runs did; too little memory?") from error
 
