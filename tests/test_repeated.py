@@ -7,7 +7,8 @@ import yaml
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import grid
 from modeling_leaner.training.settings import arguments
-from modeling_leaner.training.settings.repeated import RepeatedKey, given_options, load_yaml, read_yaml
+from modeling_leaner.training.settings.repeated import RepeatedKey, given_options
+from modeling_leaner.training.settings.yaml_files import load_yaml, read_yaml
 from typer.testing import CliRunner
 
 from modeling_leaner.cli.app import app

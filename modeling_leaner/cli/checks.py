@@ -8,7 +8,7 @@ from typing import Any
 from ..planning.units import BYTES, MOST_INPUT, parse_size
 from ..registry import FAMILIES, check_family, check_shape, did_you_mean_path, shape_names
 from ..support.suggest import did_you_mean
-from ..training.settings.repeated import read_yaml
+from ..training.settings.yaml_files import read_yaml
 from .command import dashed
 from .lazy import slow_imports
 

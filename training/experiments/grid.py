@@ -48,7 +48,7 @@ from modeling_leaner.support.files import write_bytes
 from modeling_leaner.support.suggest import did_you_mean
 
 from ..records import ResultRow
-from ..settings.repeated import read_yaml
+from ..settings.yaml_files import read_yaml
 
 
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")

@@ -29,7 +29,7 @@ from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults, checked
 from ..running.evaluation import load
-from ..settings.repeated import read_yaml
+from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code

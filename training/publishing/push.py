@@ -30,7 +30,7 @@ from modeling_leaner.transfer import (
 )
 
 from ..running.loading import read_tokenizer
-from ..settings.repeated import MOST_BYTES, load_yaml
+from ..settings.yaml_files import MOST_BYTES, load_yaml
 from .code_copies import check_code, check_links
 from .folders import UNREADABLE, check_there, check_weights, published_folders, results_in
 

@@ -39,7 +39,7 @@ from ..records import Evidence, Guess, PublishedEncoder, PublishedResults, RunRe
 from ..running.evaluation import load
 from ..running.preparation import PreparedRun
 from ..running.trainer import scores
-from ..settings.repeated import read_yaml
+from ..settings.yaml_files import read_yaml
 from ..tasks.base import Task, evaluation_generators
 from .cards import FIGURE, render
 from .code_copies import check_code

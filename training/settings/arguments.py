@@ -24,7 +24,8 @@ from transformers.trainer_utils import HubStrategy
 
 from modeling_leaner.support.suggest import did_you_mean
 
-from .repeated import given_options, read_yaml
+from .repeated import given_options
+from .yaml_files import read_yaml
 
 
 RECIPES = Path(__file__).parent.parent / "recipes"
