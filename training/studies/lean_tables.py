@@ -10,8 +10,8 @@ ROWS = (
     (
         "table of images",
         "On ImageNet fewer layers with more heads lose nothing: XCiT-M 24 layers × 8 heads to 12 × 16, 81.4 to 81.7, "
-        "84.4M to 59.0M parameters; TNT-B 12 × 10 to 8 × 16, 82.3 to 82.3, 65.4M to 30.9M; XCiT-L 24 × 16 to 12 × 24, "
-        "82.1 to 82.4, 189.1M to 103.8M.",
+        "84.4M to 59.0M parameters; TNT-B 12 × 10 to 8 × 16, 82.3 to 82.3, 65.4M to 30.9M; XCiT-L 24 × 16 to "
+        "12 × 24, 82.1 to 82.4, 189.1M to 103.8M.",
         IMAGENET,
     ),
     (
