@@ -16,8 +16,8 @@ ROWS = (
     ),
     (
         "table of images",
-        "On ImageNet five blocks in place of nine in the third stage lose nothing: DaViT-B 83.3 to 83.5, 88.0M to 62.0M "
-        "parameters; DaViT-L 83.6 to 83.6, 196.8M to 140.0M.",
+        "On ImageNet five blocks in place of nine in the third stage lose nothing: DaViT-B 83.3 to 83.5, 88.0M to "
+        "62.0M parameters; DaViT-L 83.6 to 83.6, 196.8M to 140.0M.",
         IMAGENET,
     ),
     (
