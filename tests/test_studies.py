@@ -23,6 +23,7 @@ from modeling_leaner.training.studies import (
     heads_curves,
     heads_theory,
     lean_grids,
+    lean_tables,
     low_rank,
     separation,
     single_layer,
@@ -684,3 +685,8 @@ class TestKept:
     def test_the_page_has_its_verdicts(self, name):
         results = checked(StudyFile, json.loads((KEPT / name / "results.json").read_text()), KEPT)
         assert verdict_table(results) in (CLONE / "docs" / f"{name}.md").read_text()
+
+    @pytest.mark.parametrize("name, room", [("conditioning", lean_tables), ("low-rank", low_rank)])
+    def test_untested_statements_are_those_of_the_code(self, name, room):
+        results = checked(StudyFile, json.loads((KEPT / name / "results.json").read_text()), KEPT)
+        assert {each.statement for each in room.not_tested()} <= {each.statement for each in results.statements}
