@@ -9,13 +9,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 FLOOR := .venv-floor
 CLIENTS := .venv-clients
+AUDIT := .venv-audit
 # Two processes, a whole file each at a time. One file alone: .venv/bin/python -m pytest tests/test_FILE.py
 PYTEST := -m pytest -q -n 2 --dist loadfile
 # Cards are written by leaner card:
 RUFF := --line-length 119 --target-version py311 --extend-exclude 'model_cards/*/README.md'
 RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 'lint.isort.lines-after-imports = 2'
 
-.PHONY: demo bench test test-full test-floor test-clients verify-cards lint imports format
+.PHONY: demo bench test test-full test-floor test-clients verify-cards audit lint imports format
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -43,6 +44,10 @@ test-clients: $(CLIENTS)/.installed
 
 verify-cards: $(INSTALLED)
 	$(BIN)/leaner verify-cards $(if $(DATA),--data_files $(DATA))
+
+# Known weaknesses of the versions in constraints.txt, where the database of them answers.
+audit: $(AUDIT)/.installed
+	@$(AUDIT)/bin/python .ci/audit.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check $(RUFF) $(RUFF_RULES) .
@@ -92,4 +97,12 @@ $(CLIENTS)/.installed: setup.cfg pyproject.toml constraints.txt
 	@$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev,clients,ray]'
 	@if command -v npm > /dev/null; then \
 	  npm install --silent --prefix $(CLIENTS) onnxruntime-web@1.30.0 @huggingface/tokenizers@0.2.0; fi
+	@touch $@
+
+$(AUDIT)/.installed: constraints.txt
+	$(CHECK_PYTHON)
+	@echo "Installing into $(AUDIT) ..."
+	@rm -rf $(AUDIT)
+	@$(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt pip-audit
 	@touch $@
