@@ -16,6 +16,7 @@ from training_data import documents, pictures
 from typer.testing import CliRunner
 
 from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTConfig, LeanGPTModel, LeanViTConfig, LeanViTModel
+from modeling_leaner.cli import inspect as commands
 from modeling_leaner.cli.app import app
 from modeling_leaner.conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
 from modeling_leaner.conversion import convert
@@ -360,7 +361,15 @@ class TestCommand:
             disk.setattr(files, "write_new", fail)
             failed = leaner(*words)
         assert failed.exit_code == 1 and "maps.svg cannot be written" in failed.stderr and not list(tmp_path.iterdir())
+        assert "vit/nano on random pixels" in failed.stdout  # what was measured is not lost
         assert leaner(*words).exit_code == 0 and len(list(tmp_path.iterdir())) == 2
+
+    def test_a_folder_that_cannot_be_written(self, leaner, monkeypatch):
+        """Is found before anything is measured."""
+        monkeypatch.setattr(commands, "model_and_inputs", None)
+        failed = leaner("vit/nano", "--plot", "/proc/maps-of-heads")
+        assert failed.exit_code == 1
+        assert "--plot /proc/maps-of-heads: /proc/maps-of-heads.png cannot be written (" in failed.stderr
 
     def test_a_new_shape(self, leaner):
         result = leaner("gpt/nano", "--layers", 0, "--rows", 2, "--max-length", 40, "--jacobian", "matrix-free")
