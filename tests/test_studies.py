@@ -651,7 +651,9 @@ class TestStudies:
         with pytest.raises(SystemExit, match="cannot be written, nothing is left of it: disk full"):
             leaner("study", "low-rank", "--quick", "--output", tmp_path / "new")
         assert list(tmp_path.iterdir()) == []
-        assert "agrees: A head as large as the sequence" in capsys.readouterr().out  # what was found is not lost
+        printed = capsys.readouterr().out  # what was found is not lost
+        assert "agrees: A head as large as the sequence" in printed
+        assert "The numbers are the paper's. Needs: the text of LM1B" in printed
 
     def test_the_folder_is_tried_first(self, tmp_path, monkeypatch):
         monkeypatch.setattr(study, "conduct", lambda *_: pytest.fail("ran"))
