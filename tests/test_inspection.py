@@ -12,7 +12,7 @@ import transformers
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.publishing.folders import results_in
 from safetensors.torch import load_file, save_file
-from training_data import documents, pictures
+from training_data import documents, pictures, save_encoder
 from typer.testing import CliRunner
 
 from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTConfig, LeanGPTModel, LeanViTConfig, LeanViTModel
@@ -332,6 +332,15 @@ class TestCommand:
         for layer, expected in zip(document["layers"], results_in(LISTOPS / "results.json").condition["end"]):
             found = sorted(spectrum["condition_number"] for spectrum in layer["head_outputs"])
             assert found[3] == pytest.approx(expected, rel=0.02)  # the lower of the two in the middle, as there
+
+    def test_no_teacher_is_needed(self, leaner, theirs, tmp_path):
+        """By what a model of sentence vectors was taught does not matter, nor whether it is still there."""
+        save_encoder(tmp_path / "student")
+        recipe = "task: embedding\nteacher: gone/teacher\nmax_length: 24\n"
+        (tmp_path / "student" / "recipe.yaml").write_text(recipe)
+        result = leaner("student", "--data", "texts.parquet", "--rows", 3, "--jacobian", "none")
+        assert result.exit_code == 0, result.output
+        assert "student on texts.parquet (validation): 3 rows of " in result.stdout
 
     def test_models_of_transformers(self, leaner, theirs, tmp_path):
         result = leaner("bert", "--data", "texts.parquet", "--max-length", 20, "--rows", 2, "--plot", "maps")

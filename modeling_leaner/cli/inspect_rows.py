@@ -100,7 +100,7 @@ def recipe_inputs(options: Options) -> Inputs:
     if options.max_length is not None:
         words += ["--max_length", str(options.max_length)]
     with tempfile.TemporaryDirectory() as scratch:
-        run = load_evaluation(options.model, words, scratch)
+        run = load_evaluation(options.model, words, scratch, inputs_alone=True)
     inputs = first_inputs(run.task, run.held_out.rows, options.rows)
     return Inputs(run.held_out.source, rows_of(inputs))
 
