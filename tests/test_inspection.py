@@ -20,6 +20,7 @@ from modeling_leaner.cli import inspect as commands
 from modeling_leaner.cli.app import app
 from modeling_leaner.conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
 from modeling_leaner.conversion import convert
+from modeling_leaner.inspection import figure
 from modeling_leaner.inspection import layers as inspection
 from modeling_leaner.inspection.document import document_of
 from modeling_leaner.inspection.figure import draw_layers
@@ -292,6 +293,22 @@ class TestLayers:
             16,
         )
         assert draw_layers(reports, "png").startswith(b"\x89PNG")
+
+    def test_shares_have_the_colours_of_0_to_1(self, monkeypatch):
+        """So that two figures can be compared, and a small difference does not look large."""
+        scales = {}
+        drawn = figure.draw_heads
+
+        def draw(axis, reports, values, title, scale):
+            drawn(axis, reports, values, title, scale)
+            scales[title.split()[0]] = (axis.images[0].norm.vmin, axis.images[0].norm.vmax)
+
+        monkeypatch.setattr(figure, "draw_heads", draw)
+        reports = inspect_layers(bert(), rows_of(token_rows()), jacobian="none")
+        draw_layers(reports, "png")
+        assert scales["entropy,"] == scales["similarity"] == (0, 1)
+        changes = [change for report in reports for change in report.removal]
+        assert scales["change"] == pytest.approx((min(changes), max(changes)))
 
     def test_a_figure_of_lost_ranks_alone(self):
         model = bert()
