@@ -268,6 +268,8 @@ class TestLayers:
             ValueError, match="row 0 has 3 tokens, and layer 0 has 4 heads; expected at least 4 tokens"
         ):
             inspect_layers(model, rows)
+        with pytest.raises(ValueError, match="row 0 has 1 token, and layer 0 has 4 heads"):
+            inspect_layers(model, rows_of(token_rows(1, 1)))
         with pytest.raises(ValueError, match="layers: there is no layer 2, expected 0 to 1"):
             inspect_layers(model, rows, layers=[0, 2])
         with pytest.raises(ValueError, match="ResNetModel: no layers with a LeanAttention in it"):
@@ -397,6 +399,10 @@ class TestCommand:
         assert failed.exit_code == 1
         assert "--plot /proc/maps-of-heads: /proc/maps-of-heads.png cannot be written (" in failed.stderr
 
+    def test_a_seed_that_is_none(self, leaner):
+        refused = leaner("gpt/nano", "--seed", -1)
+        assert refused.exit_code == 2 and "--seed" in refused.output
+
     def test_a_new_shape(self, leaner):
         result = leaner("gpt/nano", "--layers", 0, "--rows", 2, "--max-length", 40, "--jacobian", "matrix-free")
         assert result.exit_code == 0, result.output
@@ -409,13 +415,16 @@ class TestCommand:
             ("bert", "--data: missing; bert has no recipe.yaml that says what it reads"),
             ("bert --data pictures.parquet", "--column: name the column that holds texts; the rows have image, label"),
             ("bert --data texts.parquet --column txt", "--column: no column txt, expected one of text"),
-            ("bert --data nothing.parquet", "data_files: nothing.parquet: no such file or folder"),
+            ("bert --data nothing.parquet", "leaner inspect: --data: nothing.parquet: no such file or folder"),
             ("bert --data pictures.parquet --column image", "pictures.parquet (train): row 0 is of type Png"),
             ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
             ("bert --data texts.parquet --layers x", "--layers: expected layers between commas, as 0,4,5, got 'x'"),
             ("bert --data texts.parquet --max-length 3", "row 0 has 3 tokens, and layer 0 has 4 heads; expected at"),
+            (f"{LISTOPS} --data nothing.parquet", "leaner inspect: --data: nothing.parquet: no such file or folder"),
+            ("vit/nano --data=", "--data: expected a folder, files or the name of a built-in set, got ''"),
+            ("weightless --data texts.parquet", "weightless: a bert model; no model.safetensors in this folder"),
             ("gpt/nano --data texts.parquet", "--data: gpt/nano has no tokenizer to read texts; left out, tokens are"),
-            (f"{LISTOPS} --data texts.parquet", "text_column: no column 'source' in the data, which has text"),
+            (f"{LISTOPS} --data texts.parquet", "--column: no column 'source' in the data, which has text"),
             ("gpt/nano --jacobian exact", "jacobian exact: 128 tokens of width 128 give 16,384 × 16,384 numbers, 2.0"),
             ("broken --data texts.parquet", "broken: NaN or infinite weights in encoder.layer.0.attention.self.query"),
             ("resnet --data pictures.parquet", "resnet/config.json: expected an object whose model_type is one of"),
@@ -424,6 +433,7 @@ class TestCommand:
     def test_what_is_refused(self, leaner, theirs, tmp_path, words, message):
         """One line, and nothing is written."""
         shutil.copytree("bert", "broken")
+        shutil.copytree("bert", "weightless", ignore=shutil.ignore_patterns("*.safetensors"))
         weights = load_file("broken/model.safetensors")
         weights["encoder.layer.0.attention.self.query.weight"][0, 0] = math.nan
         save_file(weights, "broken/model.safetensors", metadata={"format": "pt"})

@@ -22,7 +22,7 @@ from ..training.running.evaluation import load as load_evaluation
 from ..training.running.evaluation import saved_recipe
 from ..training.running.loading import has_weights, load_image_processor
 from ..training.tasks.base import first_inputs
-from .rows import rows_with_content
+from .rows import naming_options, rows_with_content
 
 
 LENGTH = 128  # tokens of a random row, and of a text at most, where nothing says more
@@ -55,6 +55,8 @@ class Inputs:
 
 def model_and_inputs(options: Options) -> tuple[PreTrainedModel, Inputs]:
     """The model, and what it is inspected on. Raises ValueError or OSError that names the option, or the file."""
+    if "" in options.data_files:
+        raise ValueError("--data: expected a folder, files or the name of a built-in set, got ''")
     if not has_weights(options.model):
         return new_model(options)
     model = load_lean(options.model)
@@ -99,7 +101,7 @@ def recipe_inputs(options: Options) -> Inputs:
         words += ["--data_files", *options.data_files]
     if options.max_length is not None:
         words += ["--max_length", str(options.max_length)]
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, naming_options():
         run = load_evaluation(options.model, words, scratch, inputs_alone=True)
     inputs = first_inputs(run.task, run.held_out.rows, options.rows)
     return Inputs(run.held_out.source, rows_of(inputs))
