@@ -1,5 +1,7 @@
 """Named shapes, config files, folders and Hub ids, read as configurations. No model is built."""
 
+from pathlib import Path
+
 from transformers import AutoConfig
 
 from .configuration_lean_bert import LeanBERTConfig
@@ -64,5 +66,7 @@ def load_config(source: str) -> LeanConfig:
         reason = " ".join(str(error).split())
         raise ValueError(f"shape {source}: no named shape, config file, folder or Hub id: {reason:.300}") from error
     if not getattr(config, "model_type", "").startswith("lean_"):
+        if Path(source).is_dir() and not any(Path(source).glob("*.safetensors")):
+            raise ValueError(f"shape {source}: a {config.model_type} model; no model.safetensors in this folder")
         raise ValueError(f"shape {source}: a {config.model_type} model; turn it into a Lean one by leaner convert")
     return config

@@ -12,6 +12,7 @@ from modeling_leaner.training.experiments.soundness import check_grid
 from typer.testing import CliRunner
 
 from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTConfig, LeanGPTModel
+from modeling_leaner.cli import plan_heads
 from modeling_leaner.cli.app import app
 from modeling_leaner.conditioning import effective_rank
 from modeling_leaner.inspection.effective_rank import effective_ranks
@@ -248,6 +249,21 @@ class TestCommand:
         result = leaner("plan", "--like", "vit/nano", *words, "--write", "new")
         assert result.exit_code == 1 and result.stderr.startswith(f"leaner plan: {message}"), result.output
         assert result.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
+
+    def test_a_folder_that_cannot_be_written(self, leaner, monkeypatch):
+        """Is found before anything is measured; where the disk is full in the end the table is there."""
+        words = ("plan", "--like", "vit/nano", "--heads", "auto", "--write")
+        with monkeypatch.context() as unmeasured:
+            unmeasured.setattr(plan_heads, "measure", None)
+            failed = leaner(*words, "/proc/new.json")
+        assert failed.exit_code == 1 and "--write /proc/new.json: /proc/new.json cannot be written (" in failed.stderr
+
+        def full(config, name):
+            raise ValueError("disk full")
+
+        monkeypatch.setattr(plan_heads, "write_shape", full)
+        failed = leaner(*words, "new.json")
+        assert failed.exit_code == 1 and "disk full" in failed.stderr and "rank per new head" in failed.stdout
 
     def test_refusals_of_the_shape(self, leaner, tmp_path):
         assert "--heads auto: expected --like SHAPE" in leaner("plan", "--family", "vit", "--heads", "auto").stderr

@@ -12,13 +12,15 @@ import transformers
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.publishing.folders import results_in
 from safetensors.torch import load_file, save_file
-from training_data import documents, pictures
+from training_data import documents, pictures, save_encoder
 from typer.testing import CliRunner
 
 from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTConfig, LeanGPTModel, LeanViTConfig, LeanViTModel
+from modeling_leaner.cli import inspect as commands
 from modeling_leaner.cli.app import app
 from modeling_leaner.conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
 from modeling_leaner.conversion import convert
+from modeling_leaner.inspection import figure
 from modeling_leaner.inspection import layers as inspection
 from modeling_leaner.inspection.document import document_of
 from modeling_leaner.inspection.figure import draw_layers
@@ -266,6 +268,8 @@ class TestLayers:
             ValueError, match="row 0 has 3 tokens, and layer 0 has 4 heads; expected at least 4 tokens"
         ):
             inspect_layers(model, rows)
+        with pytest.raises(ValueError, match="row 0 has 1 token, and layer 0 has 4 heads"):
+            inspect_layers(model, rows_of(token_rows(1, 1)))
         with pytest.raises(ValueError, match="layers: there is no layer 2, expected 0 to 1"):
             inspect_layers(model, rows, layers=[0, 2])
         with pytest.raises(ValueError, match="ResNetModel: no layers with a LeanAttention in it"):
@@ -291,6 +295,22 @@ class TestLayers:
             16,
         )
         assert draw_layers(reports, "png").startswith(b"\x89PNG")
+
+    def test_shares_have_the_colours_of_0_to_1(self, monkeypatch):
+        """So that two figures can be compared, and a small difference does not look large."""
+        scales = {}
+        drawn = figure.draw_heads
+
+        def draw(axis, reports, values, title, scale):
+            drawn(axis, reports, values, title, scale)
+            scales[title.split()[0]] = (axis.images[0].norm.vmin, axis.images[0].norm.vmax)
+
+        monkeypatch.setattr(figure, "draw_heads", draw)
+        reports = inspect_layers(bert(), rows_of(token_rows()), jacobian="none")
+        draw_layers(reports, "png")
+        assert scales["entropy,"] == scales["similarity"] == (0, 1)
+        changes = [change for report in reports for change in report.removal]
+        assert scales["change"] == pytest.approx((min(changes), max(changes)))
 
     def test_a_figure_of_lost_ranks_alone(self):
         model = bert()
@@ -332,6 +352,15 @@ class TestCommand:
             found = sorted(spectrum["condition_number"] for spectrum in layer["head_outputs"])
             assert found[3] == pytest.approx(expected, rel=0.02)  # the lower of the two in the middle, as there
 
+    def test_no_teacher_is_needed(self, leaner, theirs, tmp_path):
+        """By what a model of sentence vectors was taught does not matter, nor whether it is still there."""
+        save_encoder(tmp_path / "student")
+        recipe = "task: embedding\nteacher: gone/teacher\nmax_length: 24\n"
+        (tmp_path / "student" / "recipe.yaml").write_text(recipe)
+        result = leaner("student", "--data", "texts.parquet", "--rows", 3, "--jacobian", "none")
+        assert result.exit_code == 0, result.output
+        assert "student on texts.parquet (validation): 3 rows of " in result.stdout
+
     def test_models_of_transformers(self, leaner, theirs, tmp_path):
         result = leaner("bert", "--data", "texts.parquet", "--max-length", 20, "--rows", 2, "--plot", "maps")
         assert result.exit_code == 0, result.output
@@ -360,7 +389,19 @@ class TestCommand:
             disk.setattr(files, "write_new", fail)
             failed = leaner(*words)
         assert failed.exit_code == 1 and "maps.svg cannot be written" in failed.stderr and not list(tmp_path.iterdir())
+        assert "vit/nano on random pixels" in failed.stdout  # what was measured is not lost
         assert leaner(*words).exit_code == 0 and len(list(tmp_path.iterdir())) == 2
+
+    def test_a_folder_that_cannot_be_written(self, leaner, monkeypatch):
+        """Is found before anything is measured."""
+        monkeypatch.setattr(commands, "model_and_inputs", None)
+        failed = leaner("vit/nano", "--plot", "/proc/maps-of-heads")
+        assert failed.exit_code == 1
+        assert "--plot /proc/maps-of-heads: /proc/maps-of-heads.png cannot be written (" in failed.stderr
+
+    def test_a_seed_that_is_none(self, leaner):
+        refused = leaner("gpt/nano", "--seed", -1)
+        assert refused.exit_code == 2 and "--seed" in refused.output
 
     def test_a_new_shape(self, leaner):
         result = leaner("gpt/nano", "--layers", 0, "--rows", 2, "--max-length", 40, "--jacobian", "matrix-free")
@@ -374,13 +415,19 @@ class TestCommand:
             ("bert", "--data: missing; bert has no recipe.yaml that says what it reads"),
             ("bert --data pictures.parquet", "--column: name the column that holds texts; the rows have image, label"),
             ("bert --data texts.parquet --column txt", "--column: no column txt, expected one of text"),
-            ("bert --data nothing.parquet", "data_files: nothing.parquet: no such file or folder"),
+            ("bert --data nothing.parquet", "leaner inspect: --data: nothing.parquet: no such file or folder"),
             ("bert --data pictures.parquet --column image", "pictures.parquet (train): row 0 is of type Png"),
             ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
             ("bert --data texts.parquet --layers x", "--layers: expected layers between commas, as 0,4,5, got 'x'"),
             ("bert --data texts.parquet --max-length 3", "row 0 has 3 tokens, and layer 0 has 4 heads; expected at"),
+            (f"{LISTOPS} --data nothing.parquet", "leaner inspect: --data: nothing.parquet: no such file or folder"),
+            ("vit/nano --column image", "--column image: expected --data as well, whose column it names"),
+            ("vit/nano --max-length 10", "--max-length 10: vit/nano reads images, which are of one size"),
+            ("vit --data pictures.parquet --max-length 10", "--max-length 10: vit reads images, which are of one"),
+            ("vit/nano --data=", "--data: expected a folder, files or the name of a built-in set, got ''"),
+            ("weightless --data texts.parquet", "weightless: a bert model; no model.safetensors in this folder"),
             ("gpt/nano --data texts.parquet", "--data: gpt/nano has no tokenizer to read texts; left out, tokens are"),
-            (f"{LISTOPS} --data texts.parquet", "text_column: no column 'source' in the data, which has text"),
+            (f"{LISTOPS} --data texts.parquet", "--column: no column 'source' in the data, which has text"),
             ("gpt/nano --jacobian exact", "jacobian exact: 128 tokens of width 128 give 16,384 × 16,384 numbers, 2.0"),
             ("broken --data texts.parquet", "broken: NaN or infinite weights in encoder.layer.0.attention.self.query"),
             ("resnet --data pictures.parquet", "resnet/config.json: expected an object whose model_type is one of"),
@@ -389,6 +436,7 @@ class TestCommand:
     def test_what_is_refused(self, leaner, theirs, tmp_path, words, message):
         """One line, and nothing is written."""
         shutil.copytree("bert", "broken")
+        shutil.copytree("bert", "weightless", ignore=shutil.ignore_patterns("*.safetensors"))
         weights = load_file("broken/model.safetensors")
         weights["encoder.layer.0.attention.self.query.weight"][0, 0] = math.nan
         save_file(weights, "broken/model.safetensors", metadata={"format": "pt"})

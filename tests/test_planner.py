@@ -666,24 +666,27 @@ class TestCommand:
         """Beside the sources that name a study; nothing in a folder without its results, and a broken one is named."""
         monkeypatch.chdir(tmp_path)
         question = ("--family", "gpt", "--params", "30M", "--layers", 6)
-        assert "put to the test here" not in leaner(*question, "--advice").output
+        assert "own statements" not in leaner(*question, "--advice").output
         own = ("the paper", "second-hand", "the paper", "second-hand")
         verdicts = ("agrees", "disagrees", "undecided", "not tested")
-        asked = {"paper": "A, 2002.07028", "whose": "asked here", "verdict": "agrees"}
+        asked = {"paper": "A, 2002.07028", "place": "floor", "whose": "asked here", "verdict": "agrees"}
+        places = ("floor, in training", "floor", "fitted law", "fitted law")
         for study, paper in {"depth-width": "D, 2006.12467", "low-rank": "L, 2002.07028"}.items():
             path = tmp_path / "model_cards/studies" / study / "results.json"
             path.parent.mkdir(parents=True)
             statements = [
-                {"paper": paper, "whose": whose, "verdict": verdict} for whose, verdict in zip(own, verdicts)
+                {"paper": paper, "place": place, "whose": whose, "verdict": verdict}
+                for place, whose, verdict in zip(places, own, verdicts)
             ]
             path.write_text(json.dumps({"statements": [asked, *statements, {**asked, "whose": "derived here"}]}))
-        lines = leaner(*question, "--advice").output.splitlines()
-        assert [line for line in lines if line.startswith("put to the test")] == [
-            "put to the test here: floor and fit, 1 of 3 own statements agree, 1 undecided (docs/depth-width.md)",
-            "put to the test here: low-rank, 1 of 3 own statements agree, 1 undecided (docs/low-rank.md)",
-        ]
+        printed = " ".join(leaner(*question, "--advice").output.split())
+        assert (
+            " own statements tested here: floor, 1 of 2 agree (docs/depth-width.md)"
+            " own statements, by arithmetic alone: fit, 0 of 1 agree, 1 undecided, 1 not tested (docs/depth-width.md)"
+            " own statements tested here: low-rank, 1 of 3 agree, 1 undecided, 1 not tested (docs/low-rank.md)"
+        ) in printed and printed.count("own statements") == 3
         sources = json.loads(leaner(*question, "--json").output)["sources"]
-        counts = {"agrees": 1, "undecided": 1, "tested": 3}
+        counts = {"agrees": 1, "undecided": 1, "tested": 3, "untested": 1}
         assert sources["low-rank"]["tested"] == {"study": "low-rank", "paper": "2002.07028", **counts}
         assert sources["petty"]["tested"] is sources["kaplan"]["tested"] is None
         path.write_text("{}")

@@ -32,7 +32,7 @@ from modeling_leaner.training.studies import (
 from modeling_leaner.training.studies.depth_training import Cell
 from modeling_leaner.training.studies.figure import study_figure
 from modeling_leaner.training.studies.grid_pairs import GridPair, grid_pairs
-from modeling_leaner.training.studies.page import study_page, verdict_table
+from modeling_leaner.training.studies.page import OF_QUICK, study_page, verdict_table
 from modeling_leaner.training.studies.registry import STUDIES
 from modeling_leaner.training.studies.single_layer import Weights
 from modeling_leaner.training.studies.synthetic import Mixture, Planted, mixture_data, planted_data
@@ -640,6 +640,9 @@ class TestStudies:
         assert re.search(r"statements tested in \d+ s of processor time: runs/studies/low-rank\n$", output)
         results = check_folder(tmp_path / "runs/studies/low-rank")
         assert results.size == "full" and results.command.endswith("--full")
+        page = (tmp_path / "runs/studies/low-rank/README.md").read_text()
+        assert OF_QUICK not in output and OF_QUICK not in page
+        assert OF_QUICK in study_page(results.model_copy(update={"size": "quick"}))
         with pytest.raises(SystemExit, match="runs/studies/low-rank exists already"):
             leaner("study", "low-rank")
 
@@ -652,7 +655,10 @@ class TestStudies:
         with pytest.raises(SystemExit, match="cannot be written, nothing is left of it: disk full"):
             leaner("study", "low-rank", "--quick", "--output", tmp_path / "new")
         assert list(tmp_path.iterdir()) == []
-        assert "agrees: A head as large as the sequence" in capsys.readouterr().out  # what was found is not lost
+        printed = capsys.readouterr().out  # what was found is not lost
+        assert "agrees: A head as large as the sequence" in printed
+        assert "The numbers are the paper's. Needs: the text of LM1B" in printed
+        assert OF_QUICK in printed
 
     def test_the_folder_is_tried_first(self, tmp_path, monkeypatch):
         monkeypatch.setattr(study, "conduct", lambda *_: pytest.fail("ran"))

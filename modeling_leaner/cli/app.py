@@ -290,7 +290,7 @@ def inspect(
         Literal["auto", "exact", "matrix-free", "none"],
         typer.Option(help="auto: exact up to 4,096 numbers in a row's states, else matrix-free."),
     ] = "auto",
-    seed: Annotated[int, typer.Option(help="Of new weights and of random rows.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of new weights and of random rows.")] = 1,
     plot: Annotated[str | None, typer.Option(help="Draw heat maps as NAME.png and NAME.svg, new files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:

@@ -31,15 +31,16 @@ def run(options: Options) -> None:
     start = perf_counter()
     reports = inspect_layers(model, inputs.rows, layers, options.jacobian, progress_bar)
     document = document_of(options.model, inputs.source, perf_counter() - start, reports)
-    write_all_new(f"--plot {options.plot}", {path: draw_layers(reports, path.suffix[1:]) for path in paths})
     if options.as_json:
         print(json.dumps(document, indent=1, allow_nan=False))
-        return
-    print(heading(document))
-    console = plain_console(width=TABLE_WIDTH)
-    for table in layer_tables(reports):
-        console.print(table)
-    if paths:
+    else:
+        print(heading(document))
+        console = plain_console(width=TABLE_WIDTH)
+        for table in layer_tables(reports):
+            console.print(table)
+    # After what was measured is printed, which a full disk then does not take.
+    write_all_new(f"--plot {options.plot}", {path: draw_layers(reports, path.suffix[1:]) for path in paths})
+    if paths and not options.as_json:
         print(f"heat maps: {paths[0]}, {paths[1]}")
 
 

@@ -22,7 +22,7 @@ from ..training.running.evaluation import load as load_evaluation
 from ..training.running.evaluation import saved_recipe
 from ..training.running.loading import has_weights, load_image_processor
 from ..training.tasks.base import first_inputs
-from .rows import rows_with_content
+from .rows import naming_options, rows_with_content
 
 
 LENGTH = 128  # tokens of a random row, and of a text at most, where nothing says more
@@ -55,9 +55,14 @@ class Inputs:
 
 def model_and_inputs(options: Options) -> tuple[PreTrainedModel, Inputs]:
     """The model, and what it is inspected on. Raises ValueError or OSError that names the option, or the file."""
+    if "" in options.data_files:
+        raise ValueError("--data: expected a folder, files or the name of a built-in set, got ''")
+    if options.column is not None and not options.data_files:
+        raise ValueError(f"--column {options.column}: expected --data as well, whose column it names")
     if not has_weights(options.model):
         return new_model(options)
     model = load_lean(options.model)
+    check_length(options, model.config)
     if options.column is None and saved_recipe(options.model) is not None:
         return model, recipe_inputs(options)
     if not options.data_files:
@@ -68,9 +73,16 @@ def model_and_inputs(options: Options) -> tuple[PreTrainedModel, Inputs]:
     return model, column_inputs(options, model, processors[0])
 
 
+def check_length(options: Options, config: LeanConfig) -> None:
+    """Raises ValueError for a length of what has none."""
+    if options.max_length is not None and modality_of(config) is IMAGES:
+        raise ValueError(f"--max-length {options.max_length}: {options.model} reads images, which are of one size")
+
+
 def new_model(options: Options) -> tuple[PreTrainedModel, Inputs]:
     """New weights of a named shape or config file."""
     config = load_config(options.model)
+    check_length(options, config)
     set_seed(options.seed)
     model = AutoModel.from_config(config)
     if not options.data_files:
@@ -99,8 +111,8 @@ def recipe_inputs(options: Options) -> Inputs:
         words += ["--data_files", *options.data_files]
     if options.max_length is not None:
         words += ["--max_length", str(options.max_length)]
-    with tempfile.TemporaryDirectory() as scratch:
-        run = load_evaluation(options.model, words, scratch)
+    with tempfile.TemporaryDirectory() as scratch, naming_options():
+        run = load_evaluation(options.model, words, scratch, inputs_alone=True)
     inputs = first_inputs(run.task, run.held_out.rows, options.rows)
     return Inputs(run.held_out.source, rows_of(inputs))
 

@@ -50,7 +50,7 @@ class Measured:
 
 
 def run(options: Options) -> None:
-    """Shares out or reorders the heads of `--like`, writes the shape where asked to, and prints it.
+    """Shares out or reorders the heads of `--like`, prints the shape, and writes it where asked to.
 
     Raises ValueError or OSError that names the option.
     """
@@ -70,14 +70,14 @@ def run(options: Options) -> None:
         except ValueError as error:
             raise ValueError(f"--like {options.like}: {error}") from error
     config = with_heads(start, heads)
-    path = None
-    if options.write is not None:
-        path = write_shape(config, options.write)
     if options.as_json:
         print(json.dumps(document_of(start, config, measured), indent=1))
+    else:
+        report(options, start, config, measured)
+    if options.write is None:
         return
-    report(options, start, config, measured)
-    if path is not None:
+    path = write_shape(config, options.write)  # after what was measured is printed, which a full disk does not take
+    if not options.as_json:
         print(f"Saved: {path}")
         print(f"Train it: {training_command(family_of(config), config, path)}")
 

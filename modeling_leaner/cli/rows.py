@@ -1,5 +1,7 @@
 """The rows of `--data` and their `--column`, as `leaner slim` and `leaner inspect` read them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from datasets import Dataset
@@ -8,6 +10,22 @@ from ..layers_leaner import LeanPreTrainedModel
 from ..slimming.operations import SlimError
 from ..support.suggest import did_you_mean
 from ..training.data.sources import BUILT_IN, likely_texts, load_split
+
+
+OPTIONS = {"data_files": "--data", "text_column": "--column", "image_column": "--column"}  # of a recipe's keys
+
+
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Errors that begin with a key of recipes become a ValueError that begins with the option instead."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error)
+        for key, option in OPTIONS.items():
+            if f"{key}: " in message:
+                raise ValueError(message.replace(f"{key}: ", f"{option}: ", 1)) from error
+        raise
 
 
 def rows_with_content(data: list[str], column: str | None, model: LeanPreTrainedModel) -> tuple[Dataset, str]:
@@ -20,7 +38,8 @@ def rows_with_content(data: list[str], column: str | None, model: LeanPreTrained
     if len(data) == 1 and data[0] in BUILT_IN:
         rows = load_split(data[0], "train")
     else:
-        rows = load_split(None, "train", data_files=data)
+        with naming_options():
+            rows = load_split(None, "train", data_files=data)
     if column is None:
         column = only_column(rows, model)
     if column not in rows.column_names:

@@ -361,7 +361,7 @@ def shift(one: GridFile, other: GridFile) -> None:
 def study(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help=f"{' or '.join(STUDIES)}.", callback=check_study)],
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller size, for two minutes at most.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Two minutes at most, which check the code alone.")] = False,
     full: Annotated[bool, typer.Option("--full", help="A larger size, for hours.")] = False,
     output: Annotated[Path | None, typer.Option(help="New folder; left out, runs/studies/NAME.")] = None,
 ) -> None:

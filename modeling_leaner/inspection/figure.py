@@ -21,10 +21,13 @@ def draw_layers(reports: Sequence[LayerReport], form: str) -> bytes:
     figure = Figure((WIDTH, 2 * height), layout="constrained")
     axes = figure.subplots(2, 2).flat
     conditions = [[spectrum.condition_number for spectrum in report.query_key] for report in reports]
-    draw_heads(axes[0], reports, conditions, "condition number κ of W_Q W_Kᵀ", logarithmic=True)
-    draw_heads(axes[1], reports, [report.entropy_share for report in reports], "entropy, as a share of the most")
-    draw_heads(axes[2], reports, [likeness(report) for report in reports], "similarity (CKA) to the other heads, mean")
-    draw_heads(axes[3], reports, [report.removal for report in reports], "change of the output without the head")
+    entropies = [report.entropy_share for report in reports]
+    likenesses = [likeness(report) for report in reports]
+    removals = [report.removal for report in reports]
+    draw_heads(axes[0], reports, conditions, "condition number κ of W_Q W_Kᵀ", LogNorm())
+    draw_heads(axes[1], reports, entropies, "entropy, as a share of the most", Normalize(0, 1))
+    draw_heads(axes[2], reports, likenesses, "similarity (CKA) to the other heads, mean", Normalize(0, 1))
+    draw_heads(axes[3], reports, removals, "change of the output without the head", Normalize())
     content = BytesIO()
     figure.savefig(content, format=form, dpi=120)
     return content.getvalue()
@@ -40,17 +43,19 @@ def likeness(report: LayerReport) -> list[float]:
 
 
 def draw_heads(
-    axis: Axes, reports: Sequence[LayerReport], values: list[list[float]], title: str, logarithmic: bool = False
+    axis: Axes, reports: Sequence[LayerReport], values: list[list[float]], title: str, scale: Normalize
 ) -> None:
-    """One heat map; a cell is empty where a value is not finite, or a layer has fewer heads than another."""
+    """One heat map; a cell is empty where a value is not finite, or a layer has fewer heads than another.
+
+    A scale without ends of its own has those of the values.
+    """
     most = max(map(len, values))
     cells = np.full((len(values), most), np.nan)
     for row, heads in enumerate(values):
         cells[row, : len(heads)] = heads
     cells[~np.isfinite(cells)] = np.nan
-    scale = Normalize()
-    if logarithmic and np.isfinite(cells).any():
-        scale = LogNorm()
+    if not np.isfinite(cells).any():
+        scale = Normalize()  # a logarithmic one has no ends here
     axis.set_title(title, fontsize=10)
     axis.set(xlabel="head", ylabel="layer")
     axis.set_xticks(range(most))

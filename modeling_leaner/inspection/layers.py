@@ -244,10 +244,17 @@ def check_block(branch: AttentionBranch, layer: int, states: Sequence[torch.Tens
     least = max(heads, 2)  # two for a variance; fewer tokens than heads are too few to compare heads over
     for index, row in enumerate(states):
         if len(row) < least:
-            found = f"row {index} has {len(row)} tokens, and layer {layer} has {heads} heads"
+            found = f"row {index} has {counted(len(row), 'token')}, and layer {layer} has {counted(heads, 'head')}"
             raise ValueError(f"{found}; expected at least {least} tokens")
         if not row.isfinite().all():
             raise ValueError(f"layer {layer}: the states of row {index} before it are not finite")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 head`, `3 heads`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}s"
 
 
 def query_key_spectra(attention: nn.Module) -> list[Spectrum]:

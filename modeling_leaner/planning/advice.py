@@ -84,6 +84,8 @@ class Source:
     reason: str
     judge: Callable[[Case], Verdict | None]  # None: left out; no published source is
     study: str | None = None  # of this project, which puts the source's statements to the test
+    place: str = ""  # in the paper, as the study has it, where others of its statements are not this source's
+    is_computed_alone: bool = False  # whether the study only computes its numbers again, and tests no model
 
     @property
     def paper(self) -> str:
@@ -423,6 +425,7 @@ SOURCES: dict[str, Source] = {
             reason="{off} layers {side} its least depth",
             judge=judge_floor,
             study="depth-width",
+            place="floor",
         ),
         Source(
             name="fit",
@@ -432,6 +435,8 @@ SOURCES: dict[str, Source] = {
             reason="{off} layers {side} its best depth",
             judge=judge_fit,
             study="depth-width",
+            place="fitted law",
+            is_computed_alone=True,
         ),
         Source(
             name="rank",

@@ -12,25 +12,30 @@ ITS_OWN = ("the paper", "second-hand")  # the others are derived here, or questi
 
 @dataclass(frozen=True)
 class Tested:
-    """How many of a paper's own statements a study put to the test, how many agree, and how many stay undecided."""
+    """Of a source's own statements: how many a study put to the test or not, and of those it did, agree or do not."""
 
     study: str
     paper: str  # its arXiv number
     agrees: int
     undecided: int
     tested: int
+    untested: int
 
     @property
     def words(self) -> str:
-        """Of those tested, said of a source, with the page that says what was found."""
-        words = f"{self.agrees} of {self.tested} own statements agree"
+        """Said of a source, with the page that says what was found."""
+        words = f"{self.agrees} of {self.tested} agree"
         if self.undecided:
             words += f", {self.undecided} undecided"
+        if self.untested:
+            words += f", {self.untested} not tested"
         return f"{words} (docs/{self.study}.md)"
 
 
-def read_tested(study: str, reference: str, folder: Path = STUDIES) -> Tested | None:
+def read_tested(study: str, reference: str, folder: Path = STUDIES, place: str = "") -> Tested | None:
     """Of the statements of the paper whose arXiv number ends the reference, as in "Lean 2025, 2505.20802".
+
+    With a place only of those whose place in the paper begins with it, as "fitted law".
 
     None where the study has no results in the folder, or tests none of them. Raises ValueError: results.json has
     another form.
@@ -44,11 +49,14 @@ def read_tested(study: str, reference: str, folder: Path = STUDIES) -> Tested | 
         verdicts = [
             statement["verdict"]
             for statement in document["statements"]
-            if statement["whose"] in ITS_OWN and statement["paper"].endswith(paper)
+            if statement["whose"] in ITS_OWN
+            and statement["paper"].endswith(paper)
+            and statement["place"].startswith(place)
         ]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: {type(error).__name__} {error}; leaner study writes it") from error
-    tested = len(verdicts) - verdicts.count("not tested")
+    untested = verdicts.count("not tested")
+    tested = len(verdicts) - untested
     if not tested:
         return None
-    return Tested(study, paper, verdicts.count("agrees"), verdicts.count("undecided"), tested)
+    return Tested(study, paper, verdicts.count("agrees"), verdicts.count("undecided"), tested, untested)

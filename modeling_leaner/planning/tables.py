@@ -290,17 +290,21 @@ def tested(source: Source) -> Tested | None:
     """How the source's own statements fared in a study of the working folder; None where none tests them."""
     if source.study is None:
         return None
-    return read_tested(source.study, source.reference)
+    return read_tested(source.study, source.reference, place=source.place)
 
 
 def tested_lines(candidates: Sequence[Candidate]) -> list[str]:
-    """What the studies of this project found of the sources, a line per paper: two sources may be of one."""
-    names: dict[Tested, list[str]] = {}
+    """What the studies of this project found of the sources, a line each."""
+    lines = []
     for source in shown_sources(candidates).values():
         found = tested(source)
-        if found is not None:
-            names.setdefault(found, []).append(source.name)
-    return [f"put to the test here: {listed(sources)}, {found.words}" for found, sources in names.items()]
+        if found is None:
+            continue
+        opening = "own statements tested here"
+        if source.is_computed_alone:
+            opening = "own statements, by arithmetic alone"
+        lines.append(f"{opening}: {source.name}, {found.words}")
+    return lines
 
 
 # The whole

@@ -11,7 +11,10 @@ from safetensors import SafetensorError
 
 
 def free_path(flag: str, path: Path) -> Path:
-    """The path, where a new file can be; raises ValueError, naming the flag, where it is taken or has no folder."""
+    """The path, where a new file can be, which is tried in its folder.
+
+    Raises ValueError, naming the flag, where it is taken, or its folder is not there or cannot be written.
+    """
     if path.name.startswith("."):
         raise ValueError(f"{flag}: {path} is hidden or no name; expected a file's name")
     try:
@@ -23,6 +26,11 @@ def free_path(flag: str, path: Path) -> Path:
         raise ValueError(f"{flag}: {path} exists already; expected a new name")
     if not has_folder:
         raise ValueError(f"{flag}: {path} cannot be written (no folder {path.parent})")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ValueError(f"{flag}: {path} cannot be written ({error.strerror})") from error
     return path
 
 

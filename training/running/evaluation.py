@@ -102,8 +102,10 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
     return parse(str(recipe), options, needed=("task",), fixed=fixed)
 
 
-def load(model: str, options: list[str], scratch: str) -> PreparedRun:
+def load(model: str, options: list[str], scratch: str, inputs_alone: bool = False) -> PreparedRun:
     """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `options` name others.
+
+    With `inputs_alone` the rows may lack their targets, for which an embedding's would need its teacher.
 
     Raises:
         ValueError: no weights, no task, or the data do not fit; one line that names what is missing.
@@ -126,7 +128,7 @@ def load(model: str, options: list[str], scratch: str) -> PreparedRun:
     if task.classes is not None:
         task.classes = known_classes(config, list(fields["label2id"]), f"{source}: {model}")
     task.config = with_fields(config, arguments, {})  # the model's labels, not those of the rows
-    return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows))
+    return PreparedRun(arguments, task, held_out=prepare_held_out(task, rows, inputs_alone))
 
 
 def evaluate(model: str, options: list[str]) -> dict[str, object]:

@@ -92,13 +92,17 @@ def held_out_source(arguments: RecipeArguments) -> str:
     return describe(arguments.dataset, evaluation_split(arguments), arguments.data_files)
 
 
-def prepare_held_out(task: Task, rows: Rows | None) -> HeldOut | None:
-    """The evaluation rows as the model reads them; None where there are none."""
+def prepare_held_out(task: Task, rows: Rows | None, inputs_alone: bool = False) -> HeldOut | None:
+    """The evaluation rows as the model reads them, without targets where not asked for; None where there are none."""
     if rows is None:
         return None
     source = held_out_source(task.arguments)
     with naming(source, (UnicodeDecodeError,)):
-        prepared = task.prepare(rows, source, training=False).with_format("numpy")
+        if inputs_alone:
+            prepared = task.prepare_inputs(rows, source)
+        else:
+            prepared = task.prepare(rows, source, training=False)
+    prepared = prepared.with_format("numpy")
     return HeldOut(source, prepared, content_sha256(rows, task.columns()))
 
 

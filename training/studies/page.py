@@ -6,6 +6,7 @@ from ..running.environment import machine_name
 
 
 HEADER = ("", "statement", "whose", "verdict", "what was found")
+OF_QUICK = "`--quick` checks the code, not the statements: the verdicts that count are those of the other sizes."
 PICTURE = """<picture>
 <source media="(prefers-color-scheme: dark)" srcset="figure-dark.svg">
 <img alt="{title}" src="figure-light.svg">
@@ -44,9 +45,12 @@ def study_page(results: StudyFile) -> str:
         f"Written by `{results.command}` in {results.seconds:.0f} s of processor time; seeds {seeds}; {machine}; "
         f"torch {software.torch}. The numbers behind each verdict, settings and the figure's lines: `results.json`."
     )
+    summary = f"{results.title}. {results.tested} of {len(results.statements)} statements are tested."
+    if results.size == "quick":
+        summary += f" {OF_QUICK}"
     parts = (
         f"# Study: {results.study}",
-        f"{results.title}. {results.tested} of {len(results.statements)} statements are tested.",
+        summary,
         PICTURE.format(title=results.title),
         table,
         provenance,

@@ -20,7 +20,7 @@ from ..publishing.figures import THEMES
 from ..records import Environment, FigurePanel, Statement, StudyFile, Whose
 from ..running.environment import environment
 from .figure import study_figure
-from .page import study_page
+from .page import OF_QUICK, finding_of, study_page
 
 
 NOT_TESTED = "not tested"
@@ -159,7 +159,9 @@ def study(chosen: Study, size: str, output: Path) -> StudyFile:
         raise OSError(f"{output}: cannot be written: {error.strerror}") from error
     results = conduct(chosen, size, chosen.sizes[size])
     for statement in results.statements:  # before they are written: a full disk does not take them
-        print(f"{statement.verdict}: {statement.statement} {statement.finding}")
+        print(f"{statement.verdict}: {statement.statement} {finding_of(statement)}")
+    if size == "quick":
+        print(OF_QUICK)
     write_study(results, output)
     tested = f"{results.tested} of {len(results.statements)} statements tested"
     print(f"{tested} in {results.seconds:.0f} s of processor time: {output}")

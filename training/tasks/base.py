@@ -193,6 +193,10 @@ class Task:
         """Rows of numbers, ready for `collate`. Raises ValueError that names source, column and row."""
         raise NotImplementedError
 
+    def prepare_inputs(self, rows: Rows, source: str) -> Rows:
+        """Rows to look at a model with, ready for `first_inputs`: they need no targets. Raises ValueError as above."""
+        return self.prepare(rows, source, training=False)
+
     def collate(self, rows: list[dict]) -> Batch:
         """One batch on the host."""
         raise NotImplementedError

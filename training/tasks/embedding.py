@@ -75,6 +75,9 @@ class Embedding(TextTask):
             return prepared
         return with_vectors(prepared, load_teacher(self.arguments.teacher, self), source)
 
+    def prepare_inputs(self, rows: Rows, source: str) -> Rows:
+        return self.tokens(rows, source, training=False)
+
     def tokens(self, rows: Rows, source: str, training: bool) -> Rows:
         """The token ids of each text and how many there are; to train on no more rows than the run reads."""
         require_columns(rows, self.columns(), source)
@@ -115,7 +118,12 @@ class Embedding(TextTask):
         return [float(value) for value in batch[self.label_column]]
 
     def collate(self, rows: list[dict]) -> Batch:
-        """Token ids and mask (B, T), and `labels`: the teacher's vectors (B, D), or the numbers of the pairs (B)."""
+        """Token ids and mask (B, T), and `labels`: the teacher's vectors (B, D), or the numbers of the pairs (B).
+
+        Rows of `prepare_inputs` may have no labels.
+        """
+        if "labels" not in rows[0]:
+            return self.collate_text(rows)
         labels = torch.tensor(np.array([row["labels"] for row in rows]), dtype=torch.float32)
         return {**self.collate_text(rows), "labels": labels}
 
