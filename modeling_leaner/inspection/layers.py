@@ -18,7 +18,7 @@ from ..conditioning import Spectrum, attention_entropy, head_similarity, query_k
 from ..layers_leaner import LeanAttention, LeanPostNormBlock
 from ..support.progress import Progress, no_progress
 from ..unpadding_leaner import padded
-from .jacobian import MOST_ROWS, Jacobian, Norms, estimate_norms, exact_norms, matrix_at
+from .jacobian import QUICK_ROWS, Jacobian, Norms, estimate_norms, exact_norms, matrix_at
 
 
 Row = dict[str, torch.Tensor]  # what the model reads, B = 1, without padding
@@ -167,7 +167,7 @@ def inspect_layers(
 
     Args:
         layers: which of them, from 0; None for all.
-        jacobian: exact (at most 4,096 numbers in a row's states), matrix-free, auto for exact where it fits, or none.
+        jacobian: exact (at most 4,096 numbers in a row's states), matrix-free, auto for exact up to 1,024, or none.
 
     Raises:
         ValueError: the model has no such layer, or no attention of this family; weights or states are not finite; a
@@ -292,7 +292,7 @@ def branch_norms(
     """
     if jacobian == "none":
         return None, None
-    if jacobian == "exact" or (jacobian == "auto" and point.numel() <= MOST_ROWS):
+    if jacobian == "exact" or (jacobian == "auto" and point.numel() <= QUICK_ROWS):
         matrix = matrix_at(branch, point.double())
         identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         return exact_norms(matrix), exact_norms(matrix + identity)
