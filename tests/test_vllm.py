@@ -90,7 +90,7 @@ def test_plans(model):
     """Tensor parallel: styles that vLLM has, of linear layers; pipeline parallel: children, and one list of layers."""
     base, _ = model
     modules = dict(base.named_modules())
-    for pattern, style in type(base.config).base_model_tp_plan.items():  # 5.17 adds one to a config.s own
+    for pattern, style in type(base.config).base_model_tp_plan.items():  # 5.17 adds one to a config's own
         assert style in ("colwise", "rowwise")
         for layer in range(base.config.num_hidden_layers):
             assert isinstance(modules[pattern.replace("*", str(layer))], nn.Linear)
