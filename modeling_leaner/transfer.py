@@ -47,9 +47,9 @@ SPACED_START = rf"(?:{PATH_START}|/[^\"'`\n<>]*/)"
 OPENING_QUOTE = r"(?:(?<=[\s(\[{,:=][\"'`])|(?<=^[\"'`]))"
 LOCAL_PATH = re.compile(
     rf"""{OPENING_QUOTE}{SPACED_START}[^"'`\n<>]*(?=["'`])"""  # all of a quoted value
-    rf"""|(?<==){PATH_START}[^"'`\n<>]*(?=["'`])"""  # all of it after `train=`
+    rf"""|(?<=["'=]){PATH_START}[^"'\n]*(?=["'])"""  # also of f"..." and of "train=..."
     rf"""|(?<=(?:: |- )){PATH_START}[^"'`\n]*$"""  # all of a value in YAML
-    rf"""|(?<![\w/.)>"'`]){PATH_START}[^\s"'`,;)\]]*""",  # a word
+    rf"""|(?<![\w/.]){PATH_START}[^\s"'`,;)\]<]*""",  # a word
     re.MULTILINE,
 )
 

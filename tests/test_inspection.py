@@ -259,18 +259,8 @@ class TestLayers:
         assert exact.jacobian_with_residual.spectrum.has_full_rank
         estimated = inspect_layers(model, rows, [0], jacobian="matrix-free")[0]
         assert estimated.jacobian.spectrum is None
-        with monkeypatch.context() as small:
-            small.setattr(inspection, "QUICK_ROWS", 79)
-            assert inspect_layers(model, rows, [0])[0] == estimated
-            assert inspect_layers(model, rows, [0], jacobian="exact")[0] == exact
-
-    def test_exact_only_where_it_is_quicker(self, monkeypatch):
-        """Left to itself: the matrix up to 1,024 rows, products beyond."""
-        monkeypatch.setattr(inspection, "matrix_at", lambda branch, point: torch.eye(point.numel()))
-        model = gpt(max_position_embeddings=128)
-        for tokens, built in ((64, True), (65, False)):
-            report = inspect_layers(model, rows_of(token_rows(1, tokens)), [0])[0]
-            assert (report.jacobian.spectrum is not None) is built
+        monkeypatch.setattr(inspection, "MOST_ROWS", 79)
+        assert inspect_layers(model, rows, [0])[0] == estimated
 
     def test_what_cannot_be_inspected(self):
         model, rows = bert(), rows_of(token_rows(2, 3))

@@ -288,10 +288,7 @@ def inspect(
     layers: Annotated[str | None, typer.Option(help="Layers from 0, as 0,4,5; left out, all.")] = None,
     jacobian: Annotated[
         Literal["auto", "exact", "matrix-free", "none"],
-        typer.Option(
-            help="auto: exact up to 1,024 numbers in a row's states, else matrix-free; exact: up to 4,096, in minutes "
-            "a layer."
-        ),
+        typer.Option(help="auto: exact up to 4,096 numbers in a row's states, minutes a layer; else matrix-free."),
     ] = "auto",
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of new weights and of random rows.")] = 1,
     plot: Annotated[str | None, typer.Option(help="Draw heat maps as NAME.png and NAME.svg, new files.")] = None,

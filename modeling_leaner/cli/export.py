@@ -16,7 +16,7 @@ from ..exporting.parity import IN_FLOAT32, Parity, compare
 from ..planning.units import human_bytes
 from ..support.documents import write_json
 from ..support.files import whole_folder
-from ..support.terminal import plain_console
+from ..support.terminal import plain_console, plural
 from ..support.turns import seconds_of, take_turns
 from ..training.benchmarking.machine import free_memory
 from ..training.records import Environment, ExportedFile, ExportFile, ForwardTime
@@ -228,7 +228,7 @@ def input_shapes(exportable: ExportableModel) -> dict[str, list[int | str]]:
 def column_of(time: ForwardTime) -> str:
     """The heading of a time: images; or rows × tokens of each, and how many the cache holds already."""
     if time.length is None:
-        return f"{time.rows} image{'s' * (time.rows > 1)}"
+        return plural(time.rows, "image")
     if time.past:
         return f"{time.rows}×{time.length} after {time.past}"
     return f"{time.rows}×{time.length}"

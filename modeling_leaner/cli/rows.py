@@ -17,7 +17,7 @@ OPTIONS = {"data_files": "--data", "text_column": "--column", "image_column": "-
 
 @contextmanager
 def naming_options() -> Iterator[None]:
-    """Errors that begin with a key of recipes become a ValueError that begins with the option instead."""
+    """Errors that name a key of recipes become a ValueError that names the option in its place."""
     try:
         yield
     except ValueError as error:

@@ -22,7 +22,6 @@ FEWEST_PROBES = 16
 MOST_PROBES = 200
 STANDARD_ERRORS = 3  # in the error that an estimate states
 MOST_ROWS = 4096  # of the matrix, N·D, up to which it is built: 128 MiB in float64
-QUICK_ROWS = 1024  # up to which that is the quicker way
 ROWS_AT_ONCE = 64  # of the matrix, while it is built
 ROUNDING = 10  # in units of the last place: what is smaller, relative to the matrix, is taken as 0
 

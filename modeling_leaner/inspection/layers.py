@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 from ..conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
 from ..layers_leaner import LeanAttention, LeanPostNormBlock
 from ..support.progress import Progress, no_progress
+from ..support.terminal import plural
 from ..unpadding_leaner import padded
-from .jacobian import QUICK_ROWS, Jacobian, Norms, estimate_norms, exact_norms, matrix_at
+from .jacobian import MOST_ROWS, Jacobian, Norms, estimate_norms, exact_norms, matrix_at
 
 
 Row = dict[str, torch.Tensor]  # what the model reads, B = 1, without padding
@@ -167,7 +168,7 @@ def inspect_layers(
 
     Args:
         layers: which of them, from 0; None for all.
-        jacobian: exact (at most 4,096 numbers in a row's states), matrix-free, auto for exact up to 1,024, or none.
+        jacobian: exact (at most 4,096 numbers in a row's states), matrix-free, auto for exact where it fits, or none.
 
     Raises:
         ValueError: the model has no such layer, or no attention of this family; weights or states are not finite; a
@@ -244,17 +245,10 @@ def check_block(branch: AttentionBranch, layer: int, states: Sequence[torch.Tens
     least = max(heads, 2)  # two for a variance; fewer tokens than heads are too few to compare heads over
     for index, row in enumerate(states):
         if len(row) < least:
-            found = f"row {index} has {counted(len(row), 'token')}, and layer {layer} has {counted(heads, 'head')}"
+            found = f"row {index} has {plural(len(row), 'token')}, and layer {layer} has {plural(heads, 'head')}"
             raise ValueError(f"{found}; expected at least {least} tokens")
         if not row.isfinite().all():
             raise ValueError(f"layer {layer}: the states of row {index} before it are not finite")
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 head`, `3 heads`."""
-    if number == 1:
-        return f"1 {noun}"
-    return f"{number} {noun}s"
 
 
 def query_key_spectra(attention: nn.Module) -> list[Spectrum]:
@@ -292,7 +286,7 @@ def branch_norms(
     """
     if jacobian == "none":
         return None, None
-    if jacobian == "exact" or (jacobian == "auto" and point.numel() <= QUICK_ROWS):
+    if jacobian == "exact" or (jacobian == "auto" and point.numel() <= MOST_ROWS):
         matrix = matrix_at(branch, point.double())
         identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         return exact_norms(matrix), exact_norms(matrix + identity)

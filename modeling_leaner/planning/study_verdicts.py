@@ -12,7 +12,7 @@ ITS_OWN = ("the paper", "second-hand")  # the others are derived here, or questi
 
 @dataclass(frozen=True)
 class Tested:
-    """Of a source's own statements: how many a study put to the test or not, and of those it did, agree or do not."""
+    """Of a source's own statements: how many a study tested, how many of these agree, and how many it did not."""
 
     study: str
     paper: str  # its arXiv number

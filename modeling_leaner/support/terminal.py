@@ -1,4 +1,4 @@
-"""What people read: words of others are shown as they are, never as colours, emoji or commands to the terminal."""
+"""What people read: amounts, and words of others as they are, never as colours, emoji or commands to the terminal."""
 
 from typing import Any
 
@@ -8,6 +8,13 @@ from rich.console import Console
 def plain_console(**options: Any) -> Console:
     """A console that takes `[red]` and `:x:` for text."""
     return Console(markup=False, emoji=False, highlight=False, **options)
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    if count == 1:
+        return f"{count:,} {noun}"
+    return f"{count:,} {noun}s"
 
 
 def visible(text: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from modeling_leaner.checkpoints_leaner import find_weights
@@ -14,6 +13,7 @@ from modeling_leaner.shapes import CONFIG_CLASSES
 from modeling_leaner.support.documents import flat, naming, read_object, require
 
 from ..records import PublishedEncoder, PublishedResults, RunResults, checked
+from ..running.loading import tensor_shapes
 from ..settings.arguments import TASK_NAMES, settings_parser, words_of
 from ..tasks.registry import TASKS
 from .snippets import auto_class
@@ -140,12 +140,3 @@ def check_weights(folder: Path, architecture: str, config: PreTrainedConfig) -> 
             continue
         if held.get(name) != expected.get(name):
             raise ValueError(f"{place}: {name} is {held.get(name)}, expected {expected.get(name)} of config.json")
-
-
-def tensor_shapes(path: Path) -> dict[str, list[int]]:
-    """The shape of each tensor of a safetensors file. Raises ValueError where it is none."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path}: damaged or not safetensors ({error})") from error

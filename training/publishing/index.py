@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from modeling_leaner.support.files import write_bytes
+from modeling_leaner.support.terminal import plural
 
 from ..experiments.encoders import heads_in_words
 from ..experiments.evidence import gather
@@ -150,7 +151,7 @@ def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> Ta
         title=TASKS[task].title,
         published=published_table(own),
         note=index_page.not_learned(evidence),
-        summary=f"All numbers: {amounts.plural(len(grids), 'grid')}, {count} shapes",
+        summary=f"All numbers: {plural(len(grids), 'grid')}, {count} shapes",
         cells=cells,
         about="\n".join(f"- {index_page.grid_about(name, gathered.evidence)}" for name, gathered in grids.items()),
     )

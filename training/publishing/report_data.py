@@ -7,6 +7,8 @@ compared: one task, one recipe, one metric.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from modeling_leaner.support.terminal import plural
+
 from ..experiments.branches import Step, step_of
 from ..experiments.evidence import kind
 from ..experiments.rows import finished_row, reported
@@ -18,7 +20,7 @@ from ..tasks.registry import TASKS
 from . import tables
 from .figures import centre_of, compared
 from .findings import GatheredGrid, Grids
-from .wording.amounts import direction, number, plural, score
+from .wording.amounts import direction, number, score
 from .wording.scoring import best_of, has_outliers, median_score
 
 

@@ -8,8 +8,7 @@ from modeling_leaner.conversion import load_lean
 from modeling_leaner.exporting.files import FORMATS
 from modeling_leaner.exporting.graph import ExportableModel
 from modeling_leaner.exporting.parity import IN_FLOAT32, IN_INT8, compare
-
-from .wording.amounts import plural
+from modeling_leaner.support.terminal import plural
 
 
 ONNX = FORMATS["onnx"]

@@ -105,7 +105,7 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
 def load(model: str, options: list[str], scratch: str, inputs_alone: bool = False) -> PreparedRun:
     """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `options` name others.
 
-    With `inputs_alone` the rows may lack their targets, for which an embedding's would need its teacher.
+    With `inputs_alone` the rows are as `Task.prepare_inputs` makes them.
 
     Raises:
         ValueError: no weights, no task, or the data do not fit; one line that names what is missing.

@@ -56,11 +56,16 @@ def check_folder(folder: Path) -> None:
     if not files:
         raise ValueError(f"{folder}: no model.safetensors in this folder")
     for path in files:
-        try:
-            with safe_open(path, framework="pt"):
-                pass
-        except SafetensorError as error:
-            raise ValueError(f"{path}: damaged or not safetensors ({error})") from error
+        tensor_shapes(path)
+
+
+def tensor_shapes(path: Path) -> dict[str, list[int]]:
+    """The shape of each tensor of a safetensors file. Raises ValueError where it is none."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{path}: damaged or not safetensors ({error})") from error
 
 
 def is_checkpoint_with(source: str, file: str) -> bool:

@@ -93,7 +93,7 @@ def held_out_source(arguments: RecipeArguments) -> str:
 
 
 def prepare_held_out(task: Task, rows: Rows | None, inputs_alone: bool = False) -> HeldOut | None:
-    """The evaluation rows as the model reads them, without targets where not asked for; None where there are none."""
+    """The evaluation rows as the model reads them, or by `prepare_inputs` alone; None where there are none."""
     if rows is None:
         return None
     source = held_out_source(task.arguments)

@@ -345,7 +345,6 @@ class SettingsParser(HfArgumentParser):
             value = getattr(namespace, name)
             if value is not None and not (low <= value <= high and math.isfinite(value)):
                 raise ValueError(f"{name}: {value} is not in {low}..{high}")
-        check_finite(vars(namespace))
         if namespace.max_steps < 1 and namespace.max_steps != -1:
             raise ValueError(f"max_steps: {namespace.max_steps} is neither a number from 1 on nor -1, no limit")
         return namespace

@@ -194,7 +194,10 @@ class Task:
         raise NotImplementedError
 
     def prepare_inputs(self, rows: Rows, source: str) -> Rows:
-        """Rows to look at a model with, ready for `first_inputs`: they need no targets. Raises ValueError as above."""
+        """Rows to look at a model with, ready for `first_inputs`; without targets where these cost a teacher.
+
+        Raises ValueError as `prepare`.
+        """
         return self.prepare(rows, source, training=False)
 
     def collate(self, rows: list[dict]) -> Batch:

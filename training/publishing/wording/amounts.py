@@ -1,5 +1,7 @@
 """How numbers and sizes are written."""
 
+from modeling_leaner.support.terminal import plural
+
 from ...records import Cell, CellScore, Evidence, FineTuned, Reference, RunResults
 
 
@@ -8,13 +10,6 @@ def number(value: float | None, form: str) -> str:
     if value is None:
         return "–"
     return format(value, form)
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 seed`, `3 seeds`."""
-    if count == 1:
-        return f"{count:,} {noun}"
-    return f"{count:,} {noun}s"
 
 
 def duration(hours: float) -> str:

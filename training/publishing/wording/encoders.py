@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from modeling_leaner.support.terminal import plural
+
 from ...records import EncoderComparison, Lengths, PublishedEncoder, StoredWeights
 from ...running.environment import machine_name
-from .amounts import millions, plural
+from .amounts import millions
 from .single_run import run_hardware
 
 

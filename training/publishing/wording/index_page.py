@@ -1,11 +1,13 @@
 """The index of all grids: one line on each, what has not been learned, and the paragraph on κ."""
 
+from modeling_leaner.support.terminal import plural
+
 from ...experiments.evidence import baseline_of, dataset_name
 from ...experiments.guesses import AS_MANY_ROWS
 from ...experiments.kappa import Conclusion, Correlation
 from ...records import Evidence, PublishedResults
 from ..rendering import markdown
-from .amounts import duration, label, plural
+from .amounts import duration, label
 from .comparison import learned_note, reference_note
 from .provenance import how_trained, is_local
 from .scoring import best_of, guesses_of, outliers

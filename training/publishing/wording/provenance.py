@@ -2,12 +2,14 @@
 
 from typing import Any
 
+from modeling_leaner.support.terminal import plural
+
 from ...experiments.evidence import dataset_name
 from ...records import Evidence, PublishedResults, RunResults
 from ...running.environment import machine_name
 from ...tasks.registry import TASKS
 from ..metadata import named_metrics
-from .amounts import duration, millions, number, plural
+from .amounts import duration, millions, number
 
 
 def seen(results: RunResults, settings: dict[str, Any]) -> str:
