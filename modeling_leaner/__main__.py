@@ -1,10 +1,12 @@
 """The `leaner` script, also `python -m modeling_leaner`. Ends quietly, with status 130, by Ctrl-C or SIGTERM."""
 
+from .support.huge_pages import ask_for_huge_pages
 from .support.interrupts import INTERRUPTED, end_as_interrupted, leave_at_once
 
 
 def main() -> None:
     """Runs the command line."""
+    ask_for_huge_pages()
     leave_at_once()
     end_as_interrupted()
     try:

@@ -477,6 +477,21 @@ def test_terminated_while_a_folder_is_written(handler, tmp_path):
     assert (process.returncode, errors, list(tmp_path.iterdir())) == (130, "", [])
 
 
+HUGE_PAGES = """
+import os, sys, types
+sys.modules["modeling_leaner.cli.app"] = types.SimpleNamespace(app=lambda: print(os.environ["THP_MEM_ALLOC_ENABLE"]))
+from modeling_leaner.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("given", "seen"), [({}, "1"), ({"THP_MEM_ALLOC_ENABLE": "0"}, "0")])
+def test_huge_pages_are_asked_for(given, seen):
+    environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
+    output = subprocess.check_output([sys.executable, "-c", LIGHT + HUGE_PAGES], env=environment | given, text=True)
+    assert output == f"{seen}\n"
+
+
 class TestHub:
     """A name that is nowhere is refused in seconds, where the Hub cannot be reached and where it can."""
 

@@ -636,6 +636,26 @@ class TestCommand:
         assert result.exit_code == 0, result.output
         assert list(tmp_path.glob("runs/*/*/model.safetensors"))
 
+    def test_what_heads_cost(self, leaner, tmp_path, monkeypatch):
+        """Against heads of 64, from this family's training steps with SDPA in the working folder; else nothing."""
+        question = "--family gpt --params 30M --vocab-size 8192 --length 512 --advice".split()
+        monkeypatch.chdir(tmp_path)
+        assert "times as long" not in leaner(*question).output
+        file = tmp_path / "docs/speed/heads.csv"
+        file.parent.mkdir(parents=True)
+        times = ("training,eager,32,9", "training,sdpa,64,200", "inference,sdpa,32,900", "training,sdpa,32,250")
+        rows = [f"modeling_leaner,eager,{row}\n" for row in times] + ["transformers,eager,training,sdpa,32,7\n"]
+        head = "# threads: 1\nlibrary,mode,phase,attention,head_dim,milliseconds\n"
+        file.write_text(head + "".join(rows))
+        lines = " ".join(leaner(*question).output.split())
+        assert "0.10; a training step takes 1.25 times as long as with heads of 64 (docs/speed/heads.csv)" in lines
+        assert lines.count("times as long") == 1
+        for broken in ("64,long", "32,250"):
+            file.write_text(f"{head}modeling_leaner,eager,training,sdpa,{broken}\n")
+            result = leaner(*question)
+            assert result.exit_code == 1
+            assert "docs/speed/heads.csv" in result.stderr and "leaner bench writes it" in result.stderr
+
     @pytest.mark.parametrize("params", ["20M", pytest.param("300M", marks=pytest.mark.full)])
     @pytest.mark.parametrize("family", ["vit", "bert", "gpt"])
     def test_the_first_training_takes_minutes(self, leaner, family, params):

@@ -86,6 +86,7 @@ def test_recipe(recipe, tmp_path, capsys):
     assert not list(folder.glob("*.bin"))
     results = json.loads((folder / "results.json").read_text())
     assert results["train"]["steps"] == 4 and 0 <= results["train"]["input_pipeline_share"] < 1
+    assert 0 < results["train"]["model_seconds"] < results["train"]["process_seconds"]
     assert all(math.isfinite(value) for value in results["metrics"].values())
     assert f"eval_{results['main_metric']}" in results["metrics"]
     assert sum("eval_loss" in line for line in read_lines(folder)) == 2

@@ -301,6 +301,12 @@ class TestRefused:
         monkeypatch.setattr(taught.shutil, "disk_usage", lambda path: usage)
         self.refuse(sentences, "on 32 rows takes 0.0 GiB, but 0.0 GiB are free", "--distill_hidden", 1)
 
+    def test_a_full_disk_that_holds_the_outputs_already(self, sentences, monkeypatch):
+        sentences.prepare("--distill_hidden", 1)
+        usage = shutil.disk_usage("/")._replace(free=1000)
+        monkeypatch.setattr(taught.shutil, "disk_usage", lambda path: usage)
+        assert sentences.prepare("--distill_hidden", 1)
+
     def test_a_long_row(self, sentences):
         short = save_model(
             sentences.folder / "short", "sequence-classification", sentences.words, 0, max_position_embeddings=24

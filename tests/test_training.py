@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -309,6 +310,19 @@ def test_a_run_goes_on_with_its_own_rows_classes_and_batch(run):
     assert run(*CLASSIFY, rows, "--resume")[0] == 0
     shared_out = "--per_device_train_batch_size 4 --gradient_accumulation_steps 2".split()
     assert run(*CLASSIFY, rows, "--resume", *shared_out)[0] == 0
+
+
+def test_huge_pages(run, monkeypatch):
+    """A process that a sweep or torchrun starts asks for them, too, unless it is told not to; its results say so."""
+    rows = labelled(24, 0, ("sentence",), 2)
+    for asked in ("1", "0"):
+        monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", asked)
+        _, _, folder = run(*CLASSIFY, rows, "--restart")
+        environment = json.loads((folder / "results.json").read_text())["environment"]
+        assert environment["huge_pages"] is (asked == "1")
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE")
+    run(*CLASSIFY, rows, "--restart")
+    assert os.environ["THP_MEM_ALLOC_ENABLE"] == "1"
 
 
 def test_a_finished_run_stays_as_it_is(run, capsys):

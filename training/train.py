@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from modeling_leaner.conversion import convert
 from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.huge_pages import ask_for_huge_pages
 from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.support.terminal import visible
 
@@ -185,6 +186,9 @@ def print_results(results: RunResults, folder: str) -> None:
     if train.items_per_second:
         share = 100 * train.input_pipeline_share
         print(f", {train.items_per_second:.1f} rows/s, input pipeline {share:.1f} % of a step", end="")
+    if train.process_seconds:
+        rest = 1 - train.model_seconds / train.process_seconds
+        print(f"; {100 * rest:.0f} % of {train.process_seconds:.0f} s were not the model's", end="")
     print(f"; peak memory {train.peak_memory_bytes / 2**30:.2f} GiB")
 
 
@@ -226,6 +230,7 @@ def train(recipe: str | None, options: list[str]) -> None:
 
 def main(command_line: list[str]) -> None:
     """`python -m modeling_leaner.training.train RECIPE --key value ...`: one process of `leaner train`."""
+    ask_for_huge_pages()
     recipe = None
     options = command_line
     if command_line and not command_line[0].startswith("--"):

@@ -13,6 +13,7 @@ from ..registry import IMAGES
 from ..shapes import family_of, modality_of
 from ..support.terminal import plain_console
 from .advice import FIT_OFF, MOBILE_OFF, Source, Verdict, all_sources, kernels_for
+from .head_times import HEAD_TIMES, USUAL_SIZE, read_head_times
 from .memory import StepSetting
 from .solver import Candidate
 from .study_verdicts import Tested, read_tested
@@ -278,11 +279,16 @@ def head_sizes(candidates: Sequence[Candidate]) -> list[int]:
 
 
 def kernel_lines(candidates: Sequence[Candidate]) -> list[str]:
-    """Which kernels and servers take the heads, a line per head size."""
+    """Which kernels and servers take the heads, and what they cost where that was measured, a line per head size."""
     lines = []
+    times = read_head_times()
     for size in head_sizes(candidates):
         able = [name for name, takes in kernels_for(size).items() if takes]
-        lines.append(f"heads of {size} are taken by {listed(able)}")
+        line = f"heads of {size} are taken by {listed(able)}"
+        if size in times and size != USUAL_SIZE:
+            cost = f"{times[size]:.2f} times as long as with heads of {USUAL_SIZE}"
+            line += f"; a training step takes {cost} ({HEAD_TIMES})"
+        lines.append(line)
     return lines
 
 

@@ -18,6 +18,8 @@ class Environment(Record):
     """Threads of PyTorch."""
     device: str
     """What the run used: the names of its GPUs, mps or cpu."""
+    huge_pages: bool | None = None
+    """Whether PyTorch asked Linux for them."""
     modeling_leaner: str | None = None
     """Version, as are those of the packages below."""
     torch: str | None = None
@@ -76,6 +78,10 @@ class Train(Record):
     """Mean, in the steady state."""
     input_pipeline_share: float | None = None
     """Share of a step, 0 to 1, that was spent waiting for rows."""
+    process_seconds: Duration | None = None
+    """From the start of the process to its results: imports, data, training, evaluation; of the last process."""
+    model_seconds: Duration | None = None
+    """Of these, in training steps and in the model's part of evaluation."""
 
 
 class RunResults(Record):

@@ -1,10 +1,11 @@
-"""The time of a run: seconds since it began, and what its steps take."""
+"""The time of a run: seconds since it began, what its steps take, and what is left of the process's."""
 
 import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from transformers import TrainerCallback
 
 from modeling_leaner.support.documents import read_json
@@ -36,6 +37,7 @@ class Clock(TrainerCallback):
         self.data_seconds = 0.0  # of the present step, as items
         self.items = 0
         self.timed = TimedSteps()
+        self.model_seconds = 0.0  # of this process: steps and evaluation
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.started = time.perf_counter()
@@ -50,10 +52,12 @@ class Clock(TrainerCallback):
         self.step_started = time.perf_counter()
 
     def on_step_end(self, args, state, control, **kwargs):
+        seconds = time.perf_counter() - self.step_started
+        self.model_seconds += seconds
         if state.global_step - self.first_step <= WARM_UP:
             return
         self.timed.steps += 1
-        self.timed.seconds += time.perf_counter() - self.step_started + self.data_seconds
+        self.timed.seconds += seconds + self.data_seconds
         self.timed.data_seconds += self.data_seconds
         self.timed.items += self.items
 
@@ -70,6 +74,11 @@ class Clock(TrainerCallback):
             "seconds_per_step": self.timed.seconds / self.timed.steps,
             "input_pipeline_share": self.timed.data_seconds / self.timed.seconds,
         }
+
+    def process(self) -> dict[str, float]:
+        """Seconds of this process so far, imports and all, and those that the model took of them."""
+        seconds = time.time() - psutil.Process().create_time()
+        return {"process_seconds": seconds, "model_seconds": self.model_seconds}
 
     def save(self, checkpoint: Path) -> None:
         """Writes the run's age into a checkpoint."""

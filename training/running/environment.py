@@ -9,6 +9,7 @@ from subprocess import DEVNULL, CalledProcessError, check_output
 import torch
 
 import modeling_leaner
+from modeling_leaner.support.huge_pages import huge_pages_are_asked_for
 
 
 PACKAGES = "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split()
@@ -91,7 +92,7 @@ def device_name() -> str:
     return "cpu"
 
 
-def environment() -> dict[str, str | int | None]:
+def environment() -> dict[str, str | int | bool | None]:
     """Software and hardware of this process; `device` names what was used so far, so ask after the training."""
     return {
         "python": platform.python_version(),
@@ -99,6 +100,7 @@ def environment() -> dict[str, str | int | None]:
         "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "device": device_name(),
+        "huge_pages": huge_pages_are_asked_for(),
         "modeling_leaner": modeling_leaner.__version__,
         **{name: version(name) for name in PACKAGES},
         "git_commit": git_commit(Path(modeling_leaner.__file__).parent),

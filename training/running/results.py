@@ -72,6 +72,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
             "peak_memory_kind": kind,
             "processes": arguments.world_size,
             **trainer.clock.throughput(),
+            **trainer.clock.process(),
         },
         "environment": environment(),
     }

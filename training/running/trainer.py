@@ -161,7 +161,10 @@ class LeanTrainer(Trainer):
         generators = evaluation_generators(range(place, place + row_count(inputs)))
         self.eval_batches_seen += 1
         batch = self.task.transform(self._prepare_inputs(inputs), generators, training=False)
-        return super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
+        start = time.perf_counter()
+        outputs = super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
+        self.clock.model_seconds += time.perf_counter() - start
+        return outputs
 
     def evaluation_loop(self, *args, **kwargs):
         """As Trainer's, on the averaged weights where there are any; training's random numbers are left alone."""

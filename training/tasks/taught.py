@@ -148,15 +148,21 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     teacher = load_teacher(arguments.teacher, task)
     rows = rows_of_run(rows, arguments)
     taught = Taught(task, teacher)
-    check_disk(taught, rows)
     kind = [(type(part).__name__, part.bytes_per_token) for part in taught.parts]
     layers = taught.states.layers if taught.states else None
     numbers = (arguments.mask_fraction, arguments.distill_temperature)
     key = (task.name, kind, layers, numbers, reading_key(task), weights_sha256(teacher), __version__)
     columns = {name: feature for part in taught.parts for name, feature in part.features.items()}
     features = Features({**rows.features, **columns, ROW: datasets.Value("int64")})
+    read = partial(teacher_columns, taught=taught, teacher=teacher.to(arguments.device))
+
+    def read_where_there_is_room(batch: dict[str, Any], indices: list[int]) -> dict[str, list]:
+        if indices[0] == 0:  # not called at all where the outputs are cached
+            check_disk(taught, rows)
+        return read(batch, indices)
+
     kept = rows.map(
-        partial(teacher_columns, taught=taught, teacher=teacher.to(arguments.device)),
+        read_where_there_is_room,
         batched=True,
         with_indices=True,
         batch_size=ROWS_SORTED,
