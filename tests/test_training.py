@@ -312,16 +312,17 @@ def test_a_run_goes_on_with_its_own_rows_classes_and_batch(run):
     assert run(*CLASSIFY, rows, "--resume", *shared_out)[0] == 0
 
 
-def test_huge_pages(run, monkeypatch):
+def test_huge_pages(run, tmp_path, monkeypatch):
     """A process that a sweep or torchrun starts asks for them, too, unless it is told not to; its results say so."""
     rows = labelled(24, 0, ("sentence",), 2)
     for asked in ("1", "0"):
         monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", asked)
-        _, _, folder = run(*CLASSIFY, rows, "--restart")
+        folder = tmp_path / asked
+        run(*CLASSIFY, rows, "--output_dir", str(folder))
         environment = json.loads((folder / "results.json").read_text())["environment"]
         assert environment["huge_pages"] is (asked == "1")
     monkeypatch.delenv("THP_MEM_ALLOC_ENABLE")
-    run(*CLASSIFY, rows, "--restart")
+    run(*CLASSIFY, rows, "--output_dir", str(tmp_path / "left out"))
     assert os.environ["THP_MEM_ALLOC_ENABLE"] == "1"
 
 
