@@ -253,7 +253,7 @@ class TestRefused:
         """Of a chunked loss the last chunk's would be taken for all; states alone are learned all the same."""
         path = pair.student / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"loss_chunk_size": 4}))
-        self.refuse(pair, "loss_chunk_size: of the shape; not with distill_logits")
+        self.refuse(pair, "loss_chunk_size: not with distill_logits")
         assert pair.prepare("--distill_logits", 0, "--distill_hidden", 1)
 
     def test_how_to_learn_from_nobody(self):

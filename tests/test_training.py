@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,6 +30,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from training_data import documents, labelled, merged, pictures, read_lines, write_shape
+
+from modeling_leaner import LeanGPTForCausalLM
 
 
 FEW = """--max_steps 4 --per_device_train_batch_size 8 --eval_strategy no --save_strategy no --disable_tqdm true
@@ -310,6 +313,24 @@ def test_a_run_goes_on_with_its_own_rows_classes_and_batch(run):
     assert run(*CLASSIFY, rows, "--resume")[0] == 0
     shared_out = "--per_device_train_batch_size 4 --gradient_accumulation_steps 2".split()
     assert run(*CLASSIFY, rows, "--resume", *shared_out)[0] == 0
+
+
+def test_a_loss_in_chunks(run, tmp_path, monkeypatch):
+    """The same losses; the setting is of the run alone, for whoever trains its weights elsewhere expects logits."""
+    rows = documents(40, 0)
+    losses = []
+    chunked = Mock(side_effect=LeanGPTForCausalLM.chunked_loss, autospec=True)
+    monkeypatch.setattr(LeanGPTForCausalLM, "chunked_loss", lambda *given, **named: chunked(*given, **named))
+    for words in ([], ["--loss_chunk_size", "16", "--save_strategy", "steps", "--save_steps", "2"]):
+        folder = tmp_path / f"run{len(words)}"
+        status, said, _ = run("causal-lm", "gpt", rows, "--output_dir", str(folder), *words)
+        assert status == 0, said
+        losses.append([line["loss"] for line in read_lines(folder) if "loss" in line])
+    assert chunked.call_count == len(losses[1]) == 4
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    for saved in (folder, folder / "checkpoint-2"):
+        assert json.loads((saved / "config.json").read_text())["loss_chunk_size"] is None
+    refused(run("masked-lm", "bert", rows, "--loss_chunk_size", "16"), "loss_chunk_size: expected with a LeanGPT")
 
 
 def test_huge_pages(run, tmp_path, monkeypatch):

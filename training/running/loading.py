@@ -244,6 +244,8 @@ def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str
         values["attention_probs_dropout_prob"] = arguments.dropout
         if "classifier_dropout" in values:
             values["classifier_dropout"] = None
+    if arguments.loss_chunk_size is not None and "loss_chunk_size" in values:
+        values["loss_chunk_size"] = arguments.loss_chunk_size
     for key in ("model_type", "transformers_version", "auto_map", "architectures", "dtype"):
         values.pop(key, None)
     return type(config)(**values)

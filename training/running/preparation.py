@@ -60,6 +60,9 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
     """
     config = shape_config(arguments)
     task_class = task_of(arguments, config)
+    is_lean_gpt = task_class.name == "causal-lm" and arguments.implementation != "transformers"
+    if arguments.loss_chunk_size is not None and not is_lean_gpt:
+        raise ValueError("loss_chunk_size: expected with a LeanGPT that learns causal-lm")
     with arguments.main_process_first(local=True, desc="data"):
         train, held_out = load_training(arguments)
         processing = load_processing(arguments, config, train)

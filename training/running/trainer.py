@@ -274,8 +274,16 @@ class LeanTrainer(Trainer):
     # The Hub
 
     def save_model(self, output_dir=None, _internal_call=False):
-        """As Trainer's, which would push as well: a run goes to the Hub once it has its card."""
+        """As Trainer's, which would push as well: a run goes to the Hub once it has its card.
+
+        What is saved computes all its logits in training: a recipe's `loss_chunk_size` is of the run alone.
+        """
+        if self.args.loss_chunk_size is None:
+            super().save_model(output_dir, _internal_call=True)
+            return
+        self.model.config.loss_chunk_size = None
         super().save_model(output_dir, _internal_call=True)
+        self.model.config.loss_chunk_size = self.args.loss_chunk_size
 
     def init_hf_repo(self, token=None, private=None):
         """As Trainer's; raises ValueError, one line, where there is no token or the Hub does not make a repository."""

@@ -163,6 +163,7 @@ class RecipeArguments(TrainingArguments):
 
     # The machine
     attn_implementation: str | None = option(None, "lean, eager, sdpa, flex_attention; else lean; rounding differs")
+    loss_chunk_size: int | None = option(None, "causal-lm: logits of so many tokens at a time, to save memory")
 
     # Optimisation
     dropout: float | None = option(None, "replaces the shape's dropout, on states and on attention")
@@ -256,6 +257,7 @@ BOUNDS = {  # the lowest and the highest value, both allowed; infinity itself is
     "image_size": (1, float("inf")),
     "crop_padding": (0, float("inf")),
     "mixup_alpha": (0, float("inf")),
+    "loss_chunk_size": (1, float("inf")),
     "dropout": (0, 0.99),
     "initializer_range": (1e-6, 1),
     "ema_decay": (0, 1),

@@ -187,7 +187,7 @@ def check_settings(arguments: RecipeArguments, task: Task) -> None:
     if arguments.label_smoothing_factor:
         raise ValueError("label_smoothing_factor: not with a teacher, whose logits are smooth already")
     if arguments.distill_logits and getattr(task.config, "loss_chunk_size", None) is not None:
-        raise ValueError("loss_chunk_size: of the shape; not with distill_logits, which needs all logits: null")
+        raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
     if task.modality is not IMAGES:
         return
     for key in ("mixup_alpha", "train_resize"):
