@@ -100,6 +100,11 @@ def test_what_is_refused(run, capsys, words, message):
     assert message in capsys.readouterr().err and not Path("refused", "metrics.jsonl").exists()
 
 
+def test_steps_between_no_measurements():
+    with pytest.raises(ValueError, match="inspect_steps: expected with inspect"):
+        parse("digits", ["--shape", "vit/nano", "--inspect_steps", "2"])
+
+
 def test_rows_that_are_too_short():
     """Before the first step, with the setting's name."""
     model = LeanGPTForCausalLM(load_shape("gpt/nano"))

@@ -376,6 +376,12 @@ def check_given(task: str | None, given: Iterable[str]) -> None:
             raise ValueError(f"{key}: not for {task}, which reads {reads}")
 
 
+def check_inspected(inspect: str, given: Iterable[str]) -> None:
+    """Raises ValueError for steps between measurements where nothing is measured."""
+    if inspect == "no" and "inspect_steps" in given:
+        raise ValueError("inspect_steps: expected with inspect, which says what is measured")
+
+
 def check_taught(teacher: str | None, given: Iterable[str]) -> None:
     """Raises ValueError for a key that says how to learn from a teacher where there is none."""
     for key in sorted(given):
@@ -532,6 +538,7 @@ def parse(
     arguments.given = set(given)
     check_given(arguments.task, arguments.given)
     check_taught(arguments.teacher, arguments.given)
+    check_inspected(arguments.inspect, arguments.given)
     arguments.settings = {}
     defaults = vars(parser.parse_words([]))
     for key, value in vars(namespace).items():

@@ -22,6 +22,7 @@ MOST_VALUES = 10_000
 MOST_LEVELS = 100  # of lists and mappings within each other
 QuickLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # where PyYAML was built without libyaml, a slow one
 SEXAGESIMAL = re.compile("[0-9]:[0-9]")
+LEADING_ZERO = re.compile("[-+]?0[0-9_]+")
 
 
 def children(node: yaml.Node) -> Iterator[yaml.Node]:
@@ -75,7 +76,7 @@ def check_extent(text: str) -> None:
 class UniqueKeyLoader(yaml.SafeLoader):
     """SafeLoader that raises RepeatedKey where a mapping has a key twice, and names the key and both values.
 
-    A scalar such as `1:30` is text, as in YAML 1.2; YAML 1.1 has numbers of base 60.
+    A scalar such as `1:30` is text, and `010` is ten, as in YAML 1.2; YAML 1.1 has numbers of base 60 and 8.
     """
 
     def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
@@ -84,6 +85,11 @@ class UniqueKeyLoader(yaml.SafeLoader):
         if kind is yaml.ScalarNode and is_number and SEXAGESIMAL.search(value):
             return self.DEFAULT_SCALAR_TAG
         return tag
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if LEADING_ZERO.fullmatch(node.value):
+            return int(node.value)
+        return super().construct_yaml_int(node)
 
     def compose_document(self) -> yaml.Node:
         node = super().compose_document()
@@ -101,6 +107,9 @@ class UniqueKeyLoader(yaml.SafeLoader):
             if earlier is not value:
                 raise RepeatedKey(f"{key.value}: given twice, as {_place(earlier)} and {_place(value)}")
         return super().construct_mapping(node, deep)
+
+
+UniqueKeyLoader.add_constructor("tag:yaml.org,2002:int", UniqueKeyLoader.construct_yaml_int)
 
 
 def _place(node: yaml.Node) -> str:
