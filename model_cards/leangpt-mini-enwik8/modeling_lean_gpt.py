@@ -1,6 +1,8 @@
 # Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
 """LeanGPT: a pre-LN decoder with learned positions and a tied head; with GPT-2's shape it is GPT-2."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -94,6 +96,36 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
         return BaseModelOutputWithPast(last_hidden_state=self.norm(states), past_key_values=cache)
 
 
+class ChunkedLoss(torch.autograd.Function):
+    """A loss summed over chunks of tokens, each with its gradients at once: no chunk's logits outlive it.
+
+    `summed_loss` maps states (n, D) and targets (n) to a loss; `weights` are the parameters that it reads.
+    """
+
+    @staticmethod
+    def forward(
+        ctx, summed_loss: Callable, size: int, targets: torch.Tensor, states: torch.Tensor, *weights: torch.Tensor
+    ) -> torch.Tensor:
+        loss = 0.0
+        gradients = [torch.zeros_like(tensor) for tensor in (states, *weights)]
+        of_chunks = gradients[0].split(size)
+        for chunk, target, of_chunk in zip(states.split(size), targets.split(size), of_chunks):
+            with torch.enable_grad():
+                chunk = chunk.detach().requires_grad_()
+                part = summed_loss(chunk, target)
+            new, *of_weights = torch.autograd.grad(part, (chunk, *weights))
+            of_chunk.copy_(new)
+            for total, gradient in zip(gradients[1:], of_weights):
+                total += gradient
+            loss = loss + part.detach()
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    def backward(ctx, scale: torch.Tensor) -> tuple:
+        return None, None, None, *(gradient * scale for gradient in ctx.saved_tensors)
+
+
 class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
     """Predicts the next token; the matrix is the token embedding where `tie_word_embeddings` is set."""
 
@@ -166,10 +198,13 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
             raise ValueError(f"labels: expected one per state, got {len(targets)} for {len(states)}")
         if num_items_in_batch is None:
             num_items_in_batch = (targets != -100).sum()
-        loss = 0.0
         size = self.config.loss_chunk_size
-        for chunk, target in zip(states.split(size), targets.split(size)):
-            loss = loss + checkpoint(self.summed_loss, chunk, target, use_reentrant=False)
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            chunks = zip(states.split(size), targets.split(size))
+            loss = sum(checkpoint(self.summed_loss, *chunk, use_reentrant=False) for chunk in chunks)
+        else:
+            weights = [weight for weight in self.lm_head.parameters() if weight.requires_grad]
+            loss = ChunkedLoss.apply(self.summed_loss, size, targets, states, *weights)
         return loss / num_items_in_batch
 
     def summed_loss(self, states: torch.Tensor, targets: torch.LongTensor) -> torch.Tensor:
