@@ -454,20 +454,30 @@ def test_the_page_has_the_numbers_of_its_file():
     assert [line for line in lines if line.startswith(("| vit-", "| bert-", "| gpt-"))] == expected
 
 
-def heads_of(path):
-    """The lines of the page's table of heads: medians of this family with SDPA and with eager attention."""
+def lines_over(path, size_of, number_of):
+    """A line for each size: this family's training and inference with SDPA and with eager attention."""
     lines = path.read_text().splitlines()
     columns = [(phase, attention) for phase in ("training", "inference") for attention in ("sdpa", "eager")]
     cells = {}
     for row in csv.DictReader(line for line in lines if not line.startswith("#")):
         column = (row["phase"], row["attention"])
         if row["library"] == OURS and column in columns:
-            medians = cells.setdefault(f"{row['heads']} × {row['head_dim']}", {})
-            medians[column] = f"{float(row['milliseconds']):.0f}"
-    for heads, medians in cells.items():
-        yield f"| {' | '.join([heads, *(medians[column] for column in columns)])} |"
+            cells.setdefault(size_of(row), {})[column] = number_of(row)
+    for size, numbers in cells.items():
+        yield f"| {' | '.join([size, *(numbers[column] for column in columns)])} |"
 
 
-def test_the_page_has_the_heads_of_its_file():
+def milliseconds(row):
+    return f"{float(row['milliseconds']):.0f}"
+
+
+def megabytes(row):
+    return f"{milliseconds(row)} ({int(row['peak_memory_bytes']) / 1e6:.0f})"
+
+
+def test_the_page_has_the_heads_and_lengths_of_its_files():
     lines = SPEED.with_suffix(".md").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if re.match(r"\| \d+ × \d+ \|", line)] == list(heads_of(SPEED / "heads.csv"))
+    heads = lines_over(SPEED / "heads.csv", lambda row: f"{row['heads']} × {row['head_dim']}", milliseconds)
+    assert [line for line in lines if re.match(r"\| \d+ × \d+ \|", line)] == list(heads)
+    lengths = lines_over(SPEED / "length.csv", lambda row: f"{int(row['length']):,}", megabytes)
+    assert [line for line in lines if re.match(r"\| [\d,]+ \|", line)] == list(lengths)
