@@ -13,7 +13,7 @@ import numpy as np
 
 from modeling_leaner.planning.laws import TERMS, Form
 
-from .law_data import Point, cell_means, leave_out, shapes_of
+from .law_data import Point, by_cell, leave_out, shapes_of
 from .law_fit import TOKENS_ONLY, Fitter, extended
 from .law_terms import independent_terms
 
@@ -71,7 +71,7 @@ class Search:
         """The fold without this shape, in which the curve over tokens alone is fitted."""
         others, left_out = leave_out(points, shape)
         terms, _ = independent_terms(self.fitter.data.sizes, shapes_of(others))
-        fold = Fold(others, left_out, terms, len(cell_means(others)))
+        fold = Fold(others, left_out, terms, len(by_cell(others)))
         fold.fits[TOKENS_ONLY] = self.fitter.fit_tokens_only(others)
         return fold
 
