@@ -12,7 +12,14 @@ import pytest
 import yaml
 from command import leaner
 from modeling_leaner.training.experiments import law as fitting
-from modeling_leaner.training.experiments import law_crossings, law_data, law_fit, law_terms, law_validation
+from modeling_leaner.training.experiments import (
+    law_crossings,
+    law_data,
+    law_fit,
+    law_refits,
+    law_terms,
+    law_validation,
+)
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.experiments.rows import reported, write_rows
@@ -85,7 +92,7 @@ class Nowhere:
 
 @pytest.fixture(autouse=True)
 def fewer_refits(monkeypatch):
-    monkeypatch.setattr(law_fit, "REFITS", 60)
+    monkeypatch.setattr(law_refits, "REFITS", 60)
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +258,7 @@ def test_seeds_that_differ_more_give_wider_intervals(found):
 
 def test_widening_for_few_seeds():
     """t(0.975, 4) / 1.96 × √(5/4), by hand."""
-    assert law_fit.widening(made_up(by_tokens)) == pytest.approx(2.7764 / 1.95996 * math.sqrt(1.25), rel=1e-4)
+    assert law_refits.widening(made_up(by_tokens)) == pytest.approx(2.7764 / 1.95996 * math.sqrt(1.25), rel=1e-4)
 
 
 @pytest.mark.parametrize(

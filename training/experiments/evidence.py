@@ -135,7 +135,7 @@ def reference(grid: Grid) -> Reference | None:
 
 
 def _check_reference(file: Path, peers: Grid, grid: Grid) -> None:
-    """Raises ValueError where `peers`, read from a file, trains something else than the baseline, or in another way."""
+    """Raises ValueError where `peers`, read from `file`, train something else than the baseline, or in another way."""
     overrides = {}
     if grid.overrides is not None:
         overrides |= grid.overrides

@@ -1,4 +1,4 @@
-"""Fits one form of a law to points by robust least squares, and refits it with seeds drawn again for its spread.
+"""Fits one form of a law to points by robust least squares.
 
 quality = floor · ∏ (size / reference)^γ + scale · ∏ (size / reference)^β · (tokens / reference)^−exponent
 
@@ -13,10 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from modeling_leaner.planning.laws import TERMS, TOKENS, Form, interval, parts
+from modeling_leaner.planning.laws import TERMS, TOKENS, Form, parts
 
-from ..records import LawParameter
-from .law_data import LawData, Point, by_cell, by_seed
+from .law_data import LawData, Point, by_cell
 
 
 TOKENS_ONLY = Form()  # the curve over tokens alone
@@ -38,7 +37,6 @@ OUTLIER = 3.0  # residuals above this many standard deviations of seeds weigh le
 MAD_TO_SD = 1.4826  # the standard deviation of a normal distribution, over its median absolute deviation
 MIN_NOISE = 1e-6  # the least standard deviation of seeds, as a share of the worst quality
 NOISE_OF_ONE_SEED = 0.01  # as a share of the mean quality, where no cell has two seeds
-REFITS = 200
 
 
 class Fitter:
@@ -158,55 +156,3 @@ def noise_of_seeds(points: Sequence[Point]) -> float:
     if not deviations:
         return max(least, NOISE_OF_ONE_SEED * statistics.fmean(point.quality for point in points))
     return max(least, MAD_TO_SD * statistics.median(deviations))
-
-
-# The spread over seeds
-
-
-def widening(data: LawData) -> float:
-    """By how much the refits are too narrow for the median number n of a shape's seeds.
-
-    A bootstrap of n values has √((n − 1)/n) of their standard error, and its quantiles are those of a normal
-    distribution in place of Student's t with n − 1 degrees of freedom.
-    """
-    from scipy.stats import norm, t  # takes seconds to import
-
-    count = int(statistics.median(len(by_seed(data.points, shape)) for shape in data.shapes))
-    return float(t.ppf(0.975, count - 1) / norm.ppf(0.975)) * math.sqrt(count / (count - 1))
-
-
-def replicates(fitter: Fitter, form: Form, parameters: np.ndarray) -> np.ndarray:
-    """Parameters of REFITS refits with seeds drawn again, (R, P), widened; all runs of a seed are drawn together.
-
-    A draw that leaves a shape without runs is drawn again. Where a shape has a single seed there are none, (0, P).
-    """
-    points = fitter.data.points
-    shapes = fitter.data.shapes
-    seeds = sorted({point.seed for point in points})
-    if min(len(by_seed(points, shape)) for shape in shapes) < 2:
-        return np.empty((0, len(form.names)))
-    random = np.random.default_rng(1)
-    refits = []
-    while len(refits) < REFITS:
-        drawn = [point for seed in random.choice(seeds, len(seeds)) for point in points if point.seed == seed]
-        if len({point.shape for point in drawn}) == len(shapes):
-            refits.append(fitter.fit(form, drawn, [parameters]))
-    return parameters + widening(fitter.data) * (np.array(refits) - parameters)
-
-
-def fitted_parameters(form: Form, parameters: np.ndarray, refits: np.ndarray) -> dict[str, LawParameter]:
-    """Each parameter by its name, with its interval over the refits."""
-    by_name = {}
-    for place, name in enumerate(form.names):
-        fitted = float(parameters[place])
-        value = fitted
-        limits = None
-        if len(refits):
-            limits = list(interval(refits[:, place]))
-        is_logarithm = place < COMMON
-        if is_logarithm:
-            value = math.exp(fitted)
-            if limits is not None:
-                limits = list(map(math.exp, limits))
-        by_name[name] = LawParameter(value=value, interval=limits, fitted=fitted)
-    return by_name
