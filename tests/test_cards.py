@@ -20,7 +20,8 @@ from command import leaner
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from jinja2 import UndefinedError
-from modeling_leaner.training.experiments import row_errors, simple_guesses
+from modeling_leaner.training.experiments import guess_features, row_errors, simple_guesses
+from modeling_leaner.training.experiments.bigram import Bigram
 from modeling_leaner.training.publishing import figures, findings, folders, index, metadata, rendering, tables
 from modeling_leaner.training.publishing.wording import comparison, scoring
 from modeling_leaner.training.records import PublishedResults
@@ -384,7 +385,7 @@ def packed(rows):
 def test_a_bigram_is_interpolated():
     """Against the formula of Witten and Bell, pair by pair; rows do not run into each other."""
     rows = [[0, 1, 2, 1], [1, 2, 2], [3]]
-    model = simple_guesses.Bigram.fit(packed(rows), 5, ignored=[])
+    model = Bigram.fit(packed(rows), 5, ignored=[])
     pairs = [pair for row in rows for pair in zip(row, row[1:])]
     frequency = (np.bincount([right for _, right in pairs], minlength=5) + 1) / (len(pairs) + 5)
     assert model.frequency == pytest.approx(frequency)
@@ -416,7 +417,7 @@ def test_guesses_of_language_models_read_what_the_model_reads():
     of_none = simple_guesses.guesses_on.dispatch(object)
     without = {name for name, task in TASKS.items() if simple_guesses.guesses_on.dispatch(task) is of_none}
     assert without == {"question-answering", "embedding"}
-    assert simple_guesses.predicted.dispatch(MaskedLM) is not simple_guesses.predicted.dispatch(CausalLM)
+    assert simple_guesses.left_and_target.dispatch(MaskedLM) is not simple_guesses.left_and_target.dispatch(CausalLM)
 
 
 @pytest.mark.parametrize(
@@ -451,7 +452,7 @@ def test_guesses_on_images_read_their_pixels():
     config = SimpleNamespace(image_shape=(32, 32), num_channels=3)
     task = SimpleNamespace(config=config, regression=False, metric="accuracy")
     task.score = lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()}
-    small = simple_guesses.small_images(task, rows)
+    small = guess_features.small_images(task, rows)
     assert small.shape == (200, 3 * 16 * 16)
     assert small[0, 0] == pytest.approx(images[0, 0, :2, :2].mean() / 255, rel=1e-5)
     found = {each["name"]: each["value"] for each in simple_guesses.image_guesses(task, rows, rows)}
@@ -460,7 +461,7 @@ def test_guesses_on_images_read_their_pixels():
 
 def test_shared_tokens_of_a_pair():
     rows = packed([[1, 7, 8, 2, 8, 9, 2], [1, 5, 2, 5, 2], [1, 5, 2, 6, 2]])
-    assert simple_guesses.overlaps(rows, separator=2)[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])
+    assert guess_features.token_overlap(rows, separator=2)[:, 0] == pytest.approx([1 / 3, 1.0, 0.0])
 
 
 def test_the_error_by_the_choice_of_rows():

@@ -40,7 +40,7 @@ def test_start_and_end_are_told_apart():
     runs_of = [[Trial(seed, 5.0 + seed, 9.0 - seed, seed + level) for seed in range(3)] for level in (0, 2, 4)]
     ends = [(1 + level, 9 - level) for level in range(3)]
     cells = [
-        cell([each._replace(start=each.start * start, end=each.end * end) for each in own])
+        cell([each._replace(kappa_start=each.kappa_start * start, kappa_end=each.kappa_end * end) for each in own])
         for own, (start, end) in zip(runs_of, ends)
     ]
     found = kappa.conclude(cells)
@@ -79,7 +79,7 @@ def test_between_cells_by_their_means():
     other = [cell(each.trials, grid="two") for each in by_hand[:2]]
     assert kappa.between_cells([*by_hand, *other], "end")[0::2] == (found.value, 1)
     two = [
-        cell([each._replace(end=1e6 * each.end, gain=100 + each.gain) for each in own.trials], "two")
+        cell([each._replace(kappa_end=1e6 * each.kappa_end, gain=100 + each.gain) for each in own.trials], "two")
         for own in by_hand
     ]
     assert kappa.between_cells([*by_hand, *two], "end").value == pytest.approx(-1)

@@ -27,9 +27,8 @@ from .guesses import best_guess
 from .summary import Summary, summarise
 
 
-PEERS = "-transformers"  # the output_dir of the grid that trains transformers' own model as the reference
-
-KINDS = ("baseline", "more heads", "fewer layers", "both")
+PEERS = "-transformers"  # a grid's folder with this at its end trains transformers' own model as the reference
+KINDS = ("baseline", "more heads", "fewer layers", "both")  # of cells: how they differ from the baseline
 
 
 def dataset_name(results: RunResults) -> str:
@@ -45,7 +44,7 @@ def baseline_of(evidence: Evidence) -> Cell:
 
 
 def kind(cell: Cell, evidence: Evidence) -> str | None:
-    """How a cell differs from the baseline, one of KINDS, where more heads are twice as many; None for any other."""
+    """One of KINDS, where more heads are twice as many; None for a cell that differs in another way."""
     base = baseline_of(evidence)
     if cell.width != base.width or cell.mlp != base.mlp:
         return None
@@ -63,12 +62,12 @@ def kind(cell: Cell, evidence: Evidence) -> str | None:
 
 
 def values_of(done: list[ResultRow]) -> dict[str, float]:
-    """Seed → value, the seed as JSON's keys are."""
+    """Seed → value; the seed is text, as keys are in JSON."""
     return {str(row.seed): row.value for row in done}
 
 
 def distinct(values: Iterable[object]) -> list[object]:
-    """The different values, sorted, without what is unknown."""
+    """The different values, sorted, without None, which is unknown."""
     return sorted(set(values) - {None})
 
 
@@ -80,7 +79,7 @@ def _latency_of(timing: LatencyFile | None, shape: str) -> Latency | None:
 
 
 def heads_of(config: LeanConfig) -> int | list[int]:
-    """Of every layer, or a list where layers differ."""
+    """The heads of every layer, or a list where layers differ."""
     heads = list(config.heads_per_layer)
     if len(set(heads)) == 1:
         return heads[0]
@@ -88,16 +87,17 @@ def heads_of(config: LeanConfig) -> int | list[int]:
 
 
 def cells(results: GridResults, summary: Summary) -> list[Cell]:
-    """Of each shape: sizes, counts, every seed's value, the paired comparison, conditioning, time and memory."""
+    """Each shape of the summary, with its sizes, its counts, every seed's value, its memory and its times."""
     length = latency.length_of(results.grid)
     described = []
-    for cell in summary.shapes:
-        config, head = latency.config_of(results.grid, cell.shape)
-        done = results.finished(cell.shape)
-        flops = config.count_flops(length, head)
+    for summarised in summary.shapes:
+        shape = summarised.shape
+        config, task_head = latency.config_of(results.grid, shape)
+        done = results.finished(shape)
+        flops = config.count_flops(length, task_head)
         memory = [row.peak_memory_bytes for row in done if row.peak_memory_bytes]
-        full = Cell(
-            **cell.document(),
+        cell = Cell(
+            **summarised.document(),
             layers=config.num_hidden_layers,
             width=config.hidden_size,
             heads=heads_of(config),
@@ -109,9 +109,9 @@ def cells(results: GridResults, summary: Summary) -> list[Cell]:
             values=values_of(done),
             peak_memory_bytes=max(memory, default=None),
             jobs=distinct(row.jobs for row in done),
-            latency=_latency_of(results.latency, cell.shape),
+            latency=_latency_of(results.latency, shape),
         )
-        described.append(full)
+        described.append(cell)
     return described
 
 
@@ -126,8 +126,16 @@ def reference(grid: Grid) -> Reference | None:
     folder = Path(grid.output_dir.rstrip("/") + PEERS)
     if not (folder / "results.csv").is_file():
         return None
-    results = load_folder(folder)
-    peers = results.grid
+    peers = load_folder(folder)
+    _check_reference(folder / "grid.yaml", peers.grid, grid)
+    (cell,) = summarise(peers).shapes
+    if cell.n == 0:
+        return None
+    return Reference(learning_rate=cell.learning_rate, n=cell.n, mean=cell.mean, sd=cell.sd)
+
+
+def _check_reference(file: Path, peers: Grid, grid: Grid) -> None:
+    """Raises ValueError where `peers`, read from `file`, train something else than the baseline, or in another way."""
     overrides = {}
     if grid.overrides is not None:
         overrides |= grid.overrides
@@ -143,13 +151,10 @@ def reference(grid: Grid) -> Reference | None:
         "overrides": overrides,
     }
     for key, expected in alike.items():
-        if getattr(peers, key) != expected:
-            difference = f"expected {expected} as of the reference of {grid.output_dir}, got {getattr(peers, key)}"
-            raise ValueError(f"{folder / 'grid.yaml'}: {key}: {difference}")
-    (cell,) = summarise(results).shapes
-    if cell.n == 0:
-        return None
-    return Reference(learning_rate=cell.learning_rate, n=cell.n, mean=cell.mean, sd=cell.sd)
+        got = getattr(peers, key)
+        if got != expected:
+            difference = f"expected {expected} as of the reference of {grid.output_dir}, got {got}"
+            raise ValueError(f"{file}: {key}: {difference}")
 
 
 def _cell_score(results: GridResults, cell: CellSummary) -> CellScore:
@@ -208,11 +213,15 @@ def _software(done: list[ResultRow]) -> dict[str, list[str]]:
     }
 
 
-def _beside(results: GridResults, around: tuple[str, ...]) -> Evidence | None:
-    """The evidence of the grid in `beside`; None without one, and while no metric of it is known yet."""
+def _beside(results: GridResults, chain: tuple[str, ...]) -> Evidence | None:
+    """The evidence of the grid in `beside`; None without one, and while no metric of it is known yet.
+
+    Args:
+        chain: the names of the grids that show it, the outermost first and this one last.
+    """
     if results.beside is None:
         return None
-    evidence = gather(results.beside, around)
+    evidence = gather(results.beside, chain)
     if evidence.metric is None:
         return None
     return evidence
@@ -242,9 +251,9 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         GridError, ValueError: no run of it, or of a grid beside it, has ended, or the grids go in a circle.
     """
     grid = results.grid
-    around = (*around, results.name)
-    if around[-1] in around[:-1]:
-        raise ValueError(f"beside: goes in a circle: {' → '.join(around)}")
+    chain = (*around, results.name)
+    if results.name in around:
+        raise ValueError(f"beside: goes in a circle: {' → '.join(chain)}")
     rows = results.rows.values()
     if not rows:
         raise ValueError(f"{grid.path('results.csv')}: no run has ended yet")
@@ -261,7 +270,7 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         overrides=grid.overrides,
         start_from=_folder_name(grid.start_from),
         start_seed=grid.start_seed,
-        beside=_beside(results, around),
+        beside=_beside(results, chain),
         fine_tuned=[_fine_tuned(other) for other in results.fine_tuned],
         margin=grid.margin,
         data=grid.data,

@@ -3,7 +3,6 @@
 import io
 import textwrap
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,24 +10,20 @@ from matplotlib.figure import Figure
 from modeling_leaner.planning.laws import TOKENS, law_of
 
 from ..records import LawFile
+from .law_data import Point
 
 
 FIGURE = "law.png"
 
 
-class Mean(Protocol):
-    """The mean of a shape's runs at a budget."""
-
-    shape: str
-    tokens: int
-    quality: float
-
-
-def law_figure(fitted: LawFile, means: Sequence[Mean]) -> bytes:
+def law_figure(fitted: LawFile, means: Sequence[Point]) -> bytes:
     """PNG of quality against tokens, a colour per shape: points as measured, lines by the law.
 
     On the right the same less the mean over the shapes at each budget. Where no law of shape was found the only line
     is the curve over tokens alone.
+
+    Args:
+        means: of each shape at each budget, over the seeds.
     """
     law = law_of(fitted.document())
     figure = Figure((11, 4.8), layout="constrained")
