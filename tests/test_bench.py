@@ -454,10 +454,10 @@ def test_the_page_has_the_numbers_of_its_file():
     assert [line for line in lines if line.startswith(("| vit-", "| bert-", "| gpt-"))] == expected
 
 
-def lines_over(path, size_of, number_of):
-    """A line for each size: this family's training and inference with SDPA and with eager attention."""
+def lines_over(path, size_of, number_of, attentions=("sdpa", "eager")):
+    """A line for each size: this family's training and inference with each attention."""
     lines = path.read_text().splitlines()
-    columns = [(phase, attention) for phase in ("training", "inference") for attention in ("sdpa", "eager")]
+    columns = [(phase, attention) for phase in ("training", "inference") for attention in attentions]
     cells = {}
     for row in csv.DictReader(line for line in lines if not line.startswith("#")):
         column = (row["phase"], row["attention"])
@@ -475,9 +475,12 @@ def megabytes(row):
     return f"{milliseconds(row)} ({int(row['peak_memory_bytes']) / 1e6:.0f})"
 
 
-def test_the_page_has_the_heads_and_lengths_of_its_files():
+def test_the_page_has_the_curves_of_its_files():
     lines = SPEED.with_suffix(".md").read_text(encoding="utf-8").splitlines()
     heads = lines_over(SPEED / "heads.csv", lambda row: f"{row['heads']} × {row['head_dim']}", milliseconds)
     assert [line for line in lines if re.match(r"\| \d+ × \d+ \|", line)] == list(heads)
     lengths = lines_over(SPEED / "length.csv", lambda row: f"{int(row['length']):,}", megabytes)
     assert [line for line in lines if re.match(r"\| [\d,]+ \|", line)] == list(lengths)
+    depths = lines_over(SPEED / "layers.csv", lambda row: f"{row['layers']} × 8 × 64", megabytes, ["sdpa"])
+    sizes = lines_over(SPEED / "head-size.csv", lambda row: f"4 × 8 × {row['head_dim']}", megabytes, ["sdpa"])
+    assert [line for line in lines if re.match(r"\| \d+ × \d+ × \d+ \|", line)] == [*depths, *sizes]
