@@ -484,3 +484,17 @@ def test_the_page_has_the_curves_of_its_files():
     depths = lines_over(SPEED / "layers.csv", lambda row: f"{row['layers']} × 8 × 64", megabytes, ["sdpa"])
     sizes = lines_over(SPEED / "head-size.csv", lambda row: f"4 × 8 × {row['head_dim']}", megabytes, ["sdpa"])
     assert [line for line in lines if re.match(r"\| \d+ × \d+ × \d+ \|", line)] == [*depths, *sizes]
+
+
+def test_the_page_has_the_memory_of_its_file():
+    lines = (SPEED / "memory.csv").read_text().splitlines()
+    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    table = [f"| {row['library']} {row['attention']} | {megabytes(row)} |" for row in rows]
+    page = SPEED.with_suffix(".md").read_text(encoding="utf-8")
+    assert [line for line in page.splitlines() if re.match(r"\| (modeling_leaner|transformers) \w+ \|", line)] == table
+    with_sdpa = {row["library"]: row for row in rows if row["attention"] == "sdpa"}
+    memory, time = (
+        float(with_sdpa[OURS][name]) / float(with_sdpa["transformers"][name])
+        for name in ("peak_memory_bytes", "milliseconds")
+    )
+    assert f"That is {memory:.2f} of the memory of transformers' GPT-2 and {time:.2f} of its time" in page
