@@ -451,7 +451,8 @@ def test_the_page_has_the_numbers_of_its_file():
     lines = SPEED.with_suffix(".md").read_text(encoding="utf-8").splitlines()
     expected = list(table_of(SPEED / "cpu-1-thread.csv"))
     assert len(expected) == 24
-    assert [line for line in lines if line.startswith(("| vit-", "| bert-", "| gpt-"))] == expected
+    table = [line for line in lines if re.match(r"\| (vit|bert|gpt)-\w+ \| \d+ \|", line)]
+    assert table == expected
 
 
 def lines_over(path, size_of, number_of, attentions=("sdpa", "eager")):
@@ -498,3 +499,18 @@ def test_the_page_has_the_memory_of_its_file():
         for name in ("peak_memory_bytes", "milliseconds")
     )
     assert f"That is {memory:.2f} of the memory of transformers' GPT-2 and {time:.2f} of its time" in page
+
+
+def test_the_page_has_the_compiled_times_of_its_file():
+    lines = (SPEED / "compiled.csv").read_text().splitlines()
+    cells = {}
+    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+        times = cells.setdefault((row["shape"].removesuffix(".json"), row["phase"]), {})
+        times[row["library"], row["attention"], row["mode"]] = float(row["milliseconds"])
+    page = SPEED.with_suffix(".md").read_text(encoding="utf-8")
+    for (shape, phase), times in cells.items():
+        ours, theirs = (
+            [times[*who, mode] for mode in ("eager", "compile")] for who in ((OURS, "lean"), ("transformers", "sdpa"))
+        )
+        numbers = " | ".join(f"{time:.0f}" for time in (*ours, *theirs))
+        assert f"| {shape} | {phase} | {numbers} | {min(theirs) / min(ours):.2f} |" in page

@@ -1,5 +1,6 @@
 """A grid whose shapes are cuts of one model: the sweep makes them before its first run."""
 
+import csv
 import dataclasses
 import json
 import shutil
@@ -19,8 +20,10 @@ from training_data import documents, save_encoder
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.slim import Target
+from modeling_leaner.support.documents import read_json
 
 
+CLONE = Path(__file__).parent.parent
 CELLS = {
     "cells/2x4": {"layers": 2},
     "cells/2x6": {"layers": 2, "heads": 6},
@@ -241,3 +244,16 @@ def test_rows_to_choose_by_are_not_those_held_out(folder):
 
 def test_a_grid_knows_every_part_of_a_cut():
     assert set(CUT_KEYS) == {field.name for field in dataclasses.fields(Target)}
+
+
+def test_the_page_has_the_accuracies_of_its_rows():
+    """docs/slimming.md, the cut miniature: each seed's accuracy, and its share of the parent's."""
+    page = (CLONE / "docs" / "slimming.md").read_text(encoding="utf-8")
+    parent = read_json(CLONE / "model_cards/leanvit-mini-cifar10/results.json")["metrics"]["eval_accuracy"]
+    with (CLONE / "model_cards/grids/cifar10-slim/results.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for shape in dict.fromkeys(row["shape"] for row in rows):
+        values = [float(row["value"]) for row in rows if row["shape"] == shape]
+        accuracies = ", ".join(f"{value:.3f}" for value in values)
+        shares = ", ".join(f"{value / parent:.1%}".removesuffix("%") for value in values)
+        assert f"| 1,249 | {accuracies} | {shares} % |" in page

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+import yaml
 from modeling_leaner.training.experiments import latency
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.run_settings import settings
+from modeling_leaner.training.experiments.simple_guesses import write_guesses
 from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.settings.arguments import RECIPES
 
@@ -78,3 +80,13 @@ def test_the_wider_mlp_has_the_parameters_of_the_heads():
     heads, wide = (load_config(str(folder / name)) for name in ("3x24", "3x12-wide"))
     off = wide.count_parameters().total - heads.count_parameters().total
     assert abs(off) < 3 * (2 * wide.hidden_size + 1)
+
+
+def test_guesses_need_no_teacher(tmp_path, capsys):
+    """Whatever else the grid's runs learn from: a guess reads rows and labels."""
+    grid = {"recipe": "digits", "shapes": ["vit/nano"], "baseline": "vit/nano", "seeds": [1], "learning_rates": [1e-3]}
+    grid |= {"overrides": {"teacher": "gone", "max_train_rows": 100}, "output_dir": str(tmp_path / "rows")}
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
+    (tmp_path / "rows").mkdir()
+    write_guesses(tmp_path / "grid.yaml")
+    assert "majority class: 0." in capsys.readouterr().out

@@ -229,7 +229,10 @@ def guesses_of_grid(results: GridResults, options: list[str]) -> list[ScoredGues
     grid = results.grid
     run = Run("report", grid.baseline, grid.seeds[0], grid.learning_rates[0])
     recipe, *run_options = recipe_and_options(grid, run, start_of(results, run), options)
-    prepared = prepare(parse(recipe, run_options))
+    arguments = parse(recipe, run_options)
+    if arguments.task != "embedding":  # whose labels a teacher makes
+        arguments.teacher = None
+    prepared = prepare(arguments)
     return guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
 
 
