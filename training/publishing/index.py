@@ -80,10 +80,18 @@ def encoder_table(encoders: list[PublishedEncoder]) -> str:
 
 
 def read_grids(cards: Path) -> Grids:
-    """Each grid that has rows, with its evidence. Raises ValueError or GridError where its files do not fit."""
+    """Each grid of shapes from random weights, or from one another's, that has rows, with its evidence.
+
+    Cuts of a trained model answer another question; their numbers are in docs/slimming.md.
+
+    Raises:
+        ValueError, GridError: a grid's files do not fit.
+    """
     grids = {}
     for path in sorted(cards.glob("grids/*/results.csv")):
         results = load_folder(path.parent)
+        if results.grid.cuts:
+            continue
         results.grid = replace(results.grid, beside=None)  # which has lines of its own
         grids[path.parent.name] = GatheredGrid(results, gather(results))
     return grids
