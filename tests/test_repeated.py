@@ -110,7 +110,7 @@ def test_what_is_no_recipe_is_not_shown(tmp_path):
 
 
 OF_BASE_60 = [("1:30", "1:30"), ("1:30.5", "1:30.5"), ("-1:0:0", "-1:0:0"), ("1_0", 10)]
-OF_BASE_8 = [("010", 10), ("-0_7", -7), ("0x10", 16), ("0", 0)]
+OF_BASE_8 = [("010", 10), ("-0__7", -7), ("0x10", 16), ("0", 0)]
 
 
 @pytest.mark.parametrize("text, value", [*OF_BASE_60, *OF_BASE_8])

@@ -319,7 +319,7 @@ def test_a_loss_in_chunks(run, tmp_path, monkeypatch):
     """The same losses; the setting is of the run alone, for whoever trains its weights elsewhere expects logits."""
     rows = documents(40, 0)
     losses = []
-    chunked = Mock(side_effect=LeanGPTForCausalLM.chunked_loss, autospec=True)
+    chunked = Mock(side_effect=LeanGPTForCausalLM.chunked_loss)
     monkeypatch.setattr(LeanGPTForCausalLM, "chunked_loss", lambda *given, **named: chunked(*given, **named))
     for words in ([], ["--loss_chunk_size", "16", "--save_strategy", "steps", "--save_steps", "2"]):
         folder = tmp_path / f"run{len(words)}"

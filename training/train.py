@@ -188,7 +188,7 @@ def print_results(results: RunResults, folder: str) -> None:
         print(f", {train.items_per_second:.1f} rows/s, input pipeline {share:.1f} % of a step", end="")
     if train.process_seconds:
         rest = 1 - train.model_seconds / train.process_seconds
-        print(f"; {100 * rest:.0f} % of {train.process_seconds:.0f} s were not the model's", end="")
+        print(f"; outside the model {100 * rest:.0f} % of the process's {train.process_seconds:.0f} s", end="")
     print(f"; peak memory {train.peak_memory_bytes / 2**30:.2f} GiB")
 
 

@@ -1,7 +1,7 @@
 """What `leaner inspect` looks at: a model, and rows as it reads them.
 
 A trained model with a recipe.yaml beside it reads rows as its recipe says, its own held-out ones where no others are
-given; another trained one reads a column of texts, and any one the images that are given; a shape without weights is
+given. Images that are given are read without labels, texts without a recipe from a column. A shape without weights is
 new, and may read random rows.
 """
 
@@ -64,7 +64,8 @@ def model_and_inputs(options: Options) -> tuple[PreTrainedModel, Inputs]:
         return new_model(options)
     model = load_lean(options.model)
     check_length(options, model.config)
-    are_given_images = bool(options.data_files) and modality_of(model.config) is IMAGES  # which need no labels
+    is_given = bool(options.data_files) and options.data_files[0] not in BUILT_IN
+    are_given_images = is_given and modality_of(model.config) is IMAGES  # which need no labels
     if options.column is None and saved_recipe(options.model) is not None and not are_given_images:
         return model, recipe_inputs(options)
     if not options.data_files:

@@ -16,13 +16,16 @@ def read_head_times(path: Path = HEAD_TIMES) -> dict[int, float]:
     """
     if not path.exists():
         return {}
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    times: dict[int, float] = {}
     try:
-        times = {
-            int(row["head_dim"]): float(row["milliseconds"])
-            for row in csv.DictReader(lines)
-            if OURS.items() <= row.items()
-        }
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+        for row in csv.DictReader(lines):
+            if any(row[name] != value for name, value in OURS.items()):
+                continue
+            size = int(row["head_dim"])
+            if size in times:
+                raise ValueError(f"heads of {size} twice")
+            times[size] = float(row["milliseconds"])
         return {size: time / times[USUAL_SIZE] for size, time in times.items()}
     except (ValueError, LookupError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"{path}: {type(error).__name__} {error}; leaner bench writes it") from error

@@ -287,7 +287,7 @@ def kernel_lines(candidates: Sequence[Candidate]) -> list[str]:
         line = f"heads of {size} are taken by {listed(able)}"
         if size in times and size != USUAL_SIZE:
             cost = f"{times[size]:.2f} times as long as with heads of {USUAL_SIZE}"
-            line += f"; a training step takes {cost} ({HEAD_TIMES})"
+            line += f"; as measured ({HEAD_TIMES}), a training step takes {cost}"
         lines.append(line)
     return lines
 

@@ -1,6 +1,7 @@
-"""Memory of tensors in huge pages, on Linux. It changes times, no other number."""
+"""Memory of tensors in huge pages, on Linux. It changes times and how much memory a process holds, no other number."""
 
 import os
+import sys
 
 
 SETTING = "THP_MEM_ALLOC_ENABLE"  # PyTorch's; read once, at the first tensor
@@ -15,5 +16,5 @@ def ask_for_huge_pages() -> None:
 
 
 def huge_pages_are_asked_for() -> bool:
-    """Whether PyTorch asks for them; it does so for any value but 0."""
-    return os.environ.get(SETTING, "0") != "0"
+    """Whether PyTorch asks for them."""
+    return sys.platform == "linux" and os.environ.get(SETTING) == "1"

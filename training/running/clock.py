@@ -76,7 +76,7 @@ class Clock(TrainerCallback):
         }
 
     def process(self) -> dict[str, float]:
-        """Seconds of this process so far, imports and all, and those that the model took of them."""
+        """Seconds of this process so far, imports and all, and those that it spent on, or waiting for, the model."""
         seconds = time.time() - psutil.Process().create_time()
         return {"process_seconds": seconds, "model_seconds": self.model_seconds}
 

@@ -282,8 +282,10 @@ class LeanTrainer(Trainer):
             super().save_model(output_dir, _internal_call=True)
             return
         self.model.config.loss_chunk_size = None
-        super().save_model(output_dir, _internal_call=True)
-        self.model.config.loss_chunk_size = self.args.loss_chunk_size
+        try:
+            super().save_model(output_dir, _internal_call=True)
+        finally:
+            self.model.config.loss_chunk_size = self.args.loss_chunk_size
 
     def init_hf_repo(self, token=None, private=None):
         """As Trainer's; raises ValueError, one line, where there is no token or the Hub does not make a repository."""

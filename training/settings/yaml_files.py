@@ -88,7 +88,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if LEADING_ZERO.fullmatch(node.value):
-            return int(node.value)
+            return int(node.value.replace("_", ""))
         return super().construct_yaml_int(node)
 
     def compose_document(self) -> yaml.Node:

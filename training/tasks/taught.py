@@ -93,10 +93,13 @@ class Taught:
         arguments = self.task.arguments
         if self.states is not None:
             plain["output_hidden_states"] = True
-        with scored_tokens(model) as scored:
+        if self.answers is None:
             own, outputs = self.own_loss(model, plain)
-        if scored and outputs.logits is None:
-            outputs.logits = scored[-1]
+        else:
+            with scored_tokens(model) as scored:
+                own, outputs = self.own_loss(model, plain)
+            if scored and outputs.logits is None:
+                outputs.logits = scored[-1]
         loss = arguments.distill_task * own
         if self.answers is not None:
             loss = loss + arguments.distill_logits * self.answers.distance(outputs, inputs)
