@@ -17,9 +17,8 @@ class LeanGPTConfig(LeanTextConfig):
         num_key_value_heads (`int`, *optional*): key-value heads of every layer; by default
             `num_attention_heads`.
         use_cache (`bool`, *optional*, defaults to `True`): return the key-value cache.
-        loss_chunk_size (`int`, *optional*): in training with labels, logits of so many tokens are held at a
-            time; the loss is the same, `logits` is None. Compiled, in float16, or with an adapter on the head they
-            are computed again in the backward pass. By default all are held.
+        loss_chunk_size (`int`, *optional*): in training with labels, logits of so many tokens are held at a time, and
+            computed again in the backward pass; the loss is the same, `logits` is None. By default all are held.
     """
 
     model_type = "lean_gpt"

@@ -94,43 +94,6 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
         return BaseModelOutputWithPast(last_hidden_state=self.norm(states), past_key_values=cache)
 
 
-def summed_loss(logits: torch.Tensor, targets: torch.LongTensor) -> torch.Tensor:
-    """Cross-entropy in nats, summed, of logits (N, vocab_size) and targets (N); -100 is ignored."""
-    return nn.functional.cross_entropy(logits.float(), targets, ignore_index=-100, reduction="sum")
-
-
-class ChunkedLoss(torch.autograd.Function):
-    """`summed_loss` of states (N, D) by a head's weight (vocab_size, D), `size` tokens at a time.
-
-    The gradients of a chunk are computed with its loss, so that its logits are computed once and do not outlive it.
-    """
-
-    @staticmethod
-    def forward(ctx, size: int, targets: torch.LongTensor, states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        loss = 0.0
-        of_states = torch.empty_like(states)
-        of_weight = torch.zeros_like(weight, dtype=torch.float32)
-        leaf = weight.detach().requires_grad_()
-        for chunk, target, of_chunk in zip(states.split(size), targets.split(size), of_states.split(size)):
-            chunk = chunk.detach().requires_grad_()
-            with torch.enable_grad():
-                part = summed_loss(nn.functional.linear(chunk, leaf), target)
-            with torch.autocast(states.device.type, enabled=False):  # which a backward pass is not to run in
-                of_this, of_leaf = torch.autograd.grad(part, (chunk, leaf))
-            of_chunk.copy_(of_this)
-            of_weight += of_leaf
-            loss = loss + part.detach()
-        ctx.save_for_backward(of_states, of_weight.to(weight.dtype))
-        return loss
-
-    @staticmethod
-    def backward(ctx, scale: torch.Tensor) -> tuple:
-        if torch.is_grad_enabled():
-            raise RuntimeError("loss_chunk_size: gradients of gradients are not known; expected None")
-        of_states, of_weight = ctx.saved_tensors
-        return None, None, of_states * scale, of_weight * scale
-
-
 class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
     """Predicts the next token; the matrix is the token embedding where `tie_word_embeddings` is set."""
 
@@ -203,31 +166,16 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
             raise ValueError(f"labels: expected one per state, got {len(targets)} for {len(states)}")
         if num_items_in_batch is None:
             num_items_in_batch = (targets != -100).sum()
+        loss = 0.0
         size = self.config.loss_chunk_size
-        if self.can_take_gradients_at_once(states):
-            loss = ChunkedLoss.apply(size, targets, states, self.lm_head.weight)
-        else:
-            chunks = zip(states.split(size), targets.split(size))
-            loss = sum(checkpoint(self.loss_of_chunk, *chunk, use_reentrant=False) for chunk in chunks)
+        for chunk, target in zip(states.split(size), targets.split(size)):
+            loss = loss + checkpoint(self.summed_loss, chunk, target, use_reentrant=False)
         return loss / num_items_in_batch
 
-    def can_take_gradients_at_once(self, states: torch.Tensor) -> bool:
-        """Whether `ChunkedLoss` gives all gradients: in an uncompiled training, of a head that is a product alone.
-
-        Any other head, as one with an adapter or hooks, is left to autograd; in float16 a loss is to be scaled before
-        its gradients are computed.
-        """
-        head = self.lm_head
-        is_plain = type(head) is nn.Linear and not (head._forward_hooks or head._forward_pre_hooks)
-        dtype = states.dtype
-        if torch.is_autocast_enabled(states.device.type):
-            dtype = torch.get_autocast_dtype(states.device.type)
-        is_training = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        return is_plain and is_training and dtype != torch.float16
-
-    def loss_of_chunk(self, states: torch.Tensor, targets: torch.LongTensor) -> torch.Tensor:
-        """`summed_loss` of states (N, D) of the tokens before `targets` (N)."""
-        return summed_loss(self.lm_head(states), targets)
+    def summed_loss(self, states: torch.Tensor, targets: torch.LongTensor) -> torch.Tensor:
+        """Cross-entropy in nats, summed, from states (N, D) of the tokens before `targets` (N); -100 is ignored."""
+        logits = self.lm_head(states).float()
+        return nn.functional.cross_entropy(logits, targets, ignore_index=-100, reduction="sum")
 
 
 class LeanGPTForSequenceClassification(TextHead, LeanGPTPreTrainedModel):
