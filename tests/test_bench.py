@@ -431,11 +431,16 @@ def test_compiled(bench, shape):
 SPEED = Path(__file__).parent.parent / "docs" / "speed"
 
 
+def rows_of(path):
+    """The cells of a file, below its provenance."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
 def table_of(path):
     """The lines of the page's table: medians of this family's attentions, the best peer, and its time over lean's."""
-    lines = path.read_text().splitlines()
     workloads = {}
-    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+    for row in rows_of(path):
         name = (row["shape"].removesuffix(".json"), row["length"], row["phase"], row["dtype"])
         cells = workloads.setdefault(name, {})
         cells[row["library"], row["attention"]] = float(row["milliseconds"])
@@ -457,10 +462,9 @@ def test_the_page_has_the_numbers_of_its_file():
 
 def lines_over(path, size_of, number_of, attentions=("sdpa", "eager")):
     """A line for each size: this family's training and inference with each attention."""
-    lines = path.read_text().splitlines()
     columns = [(phase, attention) for phase in ("training", "inference") for attention in attentions]
     cells = {}
-    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+    for row in rows_of(path):
         column = (row["phase"], row["attention"])
         if row["library"] == OURS and column in columns:
             cells.setdefault(size_of(row), {})[column] = number_of(row)
@@ -488,8 +492,7 @@ def test_the_page_has_the_curves_of_its_files():
 
 
 def test_the_page_has_the_memory_of_its_file():
-    lines = (SPEED / "memory.csv").read_text().splitlines()
-    rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    rows = rows_of(SPEED / "memory.csv")
     table = [f"| {row['library']} {row['attention']} | {megabytes(row)} |" for row in rows]
     page = SPEED.with_suffix(".md").read_text(encoding="utf-8")
     assert [line for line in page.splitlines() if re.match(r"\| (modeling_leaner|transformers) \w+ \|", line)] == table
@@ -502,9 +505,8 @@ def test_the_page_has_the_memory_of_its_file():
 
 
 def test_the_page_has_the_compiled_times_of_its_file():
-    lines = (SPEED / "compiled.csv").read_text().splitlines()
     cells = {}
-    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+    for row in rows_of(SPEED / "compiled.csv"):
         times = cells.setdefault((row["shape"].removesuffix(".json"), row["phase"]), {})
         times[row["library"], row["attention"], row["mode"]] = float(row["milliseconds"])
     page = SPEED.with_suffix(".md").read_text(encoding="utf-8")

@@ -57,6 +57,13 @@ def grids():
         os.chdir(before)
 
 
+def test_cuts_are_in_no_index(grids):
+    """They have a page of their own; the report shows all."""
+    assert grids["cifar10-slim"].results.grid.cuts
+    text = (CARDS / "README.md").read_text(encoding="utf-8")
+    assert "cifar10-slim" not in text and "`cifar10-long`" in text
+
+
 def snippet_of(text):
     return re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
 

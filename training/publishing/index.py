@@ -1,4 +1,4 @@
-"""model_cards/README.md: what was found, the published folders and every cell of every grid, grouped by task.
+"""model_cards/README.md: what was found, the published folders and every cell of the grids of shapes, by task.
 
 Written from the folders and the rows of the grids, not by hand, with the forest plot in both of GitHub's themes.
 """
@@ -80,21 +80,18 @@ def encoder_table(encoders: list[PublishedEncoder]) -> str:
 
 
 def read_grids(cards: Path) -> Grids:
-    """Each grid of shapes from random weights, or from one another's, that has rows, with its evidence.
-
-    Cuts of a trained model answer another question; their numbers are in docs/slimming.md.
-
-    Raises:
-        ValueError, GridError: a grid's files do not fit.
-    """
+    """Each grid that has rows, with its evidence. Raises ValueError or GridError where its files do not fit."""
     grids = {}
     for path in sorted(cards.glob("grids/*/results.csv")):
         results = load_folder(path.parent)
-        if results.grid.cuts:
-            continue
         results.grid = replace(results.grid, beside=None)  # which has lines of its own
         grids[path.parent.name] = GatheredGrid(results, gather(results))
     return grids
+
+
+def read_grids_of_shapes(cards: Path) -> Grids:
+    """As `read_grids`, without cuts of a trained model, which answer another question: docs/slimming.md has them."""
+    return {name: gathered for name, gathered in read_grids(cards).items() if not gathered.results.grid.cuts}
 
 
 def held_out_score(results: PublishedResults) -> str:
@@ -183,7 +180,7 @@ def forest_lines(grids: Grids) -> list[Comparison]:
 def render(cards: Path) -> str:
     """The index's text. Raises ValueError or GridError where a grid's files do not fit."""
     folders = read_published(cards)
-    grids = read_grids(cards)
+    grids = read_grids_of_shapes(cards)
     sections = [task_section(task, folders, task_grids) for task, task_grids in grids_by_task(grids).items()]
     figure_text = None
     if forest_lines(grids):
@@ -207,7 +204,7 @@ def render(cards: Path) -> str:
 
 def write_forest(cards: Path) -> None:
     """The forest plot of the grids, forest-light.svg and forest-dark.svg, where there is anything to compare."""
-    lines = forest_lines(read_grids(cards))
+    lines = forest_lines(read_grids_of_shapes(cards))
     if not lines:
         return
     for theme in THEMES:
@@ -216,7 +213,7 @@ def write_forest(cards: Path) -> None:
 
 def write_kappa(cards: Path) -> None:
     """κ against quality, kappa-light.svg and kappa-dark.svg, where anything can be ranked."""
-    grids = read_grids(cards)
+    grids = read_grids_of_shapes(cards)
     if kappa_and_quality(grids) is None:
         return
     for theme in THEMES:

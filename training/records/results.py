@@ -81,7 +81,7 @@ class Train(Record):
     process_seconds: Duration | None = None
     """From the start of the process to its results: imports, data, training, evaluation; of the last process."""
     model_seconds: Duration | None = None
-    """Of these, in training steps and in the model's part of evaluation."""
+    """Of these, in training steps and the model's part of evaluation, where a GPU is not waited for."""
 
 
 class RunResults(Record):

@@ -7,7 +7,7 @@ sees an image as it is evaluated.
 """
 
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,13 +93,13 @@ class Taught:
         arguments = self.task.arguments
         if self.states is not None:
             plain["output_hidden_states"] = True
-        if self.answers is None:
+        keeping = nullcontext()
+        if self.answers is not None:
+            keeping = scored_tokens(model)
+        with keeping as scored:
             own, outputs = self.own_loss(model, plain)
-        else:
-            with scored_tokens(model) as scored:
-                own, outputs = self.own_loss(model, plain)
-            if scored and outputs.logits is None:
-                outputs.logits = scored[-1]
+        if scored and outputs.logits is None:
+            outputs.logits = scored[-1]
         loss = arguments.distill_task * own
         if self.answers is not None:
             loss = loss + arguments.distill_logits * self.answers.distance(outputs, inputs)
