@@ -254,7 +254,10 @@ class TestRefused:
         path = pair.student / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"loss_chunk_size": 4}))
         self.refuse(pair, "loss_chunk_size: not with distill_logits")
-        assert pair.prepare("--distill_logits", 0, "--distill_hidden", 1)
+        prepared = pair.prepare("--distill_logits", 0, "--distill_hidden", 1)
+        batch = prepared.task.collate([prepared.train[row] for row in range(5)])
+        _, outputs = prepared.task.loss(load_lean(pair.student).train(), batch, None)
+        assert outputs.logits is None
 
     def test_how_to_learn_from_nobody(self):
         with pytest.raises(ValueError, match="distill_hidden: expected with teacher"):

@@ -23,6 +23,7 @@ from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running import evaluation, run_folder
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
+from modeling_leaner.training.running.clock import Clock
 from modeling_leaner.training.running.trainer import LeanTrainer
 from modeling_leaner.training.settings import arguments as settings
 from modeling_leaner.training.tasks.base import training_generators
@@ -331,6 +332,23 @@ def test_a_loss_in_chunks(run, tmp_path, monkeypatch):
     for saved in (folder, folder / "checkpoint-2"):
         assert json.loads((saved / "config.json").read_text())["loss_chunk_size"] is None
     refused(run("masked-lm", "bert", rows, "--loss_chunk_size", "16"), "loss_chunk_size: expected with a LeanGPT")
+
+
+def test_what_the_model_took(run, tmp_path, monkeypatch):
+    """Training steps, of a run without evaluation, and evaluation, of one whose steps are not counted."""
+    rows = labelled(24, 0, ("sentence",), 2)
+
+    def model_seconds(name, *words):
+        status, said, _ = run(*CLASSIFY, rows, "--output_dir", str(tmp_path / name), *words)
+        assert status == 0, said
+        train = json.loads((tmp_path / name / "results.json").read_text())["train"]
+        assert train["model_seconds"] < train["process_seconds"]
+        return train["model_seconds"]
+
+    assert model_seconds("steps", "--eval_split", "none") > 0
+    monkeypatch.setattr(Clock, "on_step_end", lambda *given, **named: None)
+    assert model_seconds("evaluation") > 0
+    assert model_seconds("neither", "--eval_split", "none") == 0
 
 
 def test_huge_pages(run, tmp_path, monkeypatch):
