@@ -23,7 +23,7 @@ from modeling_leaner.training.experiments import evidence, latency, runs, simple
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
-from modeling_leaner.training.experiments.rows import Run, read_rows, result_row, write_rows
+from modeling_leaner.training.experiments.rows import Run, read_rows
 from modeling_leaner.training.publishing import cards, figures, findings, index, publish, stranger, tables, verify
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.publishing.wording import amounts, comparison, limits, provenance, scoring
@@ -41,20 +41,13 @@ from modeling_leaner.training.settings import arguments
 from safetensors.torch import load_file, save_file
 from scipy import stats
 from training_data import write_shape
+from workshop import GRID, few_rows, train_grid
 
 from modeling_leaner.shapes import load_config
 from modeling_leaner.support.files import sha256
 
 
 WORDS = "--max_steps 6 --max_train_rows 96 --max_eval_rows 64 --per_device_train_batch_size 8 --logging_steps 2"
-GRID = {
-    "recipe": "listops-short",
-    "seeds": [1, 2],
-    "learning_rates": [1e-3],
-    "overrides": {"max_steps": 6, "max_train_rows": 96, "max_eval_rows": 64, "hardware": "cpu"},
-    "margin": 0.01,
-    "test": "non-inferiority",
-}
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +56,7 @@ def workshop(tmp_path_factory, warm_stranger):
     place = tmp_path_factory.mktemp("workshop")
     patch = pytest.MonkeyPatch()
     patch.chdir(place)
-    rules = data.SMALL_LISTOPS
-    patch.setitem(sources.BUILT_IN, "listops-short", lambda: data.listops(rules, train=200, test=80))
+    patch.setitem(sources.BUILT_IN, "listops-short", few_rows)
     for name, layers in (("deep", 2), ("shallow", 1)):
         (place / name).mkdir()
         write_shape("bert", place / name, num_hidden_layers=layers, max_position_embeddings=128)
@@ -72,19 +64,7 @@ def workshop(tmp_path_factory, warm_stranger):
     grid = {**GRID, "shapes": shapes, "baseline": shapes[0], "output_dir": "model_cards/grids/tiny"}
     grid["publish"] = {shapes[0]: "leanbert-deep", shapes[1]: "leanbert-shallow"}
     Path("grid.yaml").write_text(yaml.safe_dump(grid))
-    from modeling_leaner.training import train
-
-    rows = {}
-    for shape in shapes:
-        for seed in grid["seeds"]:
-            run = Run("report", shape, seed, 1e-3)
-            loaded = load_grid(Path("grid.yaml"))
-            words = runs.command(load_results(loaded), run)[len(runs.TRAIN_COMMAND) :]
-            train.main([*words, "--disable_tqdm", "true"])
-            rows[run] = dataclasses.replace(result_row(loaded, run), jobs=1)
-    with Path("model_cards/grids/tiny/results.csv").open("w", newline="") as file:
-        write_rows(rows.values(), file)
-    Path("model_cards/grids/tiny/grid.yaml").write_text(yaml.safe_dump(grid))
+    train_grid("grid.yaml")
     leaner("latency", "grid.yaml", "--rounds", 2)
     leaner("publish", "grid.yaml")
     leaner("card")
@@ -923,7 +903,7 @@ def test_what_a_published_run_started_from_is_compared(workshop, monkeypatch):
     shape = grid["shapes"][0]
     monkeypatch.setattr(publish, "CARDS", workshop / "model_cards")
     monkeypatch.setattr(publish, "load_grid", lambda path: load_grid(Path("grid.yaml")))
-    started = SimpleNamespace(start_from="model_cards/grids/tiny")
+    started = SimpleNamespace(start_from="model_cards/grids/tiny", cuts=None)
     run = workshop / "begun"
     run.mkdir()
     folder = workshop / "model_cards/leanbert-deep"
@@ -932,7 +912,7 @@ def test_what_a_published_run_started_from_is_compared(workshop, monkeypatch):
         (run / "results.json").write_text(json.dumps({"shape": str(place)}))
         return publish.started_from(started, shape, run)
 
-    assert publish.started_from(SimpleNamespace(start_from=None), shape, run) == shape
+    assert publish.started_from(SimpleNamespace(start_from=None, cuts=None), shape, run) == shape
     first, second = (Run("report", shape, seed, 1e-3).folder(load_grid(Path("grid.yaml"))) for seed in (1, 2))
     assert begun_from(first) == begun_from(folder) == str(folder)
     with pytest.raises(ValueError, match="start_from: .*leanbert-deep does not hold .*seed2"):

@@ -86,6 +86,15 @@ def heads_of(config: LeanConfig) -> int | list[int]:
     return heads
 
 
+def origin(grid: Grid, shape: str) -> str | None:
+    """Where the weights of a cell started in a grid of cuts; None in other grids."""
+    if grid.cuts is None:
+        return None
+    if shape in grid.cuts:
+        return "cut"
+    return "new weights"
+
+
 def cells(results: GridResults, summary: Summary) -> list[Cell]:
     """Each shape of the summary, with its sizes, its counts, every seed's value, its memory and its times."""
     length = latency.length_of(results.grid)
@@ -110,6 +119,7 @@ def cells(results: GridResults, summary: Summary) -> list[Cell]:
             peak_memory_bytes=max(memory, default=None),
             jobs=distinct(row.jobs for row in done),
             latency=_latency_of(results.latency, shape),
+            origin=origin(results.grid, shape),
         )
         described.append(cell)
     return described

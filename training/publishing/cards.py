@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modeling_leaner.slimming.slim import Cut
 from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256, write_bytes
 
@@ -17,6 +18,7 @@ from ..experiments.grid import is_folder_name
 from ..records import Cell, Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..running.figure import plot
 from . import figures, tables
+from .cut_origins import cuts_in
 from .encoder_card import encoder_card
 from .folders import Run, check_weights, read_run
 from .metadata import PROJECT_URL, eval_results, metadata, repository
@@ -41,6 +43,14 @@ class Beside:
 
 
 @dataclass
+class BesideParent:
+    """What a card says of the model that this one was cut from."""
+
+    table: str
+    training: str
+
+
+@dataclass
 class ModelCardContext:
     """What `templates/model_card.md` names: Markdown, ready to be put in its place."""
 
@@ -53,6 +63,8 @@ class ModelCardContext:
     scores: str
     scores_note: str
     guesses: str
+    cut: BesideParent | None
+    cuts: list[Cut]
     comparison_intro: str
     comparison: str
     claims: str
@@ -131,6 +143,13 @@ def beside(evidence: Evidence) -> list[Beside]:
     return [nearest, *beside(other)]
 
 
+def beside_parent(results: PublishedResults) -> BesideParent | None:
+    """What a card says of the model that this one was cut from; None of one that was not."""
+    if results.cut is None:
+        return None
+    return BesideParent(tables.beside_parent(results), provenance.cut_training(results))
+
+
 def published_card(folder: Path, run: Run) -> str:
     """The text of a published folder's card. Raises ValueError as of `own_cell`."""
     results = run.results
@@ -148,6 +167,8 @@ def published_card(folder: Path, run: Run) -> str:
         scores=tables.scores(results),
         scores_note=opening.scores_note(results, own),
         guesses=tables.guesses(evidence),
+        cut=beside_parent(results),
+        cuts=cuts_in(folder) if results.cut else [],
         comparison_intro=comparison.comparison_intro(evidence),
         comparison=tables.comparison(evidence, own.shape),
         claims=comparison.claims(evidence),

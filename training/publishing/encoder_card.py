@@ -6,12 +6,13 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCardData
 
 from modeling_leaner.slimming.slim import Cut
-from modeling_leaner.support.documents import read_object, require
+from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256
 
 from ..experiments.encoder_scores import TITLES
 from ..experiments.encoders import table_lines
 from ..records import EncoderComparison, PublishedEncoder, TextRows
+from .cut_origins import SLIM, cuts_in
 from .folders import Run
 from .metadata import PROJECT_URL, repository, rounded
 from .rendering import fill_card, markdown
@@ -19,7 +20,6 @@ from .snippets import ENCODE_TEXT
 from .wording import encoders, opening
 
 
-SLIM = "slim.json"
 LIBRARY = "sentence-transformers"
 SENTENCE_TRANSFORMERS = """\
 from sentence_transformers import SentenceTransformer
@@ -61,7 +61,6 @@ def encoder_card(folder: Path, run: Run) -> str:
     results = run.results
     check_encoder(folder, run)
     comparison = results.comparison
-    cuts = [Cut(**cut) for cut in read_object(folder / SLIM)["cuts"]]
     context = EncoderCardContext(
         metadata=encoder_metadata(results, run.config.model_type),
         name=results.name,
@@ -72,7 +71,7 @@ def encoder_card(folder: Path, run: Run) -> str:
         table=encoder_table(comparison, results),
         scores_about=encoders.scores_about(comparison),
         time_about=encoders.time_about(comparison),
-        cuts=cuts,
+        cuts=cuts_in(folder),
         recovery=encoders.recovery(results, run.settings),
         stored=encoders.stored(results.stored),
         lengths=encoders.lengths(results.lengths),

@@ -111,9 +111,9 @@ def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
     metrics = [name for name in named_metrics(results) if name in HUB_METRICS]
     if metrics:
         optional["metrics"] = metrics
-    if results.shape.startswith("model_cards/"):
-        optional["base_model"] = repository(results.shape.removeprefix("model_cards/"))
-        optional["base_model_relation"] = "finetune"
+    if results.parent is not None:
+        optional["base_model"] = repository(results.parent)
+        optional["base_model_relation"] = "finetune"  # also of a cut, for which the Hub has no word
     return ModelCardData(
         library_name="transformers",
         pipeline_tag=hub_task(results.task),

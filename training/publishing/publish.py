@@ -27,12 +27,13 @@ from ..experiments.grid_results import GridResults, load_results
 from ..experiments.guesses import GUESSES
 from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
-from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults, checked
+from ..records import CutFrom, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
 from ..running.evaluation import load
 from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
+from .cut_origins import SLIM, is_cut, known_origin, parent_results
 from .folders import results_in
 from .index import write_index
 from .verify import CARDS, KEPT, LICENSE, LOCAL, metrics_of, tolerances, verify
@@ -55,11 +56,14 @@ def run_to_publish(results: GridResults, shape: str) -> Path:
 
 
 def started_from(grid: Grid, shape: str, folder: Path) -> str:
-    """What `--shape` was: the shape, or the published folder of the weights that the run started from.
+    """What `--shape` was: the shape, the published folder of the weights that the run started from, or of a cut the
+    folder that the card's `leaner slim` writes.
 
     Raises:
         ValueError: the weights it started from are not published, or others are.
     """
+    if is_cut(grid, shape):
+        return f"runs/{grid.publish[shape]}-cut"
     if grid.start_from is None:
         return shape
     earlier = load_grid(GRIDS / f"{Path(grid.start_from).name}.yaml")
@@ -118,8 +122,32 @@ def published_results(
         },
         "evidence": evidence.document(),
         "continuations": writing(folder, options),
+        "cut": cut_from(grid, shape, folder, results, options),
     }
     return checked(PublishedResults, published, file)
+
+
+def cut_from(grid: Grid, shape: str, run: Path, results: RunResults, options: list[str]) -> CutFrom | None:
+    """Where a cell comes from, with the score of the cut before its training; None of one that is no cut.
+
+    Args:
+        run: the folder of the cell's run, which says how a model is evaluated.
+        options: `--data_files` and the like, where the evaluation rows lie here.
+
+    Raises:
+        ValueError: the parent was evaluated on other rows, or is no published folder.
+    """
+    if not is_cut(grid, shape):
+        return None
+    parent = parent_results(grid)
+    if parent.data_sha256 != results.data_sha256:
+        raise ValueError(f"cut_from: {grid.cut_from} was evaluated on other rows than {run}: data_sha256 differs")
+    with tempfile.TemporaryDirectory() as scratch:
+        untrained = Path(scratch) / "untrained"
+        shutil.copytree(run, untrained, ignore=shutil.ignore_patterns("checkpoint-*"))
+        shutil.copyfile(Path(shape) / "model.safetensors", untrained / "model.safetensors")
+        metrics, _, _ = metrics_of(untrained, options)
+    return CutFrom(**known_origin(grid, shape), untrained_metrics=metrics)
 
 
 def writing(folder: Path, options: list[str]) -> dict[str, object] | None:
@@ -233,6 +261,8 @@ def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = C
         for pattern in KEPT:
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
+        if results.cut is not None:
+            shutil.copyfile(Path(shape) / SLIM, folder / SLIM)
         renew_code(folder)  # the run may be older than the package
         write_published_recipe(folder, published_recipe(source, results.shape))
         write_json(folder / "results.json", results.document())

@@ -2,7 +2,7 @@
 
 from ..experiments.kappa import MOST_KAPPA
 from ..experiments.statistics import NON_INFERIOR, NOT_LEARNED
-from ..records import Cell, Evidence, FineTuned, RunResults
+from ..records import Cell, Evidence, FineTuned, PublishedResults, RunResults
 from .metadata import named_metrics
 from .rendering import markdown
 from .wording.amounts import direction, gain, interval_of, number, score
@@ -86,6 +86,14 @@ def size(cell: Cell) -> str:
     return f"{number(cell.parameters, ',d')} ({number(cell.parameters_over_baseline, '.0%')})"
 
 
+def shape_of(cell: Cell) -> str:
+    """Layers × heads × head size, and where the weights started in a grid of cuts."""
+    text = f"{cell.layers} × {cell.heads_text} × {cell.head_dim}"
+    if cell.origin is not None:
+        text += f", {cell.origin}"
+    return text
+
+
 def comparison(evidence: Evidence, own: str) -> str:
     """The cells, a line each, this model's in bold: size, score, difference, speed."""
     comparison_name = "difference, + is better (95 % interval)"
@@ -102,11 +110,31 @@ def comparison(evidence: Evidence, own: str) -> str:
     )
     lines = []
     for cell in evidence.cells:
-        name = f"{cell.layers} × {cell.heads_text} × {cell.head_dim}"
-        line = [name, size(cell), score(cell, ".4f"), compared(cell, evidence), milliseconds(cell)]
+        line = [shape_of(cell), size(cell), score(cell, ".4f"), compared(cell, evidence), milliseconds(cell)]
         if cell.shape == own:
             line = [in_bold(value) for value in line]
         lines.append(line)
+    return markdown(header, lines)
+
+
+def beside_parent(results: PublishedResults) -> str:
+    """A cut, before and after its training, and the model that it was cut from: a column each, this one in bold."""
+    cut = results.cut
+    main = f"eval_{results.metric}"
+    before = cut.parent_metrics[main]
+    columns = [
+        (f"parent, {cut.parent}", cut.parent_parameters, before, cut.parent_steps),
+        ("cut, untrained", results.parameters, cut.untrained_metrics[main], 0),
+        ("this model", results.parameters, results.metrics[main], results.train.steps),
+    ]
+    header = [""]
+    lines = [["parameters"], [f"{results.metric} ({direction(results)})"], ["of the parent's"], ["training steps"]]
+    for name, parameters, value, steps in columns:
+        values = [name, f"{parameters:,}", f"{value:.4f}", f"{value / before:.1%}", f"{steps:,}"]
+        if name == "this model":
+            values = [in_bold(text) for text in values]
+        for line, text in zip([header, *lines], values):
+            line.append(text)
     return markdown(header, lines)
 
 
@@ -114,7 +142,7 @@ def details(evidence: Evidence, own: str) -> str:
     """The cells, a column each, this model's in bold."""
     columns = []
     for cell in evidence.cells:
-        values = {"": cell.shape, **column(cell, evidence)}
+        values = {"": cell.origin or cell.shape, **column(cell, evidence)}
         if cell.shape == own:
             values = {name: in_bold(value) for name, value in values.items()}
         columns.append(values)

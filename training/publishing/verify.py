@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 
-from modeling_leaner.support.documents import flat
+from modeling_leaner.support.documents import flat, read_object
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..experiments.encoder_rows import NAMES
@@ -43,7 +43,7 @@ from ..settings.yaml_files import read_yaml
 from ..tasks.base import Task, evaluation_generators
 from .cards import FIGURE, render
 from .code_copies import check_code
-from .encoder_card import SLIM
+from .cut_origins import SLIM, is_cut, known_origin
 from .folders import check_there, published_folders, results_in
 from .metadata import eval_results
 from .stranger import HIDDEN, run_without_package
@@ -219,11 +219,21 @@ def check_run(folder: Path, results: PublishedResults) -> None:
     if grid.overrides is not None:
         chosen.update(grid.overrides)
     expected |= {f"recipe.{key}": asked.get(key) for key in results.recipe if key in chosen and key not in LOCAL}
+    if is_cut(grid, results.cell):
+        with of_the_project(grids):
+            expected |= {f"cut.{field}": value for field, value in known_origin(grid, results.cell).items()}
+        check_same_cut(folder, grids.parent.parent / results.cell)
     values = flat(file, results.document())
     for field, value in expected.items():
         stated = values.get(field)
         if stated != value:
             raise ValueError(f"{file}: {field} is {stated!r}, expected {value!r}, as of its grid and its row there")
+
+
+def check_same_cut(folder: Path, cell: Path) -> None:
+    """Raises ValueError where a published folder records another cut than its cell in the grid."""
+    if read_object(folder / SLIM) != read_object(cell / SLIM):
+        raise ValueError(f"{folder / SLIM}: not the cut of {cell / SLIM}")
 
 
 def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> None:
@@ -235,6 +245,8 @@ def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> N
         patterns += OF_SENTENCE_TRANSFORMERS
     else:
         written |= {FIGURE, "training.png"}
+    if isinstance(results, PublishedResults) and results.cut is not None:
+        written.add(SLIM)
     there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     for name in sorted(there - written):
         if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):

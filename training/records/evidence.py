@@ -65,6 +65,8 @@ class Cell(CellSummary):
     """How many runs shared the machine."""
     latency: Latency | None
     """None where it was not measured."""
+    origin: str | None = None
+    """Of the weights in a grid of cuts, in words; None in other grids."""
 
     @property
     def heads_text(self) -> str:

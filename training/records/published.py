@@ -44,6 +44,22 @@ class Subset(Record):
     """How far each metric may be off on another machine."""
 
 
+class CutFrom(Record):
+    """The published model that another was cut from, and what the cut had before its training."""
+
+    parent: str
+    """The name of its folder."""
+    options: list[str]
+    """Of `leaner slim`, which make the same cut."""
+    parent_parameters: Count
+    parent_steps: Count
+    """Of the parent's own training."""
+    parent_metrics: dict[str, float]
+    """On the same rows, by name with eval_, as the next ones."""
+    untrained_metrics: dict[str, float]
+    """Of the cut before its training."""
+
+
 class PublishedTrain(Train):
     """How the training of a published model went."""
 
@@ -73,3 +89,11 @@ class PublishedResults(RunResults):
     evidence: Evidence
     continuations: Continuations | None = None
     """None of other models than causal ones."""
+    cut: CutFrom | None = None
+    """None of a model that was not cut from another."""
+
+    @property
+    def parent(self) -> str | None:
+        if self.cut is not None:
+            return self.cut.parent
+        return super().parent

@@ -5,6 +5,9 @@ from typing import Any
 from .base import Count, Duration, Record
 
 
+PUBLISHED = "model_cards/"  # where published folders lie
+
+
 class Environment(Record):
     """The machine and the software of a run."""
 
@@ -125,6 +128,13 @@ class RunResults(Record):
     """The settings that are not defaults."""
     train: Train
     environment: Environment
+
+    @property
+    def parent(self) -> str | None:
+        """The published folder whose weights the training started from; None of other weights."""
+        if self.shape.startswith(PUBLISHED):
+            return self.shape.removeprefix(PUBLISHED)
+        return None
 
     @property
     def metric(self) -> str:

@@ -63,5 +63,8 @@ def excludes_zero(interval: list[float]) -> bool:
 
 
 def label(cell: Cell) -> str:
-    """A cell's layers and heads."""
-    return f"{cell.layers} layers × {cell.heads_text} heads of {cell.head_dim}"
+    """A cell's layers and heads, and where its weights started in a grid of cuts."""
+    text = f"{cell.layers} layers × {cell.heads_text} heads of {cell.head_dim}"
+    if cell.origin is not None:
+        text += f", {cell.origin}"
+    return text

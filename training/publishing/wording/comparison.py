@@ -18,8 +18,11 @@ def comparison_intro(evidence: Evidence) -> str:
     often = "once"
     if len(evidence.seeds) > 1:
         often = f"with {len(evidence.seeds)} seeds"
+    start = ""
+    if any(cell.origin for cell in evidence.cells):
+        start = " A *cut* starts with the weights that were left of its parent."
     return (
-        f"Each line of the table is a *cell*: one shape, trained {often}. All cells were trained by the same file, "
+        f"Each line of the table is a *cell*: one shape, trained {often}.{start} All cells were trained by the same file, "
         "with the same data in the same order for each seed. This model is in bold; a difference with a plus is "
         "better than the baseline, the first line."
     )

@@ -115,6 +115,8 @@ def facts(results: PublishedResults, settings: dict[str, Any], own: Cell) -> dic
     role = f"{share} of the baseline's parameters"
     if own.shape == evidence.baseline:
         role = "the baseline"
+    if results.cut is not None:
+        role = f"{results.parameters / results.cut.parent_parameters:.0%} of its parent's"
     among = "the only one"
     if len(evidence.seeds) > 1:
         among = f"one of {len(evidence.seeds)}"
@@ -122,8 +124,10 @@ def facts(results: PublishedResults, settings: dict[str, Any], own: Cell) -> dic
         "Shape": f"{label(own)}, width {own.width}, MLP {own.mlp}; {results.parameters:,} parameters, {role}",
         "Training": f"{seen(results, settings)} of {dataset_name(results)}; seed {results.seed}, {among}",
     }
-    if results.shape.startswith("model_cards/"):
-        lines["Started from"] = hub_link(results.shape.removeprefix("model_cards/"))
+    if results.cut is not None:
+        lines["Cut from"] = f"{hub_link(results.parent)}, see [below](#beside-its-parent)"
+    elif results.parent is not None:
+        lines["Started from"] = hub_link(results.parent)
     if results.partners:
         lines["Published with it"] = ", ".join(map(hub_link, results.partners))
     lines["Project and papers"] = links()

@@ -1,11 +1,13 @@
 """Where a model comes from: data, training, the commands that recompute its numbers, and the machine."""
 
+import shlex
 from typing import Any
 
 from modeling_leaner.support.terminal import plural
 
 from ...experiments.evidence import dataset_name
 from ...records import Evidence, PublishedResults, RunResults
+from ...records.results import PUBLISHED
 from ...running.environment import machine_name
 from ...tasks.registry import TASKS
 from ..metadata import named_metrics
@@ -85,6 +87,26 @@ def training(config: Any, results: PublishedResults, settings: dict[str, Any]) -
     )
 
 
+def cut_training(results: PublishedResults) -> str:
+    """How a cut was trained after it was made, and what the numbers beside its parent's are of."""
+    shown = f"Scores are of the same {results.rows:,} held-out rows."
+    if results.recipe.get("teacher") is None:
+        return shown
+    beside = ""
+    if results.recipe.get("distill_task", 1) > 0:
+        beside = ", beside the rows' own labels"
+    return f"{shown} Its training had the parent as its teacher{beside}."
+
+
+def slim_command(results: PublishedResults) -> str:
+    """The command that makes a cut again, with a line break; empty for a model that was not cut."""
+    cut = results.cut
+    if cut is None:
+        return ""
+    words = ["leaner", "slim", f"{PUBLISHED}{cut.parent}", results.shape, *cut.options]
+    return f"{shlex.join(words)} --data FOLDER   # training rows, to measure the cut by\n"
+
+
 def is_local(results: PublishedResults) -> bool:
     """Whether the rows are local files: neither generated nor from a dataset of the Hub."""
     return "/" in results.dataset and not results.evidence.hub
@@ -136,7 +158,7 @@ def commands(results: PublishedResults, command: str) -> str:
         anew += f"; names the runs of {evidence.start_from} that it needs"
     return (
         f"leaner verify-cards {folder}{verified_files}   # {rows}\n"
-        f"leaner evaluate {folder}{evaluated_files}\n{command}{training_files}\n"
+        f"leaner evaluate {folder}{evaluated_files}\n{slim_command(results)}{command}{training_files}\n"
         f"leaner sweep training/grids/{grid}.yaml --output_dir runs/{grid}{training_files}   # {anew}"
     )
 

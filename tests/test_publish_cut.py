@@ -1,0 +1,137 @@
+"""A cut of a published model, trained and published: its card beside its parent's, and what a verification compares."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from command import leaner
+from huggingface_hub import ModelCard
+from modeling_leaner.training.data import sources
+from modeling_leaner.training.experiments.cuts import make_cuts
+from modeling_leaner.training.experiments.grid import load_grid
+from modeling_leaner.training.publishing import publish, verify
+from modeling_leaner.training.publishing.folders import results_in
+from modeling_leaner.training.running.evaluation import evaluate
+from training_data import write_shape
+from workshop import GRID, few_rows, train_grid
+
+
+CELL = "model_cards/grids/slim/cells/one"
+CUT = "model_cards/leanbert-one"
+LONGER = {**GRID, "seeds": [1], "learning_rates": [3e-3]}  # so that scores differ
+LONGER["overrides"] = {**GRID["overrides"], "max_steps": 60, "eval_strategy": "no"}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory, warm_stranger):
+    """A published model of two layers, and one published that keeps its second layer, after a training."""
+    place = tmp_path_factory.mktemp("project")
+    patch = pytest.MonkeyPatch()
+    patch.chdir(place)
+    patch.setitem(sources.BUILT_IN, "listops-short", few_rows)
+    write_shape("bert", place, num_hidden_layers=2, max_position_embeddings=128)
+    parent = {**LONGER, "shapes": ["bert.json"], "baseline": "bert.json"}
+    parent |= {"output_dir": "model_cards/grids/whole", "publish": {"bert.json": "leanbert-two"}}
+    slim = {**LONGER, "shapes": [CELL, f"{CELL}/config.json"], "baseline": CELL}
+    slim |= {"cut_from": "model_cards/leanbert-two", "cuts": {CELL: {"keep": [1]}}, "publish": {CELL: "leanbert-one"}}
+    slim |= {"overrides": {**slim["overrides"], "teacher": "model_cards/leanbert-two"}}
+    slim |= {"output_dir": "model_cards/grids/slim"}
+    Path("whole.yaml").write_text(yaml.safe_dump(parent))
+    Path("slim.yaml").write_text(yaml.safe_dump(slim))
+    train_grid("whole.yaml")
+    leaner("publish", "whole.yaml")
+    make_cuts(load_grid(Path("slim.yaml")))
+    train_grid("slim.yaml")
+    leaner("publish", "slim.yaml")
+    yield place
+    patch.undo()
+
+
+def test_a_cut_is_shown_beside_its_parent(project):
+    """Sizes, scores and steps of the parent, of the cut before its training and of the model, each measured here."""
+    parent = results_in(Path("model_cards/leanbert-two/results.json"))
+    own = results_in(Path(CUT, "results.json"))
+    shutil.copytree(CUT, "untrained")
+    shutil.copyfile(f"{CELL}/model.safetensors", "untrained/model.safetensors")
+    untrained = evaluate("untrained", [])["metrics"]["eval_accuracy"]
+    assert own.cut.untrained_metrics["eval_accuracy"] == pytest.approx(untrained, abs=1e-6)
+    scores = [parent.metrics["eval_accuracy"], untrained, own.metrics["eval_accuracy"]]
+    assert len(set(scores)) == 3
+    text = Path(CUT, "README.md").read_text()
+    assert f"| parameters | {parent.parameters:,} | {own.parameters:,} | **{own.parameters:,}** |" in text
+    shown = [f"{score:.4f}" for score in scores]
+    assert f"| accuracy (higher is better) | {shown[0]} | {shown[1]} | **{shown[2]}** |" in text
+    shares = [f"{score / scores[0]:.1%}" for score in scores]
+    assert f"| of the parent's | 100.0% | {shares[1]} | **{shares[2]}** |" in text
+    assert "| training steps | 60 | 0 | **60** |" in text
+    assert "| layers | [0, 1] | [1] | " in text and "had the parent as its teacher" in text
+    assert f"{own.parameters / parent.parameters:.0%} of its parent's" in text
+    card = ModelCard(text)
+    assert card.data.base_model == "OWNER/leanbert-two" and card.data.base_model_relation == "finetune"
+
+
+def test_cut_and_new_weights_are_told_apart(project):
+    """Two cells of one shape: the table names where the weights of each started."""
+    text = Path(CUT, "README.md").read_text()
+    cell = results_in(Path(CUT, "results.json")).evidence.cells[0]
+    shape = f"1 × {cell.heads} × {cell.head_dim}"
+    assert f"| **{shape}, cut** |" in text and f"| {shape}, new weights |" in text
+    assert f"1 layers × {cell.heads} heads of {cell.head_dim}, new weights: " in text
+
+
+def test_its_commands_make_it_again(project):
+    """The command of the card cuts the same weights, from which its `leaner train` starts."""
+    text = Path(CUT, "README.md").read_text()
+    command = "leaner slim model_cards/leanbert-two runs/leanbert-one-cut --keep 1 --data FOLDER"
+    assert command in text and "leaner train --shape=runs/leanbert-one-cut" in text
+    leaner(*command.replace("FOLDER", "listops-short").split()[1:], "--rows", 16)
+    made = Path("runs/leanbert-one-cut/model.safetensors").read_bytes()
+    assert made == Path(CELL, "model.safetensors").read_bytes()
+
+
+def test_a_verification_compares_it(project):
+    """It passes as published; with another parent's score, another cut, or no record of it, it does not."""
+    verify.verify(Path(CUT), {})
+    for field, value, found in (
+        ("parent_metrics", {"eval_accuracy": 0.99}, "cut.parent_metrics is "),
+        ("options", ["--keep", "0"], "cut.options is "),
+        ("parent_steps", 7, "cut.parent_steps is 7"),
+    ):
+        results = json.loads(Path(CUT, "results.json").read_text())
+        results["cut"] |= {field: value}
+        changed = verify.PublishedResults(**results)
+        with pytest.raises(ValueError, match=found):
+            verify.check_run(Path(CUT), changed)
+    kept = Path(CUT, "slim.json").read_text()
+    Path(CUT, "slim.json").write_text(kept.replace('"layers"', '"heads"'))
+    with pytest.raises(ValueError, match="leanbert-one/slim.json: not the cut of .*cells/one/slim.json"):
+        verify.check_run(Path(CUT), results_in(Path(CUT, "results.json")))
+    Path(CUT, "slim.json").unlink()
+    with pytest.raises(ValueError, match="slim.json: missing"):
+        verify.check_files(Path(CUT), results_in(Path(CUT, "results.json")))
+    Path(CUT, "slim.json").write_text(kept)
+
+
+def test_a_parent_that_does_not_fit_is_refused(project, tmp_path):
+    """It has to be a published folder, evaluated on the same rows."""
+    grid = yaml.safe_load(Path("slim.yaml").read_text())
+
+    def origin(**changes):
+        Path("other.yaml").write_text(yaml.safe_dump(grid | changes))
+        loaded = load_grid(Path("other.yaml"))
+        run = loaded.path("runs") / next(path.name for path in loaded.path("runs").glob("*one-seed1*") if path.is_dir())
+        return publish.cut_from(loaded, CELL, run, results_in(run / "results.json"), [])
+
+    assert origin().parent == "leanbert-two"
+    with pytest.raises(ValueError, match="cut_from: runs/parent: expected a published folder, model_cards/NAME"):
+        origin(cut_from="runs/parent")
+    with pytest.raises(ValueError, match="cut_from: model_cards/gone: no published folder"):
+        origin(cut_from="model_cards/gone")
+    file = Path("model_cards/leanbert-two/results.json")
+    kept = file.read_text()
+    file.write_text(json.dumps({**json.loads(kept), "data_sha256": "0" * 64}))
+    with pytest.raises(ValueError, match="cut_from: model_cards/leanbert-two was evaluated on other rows than "):
+        origin()
+    file.write_text(kept)

@@ -1,0 +1,41 @@
+"""A grid whose runs are trained in this process, for tests of what is published of it."""
+
+import dataclasses
+from pathlib import Path
+
+from modeling_leaner.training import train
+from modeling_leaner.training.data import builtin
+from modeling_leaner.training.experiments import runs
+from modeling_leaner.training.experiments.grid import load_grid, write_grid
+from modeling_leaner.training.experiments.grid_results import load_results
+from modeling_leaner.training.experiments.rows import Run, result_row, write_rows
+
+
+GRID = {
+    "recipe": "listops-short",
+    "seeds": [1, 2],
+    "learning_rates": [1e-3],
+    "overrides": {"max_steps": 6, "max_train_rows": 96, "max_eval_rows": 64, "hardware": "cpu"},
+    "margin": 0.01,
+    "test": "non-inferiority",
+}
+
+
+def few_rows():
+    """ListOps of 200 training rows and 80 test rows, in place of `listops-short`."""
+    return builtin.listops(builtin.SMALL_LISTOPS, train=200, test=80)
+
+
+def train_grid(file):
+    """Trains every run to be reported of a grid with one learning rate, and writes its rows and its grid.yaml."""
+    grid = load_grid(Path(file))
+    rows = {}
+    for shape in grid.shapes:
+        for seed in grid.seeds:
+            run = Run("report", shape, seed, grid.learning_rates[0])
+            words = runs.command(load_results(grid), run)[len(runs.TRAIN_COMMAND) :]
+            train.main([*words, "--disable_tqdm", "true"])
+            rows[run] = dataclasses.replace(result_row(grid, run), jobs=1)
+    with grid.path("results.csv").open("w", newline="") as opened:
+        write_rows(rows.values(), opened)
+    write_grid(grid)
