@@ -454,8 +454,8 @@ def table_of(path):
 
 def test_the_page_has_the_numbers_of_its_file():
     lines = SPEED.with_suffix(".md").read_text(encoding="utf-8").splitlines()
-    expected = list(table_of(SPEED / "cpu-1-thread.csv"))
-    assert len(expected) == 24
+    expected = [line for name in ("cpu-1-thread.csv", "cells-avx2.csv") for line in table_of(SPEED / name)]
+    assert len(expected) == 24 + 12
     table = [line for line in lines if re.match(r"\| (vit|bert|gpt)-\w+ \| \d+ \|", line)]
     assert table == expected
 
@@ -502,6 +502,17 @@ def test_the_page_has_the_memory_of_its_file():
         for name in ("peak_memory_bytes", "milliseconds")
     )
     assert f"That is {memory:.2f} of the memory of transformers' GPT-2 and {time:.2f} of its time" in page
+
+
+def test_the_page_has_the_twins_of_its_file():
+    times = {(row["shape"], row["phase"]): float(row["milliseconds"]) for row in rows_of(SPEED / "twins.csv")}
+    page = SPEED.with_suffix(".md").read_text(encoding="utf-8")
+    for family in ("vit", "bert", "gpt"):
+        pairs = [
+            [times[f"{family}/{name}", phase] for name in ("mini", "lean-mini")] for phase in ("training", "inference")
+        ]
+        numbers = " | ".join(f"{whole:.0f} → {lean:.0f} | {whole / lean:.2f}" for whole, lean in pairs)
+        assert f"| `{family}/mini` → `{family}/lean-mini` | {numbers} |" in page
 
 
 def test_the_page_has_the_compiled_times_of_its_file():

@@ -1,4 +1,4 @@
-"""A cut of a published model, trained and published: its card beside its parent's, and what a verification compares."""
+"""A cut of a published model, trained and published: its card, with its parent, and what a verification compares."""
 
 import json
 import shutil
@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments.cuts import make_cuts
 from modeling_leaner.training.experiments.grid import load_grid
+from modeling_leaner.training.experiments.rows import Run
 from modeling_leaner.training.publishing import publish, verify
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.running.evaluation import evaluate
@@ -121,7 +122,7 @@ def test_a_parent_that_does_not_fit_is_refused(project, tmp_path):
     def origin(**changes):
         Path("other.yaml").write_text(yaml.safe_dump(grid | changes))
         loaded = load_grid(Path("other.yaml"))
-        run = loaded.path("runs") / next(path.name for path in loaded.path("runs").glob("*one-seed1*") if path.is_dir())
+        run = Run("report", CELL, 1, 3e-3).folder(loaded)
         return publish.cut_from(loaded, CELL, run, results_in(run / "results.json"), [])
 
     assert origin().parent == "leanbert-two"

@@ -22,8 +22,8 @@ def comparison_intro(evidence: Evidence) -> str:
     if any(cell.origin for cell in evidence.cells):
         start = " A *cut* starts with the weights that were left of its parent."
     return (
-        f"Each line of the table is a *cell*: one shape, trained {often}.{start} All cells were trained by the same file, "
-        "with the same data in the same order for each seed. This model is in bold; a difference with a plus is "
+        f"Each line of the table is a *cell*: one shape, trained {often}.{start} All cells were trained by the same "
+        "file, with the same data in the same order for each seed. This model is in bold; a difference with a plus is "
         "better than the baseline, the first line."
     )
 
