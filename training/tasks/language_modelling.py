@@ -87,11 +87,19 @@ class LanguageModelling(TextTask):
     def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
         """(B, 3): loss in nats, tokens and hits of each row, from logits (B, T, V) and labels (B, T), -100 ignored."""
         logits, labels = self.aligned(super().reduce(outputs, labels), labels)
-        counted = labels != -100
-        logits = logits[counted].float()  # (N, V)
+        return torch.stack([row_sums(*row) for row in zip(logits, labels)])
+
+
+def row_sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(3,): loss in nats, tokens and hits of one row, from logits (T, V) and labels (T,), -100 ignored.
+
+    A row at a time, because the logits of a whole batch are too large to be copied.
+    """
+    counted = labels != -100
+    if not counted.all():
+        logits = logits[counted]  # (N, V)
         labels = labels[counted]  # (N,)
-        row = counted.nonzero()[:, 0]  # (N,)
-        losses = F.cross_entropy(logits, labels, reduction="none")
-        hits = (logits.argmax(-1) == labels).float()
-        tokens = torch.stack([losses, torch.ones_like(losses), hits], dim=1)
-        return tokens.new_zeros(len(counted), 3).index_add(0, row, tokens)
+    logits = logits.float()
+    loss = F.cross_entropy(logits, labels, reduction="sum")
+    hits = (logits.argmax(-1) == labels).sum()
+    return torch.stack([loss, counted.sum(), hits])
