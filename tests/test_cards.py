@@ -107,7 +107,7 @@ def test_a_card_says_first_what_a_visitor_needs(folder):
     assert card.data.pipeline_tag == TASKS[results.task].hub_name
     assert card.data.datasets == ([results.dataset] if "/" in results.dataset else None)
     assert card.data.language == ("en" if "/" in results.dataset and "cifar" not in folder.name else None)
-    started = results.shape if results.cut is None else f"model_cards/{results.cut.parent}"
+    started = results.shape if results.cut_parent is None else f"model_cards/{results.cut_parent.name}"
     expected = started.replace("model_cards", metadata.HUB_OWNER) if started.startswith("model_cards/") else None
     assert card.data.base_model == expected
     written = metadata.evaluations(results, results.evidence.hub)

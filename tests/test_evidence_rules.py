@@ -220,6 +220,8 @@ def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
     assert cells()[BASE].median == pytest.approx(0.3765) and cells()[BASE].mean == pytest.approx(0.31325)
     for each in rows.values():
         each.chance = None
+    assert cells()[BASE].failure_rate == 0.5
+    (tmp_path / "guesses.json").unlink()
     assert cells()[BASE].failure_rate is None
     assert summary.failure_rate([0.2], [], 0) is None
     (tmp_path / "guesses.json").write_text("{}")

@@ -430,7 +430,8 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     said, base = comparison.claims(found), found.cells[0]
     assert "0.0100 better than the baseline (accuracy " in said
     assert f" against {base.mean:.4f}), one pair of" in said
-    assert "one pair of runs, which may be chance; undecided, with fewer than" in said and "interval" not in said
+    assert "one pair of runs, which may be chance; no verdict on quality below 7 seeds" in said
+    assert "interval" not in said
     rest = "\n".join(limits.limits(found, SimpleNamespace(task="causal-lm", continuations=None)))
     quoted = "\n".join(limits.limits(found, SimpleNamespace(task="causal-lm", continuations="some")))
     assert "by heart" in rest and "by heart" not in quoted
@@ -534,8 +535,8 @@ def test_guesses_of_another_form(tmp_path, wrong):
 
 
 def test_no_loss_of_quality_is_decided_over_all_grids():
-    base = {"shape": "base", "pairs": None, "n": 7, "p_non_inferiority": None, "learned": True}
-    cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.004}
+    base = {"shape": "base", "pairs": None, "n": 7, "p_non_inferiority": None, "learned": True, "mlp": 384}
+    cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.004, "layers": 4, "heads": 6, "mlp": 192}
     grids = {
         name: Evidence.model_construct(
             baseline="base",
@@ -560,7 +561,8 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
     assert "no loss of quality within" not in findings.verdicts(grids)
     assert findings.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
     grids["two"].seeds = list(range(9))  # of which two failed
-    assert "a on two" not in findings.verdicts(grids) and "the other cells" in findings.verdicts(grids)
+    assert "4 × 6 with MLP 192 on one: p = 0.00" in findings.verdicts(grids)
+    assert "on two" not in findings.verdicts(grids) and "the other cells" in findings.verdicts(grids)
     grids["one"].cells[0].pairs = 6
     said = findings.verdicts(grids)
     assert "7 seeds (the most here is 7)" in said and "none is decided" in said
@@ -646,6 +648,17 @@ def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
         assert "loses to the best simple guess that reads the input (a bag, 0.990)" in comparison.notes_on(found)
     finally:
         path.write_bytes(before)
+
+
+def test_guesses_before_the_first_run(workshop, tmp_path, capsys):
+    grid = {**yaml.safe_load(Path("grid.yaml").read_text()), "output_dir": f"{tmp_path}/new", "publish": None}
+    Path("new.yaml").write_text(yaml.safe_dump(grid))
+    leaner("guesses", "new.yaml")
+    assert f"{tmp_path}/new/guesses.json" in capsys.readouterr().out
+    assert {guess["name"] for guess in json.loads(Path(tmp_path, "new", GUESSES).read_text())} > {"majority class"}
+    Path("new.yaml").write_text(yaml.safe_dump(grid | {"metric": "loss"}))  # which no guess is scored by
+    with pytest.raises(SystemExit, match="no simple guess is known for its task and metric"):
+        leaner("guesses", "new.yaml")
 
 
 def test_the_evaluator_sees_no_results(folder, monkeypatch):
@@ -910,9 +923,9 @@ def test_what_a_published_run_started_from_is_compared(workshop, monkeypatch):
 
     def begun_from(place):
         (run / "results.json").write_text(json.dumps({"shape": str(place)}))
-        return publish.started_from(started, shape, run)
+        return publish.reproducible_shape(started, shape, run)
 
-    assert publish.started_from(SimpleNamespace(start_from=None, cuts=None), shape, run) == shape
+    assert publish.reproducible_shape(SimpleNamespace(start_from=None, cuts=None), shape, run) == shape
     first, second = (Run("report", shape, seed, 1e-3).folder(load_grid(Path("grid.yaml"))) for seed in (1, 2))
     assert begun_from(first) == begun_from(folder) == str(folder)
     with pytest.raises(ValueError, match="start_from: .*leanbert-deep does not hold .*seed2"):
@@ -920,7 +933,7 @@ def test_what_a_published_run_started_from_is_compared(workshop, monkeypatch):
     with pytest.raises(ValueError, match="start_from: .*gone.model.safetensors, .* is not there to compare"):
         begun_from(workshop / "gone")
     with pytest.raises(ValueError, match="start_from: the weights of other in .* are not published yet"):
-        publish.started_from(started, "other", run)
+        publish.reproducible_shape(started, "other", run)
 
 
 def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):

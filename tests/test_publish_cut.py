@@ -12,7 +12,7 @@ from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments.cuts import make_cuts
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.rows import Run
-from modeling_leaner.training.publishing import publish, verify
+from modeling_leaner.training.publishing import cut_parents, publish, verify
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.running.evaluation import evaluate
 from training_data import write_shape
@@ -57,7 +57,7 @@ def test_a_cut_is_shown_beside_its_parent(project):
     shutil.copytree(CUT, "untrained")
     shutil.copyfile(f"{CELL}/model.safetensors", "untrained/model.safetensors")
     untrained = evaluate("untrained", [])["metrics"]["eval_accuracy"]
-    assert own.cut.untrained_metrics["eval_accuracy"] == pytest.approx(untrained, abs=1e-6)
+    assert own.cut_parent.untrained_metrics["eval_accuracy"] == pytest.approx(untrained, abs=1e-6)
     scores = [parent.metrics["eval_accuracy"], untrained, own.metrics["eval_accuracy"]]
     assert len(set(scores)) == 3
     text = Path(CUT, "README.md").read_text()
@@ -65,9 +65,10 @@ def test_a_cut_is_shown_beside_its_parent(project):
     shown = [f"{score:.4f}" for score in scores]
     assert f"| accuracy (higher is better) | {shown[0]} | {shown[1]} | **{shown[2]}** |" in text
     shares = [f"{score / scores[0]:.1%}" for score in scores]
-    assert f"| of the parent's | 100.0% | {shares[1]} | **{shares[2]}** |" in text
+    assert f"| share of the parent's | 100.0% | {shares[1]} | **{shares[2]}** |" in text
     assert "| training steps | 60 | 0 | **60** |" in text
-    assert "| layers | [0, 1] | [1] | " in text and "had the parent as its teacher" in text
+    assert "| layers | [0, 1] | [1] | " in text
+    assert "The cut learned from its parent, beside the labels of its rows." in text
     assert f"{own.parameters / parent.parameters:.0%} of its parent's" in text
     card = ModelCard(text)
     assert card.data.base_model == "OWNER/leanbert-two" and card.data.base_model_relation == "finetune"
@@ -78,8 +79,8 @@ def test_cut_and_new_weights_are_told_apart(project):
     text = Path(CUT, "README.md").read_text()
     cell = results_in(Path(CUT, "results.json")).evidence.cells[0]
     shape = f"1 × {cell.heads} × {cell.head_dim}"
-    assert f"| **{shape}, cut** |" in text and f"| {shape}, new weights |" in text
-    assert f"1 layers × {cell.heads} heads of {cell.head_dim}, new weights: " in text
+    assert f"| **{shape} (cut)** |" in text and f"| {shape} (new weights) |" in text
+    assert f"1 layers × {cell.heads} heads of {cell.head_dim} (new weights): " in text
 
 
 def test_its_commands_make_it_again(project):
@@ -96,12 +97,12 @@ def test_a_verification_compares_it(project):
     """It passes as published; with another parent's score, another cut, or no record of it, it does not."""
     verify.verify(Path(CUT), {})
     for field, value, found in (
-        ("parent_metrics", {"eval_accuracy": 0.99}, "cut.parent_metrics is "),
-        ("options", ["--keep", "0"], "cut.options is "),
-        ("parent_steps", 7, "cut.parent_steps is 7"),
+        ("metrics", {"eval_accuracy": 0.99}, "cut_parent.metrics is "),
+        ("slim_options", ["--keep", "0"], "cut_parent.slim_options is "),
+        ("steps", 7, "cut_parent.steps is 7"),
     ):
         results = json.loads(Path(CUT, "results.json").read_text())
-        results["cut"] |= {field: value}
+        results["cut_parent"] |= {field: value}
         changed = verify.PublishedResults(**results)
         with pytest.raises(ValueError, match=found):
             verify.check_run(Path(CUT), changed)
@@ -115,6 +116,24 @@ def test_a_verification_compares_it(project):
     Path(CUT, "slim.json").write_text(kept)
 
 
+def test_an_invented_parent_is_found(project):
+    """Of a model that was not cut, and a record of cuts that is none."""
+    results = json.loads(Path("model_cards/leanbert-two/results.json").read_text())
+    results["cut_parent"] = json.loads(Path(CUT, "results.json").read_text())["cut_parent"]
+    with pytest.raises(ValueError, match="cut_parent is .*, expected None"):
+        verify.check_run(Path("model_cards/leanbert-two"), verify.PublishedResults(**results))
+    Path("slim.json").write_text('{"cuts": [{"part": "layers"}]}')
+    with pytest.raises(ValueError, match="^slim.json: .*before"):
+        cut_parents.cuts_in(Path())
+
+
+def test_the_options_of_leaner_slim():
+    """Layers by the numbers that came out; none where all were kept."""
+    record = {"cuts": [{"part": "layers", "before": [0, 1, 2], "after": [0, 2]}]}
+    assert cut_parents.slim_options({"layers": 2, "total_heads": 8}, record) == ["--keep", "0,2", "--total-heads", "8"]
+    assert cut_parents.slim_options({"layers": 3, "heads": 2}, {"cuts": []}) == ["--heads", "2"]
+
+
 def test_a_parent_that_does_not_fit_is_refused(project, tmp_path):
     """It has to be a published folder, evaluated on the same rows."""
     grid = yaml.safe_load(Path("slim.yaml").read_text())
@@ -123,9 +142,9 @@ def test_a_parent_that_does_not_fit_is_refused(project, tmp_path):
         Path("other.yaml").write_text(yaml.safe_dump(grid | changes))
         loaded = load_grid(Path("other.yaml"))
         run = Run("report", CELL, 1, 3e-3).folder(loaded)
-        return publish.cut_from(loaded, CELL, run, results_in(run / "results.json"), [])
+        return publish.cut_parent(loaded, CELL, run, results_in(run / "results.json"), [])
 
-    assert origin().parent == "leanbert-two"
+    assert origin().name == "leanbert-two"
     with pytest.raises(ValueError, match="cut_from: runs/parent: expected a published folder, model_cards/NAME"):
         origin(cut_from="runs/parent")
     with pytest.raises(ValueError, match="cut_from: model_cards/gone: no published folder"):

@@ -104,6 +104,12 @@ class TestPacking:
         assert cheapest_rows(lengths, 12, narrow)[1] == 12
         assert cheapest_rows([5, 5], 5, LeanBERTConfig()) == ([[0], [1]], 5)
 
+    @pytest.mark.parametrize(("head_dim", "size"), [(4, 24), (64, 12)])
+    def test_attention_costs_what_its_heads_are_wide(self, head_dim, size):
+        """Rows of 24 save 4 % of the places; one of theirs costs 2 % more with narrow heads, 5 % with wide ones."""
+        config = LeanBERTConfig(hidden_size=96, num_attention_heads=24, head_dim=head_dim, intermediate_size=384)
+        assert cheapest_rows([12] * 22 + [8] * 3, 12, config)[1] == size
+
     def test_a_row_of_padding_alone(self):
         mask = mask_of((3, 0, 2))
         states = torch.randn(*mask.shape, 3)

@@ -20,8 +20,9 @@ from ..records import (
     TuningSettings,
 )
 from ..running.environment import machine_name
+from ..running.loading import has_weights
 from . import latency
-from .grid import Grid
+from .grid import Grid, is_cut
 from .grid_results import GridResults, load_folder
 from .guesses import best_guess
 from .summary import Summary, summarise
@@ -46,7 +47,7 @@ def baseline_of(evidence: Evidence) -> Cell:
 def kind(cell: Cell, evidence: Evidence) -> str | None:
     """One of KINDS, where more heads are twice as many; None for a cell that differs in another way."""
     base = baseline_of(evidence)
-    if cell.width != base.width or cell.mlp != base.mlp:
+    if (cell.width, cell.mlp, cell.start) != (base.width, base.mlp, base.start):
         return None
     if cell.heads not in (base.heads, 2 * base.heads) or cell.layers > base.layers:
         return None
@@ -86,12 +87,14 @@ def heads_of(config: LeanConfig) -> int | list[int]:
     return heads
 
 
-def origin(grid: Grid, shape: str) -> str | None:
-    """Where the weights of a cell started in a grid of cuts; None in other grids."""
+def start(grid: Grid, shape: str) -> str | None:
+    """In a grid of cuts the weights that a cell's runs started with, in words; None in other grids."""
     if grid.cuts is None:
         return None
-    if shape in grid.cuts:
+    if is_cut(grid, shape):
         return "cut"
+    if has_weights(shape):
+        return "its weights"
     return "new weights"
 
 
@@ -119,7 +122,7 @@ def cells(results: GridResults, summary: Summary) -> list[Cell]:
             peak_memory_bytes=max(memory, default=None),
             jobs=distinct(row.jobs for row in done),
             latency=_latency_of(results.latency, shape),
-            origin=origin(results.grid, shape),
+            start=start(results.grid, shape),
         )
         described.append(cell)
     return described
@@ -277,6 +280,7 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         planned=sum(len(grid.seeds_for(shape)) for shape in grid.shapes),
         learning_rates=summary.learning_rates,
         tuning=_tuning_settings(grid),
+        unsound_tuning=grid.unsound_tuning,
         overrides=grid.overrides,
         start_from=_folder_name(grid.start_from),
         start_seed=grid.start_seed,

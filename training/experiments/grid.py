@@ -298,6 +298,11 @@ def _check_shapes(grid: Grid) -> None:
         raise GridError(f"publish: expected shapes of the grid, got {', '.join(map(str, grid.publish))}")
 
 
+def is_cut(grid: Grid, shape: str) -> bool:
+    """Whether a shape is one of the grid's cuts, which start with weights of their parent."""
+    return grid.cuts is not None and shape in grid.cuts
+
+
 def is_made(grid: Grid, shape: str) -> bool:
     """Whether a shape is one of the grid's cuts, or the configuration of one, which starts from new weights."""
     return grid.cuts is not None and shape.removesuffix("/config.json") in grid.cuts

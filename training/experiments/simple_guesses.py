@@ -233,6 +233,8 @@ def guesses_of_grid(results: GridResults, options: list[str]) -> list[ScoredGues
     if arguments.task != "embedding":  # whose labels a teacher makes
         arguments.teacher = None
     prepared = prepare(arguments)
+    if grid.metric not in (None, prepared.task.metric):  # which no guess is scored by
+        return None
     return guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
 
 
@@ -250,6 +252,7 @@ def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:
     fitted = guesses_of_grid(load_results(grid), options)
     if fitted is None:
         raise GridError(f"{file}: no simple guess is known for its task and metric")
+    grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)  # before its first run
     write_json(grid.path(GUESSES), fitted)
     errors = row_errors(grid, options, Path("model_cards"))
     if errors:

@@ -85,18 +85,12 @@ def failure_rate(guesses: Sequence[float], finished: list[ResultRow], failed: in
     The guess is the best of `guesses`; without any it is each row's own `chance`.
     """
     count = len(finished) + failed
-    if count == 0 or any(row.chance is None for row in finished):
+    best = best_guess(guesses, bool(finished and finished[0].higher_is_better))
+    to_beat = [row.chance if best is None else best for row in finished]
+    if count == 0 or None in to_beat:
         return None
-
-    def is_worse(row: ResultRow) -> bool:
-        to_beat = best_guess(guesses, row.higher_is_better)
-        if to_beat is None:
-            to_beat = row.chance
-        if row.higher_is_better:
-            return row.value < to_beat
-        return row.value > to_beat
-
-    return (failed + sum(map(is_worse, finished))) / count
+    worse = [gain(row.value - target, row.higher_is_better) < 0 for row, target in zip(finished, to_beat)]
+    return (failed + sum(worse)) / count
 
 
 def _shared(own: dict[int, ResultRow], others: dict[int, ResultRow]) -> list[tuple[ResultRow, ResultRow]]:

@@ -18,7 +18,7 @@ from ..experiments.grid import is_folder_name
 from ..records import Cell, Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..running.figure import plot
 from . import figures, tables
-from .cut_origins import cuts_in
+from .cut_parents import cuts_in
 from .encoder_card import encoder_card
 from .folders import Run, check_weights, read_run
 from .metadata import PROJECT_URL, eval_results, metadata, repository
@@ -63,7 +63,7 @@ class ModelCardContext:
     scores: str
     scores_note: str
     guesses: str
-    cut: BesideParent | None
+    parent: BesideParent | None
     cuts: list[Cut]
     comparison_intro: str
     comparison: str
@@ -143,11 +143,11 @@ def beside(evidence: Evidence) -> list[Beside]:
     return [nearest, *beside(other)]
 
 
-def beside_parent(results: PublishedResults) -> BesideParent | None:
+def beside_parent(results: PublishedResults, settings: dict[str, Any]) -> BesideParent | None:
     """What a card says of the model that this one was cut from; None of one that was not."""
-    if results.cut is None:
+    if results.cut_parent is None:
         return None
-    return BesideParent(tables.beside_parent(results), provenance.cut_training(results))
+    return BesideParent(tables.beside_parent(results), provenance.cut_training(results, settings))
 
 
 def published_card(folder: Path, run: Run) -> str:
@@ -167,8 +167,8 @@ def published_card(folder: Path, run: Run) -> str:
         scores=tables.scores(results),
         scores_note=opening.scores_note(results, own),
         guesses=tables.guesses(evidence),
-        cut=beside_parent(results),
-        cuts=cuts_in(folder) if results.cut else [],
+        parent=beside_parent(results, run.settings),
+        cuts=cuts_in(folder) if results.cut_parent else [],
         comparison_intro=comparison.comparison_intro(evidence),
         comparison=tables.comparison(evidence, own.shape),
         claims=comparison.claims(evidence),

@@ -12,7 +12,7 @@ from modeling_leaner.support.files import sha256
 from ..experiments.encoder_scores import TITLES
 from ..experiments.encoders import table_lines
 from ..records import EncoderComparison, PublishedEncoder, TextRows
-from .cut_origins import SLIM, cuts_in
+from .cut_parents import SLIM, cuts_in
 from .folders import Run
 from .metadata import PROJECT_URL, repository, rounded
 from .rendering import fill_card, markdown

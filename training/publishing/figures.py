@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ..experiments.evidence import KINDS, baseline_of, dataset_name, kind
 from ..experiments.statistics import row_error
 from ..records import Cell, Evidence, PublishedResults
-from .wording.amounts import direction, gain, interval_of
+from .wording.amounts import direction, gain, interval_of, label
 from .wording.scoring import best_of, has_outliers, outliers
 
 
@@ -69,16 +69,16 @@ def draw_row_error(axis: Axes, evidence: Evidence, rows: int) -> str | None:
         return None
     middle = statistics.fmean(means)
     error = row_error(evidence.metric, middle, rows)
-    label = f"± 1 standard error\nby choice of {rows:,} rows"
+    text = f"± 1 standard error\nby choice of {rows:,} rows"
     paired = [published.error for published in evidence.row_errors or ()]
     if error is None and paired:
         error = max(paired)
-        label = f"± 1 standard error\nof a difference, by\nchoice of {rows:,} rows"
+        text = f"± 1 standard error\nof a difference, by\nchoice of {rows:,} rows"
     if error is None:
         return None
     place = len(evidence.cells)
     axis.errorbar([middle], [place], xerr=[error], color="grey", capsize=4, linewidth=1.5)
-    return label
+    return text
 
 
 def draw_bars(axis: Axes, evidence: Evidence, values: list[float | None], title: str, form: str) -> None:
@@ -119,7 +119,7 @@ def evidence_figure(results: PublishedResults) -> bytes:
     if timed:
         widths = [3, 1, 1]
     axis, *bars = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
-    labels = [f"{cell.layers} layers ×\n{cell.heads_text} heads of {cell.head_dim}" for cell in cells]
+    labels = [label(cell).replace("× ", "×\n") for cell in cells]
     for place, (cell, colour) in enumerate(zip(cells, colours_of(evidence))):
         values = list(cell.values.values())
         if values:

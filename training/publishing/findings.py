@@ -44,6 +44,14 @@ def effect(values: list[float], baseline: list[float], higher_is_better: bool) -
     return paired_statistics([sign * value for value in values], [sign * value for value in baseline])
 
 
+def short_label(cell: Cell, evidence: Evidence) -> str:
+    """Layers × heads, and the MLP's width where it is not the baseline's."""
+    text = f"{cell.layers} × {cell.heads_text}"
+    if cell.mlp != baseline_of(evidence).mlp:
+        text += f" with MLP {cell.mlp}"
+    return text
+
+
 def is_tested(cell: Cell, evidence: Evidence) -> bool:
     """Whether a cell has a p value, from all seeds of its grid and from enough of them."""
     seeds = len(evidence.seeds)
@@ -62,7 +70,7 @@ def verdicts(grids: dict[str, Evidence]) -> str:
         for cell in evidence.cells:
             if not is_tested(cell, evidence):
                 continue
-            name = f"{cell.shape} on {grid}"
+            name = f"{short_label(cell, evidence)} on {grid}"
             raw[name] = cell.p_non_inferiority
             if not baseline_of(evidence).learned:
                 barred.append(name)
@@ -83,7 +91,10 @@ def verdicts(grids: dict[str, Evidence]) -> str:
             verdict = "no loss of quality within the margin"
         lines.append(f"{name}: p = {raw[name]:.3g}, corrected {corrected:.3g}, {verdict}")
     text = f"Non-inferiority, one-sided paired t, corrected by Holm over {len(raw)} comparisons. {'; '.join(lines)}. "
-    text += "Where seeds were added after others had been seen, [LOG.md](LOG.md) says so."
+    text += (
+        "[LOG.md](LOG.md) says where seeds were added after others had been seen, and where another contrast had been "
+        "fixed as the primary one, which makes these secondary."
+    )
     if sum(len(evidence.cells) - 1 for evidence in grids.values()) > len(lines):
         text += (
             f" Nothing is decided of the other cells: fewer than {MIN_PAIRS} seeds, a missing or failed one, no margin"

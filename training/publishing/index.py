@@ -132,7 +132,7 @@ def published_table(folders: list[PublishedResults]) -> str:
         own = next(cell for cell in evidence.cells if cell.shape == results.cell)
         line = (
             f"[{name}]({name})",
-            tables.unbroken(tables.shape_of(own)),
+            tables.unbroken(tables.shape_and_start(own)),
             f"{results.parameters:,}",
             held_out_score(results),
             guess_to_beat(evidence),

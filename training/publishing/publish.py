@@ -22,18 +22,18 @@ from ..data.sources import load_evaluation, load_training
 from ..experiments.branches import data_options
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
-from ..experiments.grid import Grid, check_unchanged, load_grid, write_grid
+from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, write_grid
 from ..experiments.grid_results import GridResults, load_results
 from ..experiments.guesses import GUESSES
 from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
-from ..records import CutFrom, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
+from ..records import CutParent, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
 from ..running.evaluation import load
 from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
-from .cut_origins import SLIM, is_cut, known_origin, parent_results
+from .cut_parents import SLIM, parent_fields, parent_results
 from .folders import results_in
 from .index import write_index
 from .verify import CARDS, KEPT, LICENSE, LOCAL, metrics_of, tolerances, verify
@@ -55,9 +55,10 @@ def run_to_publish(results: GridResults, shape: str) -> Path:
     return folder
 
 
-def started_from(grid: Grid, shape: str, folder: Path) -> str:
-    """What `--shape` was: the shape, the published folder of the weights that the run started from, or of a cut the
-    folder that the card's `leaner slim` writes.
+def reproducible_shape(grid: Grid, shape: str, folder: Path) -> str:
+    """`--shape` in the card's command: the shape, or the published folder of the weights that the run started from.
+
+    Of a cut it is the folder that the card's `leaner slim` writes.
 
     Raises:
         ValueError: the weights it started from are not published, or others are.
@@ -107,7 +108,7 @@ def published_results(
         **results.document(),
         "name": grid.publish[shape],
         "cell": shape,
-        "shape": started_from(grid, shape, folder),
+        "shape": reproducible_shape(grid, shape, folder),
         "partners": grid.partners(shape),
         "license": LICENSE,
         "recipe": recipe,
@@ -122,13 +123,13 @@ def published_results(
         },
         "evidence": evidence.document(),
         "continuations": writing(folder, options),
-        "cut": cut_from(grid, shape, folder, results, options),
+        "cut_parent": cut_parent(grid, shape, folder, results, options),
     }
     return checked(PublishedResults, published, file)
 
 
-def cut_from(grid: Grid, shape: str, run: Path, results: RunResults, options: list[str]) -> CutFrom | None:
-    """Where a cell comes from, with the score of the cut before its training; None of one that is no cut.
+def cut_parent(grid: Grid, shape: str, run: Path, results: RunResults, options: list[str]) -> CutParent | None:
+    """The parent of a cut, and the cut's score before its training; None of a cell that is no cut.
 
     Args:
         run: the folder of the cell's run, which says how a model is evaluated.
@@ -139,15 +140,15 @@ def cut_from(grid: Grid, shape: str, run: Path, results: RunResults, options: li
     """
     if not is_cut(grid, shape):
         return None
-    parent = parent_results(grid)
-    if parent.data_sha256 != results.data_sha256:
+    if parent_results(grid).data_sha256 != results.data_sha256:
         raise ValueError(f"cut_from: {grid.cut_from} was evaluated on other rows than {run}: data_sha256 differs")
     with tempfile.TemporaryDirectory() as scratch:
         untrained = Path(scratch) / "untrained"
         shutil.copytree(run, untrained, ignore=shutil.ignore_patterns("checkpoint-*"))
         shutil.copyfile(Path(shape) / "model.safetensors", untrained / "model.safetensors")
-        metrics, _, _ = metrics_of(untrained, options)
-    return CutFrom(**known_origin(grid, shape), untrained_metrics=metrics)
+        with in_place_of(untrained, run):
+            metrics, _, _ = metrics_of(untrained, options)
+    return CutParent(**parent_fields(grid, shape), untrained_metrics=metrics)
 
 
 def writing(folder: Path, options: list[str]) -> dict[str, object] | None:
@@ -207,7 +208,10 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
     grid = loaded.grid
     target = cards / grid.publish[shape]
     results = check_target(target, grid, shape)
-    results = results.model_copy(update={"partners": grid.partners(shape), "evidence": gathered(loaded)})
+    fresh = {"partners": grid.partners(shape), "evidence": gathered(loaded)}
+    if results.cut_parent is not None:
+        fresh["cut_parent"] = results.cut_parent.model_copy(update=parent_fields(grid, shape))
+    results = results.model_copy(update=fresh)
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
         shutil.copytree(target, folder)
@@ -246,7 +250,9 @@ def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = C
     source = run_to_publish(loaded, shape)
     if target.exists():
         check_target(target, grid, shape)
-    fitted = guesses(source, options)
+    fitted = None
+    if grid.metric in (None, results_in(source / "results.json").metric):  # else no guess is scored by it
+        fitted = guesses(source, options)
     if fitted:
         write_json(grid.path(GUESSES), fitted)
         loaded = GridResults(grid, loaded.rows)  # whose guesses are these
@@ -261,7 +267,7 @@ def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = C
         for pattern in KEPT:
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
-        if results.cut is not None:
+        if results.cut_parent is not None:
             shutil.copyfile(Path(shape) / SLIM, folder / SLIM)
         renew_code(folder)  # the run may be older than the package
         write_published_recipe(folder, published_recipe(source, results.shape))

@@ -34,7 +34,7 @@ from ..settings.arguments import RecipeArguments, parse, settings_parser, words_
 from ..tasks.embedding import Embedding, unit_vectors
 from .cards import write_card
 from .code_copies import renew_code
-from .cut_origins import SLIM
+from .cut_parents import SLIM
 from .folders import results_in
 from .index import encoder_line, write_index
 from .publish import in_place_of, moved, write_published_recipe

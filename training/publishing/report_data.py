@@ -114,7 +114,7 @@ def metric_text(evidence: Evidence) -> str:
 
 def label_of(cell: Cell) -> str:
     """Layers, heads and head size."""
-    return f"{cell.layers} × {cell.heads_text} × {cell.head_dim}"
+    return tables.shape_and_start(cell)
 
 
 def rows_at(gathered: GatheredGrid, cell: Cell, branch: int | None) -> list[ResultRow]:

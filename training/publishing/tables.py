@@ -1,5 +1,8 @@
 """The Markdown tables of cards and index."""
 
+from pathlib import Path
+
+from ..experiments.evidence import baseline_of
 from ..experiments.kappa import MOST_KAPPA
 from ..experiments.statistics import NON_INFERIOR, NOT_LEARNED
 from ..records import Cell, Evidence, FineTuned, PublishedResults, RunResults
@@ -47,7 +50,7 @@ def guesses(evidence: Evidence) -> str:
         names = [guess.name for guess in fitted]
         values = [f"{guess.value:.4f}" for guess in fitted]
         return markdown(["without a transformer", *names], [[evidence.metric, *values]])
-    chance = evidence.cells[0].chance
+    chance = baseline_of(evidence).chance
     if chance is None:
         return ""
     return f"A guess that reads nothing has {chance:.4f}."
@@ -87,11 +90,15 @@ def size(cell: Cell) -> str:
 
 
 def shape_of(cell: Cell) -> str:
-    """Layers × heads × head size, and where the weights started in a grid of cuts."""
-    text = f"{cell.layers} × {cell.heads_text} × {cell.head_dim}"
-    if cell.origin is not None:
-        text += f", {cell.origin}"
-    return text
+    """Layers × heads × head size."""
+    return f"{cell.layers} × {cell.heads_text} × {cell.head_dim}"
+
+
+def shape_and_start(cell: Cell) -> str:
+    """`shape_of`, and in a grid of cuts the weights that the runs started with."""
+    if cell.start is None:
+        return shape_of(cell)
+    return f"{shape_of(cell)} ({cell.start})"
 
 
 def comparison(evidence: Evidence, own: str) -> str:
@@ -110,7 +117,7 @@ def comparison(evidence: Evidence, own: str) -> str:
     )
     lines = []
     for cell in evidence.cells:
-        line = [shape_of(cell), size(cell), score(cell, ".4f"), compared(cell, evidence), milliseconds(cell)]
+        line = [shape_and_start(cell), size(cell), score(cell, ".4f"), compared(cell, evidence), milliseconds(cell)]
         if cell.shape == own:
             line = [in_bold(value) for value in line]
         lines.append(line)
@@ -118,36 +125,46 @@ def comparison(evidence: Evidence, own: str) -> str:
 
 
 def beside_parent(results: PublishedResults) -> str:
-    """A cut, before and after its training, and the model that it was cut from: a column each, this one in bold."""
-    cut = results.cut
+    """The parent, the cut before its training, and this model in bold: a column each."""
+    parent = results.cut_parent
     main = f"eval_{results.metric}"
-    before = cut.parent_metrics[main]
-    columns = [
-        (f"parent, {cut.parent}", cut.parent_parameters, before, cut.parent_steps),
-        ("cut, untrained", results.parameters, cut.untrained_metrics[main], 0),
-        ("this model", results.parameters, results.metrics[main], results.train.steps),
+    values = [parent.metrics[main], parent.untrained_metrics[main], results.metrics[main]]
+    parameters = [parent.parameters, results.parameters, results.parameters]
+    steps = [parent.steps, 0, results.train.steps]
+    lines = [
+        ["parameters", *(f"{count:,}" for count in parameters)],
+        [f"{results.metric} ({direction(results)})", *(f"{value:.4f}" for value in values)],
+        ["share of the parent's", *(share_of(value, values[0]) for value in values)],
+        ["training steps", *(f"{count:,}" for count in steps)],
     ]
-    header = [""]
-    lines = [["parameters"], [f"{results.metric} ({direction(results)})"], ["of the parent's"], ["training steps"]]
-    for name, parameters, value, steps in columns:
-        values = [name, f"{parameters:,}", f"{value:.4f}", f"{value / before:.1%}", f"{steps:,}"]
-        if name == "this model":
-            values = [in_bold(text) for text in values]
-        for line, text in zip([header, *lines], values):
-            line.append(text)
-    return markdown(header, lines)
+    header = ["", f"parent, {parent.name}", "cut, untrained", in_bold("this model")]
+    return markdown(header, [[*line[:-1], in_bold(line[-1])] for line in lines])
+
+
+def share_of(value: float, whole: float) -> str:
+    """A share in percent, a dash of nothing."""
+    if whole == 0:
+        return "–"
+    return f"{value / whole:.1%}"
 
 
 def details(evidence: Evidence, own: str) -> str:
     """The cells, a column each, this model's in bold."""
     columns = []
     for cell in evidence.cells:
-        values = {"": cell.origin or cell.shape, **column(cell, evidence)}
+        values = {"": heading(cell), **column(cell, evidence)}
         if cell.shape == own:
             values = {name: in_bold(value) for name, value in values.items()}
         columns.append(values)
     header, *lines = [[name, *(values[name] for values in columns)] for name in columns[0]]
     return markdown(header, lines)
+
+
+def heading(cell: Cell) -> str:
+    """The shape as the grid names it; of a cut, or of new weights in its shape, the name of its folder."""
+    if cell.start is None:
+        return cell.shape
+    return f"{Path(cell.shape.removesuffix('/config.json')).name}, {cell.start}"
 
 
 def against_baseline(cell: Cell, evidence: Evidence) -> str:
@@ -190,7 +207,7 @@ def column(cell: Cell, evidence: Evidence) -> dict[str, str]:
     if evidence.metric:
         metric = f"{evidence.metric} ({direction(evidence)})"
     return {
-        "layers × heads × head size": f"{cell.layers} × {cell.heads_text} × {cell.head_dim}",
+        "layers × heads × head size": shape_of(cell),
         f"{metric}, mean ± sd (seeds)": score(cell, ".4f"),
         "against the baseline, same seeds, + is better": against_baseline(cell, evidence),
         "95 % interval of it": bracketed_interval(cell, evidence),
@@ -304,7 +321,7 @@ def cell_line(cell: Cell, evidence: Evidence) -> tuple[str, ...]:
     if has_outliers(evidence):
         compared = f"median {median_score(cell, evidence)}"
     return (
-        unbroken(f"{cell.layers} × {cell.heads_text} × {cell.head_dim}"),
+        unbroken(shape_and_start(cell)),
         score(cell, ".4f").replace(" ± ", unbroken(" ± ")),
         compared,
         verdict(cell, evidence),

@@ -30,7 +30,7 @@ from modeling_leaner.support.quiet import quiet_libraries
 
 from ..experiments.encoder_rows import NAMES
 from ..experiments.evidence import gather
-from ..experiments.grid import load_grid
+from ..experiments.grid import Grid, is_cut, load_grid
 from ..experiments.grid_results import load_folder, load_results
 from ..experiments.rows import reported
 from ..experiments.run_settings import settings
@@ -43,7 +43,7 @@ from ..settings.yaml_files import read_yaml
 from ..tasks.base import Task, evaluation_generators
 from .cards import FIGURE, render
 from .code_copies import check_code
-from .cut_origins import SLIM, is_cut, known_origin
+from .cut_parents import SLIM, parent_fields
 from .folders import check_there, published_folders, results_in
 from .metadata import eval_results
 from .stranger import HIDDEN, run_without_package
@@ -187,6 +187,23 @@ def check_evidence(folder: Path, evidence: Evidence) -> None:
         raise ValueError(f"{file}: {stale} by the rows in {grids}; leaner publish renews it")
 
 
+def expected_parent(folder: Path, grid: Grid, cell: str) -> dict[str, object]:
+    """What a published folder must say of the parent that it was cut from, or that it has none.
+
+    Raises:
+        ValueError: its slim.json is not that of its cell.
+    """
+    if not is_cut(grid, cell):
+        return {"cut_parent": None}
+    grids = folder.resolve().parent / "grids"
+    with of_the_project(grids):
+        fields = parent_fields(grid, cell)
+        recorded = read_object(Path(cell) / SLIM)
+    if read_object(folder / SLIM) != recorded:
+        raise ValueError(f"{folder / SLIM}: not the cut of {Path(cell) / SLIM}")
+    return {f"cut_parent.{name}": value for name, value in fields.items()}
+
+
 def check_run(folder: Path, results: PublishedResults) -> None:
     """Raises ValueError where name, partners, settings or counts are not those of the grid and of the run's row."""
     file = folder / "results.json"
@@ -219,21 +236,12 @@ def check_run(folder: Path, results: PublishedResults) -> None:
     if grid.overrides is not None:
         chosen.update(grid.overrides)
     expected |= {f"recipe.{key}": asked.get(key) for key in results.recipe if key in chosen and key not in LOCAL}
-    if is_cut(grid, results.cell):
-        with of_the_project(grids):
-            expected |= {f"cut.{field}": value for field, value in known_origin(grid, results.cell).items()}
-        check_same_cut(folder, grids.parent.parent / results.cell)
+    expected |= expected_parent(folder, grid, results.cell)
     values = flat(file, results.document())
     for field, value in expected.items():
         stated = values.get(field)
         if stated != value:
             raise ValueError(f"{file}: {field} is {stated!r}, expected {value!r}, as of its grid and its row there")
-
-
-def check_same_cut(folder: Path, cell: Path) -> None:
-    """Raises ValueError where a published folder records another cut than its cell in the grid."""
-    if read_object(folder / SLIM) != read_object(cell / SLIM):
-        raise ValueError(f"{folder / SLIM}: not the cut of {cell / SLIM}")
 
 
 def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> None:
@@ -245,8 +253,8 @@ def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> N
         patterns += OF_SENTENCE_TRANSFORMERS
     else:
         written |= {FIGURE, "training.png"}
-    if isinstance(results, PublishedResults) and results.cut is not None:
-        written.add(SLIM)
+        if results.cut_parent is not None:
+            written.add(SLIM)
     there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     for name in sorted(there - written):
         if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):

@@ -16,7 +16,7 @@ from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSet
 from .export import ExportedFile, ExportFile, ForwardTime
 from .guesses import Guess, RowError
 from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, NotFitted
-from .published import Continuation, Continuations, CutFrom, PublishedResults, PublishedTrain, Subset
+from .published import Continuation, Continuations, CutParent, PublishedResults, PublishedTrain, Subset
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
 from .study import FigurePanel, Line, Outcome, Statement, StudyFile, Whose
@@ -39,7 +39,7 @@ __all__ = [
     "Count",
     "Crossing",
     "Curve",
-    "CutFrom",
+    "CutParent",
     "Difference",
     "Duration",
     "EncoderComparison",

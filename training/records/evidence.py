@@ -65,8 +65,8 @@ class Cell(CellSummary):
     """How many runs shared the machine."""
     latency: Latency | None
     """None where it was not measured."""
-    origin: str | None = None
-    """Of the weights in a grid of cuts, in words; None in other grids."""
+    start: str | None = None
+    """In a grid of cuts, the weights that its runs started with, in words; None in other grids."""
 
     @property
     def heads_text(self) -> str:
@@ -124,6 +124,8 @@ class Evidence(Record):
     learning_rates: list[float]
     """All that were tried."""
     tuning: TuningSettings | None = None
+    unsound_tuning: str | None = None
+    """Why the learning rates may not be the best; None where the tuning is sound."""
     overrides: dict[str, Any] | None = None
     """Settings of every run beside the recipe's."""
     start_from: str | None = None

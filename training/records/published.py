@@ -44,17 +44,17 @@ class Subset(Record):
     """How far each metric may be off on another machine."""
 
 
-class CutFrom(Record):
-    """The published model that another was cut from, and what the cut had before its training."""
+class CutParent(Record):
+    """The published model that another was cut from, and what the cut scored before its training."""
 
-    parent: str
-    """The name of its folder."""
-    options: list[str]
-    """Of `leaner slim`, which make the same cut."""
-    parent_parameters: Count
-    parent_steps: Count
-    """Of the parent's own training."""
-    parent_metrics: dict[str, float]
+    name: str
+    """Of its folder."""
+    slim_options: list[str]
+    """Of the `leaner slim` that leaves the same layers; heads and neurons it chooses by the rows it is given."""
+    parameters: Count
+    steps: Count
+    """Of its own training."""
+    metrics: dict[str, float]
     """On the same rows, by name with eval_, as the next ones."""
     untrained_metrics: dict[str, float]
     """Of the cut before its training."""
@@ -89,11 +89,11 @@ class PublishedResults(RunResults):
     evidence: Evidence
     continuations: Continuations | None = None
     """None of other models than causal ones."""
-    cut: CutFrom | None = None
+    cut_parent: CutParent | None = None
     """None of a model that was not cut from another."""
 
     @property
     def parent(self) -> str | None:
-        if self.cut is not None:
-            return self.cut.parent
+        if self.cut_parent is not None:
+            return self.cut_parent.name
         return super().parent

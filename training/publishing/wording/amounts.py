@@ -62,9 +62,13 @@ def excludes_zero(interval: list[float]) -> bool:
     return interval[0] * interval[1] > 0
 
 
+def sizes(cell: Cell) -> str:
+    """A cell's layers and heads."""
+    return f"{cell.layers} layers × {cell.heads_text} heads of {cell.head_dim}"
+
+
 def label(cell: Cell) -> str:
-    """A cell's layers and heads, and where its weights started in a grid of cuts."""
-    text = f"{cell.layers} layers × {cell.heads_text} heads of {cell.head_dim}"
-    if cell.origin is not None:
-        text += f", {cell.origin}"
-    return text
+    """`sizes`, and in a grid of cuts the weights that the runs started with."""
+    if cell.start is None:
+        return sizes(cell)
+    return f"{sizes(cell)} ({cell.start})"

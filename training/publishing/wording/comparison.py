@@ -19,12 +19,12 @@ def comparison_intro(evidence: Evidence) -> str:
     if len(evidence.seeds) > 1:
         often = f"with {len(evidence.seeds)} seeds"
     start = ""
-    if any(cell.origin for cell in evidence.cells):
+    if any(cell.start for cell in evidence.cells):
         start = " A *cut* starts with the weights that were left of its parent."
     return (
         f"Each line of the table is a *cell*: one shape, trained {often}.{start} All cells were trained by the same "
         "file, with the same data in the same order for each seed. This model is in bold; a difference with a plus is "
-        "better than the baseline, the first line."
+        "better than the line marked baseline."
     )
 
 
@@ -40,7 +40,7 @@ def certainty(cell: Cell, evidence: Evidence) -> str:
     if cell.verdict == NOT_LEARNED:
         return f"{text}; no verdict: the baseline is not clearly better than the best simple guess"
     if cell.pairs < MIN_PAIRS:
-        return f"{text}; undecided, with fewer than the {MIN_PAIRS} seeds that a verdict needs"
+        return f"{text}; no verdict on quality below {MIN_PAIRS} seeds"
     if evidence.margin is None:
         return f"{text}; undecided, without the margin that a verdict needs"
     if cell.p_non_inferiority is None:

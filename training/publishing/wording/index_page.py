@@ -86,6 +86,8 @@ def grid_about(name: str, evidence: Evidence) -> str:
         f"**{name}:** {how_trained(evidence)} Seeds {seeds}; learning rates {rates}; {progress} reported runs "
         f"finished, {evidence.failed} failed, {duration(evidence.hours)}."
     )
+    if evidence.unsound_tuning is not None:
+        text += f" The rates may not be the best: {evidence.unsound_tuning.strip()}."
     reference = reference_note(evidence)
     if reference is not None:
         text += f" {reference}"

@@ -1,5 +1,6 @@
 """The limits of what a card shows."""
 
+from ...experiments.evidence import baseline_of
 from ...experiments.statistics import MAX_P, MIN_PAIRS
 from ...records import Evidence, PublishedResults, TuningSettings
 from ...tasks.registry import TASKS
@@ -17,11 +18,19 @@ def tuning_seeds(tuning: TuningSettings) -> str:
     return f"seeds {listed}"
 
 
+def unsound(reason: str) -> str:
+    """Why the rates may not be the best, as a sentence."""
+    return f"It may not be the best: {reason.strip()}."
+
+
 def chosen(evidence: Evidence, unit: str) -> str:
     """How the learning rates were chosen."""
     tuning = evidence.tuning
     if tuning is None:
-        return "The learning rate was the same for every cell and was not tuned; nor was anything else."
+        text = "The learning rate was the same for every cell and was not tuned"
+        if evidence.unsound_tuning is not None:
+            return f"{text} by the grid. {unsound(evidence.unsound_tuning)}"
+        return f"{text}; nor was anything else."
     rates = ", ".join(f"{rate:g}" for rate in evidence.learning_rates)
     overrides = overrides_listed(tuning.overrides)
     text = (
@@ -30,7 +39,10 @@ def chosen(evidence: Evidence, unit: str) -> str:
     )
     if overrides:
         text += f", in runs of {overrides}, which may favour what learns quickly"
-    return f"{text}."
+    text += "."
+    if evidence.unsound_tuning is not None:
+        text += f" {unsound(evidence.unsound_tuning)}"
+    return text
 
 
 def seeds_limit(evidence: Evidence) -> str:
@@ -50,7 +62,7 @@ def seeds_limit(evidence: Evidence) -> str:
 
 def limits(evidence: Evidence, results: PublishedResults) -> list[str]:
     """What a card's numbers do not show, a sentence each."""
-    cell = evidence.cells[0]
+    cell = baseline_of(evidence)
     untested = [
         f"One width ({cell.width}), one MLP width ({cell.mlp}), one recipe and one length of training; larger "
         "models and longer training may order the cells otherwise.",

@@ -8,7 +8,7 @@ from ...experiments.evidence import dataset_name
 from ...records import Cell, PublishedResults
 from ...tasks.registry import TASKS
 from ..metadata import PROJECT_URL, named_metrics, repository
-from .amounts import direction, gain, label, millions, number, score
+from .amounts import direction, gain, millions, number, score, sizes
 from .provenance import seen
 from .scoring import best_of, score_error
 
@@ -111,20 +111,20 @@ def hub_link(name: str) -> str:
 def facts(results: PublishedResults, settings: dict[str, Any], own: Cell) -> dict[str, str]:
     """The facts below a card's first sentences: name of the line → its text."""
     evidence = results.evidence
-    share = number(own.parameters_over_baseline, ".0%")
-    role = f"{share} of the baseline's parameters"
-    if own.shape == evidence.baseline:
+    if results.cut_parent is not None:
+        role = f"{results.parameters / results.cut_parent.parameters:.0%} of its parent's"
+    elif own.shape == evidence.baseline:
         role = "the baseline"
-    if results.cut is not None:
-        role = f"{results.parameters / results.cut.parent_parameters:.0%} of its parent's"
+    else:
+        role = f"{number(own.parameters_over_baseline, '.0%')} of the baseline's parameters"
     among = "the only one"
     if len(evidence.seeds) > 1:
         among = f"one of {len(evidence.seeds)}"
     lines = {
-        "Shape": f"{label(own)}, width {own.width}, MLP {own.mlp}; {results.parameters:,} parameters, {role}",
+        "Shape": f"{sizes(own)}, width {own.width}, MLP {own.mlp}; {results.parameters:,} parameters, {role}",
         "Training": f"{seen(results, settings)} of {dataset_name(results)}; seed {results.seed}, {among}",
     }
-    if results.cut is not None:
+    if results.cut_parent is not None:
         lines["Cut from"] = f"{hub_link(results.parent)}, see [below](#beside-its-parent)"
     elif results.parent is not None:
         lines["Started from"] = hub_link(results.parent)

@@ -27,8 +27,15 @@ def seen(results: RunResults, settings: dict[str, Any]) -> str:
     text = f"{millions(rows)} {unit}"
     epochs = train.epochs
     if epochs and epochs >= 0.995:
-        text += f", {plural(round(epochs), 'epoch')}"
+        text += f", {epochs_text(epochs)}"
     return f"{text} ({plural(train.steps, 'step')})"
+
+
+def epochs_text(epochs: float) -> str:
+    """`16 epochs`, `1.6 epochs`; whole where it is nearly so."""
+    if abs(epochs - round(epochs)) < 0.05:
+        return plural(round(epochs), "epoch")
+    return f"{epochs:.1f} epochs"
 
 
 def overrides_listed(overrides: dict[str, Any] | None) -> str:
@@ -87,23 +94,27 @@ def training(config: Any, results: PublishedResults, settings: dict[str, Any]) -
     )
 
 
-def cut_training(results: PublishedResults) -> str:
-    """How a cut was trained after it was made, and what the numbers beside its parent's are of."""
+def cut_training(results: PublishedResults, settings: dict[str, Any]) -> str:
+    """What a cut learned from, and what the numbers beside its parent's are of."""
     shown = f"Scores are of the same {results.rows:,} held-out rows."
-    if results.recipe.get("teacher") is None:
+    teacher = settings["teacher"]
+    if teacher is None:
         return shown
-    beside = ""
-    if results.recipe.get("distill_task", 1) > 0:
-        beside = ", beside the rows' own labels"
-    return f"{shown} Its training had the parent as its teacher{beside}."
+    who = "its parent"
+    if teacher != f"{PUBLISHED}{results.parent}":
+        who = teacher
+    labels = ""
+    if settings["distill_task"] > 0 and not TASKS[results.task].has_own_loss:
+        labels = ", beside the labels of its rows"
+    return f"{shown} The cut learned from {who}{labels}."
 
 
 def slim_command(results: PublishedResults) -> str:
     """The command that makes a cut again, with a line break; empty for a model that was not cut."""
-    cut = results.cut
-    if cut is None:
+    parent = results.cut_parent
+    if parent is None:
         return ""
-    words = ["leaner", "slim", f"{PUBLISHED}{cut.parent}", results.shape, *cut.options]
+    words = ["leaner", "slim", f"{PUBLISHED}{parent.name}", results.shape, *parent.slim_options]
     return f"{shlex.join(words)} --data FOLDER   # training rows, to measure the cut by\n"
 
 

@@ -1,14 +1,10 @@
-"""What a published folder says of the model that it was cut from: the parent, the cut, and both scores beside its own.
-
-The parent is a published folder, too. What a grid knows of it is gathered again when the folder is verified; the score
-of the cut before its training is measured once, when the folder is published.
-"""
+"""The published model that a cut was made of: what its grid and its folder say, for the card and its verification."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from modeling_leaner.slimming.slim import Cut, cut_of_layers
-from modeling_leaner.support.documents import read_json, read_object
+from modeling_leaner.support.documents import naming, read_json, read_object
 
 from ..experiments.grid import Grid
 from ..records import PublishedResults, checked
@@ -19,13 +15,10 @@ SLIM = "slim.json"  # what was cut, beside the weights
 
 
 def cuts_in(folder: Path) -> list[Cut]:
-    """What the slim.json of a folder records, cut by cut."""
-    return [Cut(**cut) for cut in read_object(folder / SLIM)["cuts"]]
-
-
-def is_cut(grid: Grid, shape: str) -> bool:
-    """Whether a shape of a grid is a cut, with weights."""
-    return grid.cuts is not None and shape in grid.cuts
+    """What the slim.json of a folder records, cut by cut. Raises ValueError, with the file, for another record."""
+    file = folder / SLIM
+    with naming(file, (TypeError, KeyError)):
+        return [Cut(**cut) for cut in read_object(file)["cuts"]]
 
 
 def parent_results(grid: Grid) -> PublishedResults:
@@ -34,9 +27,9 @@ def parent_results(grid: Grid) -> PublishedResults:
     Raises:
         ValueError: `cut_from` is no published folder of a grid.
     """
-    file = Path(grid.cut_from) / "results.json"
     if not grid.cut_from.startswith(PUBLISHED):
         raise ValueError(f"cut_from: {grid.cut_from}: expected a published folder, {PUBLISHED}NAME, as the parent")
+    file = Path(grid.cut_from) / "results.json"
     try:
         return checked(PublishedResults, read_json(file), file)
     except OSError as error:
@@ -44,24 +37,26 @@ def parent_results(grid: Grid) -> PublishedResults:
 
 
 def slim_options(target: Mapping[str, object], record: Mapping[str, object]) -> list[str]:
-    """The options of `leaner slim` for a cut of a grid; the layers by number, as they came out."""
+    """The options of `leaner slim` for a cut of a grid; the layers by number, as its slim.json records them."""
     layers = cut_of_layers(record)
     words = []
     for name, value in target.items():
         if name in ("layers", "keep"):
+            if layers is None:  # all were kept
+                continue
             name = "keep"
             value = ",".join(map(str, layers["after"]))
         words += [f"--{name.replace('_', '-')}", str(value)]
     return words
 
 
-def known_origin(grid: Grid, shape: str) -> dict[str, object]:
-    """The fields of `CutFrom` that the grid and the parent's folder hold. Raises ValueError as `parent_results`."""
+def parent_fields(grid: Grid, shape: str) -> dict[str, object]:
+    """The fields of `CutParent` that the grid and the parent's folder hold. Raises ValueError as `parent_results`."""
     parent = parent_results(grid)
     return {
-        "parent": parent.name,
-        "options": slim_options(grid.cuts[shape], read_object(Path(shape) / SLIM)),
-        "parent_parameters": parent.parameters,
-        "parent_steps": parent.train.steps,
-        "parent_metrics": parent.metrics,
+        "name": parent.name,
+        "slim_options": slim_options(grid.cuts[shape], read_object(Path(shape) / SLIM)),
+        "parameters": parent.parameters,
+        "steps": parent.train.steps,
+        "metrics": parent.metrics,
     }
