@@ -272,7 +272,7 @@ def miniatures() -> dict[str, Miniature]:
     for line in lines:
         family, rows, *scores, guess = cells_of(line)
         for shape, cell in zip(shapes, scores, strict=True):
-            found = re.fullmatch(r"\[([\d.]+)\]\(model_cards/([\w-]+)\), ([\d.]+M)", cell)
+            found = re.fullmatch(r"\[([\d.]+)\]\(model_cards/([\w-]+)\), ([\d.]+M)(?: \(cut\))?", cell)
             assert found or cell == "–", cell
             if found:
                 score, folder, parameters = found.groups()
