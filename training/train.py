@@ -81,10 +81,11 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     folder = Path(arguments.output_dir)
     trainer.finish_weights()
     last = last_entry(trainer, "eval_loss")
+    has_last_weights = not arguments.load_best_model_at_end
     if prepared.held_out is None:
         metrics = {}
-    elif trainer.rows_evaluated and last["step"] == trainer.state.global_step and not arguments.load_best_model_at_end:
-        metrics = last  # these very weights
+    elif trainer.rows_evaluated and has_last_weights and last["step"] == trainer.state.global_step:
+        metrics = last
     else:
         metrics = trainer.evaluate()
     if arguments.implementation == "transformers":

@@ -105,8 +105,7 @@ def best_slims(
         slims = []
         for place in range(min(count, len(ranking))):
             state = _Slimming(model, chosen_by, others, progress)
-            first = ranking[place : place + 1]
-            state.cut_layers(first + ranking[:place] + ranking[place + 1 :])
+            state.cut_layers([ranking[place], *ranking[:place], *ranking[place + 1 :]])
             state.cut_heads(target)
             state.cut_neurons(target)
             state.cut_head_dim(target)

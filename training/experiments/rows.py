@@ -20,7 +20,7 @@ Cells = dict[str, object]  # of a row, by column
 
 
 class Run(NamedTuple):
-    """One cell of the grid; `phase` is tune, trunk or report, `branch` the tokens of one that decays from a trunk."""
+    """One training; `phase` is tune, trunk or report, `branch` the tokens of one that decays from a trunk."""
 
     phase: str
     shape: str

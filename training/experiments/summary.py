@@ -180,12 +180,16 @@ def cells_of(results: GridResults, branch: int | None = None) -> GridCells:
     cells = GridCells({}, {})
     for shape in grid.shapes:
         rate = results.tuning.best[shape]
-        runs = {seed: reported(grid, shape, seed, rate, branch) for seed in grid.seeds_for(shape)}
-        known = {seed: _row_of(results.rows, run) for seed, run in runs.items()}
-        ended = {seed: row for seed, row in known.items() if row is not None}
-        done = {seed: row for seed, row in ended.items() if row.has_finished}
-        cells.finished[shape] = {seed: row for seed, row in done.items() if row.phase == "report"}
-        cells.failed[shape] = [seed for seed, row in ended.items() if row.has_failed]
+        cells.finished[shape] = {}
+        cells.failed[shape] = []
+        for seed in grid.seeds_for(shape):
+            row = _row_of(results.rows, reported(grid, shape, seed, rate, branch))
+            if row is None:
+                continue
+            if row.has_failed:
+                cells.failed[shape].append(seed)
+            elif row.has_finished and row.phase == "report":
+                cells.finished[shape][seed] = row
     return cells
 
 

@@ -20,7 +20,7 @@ from ..running.figure import plot
 from . import figures, tables
 from .cut_parents import cuts_in
 from .encoder_card import encoder_card
-from .folders import Run, check_weights, read_run
+from .folders import Run, check_tensor_shapes, read_run
 from .metadata import PROJECT_URL, eval_results, metadata, repository
 from .rendering import fill_card
 from .snippets import snippet
@@ -232,7 +232,7 @@ def render(folder: Path) -> tuple[str, RunResults]:
     """The card's text and the results. Raises ValueError where config, results and weights do not fit each other."""
     run = read_run(folder)
     results = run.results
-    check_weights(folder, results.architecture, run.config)
+    check_tensor_shapes(folder, results.architecture, run.config)
     if isinstance(results, PublishedEncoder):
         return encoder_card(folder, run), results
     if not isinstance(results, PublishedResults):

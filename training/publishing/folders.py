@@ -116,7 +116,7 @@ def read_run(folder: Path) -> Run:
         return read_results(folder, config)
 
 
-def check_weights(folder: Path, architecture: str, config: PreTrainedConfig) -> None:
+def check_tensor_shapes(folder: Path, architecture: str, config: PreTrainedConfig) -> None:
     """Raises ValueError where the weights, if there are any, are not the tensors of the configuration."""
     files = find_weights(folder)
     if not files:

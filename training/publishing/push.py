@@ -32,7 +32,7 @@ from modeling_leaner.transfer import (
 from ..running.loading import read_tokenizer
 from ..settings.yaml_files import MOST_BYTES, load_yaml
 from .code_copies import check_code, check_links
-from .folders import UNREADABLE, check_there, check_weights, published_folders, results_in
+from .folders import UNREADABLE, check_tensor_shapes, check_there, published_folders, results_in
 
 
 CARDS = Path("model_cards")
@@ -111,7 +111,7 @@ def check_configured_weights(folder: Path) -> None:
         names = config.architectures
         if not isinstance(names, list) or len(names) != 1 or names[0] not in classes:
             raise ValueError(f"architectures is {names!r}, expected one of {', '.join(classes)}")
-    check_weights(folder, names[0], config)
+    check_tensor_shapes(folder, names[0], config)
 
 
 def checked_contents(folder: Path, repository: str) -> Contents:

@@ -26,7 +26,7 @@ class WeightAverage(TrainerCallback):
         weights = list(model.parameters())
         if self.weights is None:
             self.weights = [weight.detach().clone() for weight in weights]
-        # Early on, the average forgets faster: the first weights are no one's goal.
+        # Early on, the average forgets faster, as TensorFlow's ExponentialMovingAverage with num_updates.
         decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
         get_ema_multi_avg_fn(decay)(self.weights, weights, None)
 

@@ -23,7 +23,7 @@ class TimedSteps:
     steps: int = 0
     seconds: float = 0.0
     data_seconds: float = 0.0
-    items: int = 0
+    rows: int = 0
 
 
 class Clock(TrainerCallback):
@@ -34,8 +34,8 @@ class Clock(TrainerCallback):
         self.seconds_before = 0.0  # of the run, until it was continued
         self.first_step = 0
         self.step_started = 0.0
-        self.data_seconds = 0.0  # of the present step, as items
-        self.items = 0
+        self.data_seconds = 0.0  # of the present step, as are the rows
+        self.rows = 0
         self.timed = TimedSteps()
         self.model_seconds = 0.0  # of this process: steps and evaluation
 
@@ -43,10 +43,10 @@ class Clock(TrainerCallback):
         self.started = time.perf_counter()
         self.first_step = state.global_step
 
-    def batches_are_ready(self, seconds: float, items: int) -> None:
+    def batches_are_ready(self, seconds: float, rows: int) -> None:
         """Notes how many seconds the batches of the next step took, and how many rows they have."""
         self.data_seconds = seconds
-        self.items = items
+        self.rows = rows
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.step_started = time.perf_counter()
@@ -59,7 +59,7 @@ class Clock(TrainerCallback):
         self.timed.steps += 1
         self.timed.seconds += seconds + self.data_seconds
         self.timed.data_seconds += self.data_seconds
-        self.timed.items += self.items
+        self.timed.rows += self.rows
 
     def seconds(self) -> float:
         """Seconds since the run began, without the time between a kill and its continuation."""
@@ -70,7 +70,7 @@ class Clock(TrainerCallback):
         if not self.timed.steps:
             return {"items_per_second": None, "seconds_per_step": None, "input_pipeline_share": None}
         return {
-            "items_per_second": self.timed.items / self.timed.seconds,
+            "items_per_second": self.timed.rows / self.timed.seconds,
             "seconds_per_step": self.timed.seconds / self.timed.steps,
             "input_pipeline_share": self.timed.data_seconds / self.timed.seconds,
         }

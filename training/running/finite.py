@@ -41,7 +41,7 @@ class FiniteGuard:
             kept = f"the last good checkpoint is {whole[-1]}"
         raise NotFinite(f"loss or weights are not finite at step {step}; {kept}; try a lower learning_rate")
 
-    def check_weights(self, model: PreTrainedModel, step: int) -> None:
+    def check_finite(self, model: PreTrainedModel, step: int) -> None:
         """Raises NotFinite as well where the loss was finite, but a gradient was not; `step` is the last one."""
         finite = all(torch.isfinite(parameter).all() for parameter in model.parameters())
         if not finite and int(self.first_bad_step) < 0:

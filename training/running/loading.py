@@ -251,7 +251,7 @@ def with_fields(config: LeanConfig, arguments: RecipeArguments, fields: dict[str
     return type(config)(**values)
 
 
-def check_weights(source: str, model: PreTrainedModel) -> None:
+def check_values(source: str, model: PreTrainedModel) -> None:
     """Raises ValueError for a tensor of a checkpoint that is not stored as floating point, or not finite; names it."""
     folder = Path(source)
     if not folder.is_dir():
@@ -312,7 +312,7 @@ def build_model(arguments: RecipeArguments, task: Task, complete: bool = False) 
     missing = [name for name in info["missing_keys"] if not name.startswith(new)]
     if missing:
         raise ValueError(f"{source}: no trained {', '.join(sorted(missing)[:3])} for {arguments.task}")
-    check_weights(source, model)
+    check_values(source, model)
     return without_unused_pooler(model, task)
 
 

@@ -241,7 +241,7 @@ class LeanTrainer(Trainer):
 
     def _save_checkpoint(self, model, trial):
         """As Trainer's; then writes the average, and last the list of files that declares the checkpoint whole."""
-        self.guard.check_weights(self.model, self.state.global_step)
+        self.guard.check_finite(self.model, self.state.global_step)
         folder = self.folder / f"checkpoint-{self.state.global_step}"
         limit = self.args.save_total_limit
         self.args.save_total_limit = None  # old ones are deleted below, once the new one counts
@@ -338,4 +338,4 @@ class LeanTrainer(Trainer):
     def finish_weights(self) -> None:
         """Puts the average, if any, in place of the weights; raises NotFinite where one is NaN or infinite."""
         self.average.replace_weights(self.model)
-        self.guard.check_weights(self.model, self.state.global_step)
+        self.guard.check_finite(self.model, self.state.global_step)
