@@ -35,14 +35,15 @@ def rows_for(lengths: list[int], size: int) -> list[list[int]]:
 def cheapest_rows(lengths: list[int], longest: int, config: LeanConfig) -> tuple[list[list[int]], int]:
     """Which sequences share a row, and how many places a row has: longer rows fill better, attention looks further.
 
-    A place costs a layer 4·D² + 2·D·M multiplications outside of attention, and 2·S·D in it.
+    A place costs 4·D·I + 2·D·M multiplications in a layer's linear maps and 2·S·I in its attention; I is the layer's
+    heads × head_dim, M the width of its MLP.
     """
-    width = config.hidden_size
-    linear = 4 * width + 2 * config.intermediate_size
+    inner = config.head_dim * sum(config.heads_per_layer)  # of all layers
+    linear = config.hidden_size * (4 * inner + 2 * config.intermediate_size * config.num_hidden_layers)
     choices = []
     for size in range(longest, MOST_ROWS_IN_ONE * longest + 1, longest):
         rows = rows_for(lengths, size)
-        choices.append((len(rows) * size * (linear + 2 * size), size, rows))
+        choices.append((len(rows) * size * (linear + 2 * size * inner), size, rows))
     _, size, rows = min(choices)
     return rows, size
 

@@ -3,7 +3,7 @@
 
 from typing import ClassVar
 
-from .configuration_leaner import LeanTextConfig, Linear, strict_config
+from .configuration_leaner import LeanTextConfig, LinearSize, strict_config
 
 
 @strict_config
@@ -41,16 +41,17 @@ class LeanBERTConfig(LeanTextConfig):
     def _embedding_parameters(self) -> int:
         return (self.vocab_size + self.max_position_embeddings + self.type_vocab_size) * self.hidden_size
 
-    def _outer_linears(self, head: str, length: int) -> list[Linear]:
+    def _outer_linears(self, head: str, length: int) -> list[LinearSize]:
         width = self.hidden_size
-        pooler = Linear(width, width)
+        pooler = LinearSize(width, width)
+        transform = LinearSize(width, width, tokens=length)
         return {
             "Model": [pooler],
-            "ForMaskedLM": [Linear(width, width, rows=length), Linear(width, self.vocab_size, rows=length)],
-            "ForSequenceClassification": [pooler, Linear(width, self.num_labels)],
-            "ForTokenClassification": [Linear(width, self.num_labels, rows=length)],
-            "ForQuestionAnswering": [Linear(width, 2, rows=length)],
-            "ForMultipleChoice": [pooler, Linear(width, 1)],
+            "ForMaskedLM": [transform, LinearSize(width, self.vocab_size, tokens=length)],
+            "ForSequenceClassification": [pooler, LinearSize(width, self.num_labels)],
+            "ForTokenClassification": [LinearSize(width, self.num_labels, tokens=length)],
+            "ForQuestionAnswering": [LinearSize(width, 2, tokens=length)],
+            "ForMultipleChoice": [pooler, LinearSize(width, 1)],
         }[head]
 
     def _outer_parameters(self, head: str) -> int:

@@ -3,7 +3,7 @@
 
 from typing import ClassVar
 
-from .configuration_leaner import LeanTextConfig, Linear, strict_config
+from .configuration_leaner import LeanTextConfig, LinearSize, strict_config
 
 
 @strict_config
@@ -69,14 +69,14 @@ class LeanGPTConfig(LeanTextConfig):
     def _embedding_parameters(self) -> int:
         return (self.vocab_size + self.max_position_embeddings) * self.hidden_size
 
-    def _outer_linears(self, head: str, length: int) -> list[Linear]:
+    def _outer_linears(self, head: str, length: int) -> list[LinearSize]:
         width = self.hidden_size
         return {
             "Model": [],
-            "ForCausalLM": [Linear(width, self.vocab_size, bias=False, rows=length)],
-            "ForSequenceClassification": [Linear(width, self.num_labels, bias=False)],
-            "ForTokenClassification": [Linear(width, self.num_labels, rows=length)],
-            "ForQuestionAnswering": [Linear(width, 2, rows=length)],
+            "ForCausalLM": [LinearSize(width, self.vocab_size, bias=False, tokens=length)],
+            "ForSequenceClassification": [LinearSize(width, self.num_labels, bias=False)],
+            "ForTokenClassification": [LinearSize(width, self.num_labels, tokens=length)],
+            "ForQuestionAnswering": [LinearSize(width, 2, tokens=length)],
         }[head]
 
     def _outer_parameters(self, head: str) -> int:

@@ -170,12 +170,12 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         size = self.config.loss_chunk_size
         for chunk, target in zip(states.split(size), targets.split(size)):
             loss = loss + checkpoint(self.summed_loss, chunk, target, use_reentrant=False)
-        return loss / num_items_in_batch
+        return loss / torch.as_tensor(num_items_in_batch, device=loss.device)
 
     def summed_loss(self, states: torch.Tensor, targets: torch.LongTensor) -> torch.Tensor:
         """Cross-entropy in nats, summed, from states (N, D) of the tokens before `targets` (N); -100 is ignored."""
         logits = self.lm_head(states).float()
-        return nn.functional.cross_entropy(logits, targets, ignore_index=-100, reduction="sum")
+        return nn.functional.cross_entropy(logits, targets.to(logits.device), ignore_index=-100, reduction="sum")
 
 
 class LeanGPTForSequenceClassification(TextHead, LeanGPTPreTrainedModel):

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from transformers.backbone_utils import BackboneConfigMixin
 
-from .configuration_leaner import MOST_LAYERS, LeanConfig, Linear, strict_config
+from .configuration_leaner import MOST_LAYERS, LeanConfig, LinearSize, strict_config
 
 
 def as_pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
@@ -117,8 +117,8 @@ class LeanViTConfig(BackboneConfigMixin, LeanConfig):
     def _embedding_parameters(self) -> int:
         return (self.num_patches + 2) * self.hidden_size  # positions (with one for CLS) and the CLS token
 
-    def _outer_linears(self, head: str, length: int) -> list[Linear]:
+    def _outer_linears(self, head: str, length: int) -> list[LinearSize]:
         pixels = self.num_channels * self.patch_shape[0] * self.patch_shape[1]
         outputs = {"Model": self.pooler_output_size, "ForImageClassification": self.num_labels}.get(head, 0)
-        patches = Linear(pixels, self.hidden_size, rows=self.num_patches, reads_data=True)
-        return [patches, Linear(self.hidden_size, outputs)]
+        patches = LinearSize(pixels, self.hidden_size, tokens=self.num_patches, reads_data=True)
+        return [patches, LinearSize(self.hidden_size, outputs)]

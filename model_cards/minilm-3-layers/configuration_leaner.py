@@ -85,13 +85,13 @@ class Flops:
 
 
 @dataclass(frozen=True)
-class Linear:
-    """Size of a linear layer; `rows` is the number of vectors of one sequence that pass through it."""
+class LinearSize:
+    """Size of a linear layer; `tokens` is how many vectors of one sequence pass through it."""
 
     inputs: int
     outputs: int
     bias: bool = True
-    rows: int = 1
+    tokens: int = 1
     reads_data: bool = False
 
     @property
@@ -100,7 +100,7 @@ class Linear:
 
     @property
     def flops(self) -> int:
-        return 2 * self.rows * self.inputs * self.outputs
+        return 2 * self.tokens * self.inputs * self.outputs
 
 
 def describe_type(annotation: type | UnionType) -> str:
@@ -292,11 +292,12 @@ class LeanConfig(PreTrainedConfig):
     @classmethod
     def _refuse(cls, keys: list[str]) -> None:
         """Raises ValueError for the first of the unknown keys, with the nearest field where one is near."""
-        for key in keys:
-            hint = "unknown key"
-            for name in cls._nearest(key):
-                hint = f"did you mean {name}?"
-            raise ValueError(f"{cls.__name__}: {key or repr(key)}: {hint}")
+        if not keys:
+            return
+        key = keys[0]
+        near = cls._nearest(key)
+        hint = f"did you mean {near[0]}?" if near else "unknown key"
+        raise ValueError(f"{cls.__name__}: {key or repr(key)}: {hint}")
 
     @classmethod
     def from_dict(cls, config_dict: dict, **kwargs):
@@ -383,7 +384,7 @@ class LeanConfig(PreTrainedConfig):
         """Key-value heads of each layer."""
         return self.heads_per_layer
 
-    def _layer_linears(self) -> list[Linear]:
+    def _layer_linears(self) -> list[LinearSize]:
         """The linear layers of all blocks; every token passes through each, which `rows` = 1 stands for."""
         width = self.hidden_size
         mlp = self.intermediate_size
@@ -392,8 +393,8 @@ class LeanConfig(PreTrainedConfig):
         for query_heads, key_value_heads in zip(self.heads_per_layer, self.key_value_heads_per_layer):
             queries = query_heads * self.head_dim
             keys = key_value_heads * self.head_dim
-            linears += [Linear(width, queries, bias), Linear(width, keys, bias), Linear(width, keys, bias)]
-            linears += [Linear(queries, width), Linear(width, mlp), Linear(mlp, width)]
+            linears += [LinearSize(width, queries, bias), LinearSize(width, keys, bias), LinearSize(width, keys, bias)]
+            linears += [LinearSize(queries, width), LinearSize(width, mlp), LinearSize(mlp, width)]
         return linears
 
     def _outer_parameters(self, head: str) -> int:
