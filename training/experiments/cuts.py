@@ -23,7 +23,7 @@ from modeling_leaner.support.documents import read_object, write_json
 from ..running.loading import build_model
 from ..running.preparation import PreparedRun, prepare
 from ..settings.arguments import parse
-from ..tasks.base import Batch, evaluation_generators
+from ..tasks.base import Batch, evaluation_batches
 from .branches import WEIGHTS, options_of
 from .grid import Grid, GridError
 
@@ -79,15 +79,11 @@ def calibration_batches(prepared: PreparedRun) -> tuple[list[Batch], list[Batch]
 
 def batches_of(prepared: PreparedRun, places: list[int]) -> list[Batch]:
     """These rows as the model reads them."""
-    task = prepared.task
-    inputs = task.processing.model_input_names
-    batches = []
-    for start in range(0, len(places), BATCH_SIZE):
-        chosen = places[start : start + BATCH_SIZE]
-        batch = task.collate([prepared.train[place] for place in chosen])
-        batch = task.transform(batch, evaluation_generators(chosen), training=False)
-        batches.append({name: tensor for name, tensor in batch.items() if name in inputs})
-    return batches
+    inputs = prepared.task.processing.model_input_names
+    return [
+        {name: tensor for name, tensor in batch.items() if name in inputs}
+        for batch in evaluation_batches(prepared.task, prepared.train, places, BATCH_SIZE)
+    ]
 
 
 def keep(folder: Path, slimmed: Slimmed, processing: object) -> None:

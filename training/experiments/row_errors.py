@@ -16,7 +16,7 @@ from modeling_leaner.support.documents import read_json
 
 from ..running import reevaluate
 from ..running.evaluation import load
-from ..tasks.base import evaluation_generators
+from ..tasks.base import evaluation_batches
 from .grid import Grid
 
 
@@ -33,10 +33,7 @@ def row_scores(folder: Path, options: list[str]) -> np.ndarray:
         size = evaluation.arguments.per_device_eval_batch_size
         model = getattr(transformers, f"AutoModel{task.head}").from_pretrained(folder).eval()
         parts = []
-        for start in range(0, len(rows), size):
-            places = range(start, min(start + size, len(rows)))
-            generators = evaluation_generators(places)
-            batch = task.transform(task.collate([rows[place] for place in places]), generators, training=False)
+        for batch in evaluation_batches(task, rows, range(len(rows)), size):
             labels = batch.pop("labels")
             scores = reevaluate.reduced(task.head, model(**batch).logits, labels)
             if task.head.endswith("Classification"):

@@ -33,7 +33,7 @@ from ..data.sources import load_training
 from ..running.evaluation import load
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments, parse
-from ..tasks.base import Task, evaluation_generators
+from ..tasks.base import Task, evaluation_batches
 from ..tasks.image_classification import ImageClassification
 from ..tasks.language_modelling import LanguageModelling
 from ..tasks.masked_lm import MaskedLM
@@ -143,10 +143,7 @@ def left_and_target(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np
 @left_and_target.register
 def _(task: MaskedLM, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     rows = rows.with_format("numpy")
-    for start in range(0, len(rows), 500):
-        places = range(start, min(start + 500, len(rows)))
-        generators = evaluation_generators(places)
-        batch = task.transform(task.collate([rows[place] for place in places]), generators, training=False)
+    for batch in evaluation_batches(task, rows, range(len(rows)), 500):
         inputs = batch["input_ids"].numpy()
         labels = batch["labels"].numpy()
         targets = labels[:, 1:]

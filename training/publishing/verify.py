@@ -40,7 +40,7 @@ from ..running.evaluation import load
 from ..running.preparation import PreparedRun
 from ..running.trainer import scores
 from ..settings.yaml_files import read_yaml
-from ..tasks.base import Task, evaluation_generators
+from ..tasks.base import Task, evaluation_batches
 from .cards import FIGURE, render
 from .code_copies import check_code
 from .cut_parents import SLIM, parent_fields
@@ -68,11 +68,7 @@ def batches(evaluation: PreparedRun) -> dict[str, torch.Tensor]:
     rows = evaluation.held_out.rows
     size = evaluation.arguments.per_device_eval_batch_size
     tensors = {}
-    for index, start in enumerate(range(0, len(rows), size)):
-        places = range(start, min(start + size, len(rows)))
-        batch = task.collate([rows[place] for place in places])
-        generators = evaluation_generators(places)
-        batch = task.transform(batch, generators, training=False)
+    for index, batch in enumerate(evaluation_batches(task, rows, range(len(rows)), size)):
         tensors |= {f"{index}.{name}": tensor.contiguous().clone() for name, tensor in batch.items()}
     return tensors
 

@@ -6,7 +6,7 @@ see the same masks. (Mixup's partners and shares are of one process's batch.) Sh
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -244,9 +244,16 @@ class Task:
         return torch.from_numpy(drawn).to(like.device)
 
 
+def evaluation_batches(task: Task, rows: Rows, places: Sequence[int], size: int) -> Iterator[Batch]:
+    """The prepared rows at these places as a model reads them in an evaluation, on the host, `size` at a time."""
+    for start in range(0, len(places), size):
+        chosen = places[start : start + size]
+        batch = task.collate([rows[place] for place in chosen])
+        yield task.transform(batch, evaluation_generators(chosen), training=False)
+
+
 def first_inputs(task: Task, rows: Rows, count: int) -> Batch:
     """The first prepared rows as the model reads them in an evaluation, on the host, without its targets."""
     places = range(min(count, len(rows)))
-    batch = task.collate([rows[place] for place in places])
-    read = task.transform(batch, evaluation_generators(places), training=False)
-    return {name: tensor for name, tensor in read.items() if name not in TARGETS}
+    (batch,) = evaluation_batches(task, rows, places, len(places))
+    return {name: tensor for name, tensor in batch.items() if name not in TARGETS}
