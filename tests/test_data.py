@@ -167,6 +167,11 @@ def test_a_path_that_is_not_there(path):
         sources.load_split(None, "validation", data_files=[path])
 
 
+def test_a_split_without_a_file():
+    with pytest.raises(ValueError, match="^data_files: train=: expected a file or a folder after =$"):
+        sources.load_split(None, "train", data_files=["train="])
+
+
 @pytest.mark.parametrize(
     "words, message",
     [

@@ -12,7 +12,7 @@ from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments.cuts import make_cuts
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.rows import Run
-from modeling_leaner.training.publishing import cut_parents, publish, verify
+from modeling_leaner.training.publishing import cards, cut_parents, publish, verify
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.running.evaluation import evaluate
 from training_data import write_shape
@@ -95,7 +95,11 @@ def test_its_commands_make_it_again(project):
 
 def test_a_verification_compares_it(project):
     """It passes as published; with another parent's score, another cut, or no record of it, it does not."""
-    verify.verify(Path(CUT), {})
+    assert verify.verify(Path(CUT), {}).endswith(", the untrained cut")
+    results = results_in(Path(CUT, "results.json"))
+    results.cut_parent.untrained_metrics["eval_accuracy"] += 0.2
+    with pytest.raises(ValueError, match="cut_parent.untrained_metrics: eval_accuracy is .*, the cut gives "):
+        verify.check_untrained(Path(CUT), results, [])
     for field, value, found in (
         ("metrics", {"eval_accuracy": 0.99}, "cut_parent.metrics is "),
         ("slim_options", ["--keep", "0"], "cut_parent.slim_options is "),
@@ -122,9 +126,36 @@ def test_an_invented_parent_is_found(project):
     results["cut_parent"] = json.loads(Path(CUT, "results.json").read_text())["cut_parent"]
     with pytest.raises(ValueError, match="cut_parent is .*, expected None"):
         verify.check_run(Path("model_cards/leanbert-two"), verify.PublishedResults(**results))
-    Path("slim.json").write_text('{"cuts": [{"part": "layers"}]}')
-    with pytest.raises(ValueError, match="^slim.json: .*before"):
+    step = {"part": "layers", "before": 1, "after": 1, "change": "x"}
+    for record, said in (
+        (json.dumps({"cuts": [step]}), "cuts.0.change is 'x', expected float"),
+        ('{"cuts": 5}', "cuts is 5, expected list"),
+        ('{"cuts": []}', "cuts is .., expected at least one"),
+    ):
+        Path("slim.json").write_text(record)
+        with pytest.raises(ValueError, match=f"^slim.json: {said}"):
+            cut_parents.cuts_in(Path())
+    Path("slim.json").unlink()
+    with pytest.raises(ValueError, match="^slim.json: missing"):
         cut_parents.cuts_in(Path())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("untrained_metrics", {}, r"cut_parent.untrained_metrics is \[\], expected eval_accuracy among them"),
+        ("metrics", {"eval_loss": 1.0}, r"cut_parent.metrics is \['eval_loss'\], expected eval_accuracy among them"),
+        ("parameters", 0, "cut_parent.parameters is 0, expected a number above 0"),
+    ],
+)
+def test_a_damaged_record_makes_no_card(project, tmp_path, field, value, said):
+    shutil.copytree(CUT, tmp_path / "leanbert-one")
+    file = tmp_path / "leanbert-one/results.json"
+    results = json.loads(file.read_text())
+    results["cut_parent"][field] = value
+    file.write_text(json.dumps(results))
+    with pytest.raises(ValueError, match=said):
+        cards.render(file.parent)
 
 
 def test_the_options_of_leaner_slim():

@@ -241,6 +241,20 @@ def test_string_labels_and_their_order(tmp_path):
     assert list(prepared["labels"]) == [2, 1, 0] * 3
 
 
+def test_numbers_in_training_and_text_in_the_held_out_rows(tmp_path):
+    rows = Dataset.from_dict({"text": ["a b", "c"], "label": [0.25, 1.5]})
+    task, _ = text_task("sequence-classification", tmp_path, rows=rows)
+    held_out = Dataset.from_dict({"text": ["a b"], "label": ["negative"]})
+    with pytest.raises(ValueError, match="held-out: label, row 0: 'negative' is no number"):
+        task.prepare(held_out, "held-out", training=False)
+
+
+def test_a_column_has_one_role(tmp_path):
+    rows = Dataset.from_dict({"text": ["a b", "c"], "label": ["x", "y"]})
+    with pytest.raises(ValueError, match=r"label_column: expected a column each, got \['label', 'label'\]"):
+        text_task("sequence-classification", tmp_path, "--text_column", "label", "--label_column", "label", rows=rows)
+
+
 def test_prepared_rows_come_from_the_cache(tmp_path):
     """A second preparation reads the cached rows; another setting, tokenizer or row does not."""
     documents(30, 7).to_parquet(tmp_path / "rows.parquet")

@@ -28,6 +28,7 @@ BENCH_CHOICES = {
     "dtypes": ("float32", "bfloat16", "float16"),
     "modes": ("eager", "compile"),
 }
+BENCH_LISTS = ("shapes", *BENCH_CHOICES, "attentions", "batch", "length", "layers", "heads", "head_dim")
 BENCH_SIZES = ("length", "batch", "layers", "heads", "head_dim")  # of leaner bench-figure
 STUDIES = ("conditioning", "depth-width", "heads-optimization", "low-rank")  # those of training/studies/registry.py
 PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
@@ -182,6 +183,11 @@ def check_bench(given: Mapping[str, Any]) -> None:
             if value not in choices:
                 hint = did_you_mean(value, choices)
                 raise ValueError(f"--{name} {value}: expected {', '.join(choices)}{hint}")
+    for name in BENCH_LISTS:
+        values = given[name] or []
+        for value in values:
+            if values.count(value) > 1:
+                raise ValueError(f"--{dashed(name)} {value}: given twice")
     for shape in given["shapes"]:
         check_shape(shape)
 

@@ -55,10 +55,12 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
     """Measures all, prints a line for each cell and the document as the last one; writes the CSV file.
 
     Raises:
-        ValueError: there is no such shape, it cannot have the length, or the CSV file cannot be written.
+        ValueError: no such shape, length or device, or the CSV file cannot be written.
     """
     if csv_file is not None:
         free_path("--csv", csv_file)
+    if suite.device == "gpu" and not torch.cuda.is_available():
+        raise ValueError("--device gpu: this machine has no CUDA device; expected cpu")
     workloads = suite.workloads()
     quiet_libraries()
     if suite.threads is not None:

@@ -89,9 +89,7 @@ class Measured:
 
 
 def refusal(contestant: Contestant, workload: Workload) -> str | None:
-    """Why a contestant cannot even begin: the device is missing, or its memory too small."""
-    if workload.device.type == "cuda" and not torch.cuda.is_available():
-        return "this machine has no CUDA device"
+    """Why a contestant cannot even begin: the device's memory is too small."""
     needed = workload.needed_memory(contestant.attention)
     free = free_memory(workload.device)
     if free is not None and needed > free:

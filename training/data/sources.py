@@ -67,11 +67,16 @@ def check_datasets_cache() -> None:
 
 
 def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
-    """`["train=a.parquet", "train=b.parquet", "folder"]` → files of each split; None for what names no split."""
+    """`["train=a.parquet", "train=b.parquet", "folder"]` → files of each split; None for what names no split.
+
+    Raises ValueError for a split without a file.
+    """
     files: dict[str | None, list[str]] = {}
     for entry in data_files:
         split, equals, path = entry.partition("=")
         if equals and not Path(entry).exists() and split.isidentifier():
+            if not path:
+                raise ValueError(f"data_files: {entry}: expected a file or a folder after =")
             files.setdefault(split, []).append(path)
         else:
             files.setdefault(None, []).append(entry)

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from modeling_leaner.slimming.slim import Cut
 from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256, write_bytes
 
 from ..experiments.evidence import heads_of
 from ..experiments.grid import is_folder_name
-from ..records import Cell, Evidence, PublishedEncoder, PublishedResults, RunResults
+from ..records import Cell, CutStep, Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..running.figure import plot
 from . import figures, tables
 from .cut_parents import cuts_in
@@ -64,7 +63,7 @@ class ModelCardContext:
     scores_note: str
     guesses: str
     parent: BesideParent | None
-    cuts: list[Cut]
+    cuts: list[CutStep]
     comparison_intro: str
     comparison: str
     claims: str
@@ -220,6 +219,11 @@ def check_published(folder: Path, results: PublishedResults) -> None:
     file = folder / "results.json"
     for name in (results.name, *results.partners):
         require(is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens")
+    parent = results.cut_parent
+    if parent is not None:
+        main = f"eval_{results.metric}"
+        for name, metrics in (("metrics", parent.metrics), ("untrained_metrics", parent.untrained_metrics)):
+            require(main in metrics, file, f"cut_parent.{name}", list(metrics), f"{main} among them")
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise ValueError(f"{weights}: missing")

@@ -3,22 +3,23 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from modeling_leaner.slimming.slim import Cut, cut_of_layers
-from modeling_leaner.support.documents import naming, read_json, read_object
+from modeling_leaner.slimming.slim import cut_of_layers
+from modeling_leaner.support.documents import read_json, read_object
 
 from ..experiments.grid import Grid
-from ..records import PublishedResults, checked
+from ..records import CutStep, PublishedResults, SlimFile, checked
 from ..records.results import PUBLISHED
 
 
 SLIM = "slim.json"  # what was cut, beside the weights
 
 
-def cuts_in(folder: Path) -> list[Cut]:
-    """What the slim.json of a folder records, cut by cut. Raises ValueError, with the file, for another record."""
+def cuts_in(folder: Path) -> list[CutStep]:
+    """What the slim.json of a folder records, cut by cut. Raises ValueError that names file and key."""
     file = folder / SLIM
-    with naming(file, (TypeError, KeyError)):
-        return [Cut(**cut) for cut in read_object(file)["cuts"]]
+    if not file.is_file():
+        raise ValueError(f"{file}: missing; it records what was cut")
+    return checked(SlimFile, read_object(file), file).cuts
 
 
 def parent_results(grid: Grid) -> PublishedResults:

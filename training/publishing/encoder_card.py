@@ -5,13 +5,12 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from modeling_leaner.slimming.slim import Cut
 from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256
 
 from ..experiments.encoder_scores import TITLES
 from ..experiments.encoders import table_lines
-from ..records import EncoderComparison, PublishedEncoder, TextRows
+from ..records import CutStep, EncoderComparison, PublishedEncoder, TextRows
 from .cut_parents import SLIM, cuts_in
 from .folders import Run
 from .metadata import PROJECT_URL, repository, rounded
@@ -44,7 +43,7 @@ class EncoderCardContext:
     table: str
     scores_about: str
     time_about: str
-    cuts: list[Cut]
+    cuts: list[CutStep]
     recovery: str
     stored: str
     lengths: str

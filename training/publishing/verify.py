@@ -25,6 +25,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 
+from modeling_leaner.conversion import load_lean
+from modeling_leaner.slimming.operations import keep_layers
 from modeling_leaner.support.documents import flat, read_object
 from modeling_leaner.support.quiet import quiet_libraries
 
@@ -43,7 +45,7 @@ from ..settings.yaml_files import read_yaml
 from ..tasks.base import Task, evaluation_batches
 from .cards import FIGURE, render
 from .code_copies import check_code
-from .cut_parents import SLIM, parent_fields
+from .cut_parents import SLIM, cuts_in, parent_fields
 from .folders import check_there, published_folders, results_in
 from .metadata import eval_results
 from .stranger import HIDDEN, run_without_package
@@ -380,9 +382,37 @@ def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[s
         verified += " of results.json's subset, guesses not fitted again"
     elif held:
         verified += check_guesses(folder, held, rows, training_options(results.evidence, options))
+    if results.cut_parent is not None and not short:
+        verified += check_untrained(folder, results, options)
     if not (folder.resolve().parent / "grids").is_dir():
         verified += "; other cells not compared, no grids/ beside it"
     return verified
+
+
+def check_untrained(folder: Path, results: PublishedResults, options: list[str]) -> str:
+    """Makes a cut of layers again from its parent beside the folder, and scores it; returns how it went.
+
+    Raises:
+        ValueError: it has another score than the card's untrained cut.
+    """
+    parent = results.cut_parent
+    source = folder.resolve().parent / parent.name
+    steps = cuts_in(folder)
+    if [step.part for step in steps] != ["layers"] or not source.is_dir():
+        return ", the untrained cut not scored again"
+    with tempfile.TemporaryDirectory() as scratch:
+        untrained = Path(scratch) / folder.name
+        shutil.copytree(folder, untrained)
+        keep_layers(load_lean(str(source)), steps[0].after).save_pretrained(Path(scratch) / "cut")
+        shutil.copyfile(Path(scratch) / "cut" / "model.safetensors", untrained / "model.safetensors")
+        metrics, rows, _ = metrics_of(untrained, options)
+    allowed = tolerances(parent.untrained_metrics, rows)
+    for name, stated in parent.untrained_metrics.items():
+        value = metrics.get(name)
+        if value is None or not abs(value - stated) <= allowed[name]:
+            message = f"{name} is {stated}, the cut gives {value} (± {allowed[name]:g})"
+            raise ValueError(f"{folder / 'results.json'}: cut_parent.untrained_metrics: {message}")
+    return ", the untrained cut"
 
 
 def local_copies(entries: Sequence[str]) -> dict[str, list[str]]:

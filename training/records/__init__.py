@@ -16,7 +16,16 @@ from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSet
 from .export import ExportedFile, ExportFile, ForwardTime
 from .guesses import Guess, RowError
 from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, NotFitted
-from .published import Continuation, Continuations, CutParent, PublishedResults, PublishedTrain, Subset
+from .published import (
+    Continuation,
+    Continuations,
+    CutParent,
+    CutStep,
+    PublishedResults,
+    PublishedTrain,
+    SlimFile,
+    Subset,
+)
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
 from .study import FigurePanel, Line, Outcome, Statement, StudyFile, Whose
@@ -40,6 +49,7 @@ __all__ = [
     "Crossing",
     "Curve",
     "CutParent",
+    "CutStep",
     "Difference",
     "Duration",
     "EncoderComparison",
@@ -75,6 +85,7 @@ __all__ = [
     "ResultRow",
     "RowError",
     "RunResults",
+    "SlimFile",
     "Statement",
     "StepTime",
     "StepTimes",

@@ -26,6 +26,7 @@ EXPECTED = {  # pydantic's name of an error → what was expected
     "model_attributes_type": "dict",
     "list_type": "list",
     "greater_than_equal": "a number from 0",
+    "greater_than": "a number above 0",
     "too_short": "at least one",
 }
 

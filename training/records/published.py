@@ -1,5 +1,7 @@
 """results.json of a published folder: its run's, the evidence, and what a verification compares."""
 
+from typing import Any
+
 from pydantic import Field
 
 from .base import Count, Duration, Record
@@ -44,6 +46,25 @@ class Subset(Record):
     """How far each metric may be off on another machine."""
 
 
+class CutStep(Record):
+    """One cut of `leaner slim`."""
+
+    part: str
+    """layers, or what else became fewer."""
+    before: Any
+    after: Any
+    change: float
+    """Of the output on held-out rows with this cut and those before it, as a share of the output's variance."""
+    rivals: dict[str, float] = {}
+    """Other choices with their change on the rows of the choice."""
+
+
+class SlimFile(Record):
+    """slim.json: what was cut, in order."""
+
+    cuts: list[CutStep] = Field(min_length=1)
+
+
 class CutParent(Record):
     """The published model that another was cut from, and what the cut scored before its training."""
 
@@ -51,7 +72,7 @@ class CutParent(Record):
     """Of its folder."""
     slim_options: list[str]
     """Of the `leaner slim` that leaves the same layers; heads and neurons it chooses by the rows it is given."""
-    parameters: Count
+    parameters: int = Field(gt=0)
     steps: Count
     """Of its own training."""
     metrics: dict[str, float]

@@ -4,6 +4,7 @@ A metric is computed by `score`; its name stands in `METRICS` of settings/argume
 """
 
 import typing
+from numbers import Real
 
 import numpy as np
 import torch
@@ -81,7 +82,7 @@ class Classification(Task):
         for index, value in zip(indices, batch[self.label_column]):
             where = f"{source}: {self.label_column}, row {index}: {value!r}"
             if self.regression:
-                if value is None or not np.isfinite(value):
+                if not isinstance(value, Real) or not np.isfinite(value):
                     raise ValueError(f"{where} is no number")
                 labels.append(float(value))
                 continue

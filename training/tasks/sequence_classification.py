@@ -28,6 +28,9 @@ class SequenceClassification(Classification, TextTask):
     def configure(self, train: Rows) -> dict[str, object]:
         self.texts = self.text_columns_of(self.arguments, train)
         fields = super().configure(train)
+        roles = [*self.texts, self.label_column]
+        if len(set(roles)) < len(roles):
+            raise ValueError(f"text_column, text_pair_column, label_column: expected a column each, got {roles}")
         if self.regression and self.arguments.metric is None:
             self.metric = "pearson"
         if self.metric != "loss" and self.regression != (self.metric in REGRESSION_METRICS):

@@ -115,7 +115,7 @@ def slim_command(results: PublishedResults) -> str:
     if parent is None:
         return ""
     words = ["leaner", "slim", f"{PUBLISHED}{parent.name}", results.shape, *parent.slim_options]
-    return f"{shlex.join(words)} --data FOLDER   # training rows, to measure the cut by\n"
+    return f"{shlex.join(words)} --data FOLDER   # other rows, another change of the output\n"
 
 
 def is_local(results: PublishedResults) -> bool:
