@@ -19,7 +19,7 @@ import yaml
 from command import leaner
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.rows import reported, write_rows
-from modeling_leaner.training.publishing import index, report_data
+from modeling_leaner.training.publishing import index, report_data, tables
 from modeling_leaner.training.publishing.wording.scoring import best_of, has_outliers
 from modeling_leaner.training.records import ResultRow
 from PIL import Image
@@ -113,7 +113,7 @@ def test_every_cell_of_every_grid_is_in_the_table(written, read):
     header, *rows = read.rows
     assert header == list(report_data.COLUMNS)
     cells = [
-        (name, f"{cell.layers} × {cell.heads_text} × {cell.head_dim}", f"{cell.width:,}", f"{cell.mlp:,}")
+        (name, tables.shape_and_start(cell), f"{cell.width:,}", f"{cell.mlp:,}")
         for name, known in written[1].items()
         for cell in known.evidence.cells
     ]
