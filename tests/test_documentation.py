@@ -320,15 +320,19 @@ def test_the_table_says_what_the_folders_say(name):
     assert told.best_guess == f"{best(guess['value'] for guess in guesses):.3f}"
 
 
-IN_PLAIN_WORDS = {  # a statement in README → the study's, whose symbols need its page
-    "The identity added to query, key and value weights (lower κ) gives a lower loss than a random rotation added (same "
-    "norm).": "A lower κ at the start, with the same heads, gives a lower loss: W + 1·I against W + 1·O, which has the "
-    "same norm.",
-    "With 112,032 parameters outside embeddings, fewer than log₃(width) layers are worse.": "At N = 112,032 shapes below "
-    "their floor are worse than the best from the floor on.",
-    "More heads slow down gradient descent from zero weights with a constant step (synthetic mixture).": "More heads are "
-    "slower: tokenized mixture, GD, constant step, from zero weights.",
+IN_PLAIN_WORDS = {  # the first words of a statement in README → those of the study's, whose symbols need its page
+    "The identity added": "A lower κ at the start, with the same heads, gives a lower loss: W + 1·I against W + 1·O,",
+    "With 112,032 parameters": "At N = 112,032 shapes below their floor are worse",
+    "More heads slow down": "More heads are slower: tokenized mixture, GD, constant step, from zero weights.",
 }
+
+
+def in_the_study(statement: str) -> str:
+    """How the study's statement begins that README has, in its own words or in plain ones."""
+    for plain, own in IN_PLAIN_WORDS.items():
+        if statement.startswith(plain):
+            return own
+    return statement
 
 
 def statement_rows() -> list[list[str]]:
@@ -346,14 +350,15 @@ def test_the_table_of_statements_names_every_study():
 def test_a_statement_and_its_verdict_are_those_of_the_study(study, statement, verdict):
     name = re.fullmatch(r"\[(.*)\]\(.*\)", study)[1]
     results = json.loads((CLONE / f"model_cards/studies/{name}/results.json").read_text())
-    verdicts = {each["statement"]: each["verdict"] for each in results["statements"]}
-    assert verdicts[IN_PLAIN_WORDS.get(statement, statement)] == verdict
+    begins = in_the_study(statement)
+    assert [each["verdict"] for each in results["statements"] if each["statement"].startswith(begins)] == [verdict]
 
 
 def test_the_intervention_is_told_as_it_came_out():
     results = json.loads((CLONE / "model_cards/studies/conditioning/results.json").read_text())
     numbers = next(each["numbers"] for each in results["statements"] if "W + 1·O, which" in each["statement"])
-    times, nats = re.search(r"an (\d+)\s+times lower κ at the start, at equal norm, ended ([\d.]+) nats \[worse\]", README).groups()
+    told = r"an (\d+)\s+times lower κ at the start, at equal norm, ended ([\d.]+) nats \[worse\]"
+    times, nats = re.search(told, README).groups()
     assert times == f"{numbers['κ moved by']:.0f}" and nats == f"{numbers['difference of loss']:.3f}"
 
 
