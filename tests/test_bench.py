@@ -505,6 +505,22 @@ def test_the_page_has_the_memory_of_its_file():
     assert f"That is {memory:.2f} of the memory of transformers' GPT-2 and {time:.2f} of its time" in page
 
 
+def test_the_page_has_the_shares_of_its_file():
+    """What the machine's own matrix products need of a step."""
+    shares = {}
+    for row in rows_of(SPEED / "cells-avx2.csv"):
+        family = row["shape"].partition("-")[0]
+        key = (family, row["heads"], row["phase"], row["attention"])
+        shares.setdefault(key, []).append((row["library"], float(row["matrix_product_share"])))
+    page = " ".join(SPEED.with_suffix(".md").read_text(encoding="utf-8").split())
+    vit = [share for _, share in shares["vit", "4", "training", "sdpa"]]
+    assert f"With SDPA {min(vit):.2f} to {max(vit):.2f} of a training step of `vit-6x4`" in page and len(vit) == 3
+    text = [shares[family, heads, "inference", "lean"][0][1] for family in ("bert", "gpt") for heads in ("4", "16")]
+    assert f"By `lean` it is {min(text):.2f} to {max(text):.2f} in LeanGPT's and LeanBERT's inference" in page
+    (_, bert), (_, gpt) = (shares[family, "16", "training", "lean"][0] for family in ("bert", "gpt"))
+    assert f"{gpt:.2f} and {bert:.2f} in their training with 16 heads" in page
+
+
 def test_the_page_has_the_twins_of_its_file():
     times = {(row["shape"], row["phase"]): float(row["milliseconds"]) for row in rows_of(SPEED / "twins.csv")}
     page = SPEED.with_suffix(".md").read_text(encoding="utf-8")

@@ -41,7 +41,7 @@ from modeling_leaner.training.settings import arguments
 from safetensors.torch import load_file, save_file
 from scipy import stats
 from training_data import write_shape
-from workshop import GRID, few_rows, train_grid
+from workshop import GRID, small_listops, train_grid
 
 from modeling_leaner.shapes import load_config
 from modeling_leaner.support.files import sha256
@@ -53,10 +53,7 @@ WORDS = "--max_steps 6 --max_train_rows 96 --max_eval_rows 64 --per_device_train
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory, warm_stranger):
     """A grid of two small shapes, run and published."""
-    place = tmp_path_factory.mktemp("workshop")
-    patch = pytest.MonkeyPatch()
-    patch.chdir(place)
-    patch.setitem(sources.BUILT_IN, "listops-short", few_rows)
+    place, patch = small_listops(tmp_path_factory)
     for name, layers in (("deep", 2), ("shallow", 1)):
         (place / name).mkdir()
         write_shape("bert", place / name, num_hidden_layers=layers, max_position_embeddings=128)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from command import leaner
 from huggingface_hub import ModelCard
-from modeling_leaner.training.data import sources
+from modeling_leaner.training.experiments import evidence
 from modeling_leaner.training.experiments.cuts import make_cuts
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.rows import Run
@@ -16,7 +16,7 @@ from modeling_leaner.training.publishing import cards, cut_parents, publish, ver
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.running.evaluation import evaluate
 from training_data import write_shape
-from workshop import GRID, few_rows, train_grid
+from workshop import GRID, small_listops, train_grid
 
 
 CELL = "model_cards/grids/slim/cells/one"
@@ -28,10 +28,7 @@ LONGER["overrides"] = {**GRID["overrides"], "max_steps": 60, "eval_strategy": "n
 @pytest.fixture(scope="module")
 def project(tmp_path_factory, warm_stranger):
     """A published model of two layers, and one published that keeps its second layer, after a training."""
-    place = tmp_path_factory.mktemp("project")
-    patch = pytest.MonkeyPatch()
-    patch.chdir(place)
-    patch.setitem(sources.BUILT_IN, "listops-short", few_rows)
+    place, patch = small_listops(tmp_path_factory)
     write_shape("bert", place, num_hidden_layers=2, max_position_embeddings=128)
     parent = {**LONGER, "shapes": ["bert.json"], "baseline": "bert.json"}
     parent |= {"output_dir": "model_cards/grids/whole", "publish": {"bert.json": "leanbert-two"}}
@@ -80,6 +77,9 @@ def test_cut_and_new_weights_are_told_apart(project):
     cell = results_in(Path(CUT, "results.json")).evidence.cells[0]
     shape = f"1 × {cell.heads} × {cell.head_dim}"
     assert f"| **{shape} (cut)** |" in text and f"| {shape} (new weights) |" in text
+    grid = load_grid(Path("slim.yaml"))
+    assert [evidence.start(grid, shape) for shape in (CELL, f"{CELL}/config.json")] == ["cut", "new weights"]
+    assert evidence.start(grid, "model_cards/leanbert-two") == "its weights"
     assert f"1 layers × {cell.heads} heads of {cell.head_dim} (new weights): " in text
 
 
@@ -98,7 +98,7 @@ def test_a_verification_compares_it(project):
     assert verify.verify(Path(CUT), {}).endswith(", the untrained cut")
     results = results_in(Path(CUT, "results.json"))
     results.cut_parent.untrained_metrics["eval_accuracy"] += 0.2
-    with pytest.raises(ValueError, match="cut_parent.untrained_metrics: eval_accuracy is .*, the cut gives "):
+    with pytest.raises(ValueError, match="cut_parent.untrained_metrics.eval_accuracy is .*, the weights give "):
         verify.check_untrained(Path(CUT), results, [])
     for field, value, found in (
         ("metrics", {"eval_accuracy": 0.99}, "cut_parent.metrics is "),

@@ -3,8 +3,9 @@
 import dataclasses
 from pathlib import Path
 
+import pytest
 from modeling_leaner.training import train
-from modeling_leaner.training.data import builtin
+from modeling_leaner.training.data import builtin, sources
 from modeling_leaner.training.experiments import runs
 from modeling_leaner.training.experiments.grid import load_grid, write_grid
 from modeling_leaner.training.experiments.grid_results import load_results
@@ -22,8 +23,17 @@ GRID = {
 
 
 def few_rows():
-    """ListOps of 200 training rows and 80 test rows, in place of `listops-short`."""
+    """ListOps of 200 training rows and 80 test rows."""
     return builtin.listops(builtin.SMALL_LISTOPS, train=200, test=80)
+
+
+def small_listops(tmp_path_factory):
+    """A new working folder in which `listops-short` has `few_rows`, and the patch to undo."""
+    patch = pytest.MonkeyPatch()
+    place = tmp_path_factory.mktemp("workshop")
+    patch.chdir(place)
+    patch.setitem(sources.BUILT_IN, "listops-short", few_rows)
+    return place, patch
 
 
 def train_grid(file):

@@ -28,8 +28,8 @@ BENCH_CHOICES = {
     "dtypes": ("float32", "bfloat16", "float16"),
     "modes": ("eager", "compile"),
 }
-BENCH_LISTS = ("shapes", *BENCH_CHOICES, "attentions", "batch", "length", "layers", "heads", "head_dim")
 BENCH_SIZES = ("length", "batch", "layers", "heads", "head_dim")  # of leaner bench-figure
+BENCH_LISTS = ("shapes", "attentions", *BENCH_CHOICES, *BENCH_SIZES)  # options of leaner bench with several values
 STUDIES = ("conditioning", "depth-width", "heads-optimization", "low-rank")  # those of training/studies/registry.py
 PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
 

@@ -17,7 +17,7 @@ from ..slimming import budget, calibration
 from ..slimming.figure import draw_worth
 from ..slimming.operations import SlimError, drop_pooler
 from ..slimming.scores import Batch, Reference
-from ..slimming.slim import Cut, Slimmed, Target, best_slims, check_choice, check_target
+from ..slimming.slim import RECORD, Cut, Slimmed, Target, best_slims, check_choice, check_target
 from ..slimming.worth import layer_names, worth_tables
 from ..support.documents import write_json
 from ..support.files import whole_folder
@@ -187,7 +187,7 @@ def write(
         copy_sentence_transformers_files(options.source, folder)
         write_slim_card(folder, options.output.name, source, slimmed, making)
         document = {**asdict(making), "cuts": [asdict(cut) for cut in slimmed.cuts]}
-        (folder / "slim.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        (folder / RECORD).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         if draw_worth(slimmed.worth, folder):
             write_json(folder / "scores.json", slimmed.worth.as_document())
 

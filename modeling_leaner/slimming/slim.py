@@ -14,6 +14,9 @@ from .scores import Batch, Layers, Reference
 from .worth import HeadWorth, LayerWorth, Worth, weigh_heads, weigh_layers
 
 
+RECORD = "slim.json"  # of a cut, beside its weights: what was left out
+
+
 @dataclass(frozen=True)
 class Target:
     """The shape to reach; what is None stays as it is.

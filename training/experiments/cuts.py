@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
 from modeling_leaner.slimming.operations import SlimError
-from modeling_leaner.slimming.slim import Cut, Slimmed, Target, slim
+from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, slim
 from modeling_leaner.support.documents import read_object, write_json
 
 from ..running.loading import build_model
@@ -28,7 +28,6 @@ from .branches import WEIGHTS, options_of
 from .grid import Grid, GridError
 
 
-RECORD = "slim.json"  # of a cut: what was left out
 ROWS = 256  # half of them to choose by, half held out
 
 

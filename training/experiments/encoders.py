@@ -19,7 +19,7 @@ from modeling_leaner.conversion import PREPROCESSORS, files_of, load_lean, load_
 from modeling_leaner.hub_lookup import require_source
 from modeling_leaner.slimming.budget import parameters_of
 from modeling_leaner.slimming.operations import drop_pooler
-from modeling_leaner.slimming.slim import cut_of_layers
+from modeling_leaner.slimming.slim import RECORD, cut_of_layers
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import free_path
 from modeling_leaner.support.quiet import quiet_libraries
@@ -107,15 +107,15 @@ def check_pooling(source: str, files: set[str]) -> None:
 
 def kept_layers(source: str, files: set[str]) -> list[int] | None:
     """Which of its parent's layers a model has, by its slim.json; for a run, by the slim.json of its `shape`."""
-    if "slim.json" in files:
-        cut = cut_of_layers(read_source_json(source, "slim.json"))
+    if RECORD in files:
+        cut = cut_of_layers(read_source_json(source, RECORD))
         if cut is None:
             return None
         return cut["after"]
     if "results.json" in files:
         shape = str(read_source_json(source, "results.json").get("shape"))
-        if (Path(shape) / "slim.json").is_file():
-            return kept_layers(shape, {"slim.json"})
+        if (Path(shape) / RECORD).is_file():
+            return kept_layers(shape, {RECORD})
     return None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from modeling_leaner.slimming.slim import cut_of_layers
+from modeling_leaner.slimming.slim import RECORD, cut_of_layers
 from modeling_leaner.support.documents import read_json, read_object
 
 from ..experiments.grid import Grid
@@ -11,12 +11,9 @@ from ..records import CutStep, PublishedResults, SlimFile, checked
 from ..records.results import PUBLISHED
 
 
-SLIM = "slim.json"  # what was cut, beside the weights
-
-
 def cuts_in(folder: Path) -> list[CutStep]:
     """What the slim.json of a folder records, cut by cut. Raises ValueError that names file and key."""
-    file = folder / SLIM
+    file = folder / RECORD
     if not file.is_file():
         raise ValueError(f"{file}: missing; it records what was cut")
     return checked(SlimFile, read_object(file), file).cuts
@@ -56,7 +53,7 @@ def parent_fields(grid: Grid, shape: str) -> dict[str, object]:
     parent = parent_results(grid)
     return {
         "name": parent.name,
-        "slim_options": slim_options(grid.cuts[shape], read_object(Path(shape) / SLIM)),
+        "slim_options": slim_options(grid.cuts[shape], read_object(Path(shape) / RECORD)),
         "parameters": parent.parameters,
         "steps": parent.train.steps,
         "metrics": parent.metrics,

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256
 
 from ..experiments.encoder_scores import TITLES
 from ..experiments.encoders import table_lines
 from ..records import CutStep, EncoderComparison, PublishedEncoder, TextRows
-from .cut_parents import SLIM, cuts_in
+from .cut_parents import cuts_in
 from .folders import Run
 from .metadata import PROJECT_URL, repository, rounded
 from .rendering import fill_card, markdown
@@ -104,7 +105,7 @@ def check_encoder(folder: Path, run: Run) -> None:
     require(weights.is_file(), weights, "the file", None, "weights")
     held = sha256(weights)
     require(held == results.weights_sha256, weights, "sha256", held, f"weights_sha256 of {file}")
-    require((folder / SLIM).is_file(), folder / SLIM, "the file", None, "what was cut")
+    require((folder / RECORD).is_file(), folder / RECORD, "the file", None, "what was cut")
     models = results.comparison.models
     require(len(models) == 3, file, "comparison.models", len(models), "the parent, the cut and this model")
     own = models[-1]

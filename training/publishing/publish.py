@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
@@ -33,10 +34,10 @@ from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
-from .cut_parents import SLIM, parent_fields, parent_results
+from .cut_parents import parent_fields, parent_results
 from .folders import results_in
 from .index import write_index
-from .verify import CARDS, KEPT, LICENSE, LOCAL, metrics_of, tolerances, verify
+from .verify import CARDS, KEPT, LICENSE, LOCAL, metrics_of, metrics_with, tolerances, verify
 
 
 GRIDS = Path("training/grids")
@@ -142,12 +143,7 @@ def cut_parent(grid: Grid, shape: str, run: Path, results: RunResults, options: 
         return None
     if parent_results(grid).data_sha256 != results.data_sha256:
         raise ValueError(f"cut_from: {grid.cut_from} was evaluated on other rows than {run}: data_sha256 differs")
-    with tempfile.TemporaryDirectory() as scratch:
-        untrained = Path(scratch) / "untrained"
-        shutil.copytree(run, untrained, ignore=shutil.ignore_patterns("checkpoint-*"))
-        shutil.copyfile(Path(shape) / "model.safetensors", untrained / "model.safetensors")
-        with in_place_of(untrained, run):
-            metrics, _, _ = metrics_of(untrained, options)
+    metrics = metrics_with(Path(shape) / "model.safetensors", run, options)
     return CutParent(**parent_fields(grid, shape), untrained_metrics=metrics)
 
 
@@ -268,7 +264,7 @@ def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = C
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         if results.cut_parent is not None:
-            shutil.copyfile(Path(shape) / SLIM, folder / SLIM)
+            shutil.copyfile(Path(shape) / RECORD, folder / RECORD)
         renew_code(folder)  # the run may be older than the package
         write_published_recipe(folder, published_recipe(source, results.shape))
         write_json(folder / "results.json", results.document())

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from modeling_leaner.conversion import copy_sentence_transformers_files, files_of, read_source_json
+from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.support.documents import read_object, write_json
 from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
@@ -34,7 +35,6 @@ from ..settings.arguments import RecipeArguments, parse, settings_parser, words_
 from ..tasks.embedding import Embedding, unit_vectors
 from .cards import write_card
 from .code_copies import renew_code
-from .cut_parents import SLIM
 from .folders import results_in
 from .index import encoder_line, write_index
 from .publish import in_place_of, moved, write_published_recipe
@@ -96,7 +96,7 @@ def read_origin(origin: Origin) -> tuple[RunResults, dict]:
     Raises:
         ValueError: the run has another teacher or shape, the cut another parent, or a file is missing; names it.
     """
-    slim_file = origin.cut / SLIM
+    slim_file = origin.cut / RECORD
     if not slim_file.is_file():
         raise ValueError(f"{slim_file}: missing; expected a folder that leaner slim wrote")
     slim = read_object(slim_file)
@@ -309,7 +309,7 @@ def publish_encoder(
             document = published_results(name, origin, results, commands, made)
             write_json(folder / "results.json", document.document())
             cleaned = slim | {"command": without_local_paths(str(slim["command"])), "parent": origin.base_model}
-            write_json(folder / SLIM, cleaned)
+            write_json(folder / RECORD, cleaned)
             write_published_recipe(folder, {**document.recipe, "shape": document.shape})
             for kept in KEPT:
                 if (origin.run / kept).is_file():

@@ -112,11 +112,6 @@ def metric_text(evidence: Evidence) -> str:
     return f"{evidence.metric}, {direction(evidence)}"
 
 
-def label_of(cell: Cell) -> str:
-    """Layers, heads and head size."""
-    return tables.shape_and_start(cell)
-
-
 def rows_at(gathered: GatheredGrid, cell: Cell, branch: int | None) -> list[ResultRow]:
     """The finished rows of a cell at a branch; None is the longest, or a grid without branches."""
     grid = gathered.results.grid
@@ -246,7 +241,7 @@ def guess_text(evidence: Evidence) -> str:
 
 def tooltip_of(cell: Cell, evidence: Evidence, branch: int | None) -> list[str]:
     """What a reader who points at a mark is told, line by line."""
-    lines = [f"{label_of(cell)}, width {cell.width}, MLP {cell.mlp}", f"grid {evidence.grid}"]
+    lines = [f"{tables.shape_and_start(cell)}, width {cell.width}, MLP {cell.mlp}", f"grid {evidence.grid}"]
     if branch is not None:
         lines.append(f"after {branch:,} tokens")
     lines += [
@@ -262,7 +257,7 @@ def columns_of(cell: Cell, evidence: Evidence, costs: dict[str, float | None]) -
     """The line of a mark in the table, as of COLUMNS."""
     return [
         evidence.grid,
-        label_of(cell),
+        tables.shape_and_start(cell),
         f"{cell.width:,}",
         f"{cell.mlp:,}",
         metric_text(evidence),
@@ -286,7 +281,7 @@ def mark_of(gathered: GatheredGrid, evidence: Evidence, cell: Cell, branch: int 
     return Mark(
         grid=evidence.grid,
         shape=cell.shape,
-        label=label_of(cell),
+        label=tables.shape_and_start(cell),
         kind=kind(cell, evidence),
         costs=costs,
         measures=measures,

@@ -8,7 +8,7 @@ from ..experiments.statistics import NON_INFERIOR, NOT_LEARNED
 from ..records import Cell, Evidence, FineTuned, PublishedResults, RunResults
 from .metadata import named_metrics
 from .rendering import markdown
-from .wording.amounts import direction, gain, interval_of, number, score
+from .wording.amounts import direction, gain, interval_of, number, score, with_start
 from .wording.scoring import best_of, has_outliers, median_score, score_error
 
 
@@ -95,10 +95,8 @@ def shape_of(cell: Cell) -> str:
 
 
 def shape_and_start(cell: Cell) -> str:
-    """`shape_of`, and in a grid of cuts the weights that the runs started with."""
-    if cell.start is None:
-        return shape_of(cell)
-    return f"{shape_of(cell)} ({cell.start})"
+    """`shape_of`, with the start."""
+    return with_start(shape_of(cell), cell)
 
 
 def comparison(evidence: Evidence, own: str) -> str:

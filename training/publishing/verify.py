@@ -27,6 +27,7 @@ from transformers import EvalPrediction
 
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.slimming.operations import keep_layers
+from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.support.documents import flat, read_object
 from modeling_leaner.support.quiet import quiet_libraries
 
@@ -45,7 +46,7 @@ from ..settings.yaml_files import read_yaml
 from ..tasks.base import Task, evaluation_batches
 from .cards import FIGURE, render
 from .code_copies import check_code
-from .cut_parents import SLIM, cuts_in, parent_fields
+from .cut_parents import cuts_in, parent_fields
 from .folders import check_there, published_folders, results_in
 from .metadata import eval_results
 from .stranger import HIDDEN, run_without_package
@@ -106,6 +107,19 @@ def metrics_of(folder: Path, options: list[str]) -> tuple[dict[str, float], int,
         run_without_package(model, folder, evaluation.task.head, inputs, outputs)
         metrics = score_outputs(evaluation.task, load_file(inputs), load_file(outputs))
         return metrics, len(evaluation.held_out.rows), evaluation.held_out.sha256
+
+
+def metrics_with(weights: Path, folder: Path, options: list[str]) -> dict[str, float]:
+    """`metrics_of` a folder that had these weights in place of its own. Raises ValueError as that does."""
+    with tempfile.TemporaryDirectory() as scratch:
+        other = Path(scratch) / folder.name
+        shutil.copytree(folder, other, ignore=shutil.ignore_patterns(*HIDDEN))
+        shutil.copyfile(weights, other / "model.safetensors")
+        try:
+            metrics, _, _ = metrics_of(other, options)
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(other), str(folder))) from error
+    return metrics
 
 
 def names_of(dataset: str, dataset_config: str | None) -> list[str]:
@@ -196,9 +210,9 @@ def expected_parent(folder: Path, grid: Grid, cell: str) -> dict[str, object]:
     grids = folder.resolve().parent / "grids"
     with of_the_project(grids):
         fields = parent_fields(grid, cell)
-        recorded = read_object(Path(cell) / SLIM)
-    if read_object(folder / SLIM) != recorded:
-        raise ValueError(f"{folder / SLIM}: not the cut of {Path(cell) / SLIM}")
+        recorded = read_object(Path(cell) / RECORD)
+    if read_object(folder / RECORD) != recorded:
+        raise ValueError(f"{folder / RECORD}: not the cut of {Path(cell) / RECORD}")
     return {f"cut_parent.{name}": value for name, value in fields.items()}
 
 
@@ -247,12 +261,12 @@ def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> N
     written = {"README.md", "results.json", "recipe.yaml"}
     patterns = [*KEPT, ONNX_FOLDER]
     if isinstance(results, PublishedEncoder):
-        written |= {SLIM, "modules.json", "tokenizer.json"}
+        written |= {RECORD, "modules.json", "tokenizer.json"}
         patterns += OF_SENTENCE_TRANSFORMERS
     else:
         written |= {FIGURE, "training.png"}
         if results.cut_parent is not None:
-            written.add(SLIM)
+            written.add(RECORD)
     there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     for name in sorted(there - written):
         if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
@@ -303,10 +317,15 @@ def compare(file: Path, expected: PublishedResults | Subset, metrics: dict[str, 
     allowed = tolerances(expected.metrics, expected.rows)
     if expected.tolerances != allowed:
         raise ValueError(f"{file}: tolerances is {expected.tolerances}, expected {allowed}")
-    for name, stated in expected.metrics.items():
-        value = metrics.get(name)
-        if value is None or not abs(value - stated) <= allowed[name]:
-            raise ValueError(f"{file}: metrics.{name} is {stated}, the weights give {value} (± {allowed[name]:g})")
+    check_metrics(f"{file}: metrics", expected.metrics, metrics, allowed)
+
+
+def check_metrics(place: str, stated: dict[str, float], found: dict[str, float], allowed: dict[str, float]) -> None:
+    """Raises ValueError, naming the place, for the first stated metric that is not found, or off by more."""
+    for name, value in stated.items():
+        fresh = found.get(name)
+        if fresh is None or not abs(fresh - value) <= allowed[name]:
+            raise ValueError(f"{place}.{name} is {value}, the weights give {fresh} (± {allowed[name]:g})")
 
 
 def as_written(folder: Path) -> RunResults:
@@ -400,18 +419,11 @@ def check_untrained(folder: Path, results: PublishedResults, options: list[str])
     steps = cuts_in(folder)
     if [step.part for step in steps] != ["layers"] or not source.is_dir():
         return ", the untrained cut not scored again"
-    with tempfile.TemporaryDirectory() as scratch:
-        untrained = Path(scratch) / folder.name
-        shutil.copytree(folder, untrained)
-        keep_layers(load_lean(str(source)), steps[0].after).save_pretrained(Path(scratch) / "cut")
-        shutil.copyfile(Path(scratch) / "cut" / "model.safetensors", untrained / "model.safetensors")
-        metrics, rows, _ = metrics_of(untrained, options)
-    allowed = tolerances(parent.untrained_metrics, rows)
-    for name, stated in parent.untrained_metrics.items():
-        value = metrics.get(name)
-        if value is None or not abs(value - stated) <= allowed[name]:
-            message = f"{name} is {stated}, the cut gives {value} (± {allowed[name]:g})"
-            raise ValueError(f"{folder / 'results.json'}: cut_parent.untrained_metrics: {message}")
+    with tempfile.TemporaryDirectory() as cut:
+        keep_layers(load_lean(str(source)), steps[0].after).save_pretrained(cut)
+        metrics = metrics_with(Path(cut) / "model.safetensors", folder, options)
+    place = f"{folder / 'results.json'}: cut_parent.untrained_metrics"
+    check_metrics(place, parent.untrained_metrics, metrics, tolerances(parent.untrained_metrics, results.rows))
     return ", the untrained cut"
 
 

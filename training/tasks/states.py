@@ -11,7 +11,7 @@ from datasets import List, Value
 from torch.nn import functional as F
 from transformers.utils import ModelOutput
 
-from modeling_leaner.slimming.slim import cut_of_layers
+from modeling_leaner.slimming.slim import RECORD, cut_of_layers
 from modeling_leaner.support.documents import read_json
 
 from .base import Batch
@@ -33,7 +33,7 @@ def mapped_layers(shape: str, named: list[int], depth: int, teacher_depth: int) 
             if not 0 <= layer < teacher_depth:
                 raise ValueError(f"distill_layers: the teacher has no layer {layer}, expected 0..{teacher_depth - 1}")
         return named
-    kept = kept_layers(Path(shape) / "slim.json", teacher_depth)
+    kept = kept_layers(Path(shape) / RECORD, teacher_depth)
     if len(kept) == depth:
         return kept
     return [max(0, (layer + 1) * teacher_depth // depth - 1) for layer in range(depth)]

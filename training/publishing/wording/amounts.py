@@ -67,8 +67,13 @@ def sizes(cell: Cell) -> str:
     return f"{cell.layers} layers × {cell.heads_text} heads of {cell.head_dim}"
 
 
-def label(cell: Cell) -> str:
-    """`sizes`, and in a grid of cuts the weights that the runs started with."""
+def with_start(text: str, cell: Cell) -> str:
+    """The text, and in a grid of cuts the weights that the cell's runs started with."""
     if cell.start is None:
-        return sizes(cell)
-    return f"{sizes(cell)} ({cell.start})"
+        return text
+    return f"{text} ({cell.start})"
+
+
+def label(cell: Cell) -> str:
+    """`sizes`, with the start."""
+    return with_start(sizes(cell), cell)

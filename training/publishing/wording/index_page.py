@@ -87,7 +87,7 @@ def grid_about(name: str, evidence: Evidence) -> str:
         f"finished, {evidence.failed} failed, {duration(evidence.hours)}."
     )
     if evidence.unsound_tuning is not None:
-        text += f" The rates may not be the best: {evidence.unsound_tuning.strip()}."
+        text += f" The rates may not be the best: {evidence.unsound_tuning}."
     reference = reference_note(evidence)
     if reference is not None:
         text += f" {reference}"

@@ -20,7 +20,7 @@ def tuning_seeds(tuning: TuningSettings) -> str:
 
 def unsound(reason: str) -> str:
     """Why the rates may not be the best, as a sentence."""
-    return f"It may not be the best: {reason.strip()}."
+    return f"It may not be the best: {reason}."
 
 
 def chosen(evidence: Evidence, unit: str) -> str:
