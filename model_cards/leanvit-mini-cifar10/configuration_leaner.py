@@ -385,7 +385,7 @@ class LeanConfig(PreTrainedConfig):
         return self.heads_per_layer
 
     def _layer_linears(self) -> list[LinearSize]:
-        """The linear layers of all blocks; every token passes through each, which `rows` = 1 stands for."""
+        """The linear layers of all blocks; every token passes through each, which `tokens` = 1 stands for."""
         width = self.hidden_size
         mlp = self.intermediate_size
         bias = getattr(self, "qkv_bias", True)
