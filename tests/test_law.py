@@ -11,18 +11,13 @@ import numpy as np
 import pytest
 import yaml
 from command import leaner
-from modeling_leaner.training.experiments import law as fitting
-from modeling_leaner.training.experiments import (
-    law_crossings,
-    law_data,
-    law_fit,
-    law_refits,
-    law_terms,
-    law_validation,
-)
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.experiments.rows import reported, write_rows
+from modeling_leaner.training.laws import crossings, refits, terms, validation
+from modeling_leaner.training.laws import law as fitting
+from modeling_leaner.training.laws.data import LawData, Point, read_data
+from modeling_leaner.training.laws.fit import Fitter
 from modeling_leaner.training.records import LawErrors, LawForm, ResultRow
 from training_data import write_shape
 
@@ -77,8 +72,8 @@ def made_up(quality, shapes=SHAPES, budgets=BUDGETS, seeds=5, noise=0.01):
             own = chance.gauss(0, noise / 2)
             for tokens in budgets:
                 value = quality(shape, tokens) + shared + own + chance.gauss(0, noise / 4)
-                points.append(law_data.Point(shape, seed, tokens, value))
-    return law_data.LawData(points, {shape: sizes(shape) for shape in SHAPES}, "loss", False, 0, "gpt")
+                points.append(Point(shape, seed, tokens, value))
+    return LawData(points, {shape: sizes(shape) for shape in SHAPES}, "loss", False, 0, "gpt")
 
 
 class Nowhere:
@@ -92,7 +87,7 @@ class Nowhere:
 
 @pytest.fixture(autouse=True)
 def fewer_refits(monkeypatch):
-    monkeypatch.setattr(law_refits, "REFITS", 60)
+    monkeypatch.setattr(refits, "REFITS", 60)
 
 
 @pytest.fixture(scope="module")
@@ -118,26 +113,26 @@ def test_terms_that_follow_from_others_are_named(found):
         {"term": "parameters", "reason": "follows from layers, heads, width, mlp"},
     ]
     all_sizes = {shape: sizes(shape) for shape in SHAPES}
-    kept, others = law_terms.independent_terms(all_sizes, ["deep", "many", "shallow", "lean"])
+    kept, others = terms.independent_terms(all_sizes, ["deep", "many", "shallow", "lean"])
     assert kept == ["layers", "heads"]
     assert others == {"width": [], "mlp": [], "head_dim": ["heads"], "parameters": ["layers"]}
-    kept, _ = law_terms.independent_terms(all_sizes, ["deep", "lean"])
+    kept, _ = terms.independent_terms(all_sizes, ["deep", "lean"])
     assert kept == ["layers"]  # heads changed with them
 
 
 def test_crossings(found):
     """Deep and shallow cross within the interval; shapes that differ in nothing that counts do not."""
-    crossings = {frozenset((each.ahead_below, each.other)): each for each in found.crossings}
-    assert len(crossings) == len(SHAPES) * (len(SHAPES) - 1) / 2
-    each = crossings[frozenset(("deep", "shallow"))]
+    of_pair = {frozenset((each.ahead_below, each.other)): each for each in found.crossings}
+    assert len(of_pair) == len(SHAPES) * (len(SHAPES) - 1) / 2
+    each = of_pair[frozenset(("deep", "shallow"))]
     low, high = each.interval
     assert (each.ahead_below, each.ahead_above) == ("shallow", "deep")
     assert low < CROSSING < high and BUDGETS[0] < low < each.tokens < high < BUDGETS[-1] and high < 1.5 * low
     per_parameter = each.tokens / sizes("shallow")["parameters"]
     assert each.tokens_per_parameter == pytest.approx(per_parameter)
     assert f"{per_parameter:.2g} a parameter of shallow" in each.sentence
-    none = crossings[frozenset(("deep", "half"))]
-    assert none.tokens is None and law_crossings.NO_CROSSING in none.sentence
+    none = of_pair[frozenset(("deep", "half"))]
+    assert none.tokens is None and crossings.NO_CROSSING in none.sentence
 
 
 @pytest.mark.full
@@ -150,7 +145,7 @@ def test_a_limit_beyond_the_fit_is_none():
 
     document = fitting.fit_law(Nowhere(), made_up(late, noise=0.02))
     law = laws.law_of(document.document())
-    place = math.exp(float(law_crossings.crossing_tokens(law, sizes("shallow"), sizes("deep"), law.parameters)))
+    place = math.exp(float(crossings.crossing_tokens(law, sizes("shallow"), sizes("deep"), law.parameters)))
     assert 3e6 < place < 12e6
     each = next(each for each in document.crossings if {each.ahead_below, each.other} == {"shallow", "deep"})
     assert each.interval[1] is None and "beyond the fit" in each.sentence
@@ -185,9 +180,9 @@ def test_a_shape_that_is_left_out_does_not_count():
     points = [each if each.shape != "deep" else replace(each, quality=each.quality + 1) for each in data.points]
     pairs = []
     for own in (data.points, points):
-        fitter = law_fit.Fitter(replace(data, points=own))
+        fitter = Fitter(replace(data, points=own))
         fitter.noise = 0.01
-        pairs.append(next(held for held in law_validation.leave_each_out(fitter) if held.shape == "deep"))
+        pairs.append(next(held for held in validation.leave_each_out(fitter) if held.shape == "deep"))
     assert pairs[0].form == pairs[1].form
     assert pairs[0].law.tolist() == pairs[1].law.tolist()
     assert pairs[0].tokens_only.tolist() == pairs[1].tokens_only.tolist()
@@ -201,22 +196,22 @@ def error(difference, low, high):
 def test_the_criterion():
     """A term, and an interval of the difference that lies below 0; a mean below 0 is not enough."""
     form = laws.Form(("layers",))
-    assert law_validation.is_found(form, error(-0.01, -0.03, -0.001))
-    assert not law_validation.is_found(form, error(-0.01, -0.03, 0.001))
-    assert not law_validation.is_found(form, error(0.01, 0.001, 0.03))
-    assert not law_validation.is_found(laws.Form(), error(-0.01, -0.03, -0.001))
+    assert validation.is_found(form, error(-0.01, -0.03, -0.001))
+    assert not validation.is_found(form, error(-0.01, -0.03, 0.001))
+    assert not validation.is_found(form, error(0.01, 0.001, 0.03))
+    assert not validation.is_found(laws.Form(), error(-0.01, -0.03, -0.001))
 
 
 def test_errors_by_hand():
     """Mean errors over shapes of what was predicted of them; no spread where all shapes and seeds agree."""
     data = made_up(lambda shape, tokens: 4.0, ["deep", "many"], seeds=2, noise=0)
     law, curve = np.full(4, 4.1), np.full(4, 3.7)
-    held = [law_validation.LeftOut(shape, list(BUDGETS), law, curve, laws.Form()) for shape in data.shapes]
-    errors = law_validation.errors_of(held, data)
+    held = [validation.LeftOut(shape, list(BUDGETS), law, curve, laws.Form()) for shape in data.shapes]
+    errors = validation.errors_of(held, data)
     assert (errors.law, errors.tokens_only) == (pytest.approx(0.1), pytest.approx(0.3))
     assert errors.interval == pytest.approx([-0.2, -0.2])
     held[1] = replace(held[1], law=np.full(4, 3.5))
-    low, high = law_validation.errors_of(held, data).interval
+    low, high = validation.errors_of(held, data).interval
     assert (low, high) == pytest.approx((-0.2, 0.2))  # the draws of one of the two shapes twice
 
 
@@ -236,9 +231,9 @@ def test_the_plan_says_nothing_where_the_interval_includes_0(found):
 def test_one_failed_run_moves_little(found):
     """A run that hardly left the start: 60 times the noise off."""
     data = made_up(by_layers)
-    stray = law_data.Point("deep", 0, BUDGETS[-1], 5.5)
+    stray = Point("deep", 0, BUDGETS[-1], 5.5)
     points = [point for point in data.points if (point.shape, point.seed, point.tokens) != ("deep", 0, BUDGETS[-1])]
-    fitter = law_fit.Fitter(data)
+    fitter = Fitter(data)
     form = laws.Form(("layers",), ("layers",))
     clean = fitter.fit_anew(form, data.points)
     moved = fitter.fit_anew(form, [*points, stray])
@@ -258,7 +253,7 @@ def test_seeds_that_differ_more_give_wider_intervals(found):
 
 def test_widening_for_few_seeds():
     """t(0.975, 4) / 1.96 × √(5/4), by hand."""
-    assert law_refits.widening(made_up(by_tokens)) == pytest.approx(2.7764 / 1.95996 * math.sqrt(1.25), rel=1e-4)
+    assert refits.widening(made_up(by_tokens)) == pytest.approx(2.7764 / 1.95996 * math.sqrt(1.25), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +290,7 @@ def test_fewer_cells_than_parameters():
     """Shapes and budgets are enough, but most shapes have a single budget."""
     data = made_up(by_layers)
     kept = [point for point in data.points if point.tokens == BUDGETS[0] or point.shape == "deep"]
-    ten = law_data.LawData([point for point in kept if point.shape != "narrow"], data.sizes, "loss", False, 0, "gpt")
+    ten = LawData([point for point in kept if point.shape != "narrow"], data.sizes, "loss", False, 0, "gpt")
     assert ten.cell_count == 9
     fitting.check_enough(ten, ["layers"] * 6, "rows")
     with pytest.raises(GridError, match="10 cells, as many as parameters, or more, got 9 finished cells"):
@@ -343,14 +338,14 @@ def test_rows_are_read(grid):
     """Each finished branch with its tokens; accuracy as 1 − accuracy; failed ones are counted."""
     data = made_up(by_tokens)
     fill(grid, data)
-    read = law_data.read_data(load_results(grid))
+    read = read_data(load_results(grid))
     assert len(read.points) == len(data.points) - 1 and read.failed == 1 and read.quality == "loss"
     expected = {(f"{each.shape}.json", each.seed, each.tokens): each.quality for each in data.points}
     assert all(expected[point.shape, point.seed, point.tokens] == point.quality for point in read.points)
     grid.path("results.csv").unlink()
     grid.path("").rmdir()
     fill(grid, data, up=True)
-    read = law_data.read_data(load_results(grid))
+    read = read_data(load_results(grid))
     assert read.quality == "1 − accuracy"
     assert read.points[0].quality == pytest.approx(data.points[0].quality)
 

@@ -337,7 +337,7 @@ def encoders(
 def law(grid: GridFile) -> None:
     """Fit a law of shape and tokens to the finished rows of a grid with branches."""
     with slow_imports():
-        from ..training.experiments.law import write_law
+        from ..training.laws.law import write_law
     write_law(grid)
 
 

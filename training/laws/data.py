@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from modeling_leaner.planning.laws import sizes_of
 from modeling_leaner.shapes import load_config
 
-from .grid_results import GridResults
-from .summary import cells_of
+from ..experiments.grid_results import GridResults
+from ..experiments.summary import cells_of
 
 
 MEAN_OF_SEEDS = -1  # in place of a point's seed

@@ -13,9 +13,9 @@ import numpy as np
 from modeling_leaner.planning.laws import Form, interval
 
 from ..records import LawErrors
-from .law_data import LawData, by_seed, leave_out
-from .law_fit import TOKENS_ONLY, Fitter
-from .law_search import Search
+from .data import LawData, by_seed, leave_out
+from .fit import TOKENS_ONLY, Fitter
+from .search import Search
 
 
 DRAWS = 2000  # of the difference of errors

@@ -13,9 +13,9 @@ import numpy as np
 
 from modeling_leaner.planning.laws import TERMS, Form
 
-from .law_data import Point, by_cell, leave_out, shapes_of
-from .law_fit import TOKENS_ONLY, Fitter, extended
-from .law_terms import independent_terms
+from .data import Point, by_cell, leave_out, shapes_of
+from .fit import TOKENS_ONLY, Fitter, extended
+from .terms import independent_terms
 
 
 MIN_FALL = 0.05  # of the error of left-out shapes, for each further parameter

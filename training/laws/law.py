@@ -1,13 +1,13 @@
 """`leaner law GRID.yaml`: a law of shape, fitted on the finished cells of a grid with branches.
 
-A law gives the quality by the sizes of a shape and its training tokens; `law_fit.py` has the formula. A file each:
+A law gives the quality by the sizes of a shape and its training tokens; `fit.py` has the formula. A file each:
 
-- `law_data.py`: the finished runs of all branches.
-- `law_terms.py`: which sizes vary independently of each other over the shapes.
-- `law_search.py`: which of them the law depends on.
-- `law_validation.py`: whether it predicts shapes that were left out better than the curve over tokens alone.
-- `law_fit.py`: its parameters, and in `law_refits.py` their intervals over the seeds.
-- `law_crossings.py`: at which budget two shapes are equal by it.
+- `data.py`: the finished runs of all branches.
+- `terms.py`: which sizes vary independently of each other over the shapes.
+- `search.py`: which of them the law depends on.
+- `validation.py`: whether it predicts shapes that were left out better than the curve over tokens alone.
+- `fit.py`: its parameters, and in `refits.py` their intervals over the seeds.
+- `crossings.py`: at which budget two shapes are equal by it.
 
 `law.json` and its figure are written beside the grid's rows. Where no law was found they hold the curve over tokens
 alone.
@@ -23,17 +23,17 @@ from modeling_leaner.planning.laws import LAW, TERM_NAMES, TERMS, TOKENS, Form, 
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
+from ..experiments.grid import Grid, GridError, load_grid
+from ..experiments.grid_results import load_results
 from ..records import LawErrors, LawFile, LawForm, LawTie
-from .grid import Grid, GridError, load_grid
-from .grid_results import load_results
-from .law_crossings import crossing
-from .law_data import LawData, cell_means, read_data
-from .law_figure import FIGURE, law_figure
-from .law_fit import COMMON, TOKENS_ONLY, Fitter
-from .law_refits import fitted_parameters, replicates
-from .law_search import Search
-from .law_terms import independent_terms, not_fitted, ties
-from .law_validation import errors_of, is_found, leave_each_out
+from .crossings import crossing
+from .data import LawData, cell_means, read_data
+from .figure import FIGURE, law_figure
+from .fit import COMMON, TOKENS_ONLY, Fitter
+from .refits import fitted_parameters, replicates
+from .search import Search
+from .terms import independent_terms, not_fitted, ties
+from .validation import errors_of, is_found, leave_each_out
 
 
 NO_LAW = "no law of shape found"

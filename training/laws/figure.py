@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from modeling_leaner.planning.laws import TOKENS, law_of
 
 from ..records import LawFile
-from .law_data import Point
+from .data import Point
 
 
 FIGURE = "law.png"

@@ -11,8 +11,8 @@ import numpy as np
 from modeling_leaner.planning.laws import Form, interval
 
 from ..records import LawParameter
-from .law_data import LawData, by_seed
-from .law_fit import COMMON, Fitter
+from .data import LawData, by_seed
+from .fit import COMMON, Fitter
 
 
 REFITS = 200

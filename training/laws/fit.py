@@ -15,7 +15,7 @@ import numpy as np
 
 from modeling_leaner.planning.laws import TERMS, TOKENS, Form, parts
 
-from .law_data import LawData, Point, by_cell
+from .data import LawData, Point, by_cell
 
 
 TOKENS_ONLY = Form()  # the curve over tokens alone

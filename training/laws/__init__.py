@@ -1,0 +1,1 @@
+"""Laws of shape, fitted to the finished runs of grids with branches."""
