@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import leaner
-from modeling_leaner.training.publishing import code_copies, stranger, verify
+from modeling_leaner.training.publishing import code_copies, stranger, verify, verify_weights
 from modeling_leaner.training.running.environment import git
 
 from modeling_leaner import LeanBERTConfig
@@ -138,8 +138,9 @@ def test_tampered_code_is_named_and_never_runs(folder, name, monkeypatch, capsys
     def loaded(*arguments, **options):
         raise AssertionError("something of the folder was loaded before its code was compared")
 
-    for step in ("render", "load", "metrics_of", "check_files"):
+    for step in ("render", "metrics_of", "check_files"):
         monkeypatch.setattr(verify, step, loaded)
+    monkeypatch.setattr(verify_weights, "load", loaded)
     monkeypatch.setattr(stranger.subprocess, "run", loaded)
     with pytest.raises(SystemExit, match="1 of 1 failed"):
         leaner("verify-cards", folder)

@@ -24,7 +24,18 @@ from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
 from modeling_leaner.training.experiments.rows import Run, read_rows
-from modeling_leaner.training.publishing import cards, figures, findings, index, publish, stranger, tables, verify
+from modeling_leaner.training.publishing import (
+    cards,
+    figures,
+    findings,
+    index,
+    publish,
+    stranger,
+    tables,
+    verify,
+    verify_grid,
+    verify_weights,
+)
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.publishing.wording import amounts, comparison, limits, provenance, scoring
 from modeling_leaner.training.records import (
@@ -186,10 +197,10 @@ def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
         publish.renew(load_results(dataclasses.replace(loaded, data="trees of another wood")), loaded.baseline)
         said = results_in(folder / "results.json").evidence
         assert said.data == "trees of another wood" and "another wood" in (folder / "README.md").read_text()
-        verify.check_evidence(folder, said)
+        verify_grid.check_evidence(folder, said)
         with contextlib.chdir("/"):
-            verify.check_evidence(folder, said)
-            verify.check_run(folder, results_in(folder / "results.json"))
+            verify_grid.check_evidence(folder, said)
+            verify_grid.check_run(folder, results_in(folder / "results.json"))
         for change in ({"start_seed": 2, "start_from": "x"}, {"margin": 0.5}, {"overrides": None}):
             with pytest.raises(GridError, match=f"{[*change][-1]}: expected"):
                 publish.renew(load_results(dataclasses.replace(loaded, **change)), loaded.baseline)
@@ -233,14 +244,14 @@ def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
 def test_invented_evidence_is_found(workshop, place, value):
     folder = workshop / "model_cards/leanbert-shallow"
     found = json.loads((folder / "results.json").read_text())["evidence"]
-    verify.check_evidence(folder, Evidence(**found))
+    verify_grid.check_evidence(folder, Evidence(**found))
     *way, last = [int(key) if key.isdigit() and at < 2 else key for at, key in enumerate(place.split("."))]
     inner = found
     for key in way:
         inner = inner[key]
     inner[int(last) if isinstance(inner, list) else last] = value
     with pytest.raises(ValueError, match=rf"results.json: evidence.{place} is "):
-        verify.check_evidence(folder, Evidence(**found))
+        verify_grid.check_evidence(folder, Evidence(**found))
 
 
 @pytest.mark.parametrize(
@@ -260,11 +271,11 @@ def test_invented_evidence_is_found(workshop, place, value):
 def test_what_a_folder_says_of_its_run_is_compared(workshop, name, value):
     folder = workshop / "model_cards/leanbert-deep"
     results = json.loads((folder / "results.json").read_text())
-    verify.check_run(folder, PublishedResults(**results))
+    verify_grid.check_run(folder, PublishedResults(**results))
     outer, _, key = name.rpartition(".")
     (results[outer] if outer else results)[key] = value
     with pytest.raises(ValueError, match=f"results.json: {name} is .*, expected .*, as of its grid and its row there"):
-        verify.check_run(folder, PublishedResults(**results))
+        verify_grid.check_run(folder, PublishedResults(**results))
 
 
 def test_a_seed_that_was_left_out_is_found(workshop):
@@ -272,7 +283,7 @@ def test_a_seed_that_was_left_out_is_found(workshop):
     found = results_in(folder / "results.json").evidence
     del found.cells[0].values["2"]
     with pytest.raises(ValueError, match="evidence.cells.0.values.2 is None"):
-        verify.check_evidence(folder, found)
+        verify_grid.check_evidence(folder, found)
 
 
 @pytest.mark.full
@@ -340,10 +351,10 @@ def test_the_cells_of_another_grid(workshop):
     text = text.replace("beside: null\n", "beside: model_cards/grids/tiny\n")
     Path("model_cards/grids/other/grid.yaml").write_text(text.replace("grids/tiny\n", "grids/other\n", 1))
     try:
-        verify.check_evidence(folder, found)
+        verify_grid.check_evidence(folder, found)
         found.beside.cells[0].values["2"] += 0.25
         with pytest.raises(ValueError, match="evidence.beside.cells.0.values.2 is"):
-            verify.check_evidence(folder, found)
+            verify_grid.check_evidence(folder, found)
     finally:
         shutil.rmtree("model_cards/grids/other")
 
@@ -384,10 +395,10 @@ def test_what_was_fine_tuned_from_a_grid(workshop):
             each.learned = learned
             assert (", not learned |" in tables.fine_tuned(found)) == (learned is False)
         each.learned = gathered(here / "grid.yaml").fine_tuned[0].learned
-        verify.check_evidence(folder, found)
+        verify_grid.check_evidence(folder, found)
         cell.values["2"] += 0.25
         with pytest.raises(ValueError, match="evidence.fine_tuned.0.cells.0.values.2 is"):
-            verify.check_evidence(folder, found)
+            verify_grid.check_evidence(folder, found)
     finally:
         shutil.rmtree(later)
     assert tables.fine_tuned(gathered(here / "grid.yaml")) is None
@@ -568,16 +579,16 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
 def test_tolerances_follow_the_rows(folder):
     """And are those of results.json: one that somebody widened is refused."""
     metrics = {"eval_accuracy": 0.7, "eval_loss": 0.5, "eval_perplexity": 50}
-    few, many = verify.tolerances(metrics, 200), verify.tolerances(metrics, 10_000)
+    few, many = verify_weights.tolerances(metrics, 200), verify_weights.tolerances(metrics, 10_000)
     assert (few["eval_accuracy"], many["eval_accuracy"]) == (pytest.approx(0.015), pytest.approx(0.002))
     assert few["eval_loss"] == 1e-3 and few["eval_perplexity"] == 0.05
     with pytest.raises(ValueError, match="metrics.eval_loss is missing"):
-        verify.compare(Path("results.json"), SimpleNamespace(metrics={}, rows=5), {}, "eval_loss")
+        verify_weights.compare(Path("results.json"), SimpleNamespace(metrics={}, rows=5), {}, "eval_loss")
     expected = results_in(folder / "results.json")
-    verify.compare(Path("results.json"), expected, expected.metrics, "eval_accuracy")
+    verify_weights.compare(Path("results.json"), expected, expected.metrics, "eval_accuracy")
     expected.tolerances["eval_accuracy"] = 0.5
     with pytest.raises(ValueError, match="results.json: tolerances is .*0.5.*, expected"):
-        verify.compare(Path("results.json"), expected, expected.metrics, "eval_accuracy")
+        verify_weights.compare(Path("results.json"), expected, expected.metrics, "eval_accuracy")
 
 
 def test_verification_finds_the_same_numbers(workshop, folder):
@@ -618,7 +629,7 @@ def test_invented_guesses_are_found(folder, monkeypatch):
         raise ValueError("Unknown split")
 
     with monkeypatch.context() as patch:
-        patch.setattr(verify, "guesses", gone)
+        patch.setattr(verify_weights, "guesses", gone)
         assert "guesses not fitted again: no training rows (Unknown split)" in verify.verify(folder, {})
     with pytest.raises(ValueError, match="results.json: evidence.guesses: bag of tokens is 0.01, the data give"):
         verify.verify(folder, {})
@@ -626,10 +637,10 @@ def test_invented_guesses_are_found(folder, monkeypatch):
 
 def test_guesses_are_fitted_on_the_files_that_the_grid_names():
     words = ["--data_files", "a copy"]
-    assert verify.training_options(Evidence.model_construct(), words) == words
+    assert verify_weights.training_options(Evidence.model_construct(), words) == words
     found = Evidence.model_construct(data_files="train=FOLDER/a.parquet validation=FOLDER/b.parquet")
-    assert verify.training_options(found, []) == []
-    named = verify.training_options(found, words)
+    assert verify_weights.training_options(found, []) == []
+    named = verify_weights.training_options(found, words)
     assert named == ["--data_files", "train=a copy/a.parquet", "validation=a copy/b.parquet"]
 
 

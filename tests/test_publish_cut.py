@@ -12,8 +12,9 @@ from modeling_leaner.training.experiments import evidence
 from modeling_leaner.training.experiments.cuts import make_cuts
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.rows import Run
-from modeling_leaner.training.publishing import cards, cut_parents, publish, verify
+from modeling_leaner.training.publishing import cards, cut_parents, publish, verify, verify_grid, verify_weights
 from modeling_leaner.training.publishing.folders import results_in
+from modeling_leaner.training.records import PublishedResults
 from modeling_leaner.training.running.evaluation import evaluate
 from training_data import write_shape
 from workshop import GRID, small_listops, train_grid
@@ -99,7 +100,7 @@ def test_a_verification_compares_it(project):
     results = results_in(Path(CUT, "results.json"))
     results.cut_parent.untrained_metrics["eval_accuracy"] += 0.2
     with pytest.raises(ValueError, match="cut_parent.untrained_metrics.eval_accuracy is .*, the weights give "):
-        verify.check_untrained(Path(CUT), results, [])
+        verify_weights.check_untrained(Path(CUT), results, [])
     for field, value, found in (
         ("metrics", {"eval_accuracy": 0.99}, "cut_parent.metrics is "),
         ("slim_options", ["--keep", "0"], "cut_parent.slim_options is "),
@@ -107,13 +108,13 @@ def test_a_verification_compares_it(project):
     ):
         results = json.loads(Path(CUT, "results.json").read_text())
         results["cut_parent"] |= {field: value}
-        changed = verify.PublishedResults(**results)
+        changed = PublishedResults(**results)
         with pytest.raises(ValueError, match=found):
-            verify.check_run(Path(CUT), changed)
+            verify_grid.check_run(Path(CUT), changed)
     kept = Path(CUT, "slim.json").read_text()
     Path(CUT, "slim.json").write_text(kept.replace('"layers"', '"heads"'))
     with pytest.raises(ValueError, match="leanbert-one/slim.json: not the cut of .*cells/one/slim.json"):
-        verify.check_run(Path(CUT), results_in(Path(CUT, "results.json")))
+        verify_grid.check_run(Path(CUT), results_in(Path(CUT, "results.json")))
     Path(CUT, "slim.json").unlink()
     with pytest.raises(ValueError, match="slim.json: missing"):
         verify.check_files(Path(CUT), results_in(Path(CUT, "results.json")))
@@ -125,7 +126,7 @@ def test_an_invented_parent_is_found(project):
     results = json.loads(Path("model_cards/leanbert-two/results.json").read_text())
     results["cut_parent"] = json.loads(Path(CUT, "results.json").read_text())["cut_parent"]
     with pytest.raises(ValueError, match="cut_parent is .*, expected None"):
-        verify.check_run(Path("model_cards/leanbert-two"), verify.PublishedResults(**results))
+        verify_grid.check_run(Path("model_cards/leanbert-two"), PublishedResults(**results))
     step = {"part": "layers", "before": 1, "after": 1, "change": "x"}
     for record, said in (
         (json.dumps({"cuts": [step]}), "cuts.0.change is 'x', expected float"),

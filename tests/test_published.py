@@ -8,7 +8,7 @@ import pytest
 from modeling_leaner.training.experiments import summary
 from modeling_leaner.training.experiments.grid import check_unchanged, load_grid
 from modeling_leaner.training.experiments.grid_results import load_results
-from modeling_leaner.training.publishing import index, verify
+from modeling_leaner.training.publishing import index, verify, verify_grid
 from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder, PublishedResults
 from training_data import LOCAL_DATA
@@ -51,7 +51,7 @@ def test_a_folder_says_what_its_weights_give(folder, monkeypatch):
 
 @pytest.mark.parametrize("folder", OF_GRIDS, ids=lambda folder: folder.name)
 def test_what_a_folder_says_of_other_runs_is_in_the_rows_of_the_grids(folder):
-    verify.check_evidence(folder, results_in(folder / "results.json").evidence)
+    verify_grid.check_evidence(folder, results_in(folder / "results.json").evidence)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -92,4 +92,4 @@ def test_the_rows_are_of_the_grid_in_git(path, monkeypatch):
     changed = [key for key in vars(saved) if getattr(saved, key) != getattr(ours.grid, key)]
     assert not changed, "leaner sweep --summary and leaner publish take the grid as it is now"
     fresh = json.loads(json.dumps(summary.summarise(ours).document()))
-    assert verify.difference(json.loads((path.parent / "summary.json").read_text()), fresh, "summary") is None
+    assert verify_grid.difference(json.loads((path.parent / "summary.json").read_text()), fresh, "summary") is None

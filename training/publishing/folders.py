@@ -1,6 +1,7 @@
 """Run folders and published ones, read and checked; ValueError where config, results and weights do not fit."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,13 @@ from ..tasks.registry import TASKS
 from .snippets import auto_class
 
 
+CARDS = Path("model_cards")
+LICENSE = "apache-2.0"  # of weights and code
+LOCAL = ("data_files",)  # settings that say where data lie on one machine
+KEPT = (  # what a published folder has of its run
+    "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
+    "tokenizer_config.json special_tokens_map.json *_lean*.py training.png metrics.jsonl"
+).split()
 FAMILIES = tuple(kind.model_type for kind in CONFIG_CLASSES.values())
 UNREADABLE = (OSError, ValueError, KeyError, RecursionError)  # what a file that cannot be used raises
 SIZES = ["hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size"]
@@ -38,6 +46,11 @@ class Run(NamedTuple):
     results: RunResults
     settings: dict[str, Any]
     command: str
+
+
+def without_local_settings(recipe: Mapping[str, object]) -> dict[str, object]:
+    """The recipe of a run as it is published."""
+    return {key: value for key, value in recipe.items() if key not in LOCAL}
 
 
 def check_there(folder: Path) -> None:

@@ -35,9 +35,10 @@ from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
 from .cut_parents import parent_fields, parent_results
-from .folders import results_in
+from .folders import CARDS, KEPT, LICENSE, results_in, without_local_settings
 from .index import write_index
-from .verify import CARDS, KEPT, LICENSE, LOCAL, metrics_of, metrics_with, tolerances, verify
+from .verify import verify
+from .verify_weights import metrics_of, metrics_with, tolerances
 
 
 GRIDS = Path("training/grids")
@@ -103,7 +104,6 @@ def published_results(
     """The published results.json: the run's own, the evidence, and what a verification compares."""
     file = folder / "results.json"
     results = checked(RunResults, read_json(file), file)
-    recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
     metrics, rows, data = metrics_of(folder, [*options, "--max_eval_rows", str(SUBSET)])
     published = {
         **results.document(),
@@ -112,7 +112,7 @@ def published_results(
         "shape": reproducible_shape(grid, shape, folder),
         "partners": grid.partners(shape),
         "license": LICENSE,
-        "recipe": recipe,
+        "recipe": without_local_settings(results.recipe),
         "weights_sha256": sha256(folder / "model.safetensors"),
         "tolerances": tolerances(results.metrics, results.rows),
         "subset": {
@@ -228,8 +228,7 @@ def write_published_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
 
 def published_recipe(source: Path, shape: str) -> dict[str, object]:
     """The recipe of a run with the published shape, without paths of one machine."""
-    recipe = read_yaml(source / "recipe.yaml")
-    return {key: value for key, value in recipe.items() if key not in LOCAL} | {"shape": shape}
+    return without_local_settings(read_yaml(source / "recipe.yaml")) | {"shape": shape}
 
 
 def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = CARDS) -> Path:

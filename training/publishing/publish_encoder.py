@@ -35,11 +35,11 @@ from ..settings.arguments import RecipeArguments, parse, settings_parser, words_
 from ..tasks.embedding import Embedding, unit_vectors
 from .cards import write_card
 from .code_copies import renew_code
-from .folders import results_in
+from .folders import CARDS, results_in, without_local_settings
 from .index import encoder_line, write_index
 from .publish import in_place_of, moved, write_published_recipe
-from .verify import CARDS, LOCAL, tolerance
 from .verify_encoder import verify_encoder
+from .verify_weights import tolerance
 
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -219,7 +219,7 @@ def commands_of(
     name: str, origin: Origin, results: RunResults, slim: Mapping[str, object], given: Mapping[str, str]
 ) -> list[str]:
     """What made the folder, from the parent on, without paths of this machine."""
-    recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
+    recipe = without_local_settings(results.recipe)
     recipe |= {"teacher": origin.parent, "data_files": results.recipe.get("data_files")}
     settings = {"shape": str(origin.cut), "seed": results.seed, "output_dir": str(origin.run)}
     train = ["leaner", "train", *words_of(settings | recipe, settings_parser())]
@@ -238,7 +238,7 @@ def published_results(
     name: str, origin: Origin, results: RunResults, commands: list[str], made: Mapping[str, object]
 ) -> PublishedEncoder:
     """results.json: the run's own, without paths of this machine, and what was `made` of it."""
-    recipe = {key: value for key, value in results.recipe.items() if key not in LOCAL}
+    recipe = without_local_settings(results.recipe)
     comparison = made["comparison"]
     own = comparison.models[-1]
     allowed = {score: tolerance(score, value, comparison.data[score].rows) for score, value in own.scores.items()}

@@ -32,10 +32,9 @@ from modeling_leaner.transfer import (
 from ..running.loading import read_tokenizer
 from ..settings.yaml_files import MOST_BYTES, load_yaml
 from .code_copies import check_code, check_links
-from .folders import UNREADABLE, check_tensor_shapes, check_there, published_folders, results_in
+from .folders import CARDS, UNREADABLE, check_tensor_shapes, check_there, published_folders, results_in
 
 
-CARDS = Path("model_cards")
 LIBRARIES = ("transformers", "sentence-transformers")  # that load what is sent
 COLLECTION = "modeling_leaner"
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt"}

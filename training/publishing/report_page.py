@@ -14,12 +14,12 @@ from markupsafe import Markup
 
 from modeling_leaner.support.files import write_bytes
 
+from .folders import CARDS
 from .index import read_grids
 from .rendering import TEMPLATES, fill
 from .report_data import AXES, COLUMNS, MEASURES, Panel, count_of, panels_of
 
 
-CARDS = Path("model_cards")
 THEMES = {"": "as the system", "light": "light", "dark": "dark"}
 EMPTY_STYLE = ""  # of elements that plotly.js makes for its own rules
 MAP_STYLE = re.compile(r'document\.getElementById\("([0-9a-f]{64})"\)')  # plotly.js makes one unless it is there

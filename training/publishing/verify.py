@@ -11,115 +11,28 @@ and data are compared with the grid and the run's row; to get the rows again tak
 knew is not checked: its seconds, its last training loss, the rows that it was trained on.
 """
 
-import contextlib
 import fnmatch
-import math
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
-from safetensors.torch import load_file, save_file
-from transformers import EvalPrediction
-
-from modeling_leaner.conversion import load_lean
-from modeling_leaner.slimming.operations import keep_layers
 from modeling_leaner.slimming.slim import RECORD
-from modeling_leaner.support.documents import flat, read_object
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..experiments.encoder_rows import NAMES
-from ..experiments.evidence import gather
-from ..experiments.grid import Grid, is_cut, load_grid
-from ..experiments.grid_results import load_folder, load_results
-from ..experiments.rows import reported
-from ..experiments.run_settings import settings
-from ..experiments.simple_guesses import guesses
-from ..records import Evidence, Guess, PublishedEncoder, PublishedResults, RunResults, Subset
-from ..running.evaluation import load
-from ..running.preparation import PreparedRun
-from ..running.trainer import scores
+from ..records import PublishedEncoder, PublishedResults, RunResults, Subset
 from ..settings.yaml_files import read_yaml
-from ..tasks.base import Task, evaluation_batches
 from .cards import FIGURE, render
 from .code_copies import check_code
-from .cut_parents import cuts_in, parent_fields
-from .folders import check_there, published_folders, results_in
+from .folders import CARDS, KEPT, check_there, published_folders, results_in
 from .metadata import eval_results
-from .stranger import HIDDEN, run_without_package
 from .verify_encoder import PARENT, verify_encoder
+from .verify_grid import check_evidence, check_run
 from .verify_onnx import ONNX_FOLDER, check_onnx
+from .verify_weights import check_guesses, check_untrained, compare, metrics_of, training_options
 
 
-CARDS = Path("model_cards")
-LICENSE = "apache-2.0"  # of weights and code
-LOCAL = ("data_files",)  # settings that say where data lie on one machine
 OF_SENTENCE_TRANSFORMERS = ("*sentence_*.json", "[0-9]_*")  # settings, and a folder a module
-LOSSES = ("loss", "perplexity", "bits_per_byte", "squared_error")
-KEPT = (  # what a published folder has of its run
-    "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
-    "tokenizer_config.json special_tokens_map.json *_lean*.py training.png metrics.jsonl"
-).split()
-
-
-def batches(evaluation: PreparedRun) -> dict[str, torch.Tensor]:
-    """All evaluation rows as the model reads them, in batches: `0.input_ids`, `0.labels`, `1.input_ids` ..."""
-    task = evaluation.task
-    rows = evaluation.held_out.rows
-    size = evaluation.arguments.per_device_eval_batch_size
-    tensors = {}
-    for index, batch in enumerate(evaluation_batches(task, rows, range(len(rows)), size)):
-        tensors |= {f"{index}.{name}": tensor.contiguous().clone() for name, tensor in batch.items()}
-    return tensors
-
-
-def score_outputs(task: Task, inputs: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor]) -> dict[str, float]:
-    """The metrics of a model's outputs on `batches`, named as the Trainer names them."""
-    indices = range(len(outputs))
-    labels = np.concatenate([inputs[f"{index}.labels"].numpy().reshape(-1) for index in indices])
-    predictions = torch.cat([outputs[str(index)] for index in indices])
-    metrics = task.score(EvalPrediction(predictions.numpy(), labels))
-    if task.head.endswith("Classification") and not task.regression:
-        loss = torch.nn.functional.cross_entropy(predictions, torch.from_numpy(labels))
-        metrics = {**metrics, "loss": float(loss)}
-    return scores({f"eval_{name}": float(value) for name, value in metrics.items()})
-
-
-def metrics_of(folder: Path, options: list[str]) -> tuple[dict[str, float], int, str | None]:
-    """Metrics, number and hash of the rows; the model runs where the package cannot be imported.
-
-    Raises:
-        ValueError: the data cannot be had, or the other process fails; one line.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        model = Path(scratch) / "model"
-        shutil.copytree(folder, model, ignore=shutil.ignore_patterns(*HIDDEN))
-        try:
-            evaluation = load(str(model), options, str(Path(scratch) / "unused"))
-        except (ValueError, OSError) as error:
-            raise ValueError(str(error).replace(str(model), str(folder))) from error
-        inputs = Path(scratch) / "inputs.safetensors"
-        outputs = Path(scratch) / "outputs.safetensors"
-        save_file(batches(evaluation), inputs)
-        run_without_package(model, folder, evaluation.task.head, inputs, outputs)
-        metrics = score_outputs(evaluation.task, load_file(inputs), load_file(outputs))
-        return metrics, len(evaluation.held_out.rows), evaluation.held_out.sha256
-
-
-def metrics_with(weights: Path, folder: Path, options: list[str]) -> dict[str, float]:
-    """`metrics_of` a folder that had these weights in place of its own. Raises ValueError as that does."""
-    with tempfile.TemporaryDirectory() as scratch:
-        other = Path(scratch) / folder.name
-        shutil.copytree(folder, other, ignore=shutil.ignore_patterns(*HIDDEN))
-        shutil.copyfile(weights, other / "model.safetensors")
-        try:
-            metrics, _, _ = metrics_of(other, options)
-        except ValueError as error:
-            raise ValueError(str(error).replace(str(other), str(folder))) from error
-    return metrics
 
 
 def names_of(dataset: str, dataset_config: str | None) -> list[str]:
@@ -146,116 +59,6 @@ def local_options(results: RunResults, given: dict[str, list[str]]) -> list[str]
     return []
 
 
-def tolerance(name: str, value: float, rows: int) -> float:
-    """How far a metric may be off on another machine: rounding moves a loss by 1e-3 of it, a share by a few rows."""
-    if name.removeprefix("eval_") in LOSSES:
-        return 1e-3 * max(1.0, abs(value))
-    return max(2e-3, 3 / rows)
-
-
-def tolerances(metrics: dict[str, float], rows: int) -> dict[str, float]:
-    """`tolerance` of each metric."""
-    return {name: tolerance(name, value, rows) for name, value in metrics.items()}
-
-
-def same_value(held: object, fresh: object) -> bool:
-    """Whether two values are equal, but for rounding."""
-    if type(held) is type(fresh) is float and math.isclose(held, fresh, rel_tol=1e-6, abs_tol=1e-12):
-        return True
-    return held == fresh
-
-
-def difference(held: object, fresh: object, name: str) -> str | None:
-    """The first field in which two documents differ, as a sentence; None where they are the same but for rounding."""
-    parts = []
-    if isinstance(held, dict) and isinstance(fresh, dict):
-        parts = [(f"{name}.{key}", held.get(key), fresh.get(key)) for key in {**held, **fresh}]
-    elif isinstance(held, list) and isinstance(fresh, list) and len(held) == len(fresh):
-        parts = [(f"{name}.{index}", *both) for index, both in enumerate(zip(held, fresh))]
-    elif not same_value(held, fresh):
-        return f"{name} is {held!r:.100}, {fresh!r:.100}"
-    differences = (difference(held_part, fresh_part, place) for place, held_part, fresh_part in parts)
-    return next((text for text in differences if text is not None), None)
-
-
-def of_the_project(grids: Path) -> contextlib.chdir:
-    """The folder that the paths in grid files are relative to, as the working directory."""
-    return contextlib.chdir(grids.parent.parent)
-
-
-def check_evidence(folder: Path, evidence: Evidence) -> None:
-    """Raises ValueError where the evidence is not what the grids beside the folder, if there are any, say now."""
-    file = folder / "results.json"
-    grids = folder.resolve().parent / "grids"
-    if not grids.is_dir():
-        return
-    path = grids / evidence.grid / "grid.yaml"
-    if not path.is_file():
-        raise ValueError(f"{file}: evidence.grid is {evidence.grid}, {grids} has no such grid")
-    with of_the_project(grids):
-        fresh = gather(load_results(load_grid(path)))
-    stale = difference(evidence.document(), fresh.document(), "evidence")
-    if stale is not None:
-        raise ValueError(f"{file}: {stale} by the rows in {grids}; leaner publish renews it")
-
-
-def expected_parent(folder: Path, grid: Grid, cell: str) -> dict[str, object]:
-    """What a published folder must say of the parent that it was cut from, or that it has none.
-
-    Raises:
-        ValueError: its slim.json is not that of its cell.
-    """
-    if not is_cut(grid, cell):
-        return {"cut_parent": None}
-    grids = folder.resolve().parent / "grids"
-    with of_the_project(grids):
-        fields = parent_fields(grid, cell)
-        recorded = read_object(Path(cell) / RECORD)
-    if read_object(folder / RECORD) != recorded:
-        raise ValueError(f"{folder / RECORD}: not the cut of {Path(cell) / RECORD}")
-    return {f"cut_parent.{name}": value for name, value in fields.items()}
-
-
-def check_run(folder: Path, results: PublishedResults) -> None:
-    """Raises ValueError where name, partners, settings or counts are not those of the grid and of the run's row."""
-    file = folder / "results.json"
-    grids = folder.resolve().parent / "grids"
-    if not grids.is_dir():
-        return
-    with of_the_project(grids):
-        held = load_folder(grids / results.evidence.grid)
-        grid = held.grid
-        asked = settings(grid, results.cell).settings
-    own = next(cell for cell in results.evidence.cells if cell.shape == results.cell)
-    run = reported(grid, results.cell, results.seed, own.learning_rate)
-    row = held.rows.get(run)
-    name = None
-    if grid.publish is not None:
-        name = grid.publish.get(results.cell)
-    expected = {
-        "name": name,
-        "partners": grid.partners(results.cell),
-        "license": LICENSE,
-        "learning_rate": own.learning_rate,
-        "train.steps": None,
-        "rows": None,
-        "data_sha256": None,
-    }
-    if row is not None:
-        expected |= {"train.steps": row.steps, "rows": row.rows, "data_sha256": row.data_sha256}
-    asked |= {"seed": results.seed, "learning_rate": own.learning_rate}
-    chosen = {"seed", "learning_rate"}  # what is not a default
-    if grid.overrides is not None:
-        chosen.update(grid.overrides)
-    expected |= {f"recipe.{key}": asked.get(key) for key in results.recipe if key in chosen and key not in LOCAL}
-    expected |= expected_parent(folder, grid, results.cell)
-    values = flat(file, results.document())
-    for field, value in expected.items():
-        stated = values.get(field)
-        if stated != value:
-            raise ValueError(f"{file}: {field} is {stated!r}, expected {value!r}, as of its grid and its row there")
-
-
 def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> None:
     """Raises ValueError for a file that publishing does not write, one that is missing, and another recipe."""
     written = {"README.md", "results.json", "recipe.yaml"}
@@ -276,56 +79,6 @@ def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> N
     recipe = read_yaml(folder / "recipe.yaml")
     if recipe != {**results.recipe, "shape": results.shape}:
         raise ValueError(f"{folder / 'recipe.yaml'}: not the recipe of {folder / 'results.json'}")
-
-
-def training_options(evidence: Evidence, options: list[str]) -> list[str]:
-    """`--data_files` with the files that the grid names in the copy's folder, where it names any."""
-    stated = evidence.data_files
-    if stated is None or len(options) != 2:
-        return options
-    return [options[0], *(file.replace("FOLDER", options[1]) for file in stated.split())]
-
-
-def check_guesses(folder: Path, held: list[Guess], rows: int, options: list[str]) -> str:
-    """Fits the guesses without a transformer again, if the training rows can be had; returns how it went.
-
-    Raises:
-        ValueError: they are not those of the evidence.
-    """
-    try:
-        fitted = guesses(folder, options)
-    except ValueError as error:  # the evaluation rows were there
-        return f", guesses not fitted again: no training rows ({error})"
-    fresh = {}
-    if fitted is not None:
-        fresh = {guess["name"]: guess["value"] for guess in fitted}
-    for guess in held:
-        name = guess.name
-        stated = guess.value
-        value = fresh.get(name)
-        allowed = max(2e-3, 3 / rows)
-        if value is None or not abs(value - stated) <= allowed:
-            message = f"{name} is {stated}, the data give {value} (± {allowed:g})"
-            raise ValueError(f"{folder / 'results.json'}: evidence.guesses: {message}")
-    return f", {len(held)} guesses"
-
-
-def compare(file: Path, expected: PublishedResults | Subset, metrics: dict[str, float], main: str) -> None:
-    """Raises ValueError for the first metric that is missing or too far off, and for a tolerance that was changed."""
-    if main not in expected.metrics:
-        raise ValueError(f"{file}: metrics.{main} is missing")
-    allowed = tolerances(expected.metrics, expected.rows)
-    if expected.tolerances != allowed:
-        raise ValueError(f"{file}: tolerances is {expected.tolerances}, expected {allowed}")
-    check_metrics(f"{file}: metrics", expected.metrics, metrics, allowed)
-
-
-def check_metrics(place: str, stated: dict[str, float], found: dict[str, float], allowed: dict[str, float]) -> None:
-    """Raises ValueError, naming the place, for the first stated metric that is not found, or off by more."""
-    for name, value in stated.items():
-        fresh = found.get(name)
-        if fresh is None or not abs(fresh - value) <= allowed[name]:
-            raise ValueError(f"{place}.{name} is {value}, the weights give {fresh} (± {allowed[name]:g})")
 
 
 def as_written(folder: Path) -> RunResults:
@@ -406,25 +159,6 @@ def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[s
     if not (folder.resolve().parent / "grids").is_dir():
         verified += "; other cells not compared, no grids/ beside it"
     return verified
-
-
-def check_untrained(folder: Path, results: PublishedResults, options: list[str]) -> str:
-    """Makes a cut of layers again from its parent beside the folder, and scores it; returns how it went.
-
-    Raises:
-        ValueError: it has another score than the card's untrained cut.
-    """
-    parent = results.cut_parent
-    source = folder.resolve().parent / parent.name
-    steps = cuts_in(folder)
-    if [step.part for step in steps] != ["layers"] or not source.is_dir():
-        return ", the untrained cut not scored again"
-    with tempfile.TemporaryDirectory() as cut:
-        keep_layers(load_lean(str(source)), steps[0].after).save_pretrained(cut)
-        metrics = metrics_with(Path(cut) / "model.safetensors", folder, options)
-    place = f"{folder / 'results.json'}: cut_parent.untrained_metrics"
-    check_metrics(place, parent.untrained_metrics, metrics, tolerances(parent.untrained_metrics, results.rows))
-    return ", the untrained cut"
 
 
 def local_copies(entries: Sequence[str]) -> dict[str, list[str]]:
