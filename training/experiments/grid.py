@@ -37,11 +37,14 @@ whole of whatever length, and being of the same type is enough. A grid with bran
 import math
 import os
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Annotated, Literal
 
 import yaml
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 from modeling_leaner.shapes import shape_names
 from modeling_leaner.support.files import write_bytes
@@ -63,73 +66,39 @@ class GridError(ValueError):
     """What is wrong with a grid file or its folder, in one line."""
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, float) and 0 < value < math.inf
-
-
-def _is_whole(value: object, least: int = 0) -> bool:
-    return type(value) is int and value >= least
-
-
-def _is_list(value: object, fits: Callable[[object], bool]) -> bool:
-    return isinstance(value, list) and value != [] and all(map(fits, value)) and len(set(value)) == len(value)
-
-
 def is_folder_name(value: object) -> bool:
     """Whether it may be the name of a folder of model_cards/."""
     return isinstance(value, str) and re.fullmatch(r"[a-z0-9][a-z0-9.-]*", value) is not None
 
 
-def _is_names(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    names = list(value.values())
-    return all(map(is_folder_name, names)) and "grids" not in names and len(set(names)) == len(names)
+def _number(value: object) -> object:
+    """A value as a float, where it spells a number: 1e-3 is text in YAML 1.1. Any other is returned as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
-def _is_seeds(value: object) -> bool:
-    return _is_list(value, _is_whole)
+def _different(values: list) -> list:
+    if any(values.count(value) > 1 for value in values):
+        raise ValueError("the same twice")
+    return values
 
 
-def _is_seeds_of(value: object) -> bool:
-    return isinstance(value, dict) and all(_is_text(shape) and _is_seeds(seeds) for shape, seeds in value.items())
+def _increasing(values: list) -> list:
+    if values != sorted(set(values)):
+        raise ValueError("not increasing")
+    return values
 
 
-def _is_budgets(value: object) -> bool:
-    return _is_list(value, lambda tokens: _is_whole(tokens, 1)) and value == sorted(value)
-
-
-def _is_cut(value: object) -> bool:
-    """Whether it says what is left of a model: `keep` names layers, the other keys are numbers."""
-    if not isinstance(value, dict) or not value or not set(value) <= set(CUT_KEYS):
-        return False
-    numbers = {key: number for key, number in value.items() if key != "keep"}
-    return _is_seeds(value.get("keep", [0])) and all(_is_whole(number, 1) for number in numbers.values())
-
-
-def _is_cuts(value: object) -> bool:
-    return isinstance(value, dict) and all(_is_text(folder) and _is_cut(cut) for folder, cut in value.items())
-
-
-def _is_contrasts(value: object) -> bool:
-    if not isinstance(value, list):
-        return False
-    if not all(_is_list(pair, _is_text) and len(pair) == 2 for pair in value):
-        return False
-    return _is_list([tuple(pair) for pair in value], lambda pair: True)
-
-
-def _is_settings(value: object) -> bool:
-    if not isinstance(value, dict) or _holds_nan(value):
-        return False
-    return all(
-        isinstance(key, str) and key not in SET_BY_SWEEP and isinstance(item, str | int | float | list | dict)
-        for key, item in value.items()
-    )
+def _folder_names(names: dict[str, str]) -> dict[str, str]:
+    """What `publish` maps shapes to."""
+    if not all(map(is_folder_name, names.values())) or "grids" in names.values():
+        raise ValueError("no name of a folder")
+    _different([*names.values()])
+    return names
 
 
 def _holds_nan(value: object) -> bool:
@@ -141,59 +110,109 @@ def _holds_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _key(fits: Callable[[object], bool], expected: str, default: object = MISSING) -> object:
-    return field(default=default, metadata={"fits": fits, "expected": expected})
+def _of_training(settings: dict[str, object]) -> dict[str, object]:
+    """Settings that a sweep does not set itself, none of them empty or no number."""
+    if not settings.keys().isdisjoint(SET_BY_SWEEP) or _holds_nan(settings):
+        raise ValueError("not to be set")
+    return settings
 
+
+def _of_cut(cut: dict[str, object]) -> dict[str, object]:
+    """What is left of a model: `keep` lists layers, the other keys are numbers."""
+    if not cut or not set(cut) <= set(CUT_KEYS):
+        raise ValueError("unknown, or nothing")
+    if any(isinstance(value, list) != (key == "keep") for key, value in cut.items()):
+        raise ValueError("a list in place of a number, or a number in place of one")
+    return cut
+
+
+Text = Annotated[str, Field(min_length=1)]
+Whole = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, BeforeValidator(_number), Field(gt=0)]
+Names = Annotated[list[Text], Field(min_length=1), AfterValidator(_different)]
+Seeds = Annotated[list[Whole], Field(min_length=1), AfterValidator(_different)]
+Rates = Annotated[list[Positive], Field(min_length=1), AfterValidator(_increasing)]
+Budgets = Annotated[list[Count], Field(min_length=1), AfterValidator(_increasing)]
+Pair = Annotated[list[Text], Field(min_length=2, max_length=2), AfterValidator(_different)]
+Contrasts = Annotated[list[Pair], Field(min_length=1), AfterValidator(_different)]
+Settings = Annotated[dict[str, str | bool | int | float | list | dict], AfterValidator(_of_training)]
+CutKeys = Annotated[dict[str, Count | Seeds], AfterValidator(_of_cut)]
+FolderNames = Annotated[dict[str, str], AfterValidator(_folder_names)]
 
 SETTINGS = f"training settings other than {', '.join(SET_BY_SWEEP)}"
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class TuningKeys:
-    """The keys under `tuning`."""
+    """The keys under `tuning`, each with what is expected of it."""
 
-    seeds: list[int] = _key(_is_seeds, "a list of different whole numbers from 0")
-    holdout: int = _key(lambda value: _is_whole(value, 1), "how many rows of the training split to evaluate on")
-    extend: int = _key(_is_whole, "how often the learning rates may grow at either edge", 3)
-    overrides: dict | None = _key(_is_settings, SETTINGS, None)
-    tokens: int | None = _key(lambda value: _is_whole(value, 1), "one of branches", None)
+    seeds: Seeds
+    """a list of different whole numbers from 0"""
+    holdout: Count
+    """how many rows of the training split to evaluate on"""
+    extend: Whole = 3
+    """how often the learning rates may grow at either edge"""
+    overrides: Settings | None = Field(default=None, description=SETTINGS)
+    tokens: Count | None = None
+    """one of branches"""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Grid:
-    """The keys of a grid file."""
+    """The keys of a grid file, each with what is expected of it."""
 
-    recipe: str = _key(_is_text, "the name or path of a recipe")
-    shapes: list[str] = _key(lambda value: _is_list(value, _is_text), "a list of different names or paths")
-    baseline: str = _key(_is_text, "one of shapes")
-    seeds: list[int] = _key(_is_seeds, "a list of different whole numbers from 0")
-    learning_rates: list[float] = _key(
-        lambda value: _is_list(value, _is_positive) and value == sorted(value), "positive numbers, strictly increasing"
+    recipe: Text
+    """the name or path of a recipe"""
+    shapes: Names
+    """a list of different names or paths"""
+    baseline: Text
+    """one of shapes"""
+    seeds: Seeds
+    """a list of different whole numbers from 0"""
+    learning_rates: Rates
+    """positive numbers, strictly increasing"""
+    tuning: TuningKeys | None = None
+    """seeds, holdout ..."""
+    unsound_tuning: Text | None = None
+    """the reason, in words"""
+    overrides: Settings | None = Field(default=None, description=SETTINGS)
+    output_dir: Text
+    """a folder"""
+    metric: Text | None = None
+    """the name of a metric"""
+    start_from: Text | None = None
+    """the output_dir of a grid over the same shapes"""
+    start_seed: Whole | None = None
+    """a seed of the grid in start_from"""
+    cut_from: Text | None = None
+    """the folder of a trained model"""
+    cuts: dict[Text, CutKeys] | None = Field(
+        default=None, description=f"folders of shapes, each with some of {', '.join(CUT_KEYS)}"
     )
-    tuning: TuningKeys | None = _key(lambda value: isinstance(value, TuningKeys), "seeds, holdout ...", None)
-    unsound_tuning: str | None = _key(_is_text, "the reason, in words", None)
-    overrides: dict | None = _key(_is_settings, SETTINGS, None)
-    output_dir: str = _key(_is_text, "a folder")
-    metric: str | None = _key(_is_text, "the name of a metric", None)
-    start_from: str | None = _key(_is_text, "the output_dir of a grid over the same shapes", None)
-    start_seed: int | None = _key(_is_whole, "a seed of the grid in start_from", None)
-    cut_from: str | None = _key(_is_text, "the folder of a trained model", None)
-    cuts: dict | None = _key(_is_cuts, f"folders of shapes, each with some of {', '.join(CUT_KEYS)}", None)
-    beside: str | None = _key(_is_text, "the output_dir of another grid", None)
-    length: int | None = _key(lambda value: _is_whole(value, 1), "a number of tokens from 1", None)
-    data: str | None = _key(_is_text, "what the rows are, in words", None)
-    data_files: str | None = _key(
-        _is_text, "values of --data_files in which FOLDER stands for the copy's folder", None
-    )
-    hub: bool = _key(lambda value: isinstance(value, bool), "true or false", False)
-    publish: dict | None = _key(
-        _is_names, "shapes of the grid and different names of their folders, of a-z, 0-9, dots and hyphens", None
-    )
-    margin: float | None = _key(_is_positive, "a positive number, in the metric's units", None)
-    test: str | None = _key(lambda value: value == "non-inferiority", "non-inferiority", None)
-    branches: list[int] | None = _key(_is_budgets, "numbers of tokens, strictly increasing", None)
-    seeds_of: dict | None = _key(_is_seeds_of, "shapes and lists of some of seeds", None)
-    contrasts: list[list[str]] | None = _key(_is_contrasts, "a list of different pairs of different shapes", None)
+    beside: Text | None = None
+    """the output_dir of another grid"""
+    length: Count | None = None
+    """a number of tokens from 1"""
+    data: Text | None = None
+    """what the rows are, in words"""
+    data_files: Text | None = None
+    """values of --data_files in which FOLDER stands for the copy's folder"""
+    hub: bool = False
+    """true or false"""
+    publish: FolderNames | None = None
+    """shapes of the grid and different names of their folders, of a-z, 0-9, dots and hyphens"""
+    margin: Positive | None = None
+    """a positive number, in the metric's units"""
+    test: Literal["non-inferiority"] | None = None
+    """non-inferiority"""
+    branches: Budgets | None = None
+    """numbers of tokens, strictly increasing"""
+    seeds_of: dict[Text, Seeds] | None = None
+    """shapes and lists of some of seeds"""
+    contrasts: Contrasts | None = None
+    """a list of different pairs of different shapes"""
 
     def path(self, name: str) -> Path:
         return Path(self.output_dir) / name
@@ -228,27 +247,19 @@ def read_keys(kind: type, values: dict, where: str = "") -> object:
     Raises:
         GridError: a key is unknown, missing or mistyped; names it and what was expected.
     """
-    keys = {key.name: key for key in fields(kind)}
+    keys = [key.name for key in fields(kind)]
     for name in map(str, values):
         if name not in keys:
             raise GridError(f"{where}{name}: unknown key, expected one of {', '.join(keys)}{_nearest(name, keys)}")
     given = {name: value for name, value in values.items() if value is not None}
-    for name, key in keys.items():
-        if name not in given and key.default is MISSING:
-            raise GridError(f"{where}{name}: missing, expected {key.metadata['expected']}")
-        if name in given and not key.metadata["fits"](given[name]):
-            raise GridError(f"{where}{name}: expected {key.metadata['expected']}, got {given[name]!r:.100}")
-    return kind(**given)
-
-
-def _number(value: object) -> object:
-    """A value as a float, where it is or spells a number: 1e-3 is text in YAML 1.1. Any other is returned as it is."""
-    if isinstance(value, bool):
-        return value
     try:
-        return float(value)
-    except (TypeError, ValueError):
-        return value
+        return kind(**given)
+    except ValidationError as error:
+        name = error.errors()[0]["loc"][0]
+        expected = kind.__pydantic_fields__[name].description
+        if name not in given:
+            raise GridError(f"{where}{name}: missing, expected {expected}") from error
+        raise GridError(f"{where}{name}: expected {expected}, got {given[name]!r:.100}") from error
 
 
 def _with_seeds(tuning: dict) -> dict:
@@ -273,9 +284,7 @@ def load_grid(path: Path) -> Grid:
     except ValueError as error:
         raise GridError(str(error)) from error
     try:
-        values = {"output_dir": f"runs/sweeps/{path.stem}", **values, "margin": _number(values.get("margin"))}
-        if isinstance(values.get("learning_rates"), list):
-            values["learning_rates"] = list(map(_number, values["learning_rates"]))
+        values = {"output_dir": f"runs/sweeps/{path.stem}", **values}
         if isinstance(values.get("tuning"), dict):
             values["tuning"] = read_keys(TuningKeys, _with_seeds(values["tuning"]), "tuning.")
         return _checked(read_keys(Grid, values))
