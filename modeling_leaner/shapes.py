@@ -64,7 +64,10 @@ def load_config(source: str) -> LeanConfig:
         config = AutoConfig.from_pretrained(source)
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"shape {source}: no named shape, config file, folder or Hub id: {reason:.300}") from error
+        what = "no named shape, config file, folder or Hub id"
+        if Path(source).exists():
+            what = "no configuration that can be read"
+        raise ValueError(f"shape {source}: {what}: {reason:.300}") from error
     if not getattr(config, "model_type", "").startswith("lean_"):
         if Path(source).is_dir() and not any(Path(source).glob("*.safetensors")):
             raise ValueError(f"shape {source}: a {config.model_type} model; no model.safetensors in this folder")

@@ -194,6 +194,8 @@ def test_every_contestant_keeps_its_attention(bench, shape):
     """from_config writes it into the configuration that it is given."""
     unknown = bench("--shapes", shape("bert"), "--attentions", "sdpa", "nonsense", "--dtypes", "float32")
     assert [each.note is None for each in unknown.cells] == [True, False] * 4
+    with pytest.raises(SystemExit, match="none of the 2 cells can run: .*nonsense"):
+        bench("--shapes", shape("bert"), "--attentions", "nonsense", "--dtypes", "float32", "--phases", "inference")
     config = load_shape("bert/nano")
     for library in (OURS, "transformers"):
         models = [Contestant(library, attention, "eager").build(config) for attention in ("eager", "sdpa")]

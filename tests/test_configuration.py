@@ -13,7 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig
 import modeling_leaner
 from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanViTConfig
 from modeling_leaner.conversion import to_lean_config
-from modeling_leaner.shapes import CONFIG_CLASSES, baseline_of, load_shape, shape_names, shape_path
+from modeling_leaner.shapes import CONFIG_CLASSES, baseline_of, load_config, load_shape, shape_names, shape_path
 
 
 CONFIGS = list(CONFIG_CLASSES.values())
@@ -424,3 +424,13 @@ class TestCounting:
             load_shape("gpt/tiny").count_flops(513)
         with pytest.raises(ValueError, match="unknown architecture 'ForDancing'"):
             load_shape("gpt/tiny").count_parameters("ForDancing")
+
+
+def test_a_file_that_is_no_configuration(tmp_path):
+    """It is there: the message does not speak of names that are not."""
+    path = tmp_path / "config.json"
+    path.write_text("{")
+    with pytest.raises(ValueError, match=f"^shape {path}: no configuration that can be read: "):
+        load_config(str(path))
+    with pytest.raises(ValueError, match="^unknown shape .bert/none.; did you mean bert/nano"):
+        load_config("bert/none")

@@ -667,6 +667,9 @@ def test_guesses_before_the_first_run(workshop, tmp_path, capsys):
     Path("new.yaml").write_text(yaml.safe_dump(grid | {"metric": "loss"}))  # which no guess is scored by
     with pytest.raises(SystemExit, match="no simple guess is known for its task and metric"):
         leaner("guesses", "new.yaml")
+    Path("new.yaml").write_text(yaml.safe_dump(grid | {"overrides": {"max_stepz": 6}}))
+    with pytest.raises(SystemExit, match="^leaner guesses: new.yaml: .*max_stepz: unknown key"):
+        leaner("guesses", "new.yaml")
 
 
 def test_the_evaluator_sees_no_results(folder, monkeypatch):

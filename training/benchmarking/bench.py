@@ -55,7 +55,7 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
     """Measures all, prints a line for each cell and the document as the last one; writes the CSV file.
 
     Raises:
-        ValueError: no such shape, length or device, or the CSV file cannot be written.
+        ValueError: no such shape, length or device, or the CSV file cannot be written; or, at the end, nothing ran.
     """
     if csv_file is not None:
         free_path("--csv", csv_file)
@@ -96,4 +96,6 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
     if csv_file is not None:
         write_new("--csv", csv_file, csv_text(document).encode())
     print(document.model_dump_json())
+    if all(row.milliseconds is None for row in cells):
+        raise ValueError(f"none of the {len(cells)} cells can run: {cells[0].note}")
     return document

@@ -27,7 +27,7 @@ from sklearn.preprocessing import OneHotEncoder
 from transformers import EvalPrediction
 from transformers.utils import logging
 
-from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.documents import naming, write_json
 
 from ..data.sources import load_training
 from ..running.evaluation import load
@@ -246,7 +246,8 @@ def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:
     logging.set_verbosity_error()
     grid = load_grid(file)
     options = data_options(data_files)
-    fitted = guesses_of_grid(load_results(grid), options)
+    with naming(file, (ValueError, OSError)):
+        fitted = guesses_of_grid(load_results(grid), options)
     if fitted is None:
         raise GridError(f"{file}: no simple guess is known for its task and metric")
     grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)  # before its first run
