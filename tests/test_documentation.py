@@ -5,6 +5,7 @@ of LONG commands; `make test-full` runs all, and whole.
 """
 
 import contextlib
+import csv
 import io
 import json
 import os
@@ -13,8 +14,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from importlib.metadata import version
 from pathlib import Path
+from statistics import mean
 from typing import NamedTuple
 
 import pytest
@@ -27,6 +30,7 @@ from modeling_leaner.training.publishing.index import encoder_line
 from modeling_leaner.training.publishing.publish import is_encoder
 from modeling_leaner.training.records import PublishedEncoder
 from modeling_leaner.training.studies.registry import STUDIES
+from scipy import stats
 from studies import TINY
 from transformers.utils import is_torchvision_available
 from typer.main import get_command
@@ -179,7 +183,10 @@ def run_example(example: Example, mode: str) -> None:
             pytest.skip("transformers 5.17 has AutoImageProcessor only with torchvision")
         if "import onnxruntime" in example.text:
             needs(*ONNX_PACKAGES)
-        printed = run_python(example.text)
+        text = example.text
+        if mode == "short":
+            text = re.sub(r'"max_steps": \d+', '"max_steps": 2', text)
+        printed = run_python(text)
         assert example.output is None or printed.strip() == example.output
         return
     words = shlex.split(example.text)
@@ -360,6 +367,50 @@ def test_the_intervention_is_told_as_it_came_out():
     told = r"an (\d+)\s+times lower κ at the start, at equal norm, ended ([\d.]+) nats \[worse\]"
     times, nats = re.search(told, README).groups()
     assert times == f"{numbers['κ moved by']:.0f}" and nats == f"{numbers['difference of loss']:.3f}"
+
+
+def cosines_of_minilm() -> dict[str, dict[int, float]]:
+    """Cell of the grid minilm → seed → cosine of the finished runs."""
+    found = defaultdict(dict)
+    with (CLONE / "model_cards/grids/minilm/results.csv").open() as rows:
+        for row in csv.DictReader(rows):
+            found[Path(row["shape"]).name][int(row["seed"])] = float(row["value"])
+    return found
+
+
+def gain(cell: str, other: str) -> tuple[float, float, float]:
+    """Mean and 95 % interval of the difference of two cells over the seeds that both have, by scipy alone."""
+    cosines = cosines_of_minilm()
+    seeds = sorted(cosines[cell].keys() & cosines[other].keys())
+    pairs = [[cosines[each][seed] for seed in seeds] for each in (cell, other)]
+    low, high = stats.ttest_rel(*pairs).confidence_interval()
+    return mean(pairs[0]) - mean(pairs[1]), low, high
+
+
+def test_the_page_has_the_cosines_of_minilm():
+    """docs/slimming.md: means over seeds, and what each cell has more than the first."""
+    page = (CLONE / "docs/slimming.md").read_text(encoding="utf-8")
+    table = page[page.index("| layers × heads | parameters without embeddings |") :].split("\n\n")[0]
+    lines = [cells_of(line) for line in table.splitlines()[2:]]
+    assert len(lines) == 4
+    for name, _, cosine, more, _ in lines:
+        cell = re.search(r"/cells/([\w-]+)\)", name)[1]
+        assert cosine == f"{mean(cosines_of_minilm()[cell].values()):.4f}"
+        if cell == "3x12":
+            assert more == ""
+            continue
+        digits = len(more.split()[0].split(".")[1])
+        assert more == "{:+.{d}f} ({:+.{d}f} to {:+.{d}f})".format(*gain(cell, "3x12"), d=digits)
+    less = "{:+.4f}, {:+.4f} to {:+.4f}".format(*gain("3x24", "4x12")).replace("-", "−")
+    assert f"3 × 24 less 4 × 12: {less}" in " ".join(page.split())
+
+
+def test_the_readme_has_the_cosines_of_minilm():
+    text = " ".join(README.split())
+    means = {cell: f"{mean(values.values()):.4f}" for cell, values in cosines_of_minilm().items()}
+    heads, layer = ("{:+.4f} to {:+.4f}".format(*gain(cell, "3x12")[1:]) for cell in ("3x24", "4x12"))
+    assert f"a cosine of {means['3x12']} to these; with 24 heads each in place of 12 {means['3x24']} ({heads})" in text
+    assert f"a fourth layer of the same parameters {means['4x12']} ({layer})" in text
 
 
 def test_the_readme_is_short():

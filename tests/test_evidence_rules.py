@@ -206,6 +206,13 @@ def test_contrasts_of_few_runs(tmp_path):
     assert all("–" in summary_tables.contrast_line(each) for each in found)
 
 
+def test_a_contrast_that_has_not_run_counts_in_the_correction(tmp_path):
+    """What was fixed beforehand is corrected together, however much of it there is."""
+    grid = grid_of(tmp_path, contrasts=[[LEAN, BASE], [SHALLOW, BASE]], tuning=None, learning_rates=[1e-3])
+    found = summarised(grid, reported({BASE: [0.40, 0.41, 0.43], LEAN: [0.45, 0.47, 0.48]})).contrasts
+    assert found[0].p_corrected == pytest.approx(2 * found[0].p) and found[1].p_corrected is None
+
+
 def test_failures_are_counted_and_the_median_is_beside_the_mean(tmp_path):
     """A failure is a run that broke off, or one worse than the best simple guess; without guesses, than `chance`."""
     grid = grid_of(tmp_path, tuning=None, learning_rates=[1e-3])

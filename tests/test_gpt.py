@@ -67,6 +67,7 @@ class TestLeanGPT(TextModelTests):
             ids = torch.cat((ids, model(ids, use_cache=False).logits[:, -1:].argmax(-1)), dim=1)
         return ids
 
+    @pytest.mark.full  # compiles for half a minute
     def test_flex_attention_of_grouped_heads_is_eager(self):
         self.check_attention("grouped", "flex_attention")
 

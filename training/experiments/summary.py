@@ -117,7 +117,7 @@ def _row_error_of_difference(pairs: Sequence[tuple[ResultRow, ResultRow]]) -> fl
 
 
 def contrasts(grid: Grid, finished: dict[str, dict[int, ResultRow]], up: bool | None) -> list[Contrast]:
-    """The grid's `contrasts`: paired statistics of the first shape minus the second, p corrected by Holm over them.
+    """The grid's `contrasts`: paired statistics of the first shape minus the second, p corrected by Holm over all.
 
     row_error is the standard error of the difference by the choice of evaluation rows, which more seeds do not lower.
     It is an upper limit, as if the two were right independently of each other; models are right on the same rows more
@@ -133,9 +133,11 @@ def contrasts(grid: Grid, finished: dict[str, dict[int, ResultRow]], up: bool | 
             shape=shape, minus=other, **statistics_of_pair.document(), row_error=error, p_corrected=None
         )
         compared.append(contrast)
-    corrected = holm({place: contrast.p for place, contrast in enumerate(compared) if contrast.p is not None})
-    for place, p in corrected.items():
-        compared[place].p_corrected = p
+    raw = dict.fromkeys(range(len(compared)), 1.0)  # one that has not run counts among them
+    raw |= {place: contrast.p for place, contrast in enumerate(compared) if contrast.p is not None}
+    for place, p in holm(raw).items():
+        if compared[place].p is not None:
+            compared[place].p_corrected = p
     return compared
 
 
