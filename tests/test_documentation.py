@@ -402,7 +402,15 @@ def test_the_page_has_the_cosines_of_minilm():
         digits = len(more.split()[0].split(".")[1])
         assert more == "{:+.{d}f} ({:+.{d}f} to {:+.{d}f})".format(*gain(cell, "3x12"), d=digits)
     less = "{:+.4f}, {:+.4f} to {:+.4f}".format(*gain("3x24", "4x12")).replace("-", "−")
-    assert f"3 × 24 less 4 × 12: {less}" in " ".join(page.split())
+    text = " ".join(page.split())
+    assert f"3 × 24 less 4 × 12: {less}" in text
+    heads, wide, layer = (gain(cell, "3x12")[0] for cell in ("3x24", "3x12-wide", "4x12"))
+    assert f"Twice the heads gain {heads:.4f}, a wider MLP of the same parameters {wide:.4f}" in text
+    assert f"the fourth layer {layer:.4f}, {layer / heads:.0f} times as much as the heads" in text
+    times = json.loads((CLONE / "model_cards/grids/minilm/latency.json").read_text())["shapes"]
+    seconds = {Path(shape).name: each["32"]["seconds"] for shape, each in times.items()}
+    heads, layer = (f"{seconds[cell] / seconds['3x12']:.2f} times" for cell in ("3x24", "4x12"))
+    assert f"{heads} as long as that of 3 × 12 with 24 heads, {layer} with the fourth layer" in text
 
 
 def test_the_readme_has_the_cosines_of_minilm():

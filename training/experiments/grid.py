@@ -43,7 +43,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
 from pydantic.dataclasses import dataclass
 
 from modeling_leaner.shapes import shape_names
@@ -110,14 +119,14 @@ def _holds_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _of_training(settings: dict[str, object]) -> dict[str, object]:
-    """Settings that a sweep does not set itself, none of them empty or no number."""
+def _training_settings(settings: dict[str, object]) -> dict[str, object]:
+    """Settings of which a sweep sets none itself, and none is NaN."""
     if not settings.keys().isdisjoint(SET_BY_SWEEP) or _holds_nan(settings):
         raise ValueError("not to be set")
     return settings
 
 
-def _of_cut(cut: dict[str, object]) -> dict[str, object]:
+def _cut_keys(cut: dict[str, object]) -> dict[str, object]:
     """What is left of a model: `keep` lists layers, the other keys are numbers."""
     if not cut or not set(cut) <= set(CUT_KEYS):
         raise ValueError("unknown, or nothing")
@@ -126,21 +135,20 @@ def _of_cut(cut: dict[str, object]) -> dict[str, object]:
     return cut
 
 
+# What a value has to be. Where it is not, read_keys says it in the words of the key, not in those of pydantic.
 Text = Annotated[str, Field(min_length=1)]
-Whole = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, BeforeValidator(_number), Field(gt=0)]
+Positive = Annotated[PositiveFloat, BeforeValidator(_number)]
 Names = Annotated[list[Text], Field(min_length=1), AfterValidator(_different)]
-Seeds = Annotated[list[Whole], Field(min_length=1), AfterValidator(_different)]
+Seeds = Annotated[list[NonNegativeInt], Field(min_length=1), AfterValidator(_different)]
 Rates = Annotated[list[Positive], Field(min_length=1), AfterValidator(_increasing)]
-Budgets = Annotated[list[Count], Field(min_length=1), AfterValidator(_increasing)]
+Budgets = Annotated[list[PositiveInt], Field(min_length=1), AfterValidator(_increasing)]
 Pair = Annotated[list[Text], Field(min_length=2, max_length=2), AfterValidator(_different)]
 Contrasts = Annotated[list[Pair], Field(min_length=1), AfterValidator(_different)]
-Settings = Annotated[dict[str, str | bool | int | float | list | dict], AfterValidator(_of_training)]
-CutKeys = Annotated[dict[str, Count | Seeds], AfterValidator(_of_cut)]
+Settings = Annotated[dict[str, str | bool | int | float | list | dict], AfterValidator(_training_settings)]
+CutKeys = Annotated[dict[str, PositiveInt | Seeds], AfterValidator(_cut_keys)]
 FolderNames = Annotated[dict[str, str], AfterValidator(_folder_names)]
 
-SETTINGS = f"training settings other than {', '.join(SET_BY_SWEEP)}"
+OTHER_SETTINGS = f"training settings other than {', '.join(SET_BY_SWEEP)}"
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
@@ -150,12 +158,12 @@ class TuningKeys:
 
     seeds: Seeds
     """a list of different whole numbers from 0"""
-    holdout: Count
+    holdout: PositiveInt
     """how many rows of the training split to evaluate on"""
-    extend: Whole = 3
+    extend: NonNegativeInt = 3
     """how often the learning rates may grow at either edge"""
-    overrides: Settings | None = Field(default=None, description=SETTINGS)
-    tokens: Count | None = None
+    overrides: Settings | None = Field(default=None, description=OTHER_SETTINGS)
+    tokens: PositiveInt | None = None
     """one of branches"""
 
 
@@ -177,14 +185,14 @@ class Grid:
     """seeds, holdout ..."""
     unsound_tuning: Text | None = None
     """the reason, in words"""
-    overrides: Settings | None = Field(default=None, description=SETTINGS)
+    overrides: Settings | None = Field(default=None, description=OTHER_SETTINGS)
     output_dir: Text
     """a folder"""
     metric: Text | None = None
     """the name of a metric"""
     start_from: Text | None = None
     """the output_dir of a grid over the same shapes"""
-    start_seed: Whole | None = None
+    start_seed: NonNegativeInt | None = None
     """a seed of the grid in start_from"""
     cut_from: Text | None = None
     """the folder of a trained model"""
@@ -193,7 +201,7 @@ class Grid:
     )
     beside: Text | None = None
     """the output_dir of another grid"""
-    length: Count | None = None
+    length: PositiveInt | None = None
     """a number of tokens from 1"""
     data: Text | None = None
     """what the rows are, in words"""

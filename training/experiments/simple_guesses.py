@@ -30,6 +30,7 @@ from transformers.utils import logging
 from modeling_leaner.support.documents import naming, write_json
 
 from ..data.sources import load_training
+from ..records.results import PUBLISHED
 from ..running.evaluation import load
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments, parse
@@ -246,13 +247,14 @@ def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:
     logging.set_verbosity_error()
     grid = load_grid(file)
     options = data_options(data_files)
+    results = load_results(grid)
     with naming(file, (ValueError, OSError)):
-        fitted = guesses_of_grid(load_results(grid), options)
+        fitted = guesses_of_grid(results, options)
     if fitted is None:
         raise GridError(f"{file}: no simple guess is known for its task and metric")
     grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)  # before its first run
     write_json(grid.path(GUESSES), fitted)
-    errors = row_errors(grid, options, Path("model_cards"))
+    errors = row_errors(grid, options, Path(PUBLISHED))
     if errors:
         write_json(grid.path(ROW_ERRORS), errors)
     for guess in fitted:

@@ -19,7 +19,7 @@ from ..running.figure import plot
 from . import figures, tables
 from .cut_parents import cuts_in
 from .encoder_card import encoder_card
-from .folders import Run, check_tensor_shapes, read_run
+from .folders import CARDS, Run, check_tensor_shapes, read_run
 from .metadata import PROJECT_URL, eval_results, metadata, repository
 from .rendering import fill_card
 from .snippets import snippet
@@ -267,12 +267,11 @@ def write_cards(folders: Sequence[Path]) -> None:
     """
     from .index import write_index
 
-    cards = Path("model_cards")
     written = folders
     if not folders:
-        written = sorted(path.parent for path in cards.glob("*/results.json"))
+        written = sorted(path.parent for path in CARDS.glob("*/results.json"))
     for folder in written:
         write_card(folder)
         print(folder / "README.md")
     if not folders:
-        print(write_index(cards))
+        print(write_index(CARDS))

@@ -14,16 +14,17 @@ from modeling_leaner.shapes import CONFIG_CLASSES
 from modeling_leaner.support.documents import flat, naming, read_object, require
 
 from ..records import PublishedEncoder, PublishedResults, RunResults, checked
+from ..records.results import PUBLISHED
 from ..running.loading import tensor_shapes
 from ..settings.arguments import TASK_NAMES, settings_parser, words_of
 from ..tasks.registry import TASKS
 from .snippets import auto_class
 
 
-CARDS = Path("model_cards")
+CARDS = Path(PUBLISHED)
 LICENSE = "apache-2.0"  # of weights and code
 LOCAL = ("data_files",)  # settings that say where data lie on one machine
-KEPT = (  # what a published folder has of its run
+RUN_FILES = (  # what a published folder has of its run
     "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
     "tokenizer_config.json special_tokens_map.json *_lean*.py training.png metrics.jsonl"
 ).split()
@@ -49,7 +50,7 @@ class Run(NamedTuple):
 
 
 def without_local_settings(recipe: Mapping[str, object]) -> dict[str, object]:
-    """The recipe of a run as it is published."""
+    """The recipe of a run as it is published: without what `LOCAL` names."""
     return {key: value for key, value in recipe.items() if key not in LOCAL}
 
 

@@ -35,7 +35,7 @@ from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
 from .cut_parents import parent_fields, parent_results
-from .folders import CARDS, KEPT, LICENSE, results_in, without_local_settings
+from .folders import CARDS, LICENSE, RUN_FILES, results_in, without_local_settings
 from .index import write_index
 from .verify import verify
 from .verify_weights import metrics_of, metrics_with, tolerances
@@ -259,7 +259,7 @@ def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = C
     with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
         folder = Path(scratch) / target.name
         folder.mkdir()
-        for pattern in KEPT:
+        for pattern in RUN_FILES:
             for path in source.glob(pattern):
                 shutil.copyfile(path, folder / path.name)  # not the mode, which safetensors narrows
         if results.cut_parent is not None:

@@ -24,7 +24,7 @@ from ..records import PublishedEncoder, PublishedResults, RunResults, Subset
 from ..settings.yaml_files import read_yaml
 from .cards import FIGURE, render
 from .code_copies import check_code
-from .folders import CARDS, KEPT, check_there, published_folders, results_in
+from .folders import CARDS, RUN_FILES, check_there, published_folders, results_in
 from .metadata import eval_results
 from .verify_encoder import PARENT, verify_encoder
 from .verify_grid import check_evidence, check_run
@@ -62,7 +62,7 @@ def local_options(results: RunResults, given: dict[str, list[str]]) -> list[str]
 def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> None:
     """Raises ValueError for a file that publishing does not write, one that is missing, and another recipe."""
     written = {"README.md", "results.json", "recipe.yaml"}
-    patterns = [*KEPT, ONNX_FOLDER]
+    patterns = [*RUN_FILES, ONNX_FOLDER]
     if isinstance(results, PublishedEncoder):
         written |= {RECORD, "modules.json", "tokenizer.json"}
         patterns += OF_SENTENCE_TRANSFORMERS
