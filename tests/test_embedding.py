@@ -97,7 +97,9 @@ def test_the_teacher_runs_over_the_sentences_that_are_read(learn, folders, monke
     rows = {}
     original = embedding.with_vectors
     monkeypatch.setattr(
-        embedding, "with_vectors", lambda kept, *words: rows.update({words[1]: len(kept)}) or original(kept, *words)
+        embedding,
+        "with_vectors",
+        lambda kept, teacher, name, bf16: rows.update({name: len(kept)}) or original(kept, teacher, name, bf16),
     )
     assert learn("--max_steps", 2)[0] == 0
     assert rows == {f"{folders / 'train.parquet'} (train)": 32, f"{folders / 'validation.parquet'} (validation)": 40}
@@ -108,9 +110,9 @@ def test_the_teacher_runs_once(learn, folders, monkeypatch):
     rows = []
     original = teacher.teacher_vectors
 
-    def counted(batch, teacher):
+    def counted(batch, **settings):
         rows.append(len(batch["input_ids"]))
-        return original(batch, teacher)
+        return original(batch, **settings)
 
     monkeypatch.setattr(teacher, "teacher_vectors", counted)
     assert learn()[0] == 0
@@ -122,6 +124,25 @@ def test_the_teacher_runs_once(learn, folders, monkeypatch):
     shutil.rmtree(folders / "teacher")
     save_encoder(folders / "teacher", seed=5, initializer_range=0.2)
     assert learn()[0] == 0 and sum(rows) == 2 * first
+
+
+def test_the_teacher_computes_what_is_trained_on_in_the_precision_of_the_run(learn, folders, monkeypatch):
+    """The vectors of training rows differ from those of float32; held-out ones, which score, do not."""
+    seen = {}
+    original = embedding.with_vectors
+
+    def kept(rows, teacher, name, bf16):
+        seen[name, bf16] = np.array(original(rows, teacher, name, bf16)["labels"])
+        return original(rows, teacher, name, bf16)
+
+    monkeypatch.setattr(embedding, "with_vectors", kept)
+    for precise in ("false", "true"):
+        assert learn("--max_steps", 2, "--bf16", precise)[0] == 0
+        shutil.rmtree(folders / "run")
+    training, held_out = (f"{folders / f'{name}.parquet'} ({name})" for name in ("train", "validation"))
+    assert set(seen) == {(training, False), (training, True), (held_out, False)}
+    exact, rounded = seen[training, False], seen[training, True]
+    assert 1e-5 < np.abs(exact - rounded).max() < 0.05 * np.abs(exact).max()
 
 
 def test_a_run_is_continued(learn, folders):

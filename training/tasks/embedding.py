@@ -73,7 +73,8 @@ class Embedding(TextTask):
         prepared = self.tokens(rows, source, training)
         if self.has_pairs:
             return prepared
-        return with_vectors(prepared, load_teacher(self.arguments.teacher, self), source)
+        teacher = load_teacher(self.arguments.teacher, self)
+        return with_vectors(prepared, teacher, source, bf16=training and self.arguments.bf16)
 
     def prepare_inputs(self, rows: Rows, source: str) -> Rows:
         return self.tokens(rows, source, training=False)

@@ -27,7 +27,7 @@ from ..settings.arguments import RecipeArguments
 from .answers import ANSWERS
 from .base import Batch, Generators, Task, evaluation_generators
 from .states import States, mapped_layers
-from .teacher import ROWS_AT_ONCE, ROWS_SORTED, load_teacher, rows_of_run, weights_sha256
+from .teacher import ROWS_AT_ONCE, ROWS_SORTED, load_teacher, precision, rows_of_run, weights_sha256
 
 
 TARGETS = ("teacher_logits", "teacher_tokens", "teacher_log_probabilities", "teacher_states", "teacher_mask")
@@ -153,11 +153,11 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     taught = Taught(task, teacher)
     kind = [(type(part).__name__, part.bytes_per_token) for part in taught.parts]
     layers = taught.states.layers if taught.states else None
-    numbers = (arguments.mask_fraction, arguments.distill_temperature)
+    numbers = (arguments.mask_fraction, arguments.distill_temperature, arguments.bf16)
     key = (task.name, kind, layers, numbers, reading_key(task), weights_sha256(teacher), __version__)
     columns = {name: feature for part in taught.parts for name, feature in part.features.items()}
     features = Features({**rows.features, **columns, ROW: datasets.Value("int64")})
-    read = partial(teacher_columns, taught=taught, teacher=teacher.to(arguments.device))
+    read = partial(teacher_columns, taught=taught, teacher=teacher)
 
     def read_where_there_is_room(batch: dict[str, Any], indices: list[int]) -> dict[str, list]:
         if indices[0] == 0:  # not called at all where the outputs are cached
@@ -233,7 +233,8 @@ def teacher_columns(
         collated = taught.task.collate([rows[place] for place in places])
         inputs = taught.task.transform(collated, evaluation_generators(numbers), training=False)
         read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name not in taught.label_names}
-        outputs = teacher(**read, output_hidden_states=taught.states is not None)
+        with precision(teacher, taught.arguments.bf16):
+            outputs = teacher(**read, output_hidden_states=taught.states is not None)
         outputs = type(outputs)({name: on_cpu(value) for name, value in outputs.items()})
         kept: list[dict] = [{ROW: number} for number in numbers]
         if taught.answers is not None:

@@ -41,7 +41,7 @@ def rows_of_run(rows: Dataset, arguments: RecipeArguments) -> Dataset:
 
 
 def load_teacher(source: str, task: Task) -> PreTrainedModel:
-    """The model of a checkpoint with the head of the task, to be learned from.
+    """The model of a checkpoint with the head of the task, to be learned from, on the device of the run.
 
     Raises:
         ValueError: it cannot be loaded, has another head or other classes, reads other tokens or images than the
@@ -71,7 +71,7 @@ def load_teacher(source: str, task: Task) -> PreTrainedModel:
         check_images(source, model.config, task)
     else:
         check_tokens(source, model.config, task)
-    return model
+    return model.to(task.arguments.device)
 
 
 def check_classes(source: str, config: LeanConfig, task: Task) -> None:
@@ -125,26 +125,33 @@ def weights_sha256(model: PreTrainedModel) -> str:
     return digest.hexdigest()
 
 
-def with_vectors(rows: Dataset, teacher: PreTrainedModel, description: str) -> Dataset:
+def precision(teacher: PreTrainedModel, bf16: bool) -> torch.autocast:
+    """Where the teacher computes products in bfloat16, as a student does that trains with `bf16`."""
+    return torch.autocast(teacher.device.type, torch.bfloat16, enabled=bf16)
+
+
+def with_vectors(rows: Dataset, teacher: PreTrainedModel, description: str, bf16: bool) -> Dataset:
     """The prepared rows with the teacher's vector of each as `labels`, memory-mapped from the cache.
 
-    The cache is that of these rows and of these weights, and of no others.
+    The cache is that of these rows, these weights and this precision, and of no others.
     """
     size = teacher.config.hidden_size
     features = Features({**rows.features, "labels": List(Value("float32"), length=size)})
+    key = ("means", weights_sha256(teacher), bf16, __version__)
     return rows.map(
-        partial(teacher_vectors, teacher=teacher),
+        partial(teacher_vectors, teacher=teacher, bf16=bf16),
         batched=True,
         batch_size=ROWS_SORTED,
         features=features,
-        new_fingerprint=Hasher.hash((rows._fingerprint, "means", weights_sha256(teacher), __version__)),
+        new_fingerprint=Hasher.hash((rows._fingerprint, key)),
         desc=f"teacher's vectors of {description}",
     )
 
 
-def teacher_vectors(batch: dict[str, list], teacher: PreTrainedModel) -> dict[str, list[np.ndarray]]:
+def teacher_vectors(batch: dict[str, list], teacher: PreTrainedModel, bf16: bool) -> dict[str, list[np.ndarray]]:
     """`mean_vectors` of prepared rows, as their labels."""
-    return {"labels": mean_vectors(batch["input_ids"], teacher)}
+    with precision(teacher, bf16):
+        return {"labels": mean_vectors(batch["input_ids"], teacher)}
 
 
 @torch.no_grad()
@@ -152,8 +159,9 @@ def mean_vectors(ids: list[list[int]], model: PreTrainedModel) -> list[np.ndarra
     """The mean over tokens of the last states: (D) for each row of token ids."""
     vectors: list[np.ndarray] = [np.empty(0)] * len(ids)
     for places, padded, mask in padded_batches(ids):
-        states = model(input_ids=padded, attention_mask=mask).last_hidden_state.float()
-        for place, mean in zip(places, mean_over_tokens(states, mask).numpy()):
+        mask = mask.to(model.device)
+        states = model(input_ids=padded.to(model.device), attention_mask=mask).last_hidden_state.float()
+        for place, mean in zip(places, mean_over_tokens(states, mask).cpu().numpy()):
             vectors[place] = mean
     return vectors
 
