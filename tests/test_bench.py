@@ -386,6 +386,7 @@ def test_turns_run_forth_and_back_until_a_limit():
     assert "".join(log) == "ab" + "abba" * 2
     assert take_turns([Ticking("a", log)], 99, warm_up=0, limit=10).shape == (1, 5)
     assert take_turns([Ticking("a", log)], 99, warm_up=0, limit=0).shape == (1, 3)
+    assert take_turns([], 99).size == 0
 
 
 @pytest.mark.skipif(not find_spec("timm"), reason="timm is not installed")

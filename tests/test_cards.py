@@ -428,10 +428,16 @@ def test_guesses_of_language_models_read_what_the_model_reads():
 
 
 @pytest.mark.parametrize(
-    "name, scored", [("image-classification", {"regression": True}), ("causal-lm", {"metric": "accuracy"})]
+    "name, scored",
+    [
+        ("image-classification", {"regression": True}),
+        ("image-classification", {"regression": False, "metric": "loss"}),
+        ("sequence-classification", {"metric": "loss"}),
+        ("causal-lm", {"metric": "accuracy"}),
+    ],
 )
 def test_what_no_guess_is_known_for(name, scored):
-    """Numbers of images, and hits of a language model; said before any row is read."""
+    """Numbers of images, the loss of a classification, and hits of a language model; said before any row is read."""
     task = TASKS[name].__new__(TASKS[name])
     vars(task).update(scored)
     assert simple_guesses.guesses_on(task, None, None) is None

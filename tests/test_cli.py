@@ -24,7 +24,8 @@ import modeling_leaner
 from modeling_leaner import __version__, hub_lookup
 from modeling_leaner.cli.app import app
 from modeling_leaner.shapes import load_shape, shape_names
-from modeling_leaner.support import suggest
+from modeling_leaner.support import files, suggest
+from modeling_leaner.support.files import whole_folder
 from modeling_leaner.support.quiet import quiet_libraries
 
 
@@ -457,6 +458,25 @@ from modeling_leaner.__main__ import main
 from modeling_leaner.support.interrupts import leave_in_order
 main()
 """
+
+
+def test_an_error_elsewhere_is_not_the_folders(tmp_path):
+    """What cannot be read while a folder is written is named as it is."""
+    with pytest.raises(FileNotFoundError, match="No such file or directory: .*source"), whole_folder(tmp_path / "out"):
+        (tmp_path / "elsewhere" / "source").read_bytes()
+    with pytest.raises(OSError, match="out: cannot be written, nothing is left of it"), whole_folder(tmp_path / "out"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch):
+    def interrupt(*paths):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_all_new("--out", {tmp_path / "a": b"1", tmp_path / "b": b"2"})
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])

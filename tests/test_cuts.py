@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from modeling_leaner.training.experiments import cuts, runs
+from modeling_leaner.training.experiments import cuts, grid, runs
 from modeling_leaner.training.experiments.grid import CUT_KEYS, GridError, load_grid
 from modeling_leaner.training.experiments.rows import read_rows
 from modeling_leaner.training.experiments.run_settings import settings
 from modeling_leaner.training.experiments.sweep import sweep
+from modeling_leaner.training.records import ResultRow
 from training_data import documents, save_encoder
 
 from modeling_leaner.conversion import load_lean
@@ -87,6 +88,20 @@ def data():
 
 def make():
     cuts.make_cuts(load_grid(Path("grid.yaml")), ["--data_files", *data()])
+
+
+def test_cuts_may_be_added(made):
+    """To a grid that has run; one that is there stays as it is."""
+    write_grid()
+    Path("out").mkdir()
+    grid.write_grid(load_grid(Path("grid.yaml")))
+    rows = [ResultRow.from_cells({"status": "finished"})]
+    one_more = {**CELLS, "cells/1x4": {"layers": 1}}
+    write_grid(cuts=one_more, shapes=[*CELLS, "cells/2x4/config.json", "cells/1x4"])
+    grid.check_unchanged(load_grid(Path("grid.yaml")), rows)
+    write_grid(cuts=CELLS | {"cells/even": {"keep": [0, 3]}})
+    with pytest.raises(GridError, match="^cuts: expected "):
+        grid.check_unchanged(load_grid(Path("grid.yaml")), rows)
 
 
 def read_cuts(name):

@@ -264,6 +264,12 @@ class TestRefused:
     def test_words_of_data(self, refuse, made, word, message):
         refuse(message, *made[0][:2], data=[word])
 
+    def test_a_file_for_several_splits(self, refuse, made, tmp_path):
+        """The probe would be scored on the rows that it is fitted on."""
+        (tmp_path / "sst2.parquet").touch()
+        data = [f"sst2={tmp_path}/sst2.parquet"]
+        refuse("a file, expected a folder with the splits of sst2", *made[0][:2], data=data)
+
     def test_data_given_twice(self, refuse, made):
         refuse("--data: stsb is given twice", *made[0][:2], data=[made[1][0], made[1][0]])
 

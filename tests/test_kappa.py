@@ -142,7 +142,7 @@ def test_the_paragraph_says_what_is_known_and_what_is_not():
     assert f"| runs of one cell, causal-lm alone | +1.00 {count}" in text and "2 tasks pooled" in text
     assert "Of 4 runs, κ is unknown or infinite for 0 at the start and 1 at the end; 1 more" in text
     assert "by the means over their seeds | not known, too few cells | not known, too few cells |" in text
-    assert "a correlation is no cause" in text and "1 grid that has runs to come: later" in text
+    assert "a correlation is no cause" in text and "Grids with runs to come are not read: later." in text
 
 
 def test_the_picture():

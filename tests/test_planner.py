@@ -33,7 +33,7 @@ from modeling_leaner.planning.dials import Dials, describe, shape_at, with_input
 from modeling_leaner.planning.goals import Budget, NoShapeFits
 from modeling_leaner.planning.memory import StepSetting, training_memory
 from modeling_leaner.planning.solver import cost_of, plan
-from modeling_leaner.planning.units import parse_size
+from modeling_leaner.planning.units import human, parse_size
 from modeling_leaner.registry import FAMILIES
 from modeling_leaner.shapes import CONFIG_CLASSES, load_config, load_shape, shape_names
 
@@ -357,6 +357,18 @@ class TestPlan:
             assert row["kv_bytes_per_token"] == config.kv_bytes_per_token(2)
         image = plan("vit", Budget(parameters=30e6), rows=1)[0]
         assert image.flops_unit == image.config.count_flops().forward and image.kv_bytes_per_token is None
+
+    def test_three_digits(self):
+        assert list(map(human, (9.996, 999.4, 999.7, 999_600))) == ["10", "999", "1000", "1000K"]
+
+    def test_a_load_that_goes_in_steps_stays_below_its_ceiling(self):
+        """Heads in whole groups of eight: sixteen are too many, eight are not."""
+
+        def load(heads):
+            return 0.2 + 0.5 * -(-heads // 8)
+
+        heads = planner.solve_value(load, "heads", 0)
+        assert load(heads) == pytest.approx(0.7)
 
     def test_grouped_heads_stay_grouped(self):
         start = load_shape("gpt/base", num_key_value_heads=4)

@@ -130,7 +130,7 @@ def test_the_card_shows_the_grid(workshop):
     ended = amounts.number(ended, ".4f")  # a run this short may not have logged any
     losses = f"384 texts, 6 epochs (6 steps). Loss at the end: {ended} over the last training steps, "
     flops = load_config("shallow/bert.json").count_flops(128, "ForSequenceClassification").forward
-    assert f"| FLOPs of a forward pass, 128 tokens | {found.cells[0].flops_forward / 1e6:,.1f}M |" in text
+    assert f"| FLOPs of a forward pass (its tokens) | {found.cells[0].flops_forward / 1e6:,.1f}M (128) |" in text
     assert found.cells[1].flops_forward == pytest.approx(flops, rel=1e-3) and " (1) | **" in text
     assert "not timed" not in text and "Inference was measured in turns" in text
     for said in (*guesses, "has not been trained this", "What was not tested", f"{losses}{held_out:.4f} held out."):
@@ -636,11 +636,11 @@ def test_invented_guesses_are_found(folder, monkeypatch):
 
 
 def test_guesses_are_fitted_on_the_files_that_the_grid_names():
-    words = ["--data_files", "a copy"]
-    assert verify_weights.training_options(Evidence.model_construct(), words) == words
+    copy = ["--data_files", "a copy"]
+    assert verify_weights.training_options(Evidence.model_construct(), ["a copy"]) == copy
     found = Evidence.model_construct(data_files="train=FOLDER/a.parquet validation=FOLDER/b.parquet")
     assert verify_weights.training_options(found, []) == []
-    named = verify_weights.training_options(found, words)
+    named = verify_weights.training_options(found, ["a copy"])
     assert named == ["--data_files", "train=a copy/a.parquet", "validation=a copy/b.parquet"]
 
 

@@ -130,6 +130,7 @@ def test_an_invented_parent_is_found(project):
     step = {"part": "layers", "before": 1, "after": 1, "change": "x"}
     for record, said in (
         (json.dumps({"cuts": [step]}), "cuts.0.change is 'x', expected float"),
+        (json.dumps({"cuts": [{"part": "layers", "change": 0.5}]}), "cuts.0.before.* is None, expected"),
         ('{"cuts": 5}', "cuts is 5, expected list"),
         ('{"cuts": []}', "cuts is .., expected at least one"),
     ):

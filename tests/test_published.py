@@ -40,7 +40,7 @@ def test_a_folder_says_what_its_weights_give(folder, monkeypatch):
     given = {name: [str(LOCAL_DATA / copy)] for name, copy in COPIES.items() if (LOCAL_DATA / copy).is_dir()}
     results = results_in(folder / "results.json")
     needed = results.dataset
-    has_rows = "/" not in needed or verify.local_options(results, given)
+    has_rows = "/" not in needed or verify.local_files(results, given)
     if isinstance(results, PublishedEncoder):
         needed = "STS-B"
         has_rows = "stsb" in given

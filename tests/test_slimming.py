@@ -293,6 +293,8 @@ class TestCuts:
         (lambda: operations.keep_heads(bert(), [[0], [], [0]]), "heads of layer 1: expected at least one"),
         (lambda: operations.keep_heads(bert(), [[4], [0], [0]]), "heads of layer 0: there is no 4, expected 0..3"),
         (lambda: operations.keep_heads(bert(), [[1, 1], [0], [0]]), "heads of layer 0: one is named twice"),
+        (lambda: operations.keep_heads(bert(), [[0]]), "heads: expected a list for each of 3 layers, got 1"),
+        (lambda: operations.keep_neurons(bert(), [[0]] * 4), "neurons: expected a list for each of 3 layers, got 4"),
         (lambda: operations.keep_heads(gpt(), [[0, 1], [0], [0]]), "num_attention_heads=1 of layer 1 is not"),
         (lambda: operations.keep_heads(gpt(num_key_value_heads=2), [[0, 1]] * 3), "equally many of each of 2 groups"),
         (lambda: operations.keep_neurons(bert(), [[0], [0, 1], [0]]), "neurons: expected one width"),
@@ -328,6 +330,16 @@ class TestScores:
         assert changes == sorted(changes) and changes[0] > 0
         for layers, change in ranking:
             assert reference.change(operations.keep_layers(model, layers)) == pytest.approx(change, rel=1e-4)
+
+    def test_a_model_that_leaves_padding_out_is_ranked_as_one_that_does_not(self):
+        """unpad_inputs, which decides how the states between layers look."""
+        model = bert()
+        rankings = []
+        for unpadded in (False, True):
+            model.config.unpad_inputs = unpadded
+            rankings.append(scores.rank_layers(model, Reference.of(model, [inputs(model)]), 2))
+        for (layers, change), (same_layers, same_change) in zip(*rankings):
+            assert layers == same_layers and same_change == pytest.approx(change, rel=1e-4)
 
     def test_greedy_beyond_the_depth_of_the_exhaustive_search(self, reference, monkeypatch):
         model, expected = reference
@@ -460,6 +472,8 @@ class TestSlim:
             (MODELS["gpt-grouped"], Target(heads=6), "heads: expected 1..4, since several heads share keys, got 6"),
             (bert, Target(heads=2, total_heads=4), "heads and total_heads: give one of them"),
             (bert, Target(layers=2, total_heads=9), "total_heads: expected 2..8 for 2 layers, got 9"),
+            (MODELS["bert-uneven"], Target(total_heads=11), "total_heads: expected 3..10 for 3 layers, got 11"),
+            (MODELS["bert-uneven"], Target(keep=(0, 1), total_heads=7), "total_heads: expected 2..6 for 2 layers"),
             (gpt, Target(total_heads=6), "total_heads: LeanGPTConfig has one number of key-value heads"),
             (
                 lambda: gpt(num_key_value_heads=2),

@@ -707,6 +707,7 @@ def test_another_output_dir_trains_all_anew(bench):
         (",0.892,0.1,1,", ",0.892,0.1,,", "line 4: higher_is_better: expected a value"),
         (",0.892,0.1,1,", ",0.892,0.1,2,", "line 4: higher_is_better: expected 0 or 1, got 2"),
         ("report,vit/tiny,2,", "report,vit/tiny,1,", "a second row of report-vit-tiny-seed1-lr0.001"),
+        ("report,vit/tiny,1,", "report,vit/tiny" + "y" * 140_000 + ",1,", "line 3: field larger than field limit"),
         ("\xe9", "\xe9", "results.csv: no UTF-8 text"),
     ],
 )
@@ -723,7 +724,7 @@ def test_rows_of_an_unknown_grid_are_refused(bench):
     bench.run(learning_rates=[1e-3], tuning=None)
     results = bench.output / "results.csv"
     results.write_text("a,b\n1,2\n")
-    assert "results.csv: expected the columns phase, shape" in refuses(bench)
+    assert "results.csv: line 1: expected the columns phase, shape" in refuses(bench)
     results.unlink()
     (bench.output / "grid.yaml").unlink()
     assert "beside its runs, name another output_dir" in refuses(bench)

@@ -148,7 +148,7 @@ def solve_dial(load: Callable[[int], float], limit: int, tolerance: float = 1e-3
             break
         previous = (guess, now)
         guess = clamp(round(exact), low + 1, high - 1)
-    return clamp(exact, 1, limit)
+    return clamp(exact, max(1, low), min(limit, high))
 
 
 def solve_value(load: Callable[[int], float], free: str, slack: float) -> int:
@@ -163,6 +163,8 @@ def solve_value(load: Callable[[int], float], free: str, slack: float) -> int:
         value = max(1, multiple * step)
         if -TOLERANCE <= load(value) - 1 <= slack:
             break
+    if value > 1 and load(value) - 1 > slack:  # a load that goes in steps
+        value -= 1
     return value
 
 
@@ -247,9 +249,9 @@ def objection(config: LeanConfig, dials: Dials) -> str | None:
     width = config.hidden_size
     decides_attention = [dials.width, dials.heads, dials.head_dim].count(None) <= 1  # two of the three decide it
     if not decides_attention and not 2 / 3 <= attention_width(config) / width <= 3 / 2:
-        return "heads × head size far from the width: give --head-dim with --heads if that is wanted"
+        return "has heads × head size far from the width: give --head-dim with --heads if that is wanted"
     if dials.layers is None and dials.width is None and not 2 <= width / config.num_hidden_layers <= 3000:
-        return "far deeper than wide, or the reverse: give --layers or --width if that is wanted"
+        return "is far deeper than wide, or the reverse: give --layers or --width if that is wanted"
     return None
 
 
@@ -274,8 +276,8 @@ def fitting_shapes(base: LeanConfig, start: LeanConfig | None, dials: Dials, goa
     if fitting:
         return fitting
     if objections:  # these do fit the budget
-        reasons = "; ".join(f"{describe(config)} is {reason}" for reason, config in objections.items())
-        raise NoShapeFits(f"no shape worth a row: what fits, as {reasons}")
+        reasons = "; ".join(f"{describe(config)} {reason}" for reason, config in objections.items())
+        raise NoShapeFits(f"what fits is no shape to recommend: {reasons}")
     raise refusal(goals, misses, dials)
 
 

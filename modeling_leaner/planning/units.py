@@ -48,7 +48,7 @@ def parse_size(flag: str, text: str, symbol: str = "") -> float:
 
 def human(value: float) -> str:
     """Three digits and K, M, G or T."""
-    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"), (1, "")):
         if value >= 999.5 * factor:  # three digits would round to 1e+03
             return f"{value / factor:.0f}{letter}"
         if value >= factor:

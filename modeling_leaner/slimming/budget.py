@@ -8,7 +8,7 @@ from torch import nn
 from ..configuration_leaner import ParameterCount
 from ..layers_leaner import LeanPreTrainedModel
 from ..support.turns import seconds_of, take_turns
-from .operations import SlimError, keep_layers
+from .operations import SlimError
 from .scores import Batch, replaced_layers
 
 
@@ -32,7 +32,9 @@ def layers_for_params(model: LeanPreTrainedModel, share: float) -> int:
     Raises SlimError, with the smallest share, where a single layer has more.
     """
     depth = model.config.num_hidden_layers
-    sizes = [parameters_of(keep_layers(model, range(layers))).total for layers in range(1, depth + 1)]
+    of_layers = sorted(sum(weight.numel() for weight in layer.parameters()) for layer in model.base_model.layers)
+    elsewhere = parameters_of(model).total - sum(of_layers)
+    sizes = [elsewhere + sum(of_layers[-layers:]) for layers in range(1, depth + 1)]  # the largest may stay
     limit = share * sizes[-1]
     allowed = [layers for layers, size in enumerate(sizes, start=1) if size <= limit]
     if not allowed:
@@ -51,7 +53,9 @@ def parameters_of(model: LeanPreTrainedModel) -> ParameterCount:
 
 @torch.no_grad()
 def layers_for_latency(model: LeanPreTrainedModel, share: float, batch: Batch) -> int:
-    """The most layers with which a forward pass takes at most `share` of the model's time, measured in turns.
+    """The most layers with which a forward pass takes at most `share` of the model's time.
+
+    Measured in turns, with the model's first layers: which layers stay is not known yet.
 
     Raises SlimError, with the smallest share, where a single layer takes longer.
     """

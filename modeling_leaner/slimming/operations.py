@@ -51,6 +51,13 @@ def check_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> None:
             raise SlimError(f"layers: expected ascending order, got {layer} before {following}")
 
 
+def _check_depth(model: LeanPreTrainedModel, name: str, kept: Sequence[Sequence[int]]) -> None:
+    """Raises SlimError where `kept` has not a list for each layer."""
+    depth = model.config.num_hidden_layers
+    if len(kept) != depth:
+        raise SlimError(f"{name}: expected a list for each of {depth} layers, got {len(kept)}")
+
+
 def keep_heads(
     model: LeanPreTrainedModel,
     kept: Sequence[Sequence[int]],
@@ -69,6 +76,7 @@ def keep_heads(
     stays.
     """
     config = model.config
+    _check_depth(model, "heads", kept)
     size = config.head_dim
     layers = {}
     for index, heads in enumerate(kept):
@@ -102,6 +110,7 @@ def keep_neurons(
 
     Raises SlimError for layers of different widths, or a neuron that is unknown or named twice.
     """
+    _check_depth(model, "neurons", kept)
     widths = sorted({len(neurons) for neurons in kept})
     if len(widths) != 1 or widths[0] == 0:
         raise SlimError(f"neurons: expected one width ≥ 1 for all layers, got {widths}")

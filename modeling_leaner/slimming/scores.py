@@ -130,7 +130,7 @@ class LayerRunner:
 
     def output(self, states: torch.Tensor) -> torch.Tensor:
         """The model's output where its last layer leaves these states."""
-        with replaced_layers(self.model, nn.ModuleList([Replay(states)])):
+        with padded(self.model), replaced_layers(self.model, nn.ModuleList([Replay(states)])):
             return model_output(self.model, self.batch)
 
 

@@ -187,14 +187,14 @@ def _check_total_heads(model: LeanPreTrainedModel, target: Target) -> None:
     """Raises SlimError for a total that the layers which stay cannot share, or a family with equal layers only."""
     if target.total_heads is None:
         return
-    depth = model.config.num_hidden_layers
+    heads = model.config.heads_per_layer
     if target.keep is not None:
-        depth = len(target.keep)
+        heads = [heads[layer] for layer in target.keep]
     elif target.layers is not None:
-        depth = target.layers
-    largest = depth * max(model.config.heads_per_layer)
-    if not depth <= target.total_heads <= largest:
-        raise SlimError(f"total_heads: expected {depth}..{largest} for {depth} layers, got {target.total_heads}")
+        heads = sorted(heads)[-target.layers :]  # those with the most, which may be the ones that stay
+    depth = len(heads)
+    if not depth <= target.total_heads <= sum(heads):
+        raise SlimError(f"total_heads: expected {depth}..{sum(heads)} for {depth} layers, got {target.total_heads}")
     if hasattr(model.config, "num_key_value_heads"):
         name = type(model.config).__name__
         raise SlimError(f"total_heads: {name} has one number of key-value heads; give heads, a number for every layer")
@@ -245,7 +245,9 @@ class _Slimming:
             wanted = target.total_heads
         else:
             return
-        if wanted >= total:
+        if wanted > total:
+            raise SlimError(f"total_heads: the layers that stay have {total}, expected at most as many, got {wanted}")
+        if wanted == total:
             return
         means = scores.input_moments(self.model, self.chosen_by.batches, "self_attn.o_proj").means
         changes = scores.changes_by_head(self.model, self.chosen_by, means, self.progress)

@@ -36,13 +36,13 @@ def free_path(flag: str, path: Path) -> Path:
 
 def write_new(flag: str, path: Path, content: bytes) -> None:
     """Writes a whole file or none, and never over another. Raises ValueError, naming the flag."""
-    whole = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        whole.write_bytes(content)
+        temporary.write_bytes(content)
         path.open("x").close()  # takes the name; then the content arrives at once
         try:
-            os.replace(whole, path)
-        except OSError:
+            os.replace(temporary, path)
+        except BaseException:  # also where it is interrupted
             path.unlink()
             raise
     except FileExistsError:
@@ -51,7 +51,7 @@ def write_new(flag: str, path: Path, content: bytes) -> None:
         raise ValueError(f"{flag}: {path} cannot be written ({error.strerror})") from error
     finally:
         with suppress(OSError):  # its name may be too long to exist
-            whole.unlink()
+            temporary.unlink()
 
 
 def write_all_new(flag: str, contents: Mapping[Path, bytes]) -> None:
@@ -61,25 +61,35 @@ def write_all_new(flag: str, contents: Mapping[Path, bytes]) -> None:
         for path, content in contents.items():
             write_new(flag, path, content)
             written.append(path)
-    except ValueError:
+    except BaseException:
         for path in written:
             path.unlink(missing_ok=True)
         raise
 
 
+def is_of_another_file(error: Exception, folder: Path) -> bool:
+    """Whether an error names a file that does not lie in the folder."""
+    file = getattr(error, "filename", None)
+    return isinstance(file, str) and not Path(file).absolute().is_relative_to(folder.absolute())
+
+
 @contextmanager
 def whole_folder(output: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `output` if all goes well; else nothing is left of it.
+    """The path of a folder that the body makes and fills; it becomes `output` if all goes well, else nothing is left.
 
-    Raises OSError where it cannot be written.
+    Raises OSError, naming `output`, where it cannot be written.
     """
+    scratch = output.parent
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".unfinished-") as scratch:
-            folder = Path(scratch) / output.name
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".unfinished-") as name:
+            scratch = Path(name)
+            folder = scratch / output.name
             yield folder
             folder.rename(output)
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
+        if is_of_another_file(error, scratch):
+            raise
         raise OSError(f"{output}: cannot be written, nothing is left of it: {error}") from error
 
 

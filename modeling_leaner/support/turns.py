@@ -30,7 +30,7 @@ def take_turns(
     seconds: list[list[float]] = [[] for _ in timed]
     order = list(range(len(timed)))
     for done in range(rounds):
-        if done >= LEAST_ROUNDS and max(map(sum, seconds)) > limit:
+        if done >= LEAST_ROUNDS and max(map(sum, seconds), default=0.0) > limit:
             break
         for turn in order:
             seconds[turn].append(timed[turn]())

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -122,14 +121,15 @@ def measure(workload: Workload, contestants: Sequence[Contestant], limits: Limit
     # Contestants share functions of transformers, each of which is compiled for every one of them; beyond the limit
     # torch would go on uncompiled, and not say so in the cell.
     with torch._dynamo.config.patch(recompile_limit=MOST_COMPILATIONS, fail_on_recompile_limit_hit=True):
-        begun = list(map(partial(begin, workload=workload), contestants))
-        calls = [step.seconds for step in begun if isinstance(step, Step)]
+        begun = {contestant: begin(contestant, workload) for contestant in contestants}
+        steps = {contestant: step for contestant, step in begun.items() if isinstance(step, Step)}
+        calls = [step.seconds for step in steps.values()]
         taken = take_turns(calls, limits.rounds, warm_up=0, limit=limits.seconds)  # a Step has warmed up
-        seconds = iter(taken)
+    seconds = dict(zip(steps, taken))
     measured = []
-    for contestant, step in zip(contestants, begun):
+    for contestant, step in begun.items():
         if isinstance(step, str):
             measured.append(Measured(contestant, note=step))
         else:
-            measured.append(Measured(contestant, next(seconds), step.peak_memory(), step.parameters))
+            measured.append(Measured(contestant, seconds[contestant], step.peak_memory(), step.parameters))
     return measured

@@ -24,6 +24,7 @@ HUB = {  # by name: dataset and configuration
     "sentences": ("nyu-mll/glue", "sst2"),
 }
 NAMES = ("stsb", "qnli", "sst2", "sentences")  # that --data may give
+FOLDERS = ("stsb", "sst2")  # of these two splits are read
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,11 @@ class Split:
 
 
 def local_data(entries: Sequence[str], names: Sequence[str] = NAMES) -> dict[str, str]:
-    """Paths by name. Raises ValueError for what is not NAME=PATH with one of `names`, or names one twice."""
+    """Paths by name: a folder with the splits of a dataset, or a file where one split of it is read.
+
+    Raises:
+        ValueError: an entry is not NAME=PATH with one of `names`, names one twice, or is of another kind.
+    """
     given: dict[str, str] = {}
     for entry in entries:
         name, equals, path = entry.partition("=")
@@ -125,6 +130,8 @@ def local_data(entries: Sequence[str], names: Sequence[str] = NAMES) -> dict[str
             raise ValueError(f"--data: {name} is given twice, {given[name]} and {path}")
         if not Path(path).exists():
             raise ValueError(f"--data {entry}: no such file or folder")
+        if name in FOLDERS and not Path(path).is_dir():
+            raise ValueError(f"--data {entry}: a file, expected a folder with the splits of {name}")
         given[name] = path
     return given
 

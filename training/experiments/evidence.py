@@ -156,6 +156,7 @@ def _check_reference(file: Path, peers: Grid, grid: Grid) -> None:
     alike = {
         "shapes": [grid.baseline],
         "recipe": grid.recipe,
+        "metric": grid.metric,
         "tuning": grid.tuning,
         "start_from": grid.start_from,
         "learning_rates": grid.learning_rates,

@@ -65,7 +65,7 @@ from ..settings.yaml_files import read_yaml
 
 SET_BY_SWEEP = ("shape", "seed", "learning_rate", "output_dir", "resume", "tuning_holdout")
 # Once the grid has run:
-MAY_GROW = ("shapes", "seeds", "learning_rates")
+MAY_GROW = ("shapes", "seeds", "learning_rates", "cuts")
 MAY_CHANGE = "baseline output_dir beside publish data data_files hub length unsound_tuning seeds_of".split()
 
 CUT_KEYS = ("layers", "keep", "heads", "total_heads", "head_dim", "intermediate_size")  # of `slim.Target`
@@ -406,8 +406,20 @@ def _is_changed(before: object, now: object) -> bool:
     return before != now
 
 
+def _has_lost(before: list | dict | None, now: list | dict | None) -> bool:
+    """Whether a member of a list, or an entry of a mapping, is no longer there, or another one."""
+    if before is None or now is None:
+        return before != now
+    if isinstance(before, dict):
+        return not before.items() <= now.items()
+    return not set(before) <= set(now)
+
+
 def check_unchanged(grid: Grid, rows: Iterable[ResultRow]) -> None:
-    """Raises GridError where output_dir holds runs of another grid; shapes, seeds and learning rates may be added."""
+    """Raises GridError where output_dir holds runs of another grid.
+
+    Shapes, cuts, seeds and learning rates may be added, and what MAY_CHANGE names may be another.
+    """
     saved = grid.path("grid.yaml")
     if not any(row.has_finished for row in rows) and not any(grid.path("runs").glob("*/*")):
         return  # whatever failed wrote nothing yet, such as a misspelt setting
@@ -423,9 +435,13 @@ def check_unchanged(grid: Grid, rows: Iterable[ResultRow]) -> None:
             seeds = f"expected {old.seeds_for(shape)} of {shape} as in {saved}, got {grid.seeds_for(shape)}"
             raise GridError(f"seeds: {seeds}; or name another output_dir")
     for key, value in before.items():
-        shrunk = key in MAY_GROW and not set(value) <= set(now[key])
-        changed = key not in (*MAY_GROW, *MAY_CHANGE) and _is_changed(value, now[key])
-        if shrunk or changed:
+        if key in MAY_CHANGE:
+            continue
+        if key in MAY_GROW:
+            refused = _has_lost(value, now[key])
+        else:
+            refused = _is_changed(value, now[key])
+        if refused:
             raise GridError(f"{key}: expected {value} as in {saved}, got {now[key]}; or name another output_dir")
 
 

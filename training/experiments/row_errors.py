@@ -14,9 +14,11 @@ import transformers
 
 from modeling_leaner.support.documents import read_json
 
+from ..records import RunResults, checked
 from ..running import reevaluate
 from ..running.evaluation import load
 from ..tasks.base import evaluation_batches
+from ..tasks.registry import TASKS
 from .grid import Grid
 
 
@@ -43,6 +45,13 @@ def row_scores(folder: Path, options: list[str]) -> np.ndarray:
     return np.concatenate(parts).astype(np.float64)
 
 
+def measured_metric(task: str) -> str:
+    """What `row_scores` measures of the task of that name."""
+    if TASKS[task].head.endswith("Classification"):
+        return "accuracy"
+    return "loss"
+
+
 def paired_error(own: np.ndarray, base: np.ndarray) -> tuple[float, float]:
     """Difference of two scores on the same rows, and its standard error by the choice of rows (a ratio's, for tokens).
 
@@ -59,7 +68,7 @@ def paired_error(own: np.ndarray, base: np.ndarray) -> tuple[float, float]:
 def row_errors(grid: Grid, options: list[str], cards: Path) -> list[dict[str, object]] | None:
     """The difference of each published shape to the published baseline, and its error by the choice of rows.
 
-    None where the baseline or all others are not published, or the metric is neither accuracy nor loss.
+    None where the baseline or all others are not published, or their metric is not the one that `row_scores` measures.
     """
     if grid.publish is None:
         return None
@@ -68,8 +77,9 @@ def row_errors(grid: Grid, options: list[str], cards: Path) -> list[dict[str, ob
         return None
     if grid.baseline not in folders:
         return None
-    results = read_json(folders[grid.baseline] / "results.json")
-    if results["main_metric"].removeprefix("eval_") not in ("accuracy", "loss"):
+    file = folders[grid.baseline] / "results.json"
+    results = checked(RunResults, read_json(file), file)
+    if results.metric != measured_metric(results.task):
         return None
     scores = {shape: row_scores(folder, options) for shape, folder in folders.items()}
     errors = []

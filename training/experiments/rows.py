@@ -80,11 +80,11 @@ def read_rows(path: Path) -> Rows:
     except UnicodeDecodeError as error:
         raise GridError(f"{path}: no UTF-8 text: {error}") from error
     reader = csv.DictReader(io.StringIO(text, newline=""))
-    columns = reader.fieldnames  # None of an empty file
-    if columns not in (COLUMNS, COLUMNS[: -len(ADDED)]):
-        raise GridError(f"{path}: expected the columns {', '.join(COLUMNS)}")
+    rows = {}
     try:
-        rows = {}
+        columns = reader.fieldnames  # None of an empty file
+        if columns not in (COLUMNS, COLUMNS[: -len(ADDED)]):
+            raise ValueError(f"expected the columns {', '.join(COLUMNS)}")
         for cells in reader:
             row = ResultRow.from_cells(cells)
             other_length = None in cells or None in cells.values()
@@ -93,7 +93,7 @@ def read_rows(path: Path) -> Rows:
             if run in rows:
                 raise ValueError(f"a second row of {run.name}")
             rows[run] = row
-    except ValueError as error:
+    except (ValueError, csv.Error) as error:
         raise GridError(f"{path}: line {reader.line_num}: {error}") from error
     return rows
 

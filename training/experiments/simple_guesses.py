@@ -188,13 +188,15 @@ def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[ScoredGues
 
 
 @guesses_on.register
-def _(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[ScoredGuess]:
+def _(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[ScoredGuess] | None:
+    if task.metric == "loss":
+        return None
     return text_guesses(task, train, held_out)
 
 
 @guesses_on.register
 def _(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[ScoredGuess] | None:
-    if task.regression:
+    if task.regression or task.metric == "loss":
         return None
     return image_guesses(task, train, held_out)
 

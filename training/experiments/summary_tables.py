@@ -71,7 +71,9 @@ def _reading_text(reading: Reading) -> str:
     if reading.difference is None:
         return "–"
     text = f"{reading.difference:+.4f} ({_text(reading.interval, '+.4f')})"
-    if reading.interpolation_error:
+    if reading.interpolation_error is None:
+        return f"{text} ± unknown"
+    if reading.interpolation_error > 0:
         text += f" ± {reading.interpolation_error:.4f}"
     return text
 

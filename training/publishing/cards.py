@@ -245,6 +245,15 @@ def render(folder: Path) -> tuple[str, RunResults]:
     return published_card(folder, run), results
 
 
+def write_eval_results(file: Path, entries: str | None) -> None:
+    """Writes the entries; without any, removes those of an earlier card."""
+    if entries is None:
+        file.unlink(missing_ok=True)
+        return
+    file.parent.mkdir(exist_ok=True)
+    write_bytes(file, entries.encode())
+
+
 def write_card(folder: Path) -> None:
     """Writes README.md, and for a published folder its figures and `.eval_results/`, once everything is checked."""
     text, results = render(folder)
@@ -253,9 +262,7 @@ def write_card(folder: Path) -> None:
         if (folder / METRICS).is_file():
             guess = scoring.best_of(results.evidence)
             plot(folder / METRICS, folder / CURVES, results.main_metric, guess)
-        if entries := eval_results(results):
-            (folder / ".eval_results").mkdir(exist_ok=True)
-            write_bytes(folder / ".eval_results" / "results.yaml", entries.encode())
+        write_eval_results(folder / ".eval_results" / "results.yaml", eval_results(results))
     write_bytes(folder / "README.md", text.encode())
 
 

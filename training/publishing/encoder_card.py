@@ -90,8 +90,8 @@ def encoder_table(comparison: EncoderComparison, results: PublishedEncoder) -> s
     lines = [[cell.replace(" (", "<br>(", 1) for cell in line] for line in table_lines(comparison.models)]
     trained = [
         ["steps of recovery", "–", "0", f"{results.train.steps:,}"],
-        ["tokens seen in it", "–", "0", f"{results.tokens:,}"],
-        ["core-hours of it", "–", "0", f"{results.core_hours:.2f}"],
+        ["tokens read in the recovery", "–", "0", f"{results.tokens:,}"],
+        ["core-hours of the recovery", "–", "0", f"{results.core_hours:.2f}"],
     ]
     header = ["", f"parent, {comparison.models[0].model}", "cut, untrained", "**recovered: this model**"]
     return markdown(header, lines + trained)

@@ -130,7 +130,7 @@ def later_seeds(grids: Grids) -> str | None:
             continue
         base = baseline_of(evidence).values
         for cell in evidence.cells:
-            if cell.shape == evidence.baseline or not all(seed in cell.values for seed in seeds):
+            if cell.shape == evidence.baseline or not all(seed in cell.values and seed in base for seed in seeds):
                 continue
             result = paired_statistics(
                 [cell.values[seed] for seed in seeds],
@@ -163,9 +163,11 @@ def pretraining(grids: Grids) -> str | None:
     lines = []
     for cell in pretrained.cells:
         scratch = from_scratch.get(cell.shape)
-        if scratch is None or cell.n < 2:
+        if scratch is None:
             continue
         seeds = [seed for seed in cell.values if seed in scratch.values]
+        if len(seeds) < 2:
+            continue
         result = effect(
             [cell.values[seed] for seed in seeds],
             [scratch.values[seed] for seed in seeds],
@@ -293,9 +295,12 @@ def medians(grids: Grids) -> str | None:
     kept = [seed for seed in base.values if seed not in left_out]
     others = []
     for cell in evidence.cells:
-        if cell is not base:
+        shared = [seed for seed in kept if seed in cell.values]
+        if cell is not base and shared:
             result = effect(
-                [cell.values[seed] for seed in kept], [base.values[seed] for seed in kept], evidence.higher_is_better
+                [cell.values[seed] for seed in shared],
+                [base.values[seed] for seed in shared],
+                evidence.higher_is_better,
             )
             name = f"{cell.layers} × {cell.heads_text}"
             others.append(f"{name}: {result.difference:+.3f} ({interval_text(result.interval)})")

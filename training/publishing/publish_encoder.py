@@ -29,7 +29,7 @@ from ..experiments.encoder_rows import EncoderRows, load_rows, local_data
 from ..experiments.encoder_scores import TITLES
 from ..experiments.encoders import ROUNDS, Encoder, compare, load_beside
 from ..experiments.grid import is_folder_name
-from ..records import Lengths, PublishedEncoder, RunResults, StoredWeights, checked
+from ..records import Lengths, PublishedEncoder, RunResults, StoredWeights, Train, checked
 from ..running.loading import load_processing
 from ..settings.arguments import RecipeArguments, parse, settings_parser, words_of
 from ..tasks.embedding import Embedding, unit_vectors
@@ -129,8 +129,8 @@ def settings_of(origin: Origin) -> RecipeArguments:
     return parse(str(origin.run / "recipe.yaml"), options)
 
 
-def tokens_seen(arguments: RecipeArguments, encoder: Encoder, steps: int) -> int:
-    """How many tokens a run of so many steps read, without padding.
+def tokens_seen(arguments: RecipeArguments, encoder: Encoder, run: Train) -> int:
+    """How many tokens a run read, without padding: steps × batch × the mean length of its rows.
 
     Raises:
         ValueError: the rows that it was trained on are not there.
@@ -140,9 +140,9 @@ def tokens_seen(arguments: RecipeArguments, encoder: Encoder, steps: int) -> int
     task = Embedding(arguments, encoder.model.config, tokenizer)
     task.configure(train)
     rows = task.tokens(train, describe(arguments.dataset, arguments.train_split, arguments.data_files), training=True)
-    batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+    batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * run.processes
     lengths = np.asarray(rows["length"][:])
-    return round(lengths.mean() * steps * batch)
+    return round(lengths.mean() * run.steps * batch)
 
 
 def rounded_encoder(encoder: Encoder, dtype: torch.dtype, name: str) -> Encoder:
@@ -288,7 +288,7 @@ def publish_encoder(
     encoders, length = load_beside([origin.parent, str(origin.cut), str(origin.run)])
     rows = load_rows(given, list(TITLES))
     arguments = settings_of(origin)
-    tokens = tokens_seen(arguments, encoders[2], results.train.steps)
+    tokens = tokens_seen(arguments, encoders[2], results.train)
     dtype, stored = choose_dtype(encoders[2], rows, length)
     rounded = rounded_encoder(encoders[2], dtype, name)
     published = dataclasses.replace(rounded, kept_layers=encoders[1].kept_layers)

@@ -19,6 +19,7 @@ from pathlib import Path
 from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.support.quiet import quiet_libraries
 
+from ..experiments.branches import data_options
 from ..experiments.encoder_rows import NAMES
 from ..records import PublishedEncoder, PublishedResults, RunResults, Subset
 from ..settings.yaml_files import read_yaml
@@ -51,11 +52,11 @@ def names_in(file: Path) -> list[str]:
     return names_of(results.dataset, results.dataset_config)
 
 
-def local_options(results: RunResults, given: dict[str, list[str]]) -> list[str]:
-    """`--data_files` for the folder's dataset where a local copy is given, by its configuration's or its own name."""
+def local_files(results: RunResults, given: dict[str, list[str]]) -> list[str]:
+    """The local copy of the folder's dataset, by its configuration's or its own name; none where none is given."""
     for name in names_of(results.dataset, results.dataset_config):
         if name in given:
-            return ["--data_files", *given[name]]
+            return given[name]
     return []
 
 
@@ -135,25 +136,26 @@ def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[s
     check_run(folder, results)
     file = folder / "results.json"
     expected: PublishedResults | Subset = results
-    options = local_options(results, given)
+    files = local_files(results, given)
+    options = data_options(files)
     if short:
         expected = results.subset
         options += ["--max_eval_rows", str(expected.max_eval_rows)]
     metrics, rows, data = metrics_of(folder, options)
     if (rows, data) != (expected.rows, expected.data_sha256):
         where = results.dataset
-        if options:
-            where = options[1]
+        if files:
+            where = " ".join(files)
         message = f"{rows} rows of {where} with {data} differ from the card's data, {expected.rows} rows with"
         raise ValueError(f"{file}: data_sha256: {message} {expected.data_sha256}")
     main = f"eval_{results.metric}"
     compare(file, expected, metrics, main)
-    verified = f"{main.removeprefix('eval_')} {metrics[main]:.4f} on {rows:,} rows, {len(expected.metrics)} metrics"
+    verified = f"{results.metric} {metrics[main]:.4f} on {rows:,} rows, {len(expected.metrics)} metrics"
     held = results.evidence.guesses
     if short:
         verified += " of results.json's subset, guesses not fitted again"
     elif held:
-        verified += check_guesses(folder, held, rows, training_options(results.evidence, options))
+        verified += check_guesses(folder, held, rows, training_options(results.evidence, files))
     if results.cut_parent is not None and not short:
         verified += check_untrained(folder, results, options)
     if not (folder.resolve().parent / "grids").is_dir():

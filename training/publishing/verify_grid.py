@@ -88,6 +88,9 @@ def check_run(folder: Path, results: PublishedResults) -> None:
     own = next(cell for cell in results.evidence.cells if cell.shape == results.cell)
     run = reported(grid, results.cell, results.seed, own.learning_rate)
     row = held.rows.get(run)
+    if row is None:
+        of_grid = grids / results.evidence.grid
+        raise ValueError(f"{file}: no row of {results.cell} with seed {results.seed} in {of_grid}")
     name = None
     if grid.publish is not None:
         name = grid.publish.get(results.cell)
@@ -96,12 +99,10 @@ def check_run(folder: Path, results: PublishedResults) -> None:
         "partners": grid.partners(results.cell),
         "license": LICENSE,
         "learning_rate": own.learning_rate,
-        "train.steps": None,
-        "rows": None,
-        "data_sha256": None,
+        "train.steps": row.steps,
+        "rows": row.rows,
+        "data_sha256": row.data_sha256,
     }
-    if row is not None:
-        expected |= {"train.steps": row.steps, "rows": row.rows, "data_sha256": row.data_sha256}
     asked |= {"seed": results.seed, "learning_rate": own.learning_rate}
     chosen = {"seed", "learning_rate"}  # what is not a default
     if grid.overrides is not None:

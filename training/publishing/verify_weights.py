@@ -12,6 +12,7 @@ from transformers import EvalPrediction
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.slimming.operations import keep_layers
 
+from ..experiments.branches import data_options
 from ..experiments.simple_guesses import guesses
 from ..records import Evidence, Guess, PublishedResults, Subset
 from ..running.evaluation import load
@@ -112,12 +113,13 @@ def compare(file: Path, expected: PublishedResults | Subset, metrics: dict[str, 
     check_metrics(f"{file}: metrics", expected.metrics, metrics, allowed)
 
 
-def training_options(evidence: Evidence, options: list[str]) -> list[str]:
-    """`--data_files` with the files that the grid names in the copy's folder, where it names any."""
+def training_options(evidence: Evidence, files: list[str]) -> list[str]:
+    """`--data_files` with a local copy; of a folder the files that the grid names in it, where it names any."""
     stated = evidence.data_files
-    if stated is None or len(options) != 2:
-        return options
-    return [options[0], *(file.replace("FOLDER", options[1]) for file in stated.split())]
+    if stated is None or len(files) != 1:
+        return data_options(files)
+    (folder,) = files
+    return data_options([file.replace("FOLDER", folder) for file in stated.split()])
 
 
 def check_guesses(folder: Path, held: list[Guess], rows: int, options: list[str]) -> str:

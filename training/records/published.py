@@ -1,7 +1,5 @@
 """results.json of a published folder: its run's, the evidence, and what a verification compares."""
 
-from typing import Any
-
 from pydantic import Field
 
 from .base import Count, Duration, Record
@@ -51,8 +49,8 @@ class CutStep(Record):
 
     part: str
     """layers, or what else became fewer."""
-    before: Any
-    after: Any
+    before: int | list[int]
+    after: int | list[int]
     change: float
     """Of the output on held-out rows with this cut and those before it, as a share of the output's variance."""
     rivals: dict[str, float] = {}

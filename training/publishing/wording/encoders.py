@@ -16,10 +16,10 @@ SHARE_ALIKE = "LTCB/enwik8"
 def purpose(results: PublishedEncoder) -> str:
     """The first sentence: what it does and what it is not good for."""
     return (
-        f"LeanBERT with {results.parameters / 1e6:.1f} million parameters that turns English sentences into vectors "
-        f"that are near where the sentences are alike, a leaner [{results.base_model}]"
-        f"(https://huggingface.co/{results.base_model}), not for other languages, for long documents, or for a use "
-        "in which its parent was not good enough."
+        f"A sentence encoder for English: LeanBERT with {results.parameters / 1e6:.1f} million parameters, cut from "
+        f"[{results.base_model}](https://huggingface.co/{results.base_model}). Sentences that mean the same get "
+        "vectors that are near each other. Not for other languages, long documents, or uses for which its parent is "
+        "too weak."
     )
 
 
@@ -46,7 +46,7 @@ def scores_about(comparison: EncoderComparison) -> str:
     said = []
     data = comparison.data
     pairs = [f"{data[name].split} {data[name].rows:,}" for name in ("stsb", "stsb_test") if name in data]
-    said.append(f"STS-B: Spearman's correlation of cosines and people's numbers ({', '.join(pairs)} pairs).")
+    said.append(f"STS-B: Spearman's correlation of cosine similarity with human ratings ({', '.join(pairs)} pairs).")
     qnli = data["qnli"]
     said.append(
         f"QNLI: each of the {qnli.rows:,} questions of the {qnli.split} split whose sentence holds the answer looks "
@@ -81,8 +81,8 @@ def time_about(comparison: EncoderComparison) -> str:
 
 def recovery(results: PublishedEncoder, settings: dict[str, Any]) -> str:
     """How it learned from its parent."""
-    rows = results.train.steps * settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"]
-    batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"]
+    batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] * results.train.processes
+    rows = results.train.steps * batch
     loss = "1 − cosine to"
     if settings["vector_loss"] == "squared_error":
         loss = "the squared error of"
@@ -93,9 +93,9 @@ def recovery(results: PublishedEncoder, settings: dict[str, Any]) -> str:
     return (
         f"The cut learned from its parent's vectors of unlabelled sentences, {loss} them the loss: "
         f"{plural(results.train.steps, 'step')} of {batch} sentences ({millions(rows)} sentences{pool}, "
-        f"{results.tokens:,} tokens without padding), seed {results.seed}, highest rate {results.learning_rate:g}. "
-        f"That took {results.core_hours:.2f} core-hours, on a machine with other work; the parent's vectors, computed "
-        "once, are not in it."
+        f"about {millions(results.tokens)} tokens without padding), seed {results.seed}, highest rate "
+        f"{results.learning_rate:g}. That took {results.core_hours:.2f} core-hours, on a machine with other work; the "
+        "parent's vectors, computed once, are not in it."
     )
 
 
@@ -113,15 +113,15 @@ def lengths(held: Lengths) -> str:
     """At how many tokens texts are cut."""
     before = []
     if held.parent_tokenizer is not None:
-        before.append(f"its tokenizer.json at {held.parent_tokenizer}")
+        before.append(f"by its tokenizer.json at {held.parent_tokenizer}")
     if held.parent_sentence_transformers is not None:
-        before.append(f"its sentence_bert_config.json at {held.parent_sentence_transformers}")
+        before.append(f"by its sentence_bert_config.json at {held.parent_sentence_transformers}")
     said = ""
     if before:
-        said = f"The parent cuts texts by two files, {' and '.join(before)} tokens. "
+        said = f"The parent cuts texts {' and '.join(before)} tokens. "
     return (
-        f"{said}Here both ways cut at {held.model}, as sentence-transformers does with the parent. The recovery read "
-        f"at most {held.training} tokens a sentence: longer texts rest on what the parent knew."
+        f"{said}This model cuts at {held.model}, in transformers and in sentence-transformers. The recovery read at "
+        f"most {held.training} tokens a sentence: longer texts rest on what the parent knew."
     )
 
 

@@ -136,5 +136,5 @@ def kappa_paragraph(all_runs: Conclusion, tasks: dict[str, Conclusion]) -> str:
     )
     if all_runs.waiting:
         names = ", ".join(all_runs.waiting)
-        text += f" Nothing is read from {plural(len(all_runs.waiting), 'grid')} that has runs to come: {names}."
+        text += f" Grids with runs to come are not read: {names}."
     return text
