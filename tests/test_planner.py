@@ -362,13 +362,13 @@ class TestPlan:
         assert list(map(human, (9.996, 999.4, 999.7, 999_600))) == ["10", "999", "1000", "1000K"]
 
     def test_a_load_that_goes_in_steps_stays_below_its_ceiling(self):
-        """Heads in whole groups of eight: sixteen are too many, eight are not."""
+        """Heads in whole groups of four: eight are too many, four are not."""
 
         def load(heads):
-            return 0.2 + 0.5 * -(-heads // 8)
+            return 0.6 * -(-heads // 4)
 
         heads = planner.solve_value(load, "heads", 0)
-        assert load(heads) == pytest.approx(0.7)
+        assert load(heads) == pytest.approx(0.6)
 
     def test_grouped_heads_stay_grouped(self):
         start = load_shape("gpt/base", num_key_value_heads=4)

@@ -31,9 +31,9 @@ from modeling_leaner.cli import slim as command
 from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.slimming import calibration
-from modeling_leaner.slimming.scores import Reference
+from modeling_leaner.slimming.measures import Reference
+from modeling_leaner.slimming.scores import Scores
 from modeling_leaner.slimming.slim import Cut, Slimmed
-from modeling_leaner.slimming.worth import Worth
 
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
@@ -136,7 +136,7 @@ def test_what_layers_and_heads_are_worth(leaner, source, rows, tmp_path):
     assert document["layers"]["kept"] == document["heads"]["layers"]
     assert [len(layer) for layer in document["heads"]["added"]] == [4, 4]
     assert (tmp_path / "slim" / "scores.png").is_file() and (tmp_path / "slim" / "scores.svg").is_file()
-    assert f"{tmp_path / 'slim'}: what layers and heads are worth is in scores.png" in result.output
+    assert f"{tmp_path / 'slim'}: the scores of layers and heads are in scores.png" in result.output
     lines = [line.split() for line in result.output.splitlines()]
     for layer, (alone, influence) in enumerate(zip(document["layers"]["alone"], document["layers"]["influence"])):
         stays = ["stays"] if layer in document["layers"]["kept"] else []
@@ -208,11 +208,11 @@ class TestTry:
         monkeypatch.setattr(recovery, "recover", lambda model, *_: model)
         monkeypatch.setattr(recovery.Reference, "change", lambda *_: next(changes))
         slims = [SimpleNamespace(layers=[0, layer]) for layer in (1, 2)]
-        slims = [Slimmed(None, [Cut("layers", 4, 2, change)], Worth(layers)) for layers, change in zip(slims, (1, 2))]
+        slims = [Slimmed(None, [Cut("layers", 4, 2, change)], Scores(layers)) for layers, change in zip(slims, (1, 2))]
         for slimmed in slims:
-            slimmed.worth.layers.kept = slimmed.worth.layers.layers
+            slimmed.scores.layers.kept = slimmed.scores.layers.layers
         chosen, tries = recovery.choose_by_recovery(slims, None, "", [], Reference([], [], 1.0))
-        assert chosen.worth.layers.kept == [0, 2]
+        assert chosen.scores.layers.kept == [0, 2]
         assert tries == [Try([0, 1], 1, 0.2), Try([0, 2], 2, 0.1)]
 
     def test_an_interrupted_try_leaves_nothing(self, leaner, words, tmp_path, monkeypatch):

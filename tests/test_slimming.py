@@ -13,12 +13,12 @@ from modeling_leaner import (
     LeanViTConfig,
     LeanViTForImageClassification,
 )
-from modeling_leaner.slimming import budget, operations, scores
-from modeling_leaner.slimming.figure import draw_worth
+from modeling_leaner.slimming import budget, measures, operations
+from modeling_leaner.slimming.figure import draw_scores
+from modeling_leaner.slimming.measures import Reference
 from modeling_leaner.slimming.operations import SlimError
-from modeling_leaner.slimming.scores import Reference
+from modeling_leaner.slimming.scores import Scores
 from modeling_leaner.slimming.slim import Target, best_slims, slim
-from modeling_leaner.slimming.worth import Worth
 from modeling_leaner.support import turns
 
 
@@ -324,7 +324,7 @@ class TestScores:
     def test_layers_are_ranked_by_what_the_cut_model_puts_out(self, model):
         """The search that shares beginnings gives the change of each model that was cut and run."""
         reference = Reference.of(model, [inputs(model)])
-        ranking = scores.rank_layers(model, reference, 2)
+        ranking = measures.rank_layers(model, reference, 2)
         assert sorted(layers for layers, _ in ranking) == [(0, 1), (0, 2), (1, 2)]
         changes = [change for _, change in ranking]
         assert changes == sorted(changes) and changes[0] > 0
@@ -337,23 +337,23 @@ class TestScores:
         rankings = []
         for unpadded in (False, True):
             model.config.unpad_inputs = unpadded
-            rankings.append(scores.rank_layers(model, Reference.of(model, [inputs(model)]), 2))
+            rankings.append(measures.rank_layers(model, Reference.of(model, [inputs(model)]), 2))
         for (layers, change), (same_layers, same_change) in zip(*rankings):
             assert layers == same_layers and same_change == pytest.approx(change, rel=1e-4)
 
     def test_greedy_beyond_the_depth_of_the_exhaustive_search(self, reference, monkeypatch):
         model, expected = reference
-        monkeypatch.setattr(scores, "EXHAUSTIVE_DEPTH", 3)
-        ranking = scores.rank_layers(model, expected, 2)
-        first = scores.changes_by_layers(model, expected, [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)])
+        monkeypatch.setattr(measures, "EXHAUSTIVE_DEPTH", 3)
+        ranking = measures.rank_layers(model, expected, 2)
+        first = measures.changes_by_layers(model, expected, [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)])
         survivors = min(first, key=first.get)
         assert len(ranking) == 3 and all(set(layers) < set(survivors) for layers, _ in ranking)
         assert ranking[0][1] == min(change for _, change in ranking)
 
     def test_heads_are_scored_by_what_their_removal_changes(self, model):
         reference = Reference.of(model, [inputs(model)])
-        means = scores.input_moments(model, reference.batches, "self_attn.o_proj").means
-        changes = scores.changes_by_head(model, reference, means)
+        means = measures.input_moments(model, reference.batches, "self_attn.o_proj").means
+        changes = measures.changes_by_head(model, reference, means)
         assert [len(layer) for layer in changes] == model.config.heads_per_layer
         if model.config.heads_per_layer != model.config.key_value_heads_per_layer or "gpt" in model.config.model_type:
             return  # no configuration holds one head less in one layer
@@ -364,7 +364,7 @@ class TestScores:
 
     def test_moments_leave_padding_out(self, reference):
         model, expected = reference
-        moments = scores.input_moments(model, expected.batches, "mlp.fc2")
+        moments = measures.input_moments(model, expected.batches, "mlp.fc2")
         read = []
         handle = model.layers[2].mlp.fc2.register_forward_pre_hook(lambda module, args: read.append(args[0]))
         with torch.no_grad():
@@ -378,7 +378,7 @@ class TestScores:
     def test_block_influence(self, reference):
         """By its definition, on all tokens that are no padding."""
         model, expected = reference
-        influence = scores.block_influence(model, expected.batches)
+        influence = measures.block_influence(model, expected.batches)
         with torch.no_grad():
             states = [model(**batch, output_hidden_states=True).hidden_states for batch in expected.batches]
         for index, value in enumerate(influence):
@@ -393,7 +393,7 @@ class TestScores:
         [(6, 3, [(0, 2, 4), (1, 3, 5)]), (6, 6, [tuple(range(6))]), (12, 1, [(0,), (11,)]), (5, 2, [(0, 2), (2, 4)])],
     )
     def test_even_choices(self, depth, kept, choices):
-        assert scores.evenly_spaced(depth, kept) == choices
+        assert measures.evenly_spaced(depth, kept) == choices
 
     def test_an_output_that_never_changes_cannot_be_compared(self):
         model = bert()
@@ -490,46 +490,46 @@ class TestSlim:
         assert message in str(error.value)
 
 
-class TestWorth:
+class TestScoresOfACut:
     """What the cuts were chosen from."""
 
     def test_layers(self):
         model = bert(num_hidden_layers=4)
         batches = [inputs(model)]
         reference = Reference.of(model, batches)
-        worth = slim(model, Target(layers=2), batches, batches).worth
-        for layer, change in enumerate(worth.layers.alone):
+        scores = slim(model, Target(layers=2), batches, batches).scores
+        for layer, change in enumerate(scores.layers.alone):
             others = [other for other in range(4) if other != layer]
             assert reference.change(operations.keep_layers(model, others)) == pytest.approx(change, rel=1e-4)
-        assert worth.layers.influence == scores.block_influence(model, batches)
-        for name, change in worth.layers.choices.items():
+        assert scores.layers.influence == measures.block_influence(model, batches)
+        for name, change in scores.layers.choices.items():
             layers = [int(layer) for layer in name.split()[-1].split(",")]
             assert reference.change(operations.keep_layers(model, layers)) == pytest.approx(change, rel=1e-4)
-        names = list(worth.layers.choices)
-        assert names[0] == ",".join(map(str, worth.layers.kept))
+        names = list(scores.layers.choices)
+        assert names[0] == ",".join(map(str, scores.layers.kept))
         assert names[-2:] == ["evenly spaced 0,2", "evenly spaced 1,3"]
-        assert worth.heads is None
+        assert scores.heads is None
 
     def test_heads_of_the_layers_that_stay(self):
         """By the numbers that the layers have in the source, and by what is added to the change of the layers."""
         model = bert(num_hidden_layers=4)
         batches = [inputs(model)]
-        worth = slim(model, Target(keep=(1, 3), total_heads=5), batches, batches).worth
-        assert worth.heads.layers == [1, 3] == worth.layers.kept
+        scores = slim(model, Target(keep=(1, 3), total_heads=5), batches, batches).scores
+        assert scores.heads.layers == [1, 3] == scores.layers.kept
         cut = operations.keep_layers(model, [1, 3])
         reference = Reference.of(model, batches)
-        means = scores.input_moments(cut, batches, "self_attn.o_proj").means
+        means = measures.input_moments(cut, batches, "self_attn.o_proj").means
         without = operations.keep_heads(cut, [[0, 1, 3], [0, 1, 2, 3]], means)
         added = reference.change(without) - reference.change(cut)
-        assert worth.heads.added[0][2] == pytest.approx(added, rel=1e-3)
-        assert sum(map(len, worth.heads.kept)) == 5
+        assert scores.heads.added[0][2] == pytest.approx(added, rel=1e-3)
+        assert sum(map(len, scores.heads.kept)) == 5
 
     def test_the_figure(self, tmp_path):
         model = bert()
         batches = [inputs(model)]
-        assert draw_worth(Worth(), tmp_path) == []
+        assert draw_scores(Scores(), tmp_path) == []
         for target in (Target(layers=2), Target(heads=2), Target(layers=2, heads=2)):
-            paths = draw_worth(slim(model, target, batches, batches).worth, tmp_path)
+            paths = draw_scores(slim(model, target, batches, batches).scores, tmp_path)
             assert [path.name for path in paths] == ["scores.png", "scores.svg"]
             assert paths[0].read_bytes().startswith(b"\x89PNG") and b"<svg" in paths[1].read_bytes()
             text = paths[1].read_text()
@@ -543,11 +543,11 @@ class TestChoices:
     def test_the_best_first(self):
         model = bert(num_hidden_layers=4)
         batches = [inputs(model)]
-        ranking = scores.rank_layers(model, Reference.of(model, batches), 2)
+        ranking = measures.rank_layers(model, Reference.of(model, batches), 2)
         slims = best_slims(model, Target(layers=2, heads=2), batches, batches, 3)
-        assert [tuple(slimmed.worth.layers.kept) for slimmed in slims] == [layers for layers, _ in ranking[:3]]
+        assert [tuple(slimmed.scores.layers.kept) for slimmed in slims] == [layers for layers, _ in ranking[:3]]
         for slimmed in slims:
-            alone = slim(model, Target(keep=tuple(slimmed.worth.layers.kept), heads=2), batches, batches)
+            alone = slim(model, Target(keep=tuple(slimmed.scores.layers.kept), heads=2), batches, batches)
             assert [cut.change for cut in slimmed.cuts] == [cut.change for cut in alone.cuts]
             assert torch.equal(output(slimmed.model), output(alone.model))
 

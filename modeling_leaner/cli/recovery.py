@@ -14,10 +14,10 @@ from safetensors import SafetensorError
 from ..conversion import load_lean
 from ..layers_leaner import LeanPreTrainedModel
 from ..registry import IMAGES
+from ..slimming.measures import Reference
 from ..slimming.operations import SlimError
-from ..slimming.scores import Reference
+from ..slimming.scores import layer_names
 from ..slimming.slim import Slimmed
-from ..slimming.worth import layer_names
 from ..training.data.sentences import sentences
 from ..training.data.sources import load_training, split_files, whole_split
 from ..training.publishing.slim_card import Try, best_try
@@ -134,7 +134,7 @@ def choose_by_recovery(
     trained = []
     tries = []
     for number, slimmed in enumerate(slims, start=1):
-        layers = slimmed.worth.layers.kept
+        layers = slimmed.scores.layers.kept
         print(f"recovery {number} of {len(slims)}: layers {layer_names(layers)}", file=sys.stderr)
         model = recover(slimmed.model, recovery, source, processors)
         trained.append(replace(slimmed, model=model))

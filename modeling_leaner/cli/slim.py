@@ -14,11 +14,11 @@ from ..conversion import copy_sentence_transformers_files, files_of, load_lean, 
 from ..layers_leaner import LeanPreTrainedModel
 from ..planning.dials import flag_of
 from ..slimming import budget, calibration
-from ..slimming.figure import draw_worth
+from ..slimming.figure import draw_scores
+from ..slimming.measures import Batch, Reference
 from ..slimming.operations import SlimError, drop_pooler
-from ..slimming.scores import Batch, Reference
+from ..slimming.scores import layer_names, score_tables
 from ..slimming.slim import RECORD, Cut, Slimmed, Target, best_slims, check_choice, check_target
-from ..slimming.worth import layer_names, worth_tables
 from ..support.documents import write_json
 from ..support.files import whole_folder
 from ..support.terminal import plain_console
@@ -188,8 +188,8 @@ def write(
         write_slim_card(folder, options.output.name, source, slimmed, making)
         document = {**asdict(making), "cuts": [asdict(cut) for cut in slimmed.cuts]}
         (folder / RECORD).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        if draw_worth(slimmed.worth, folder):
-            write_json(folder / "scores.json", slimmed.worth.as_document())
+        if draw_scores(slimmed.scores, folder):
+            write_json(folder / "scores.json", slimmed.scores.as_document())
 
 
 def tries_table(tries: list[Try]) -> Table:
@@ -213,7 +213,7 @@ def command_line() -> str:
 def report(output: Path, source: LeanPreTrainedModel, slimmed: Slimmed, making: Making) -> None:
     """Prints what was chosen from, each cut with its rivals, what was tried, and what is left."""
     console = plain_console(width=TABLE_WIDTH)
-    tables = worth_tables(slimmed.worth)
+    tables = score_tables(slimmed.scores)
     if making.tries:
         tables.append(tries_table(making.tries))
     for table in tables:
@@ -229,8 +229,8 @@ def report(output: Path, source: LeanPreTrainedModel, slimmed: Slimmed, making: 
         f"{output}: {type(slimmed.model).__name__}, {after.total / 1e6:.1f}M parameters of {before.total / 1e6:.1f}M; "
         f"without embeddings {after.without_embeddings / 1e6:.1f}M of {before.without_embeddings / 1e6:.1f}M"
     )
-    if not slimmed.worth.is_empty():
-        print(f"{output}: what layers and heads are worth is in scores.png, scores.svg and scores.json")
+    if not slimmed.scores.is_empty():
+        print(f"{output}: the scores of layers and heads are in scores.png, scores.svg and scores.json")
 
 
 def cut_line(cut: Cut) -> str:

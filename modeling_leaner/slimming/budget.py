@@ -8,8 +8,8 @@ from torch import nn
 from ..configuration_leaner import ParameterCount
 from ..layers_leaner import LeanPreTrainedModel
 from ..support.turns import seconds_of, take_turns
+from .measures import Batch, replaced_layers
 from .operations import SlimError
-from .scores import Batch, replaced_layers
 
 
 ROUNDS = 5

@@ -6,8 +6,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..layers_leaner import LeanPreTrainedModel
+from .measures import Batch
 from .operations import SlimError
-from .scores import Batch
 
 
 BATCH_SIZE = 32

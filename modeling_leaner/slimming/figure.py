@@ -1,4 +1,4 @@
-"""The figure of a cut: what each layer, each choice of layers and each head is worth."""
+"""The figure of a cut: the scores of each layer, each choice of layers and each head."""
 
 from io import BytesIO
 from pathlib import Path
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ..support.files import write_bytes
-from .worth import EVENLY, HeadWorth, LayerWorth, Worth, layer_names
+from .scores import EVENLY, HeadScores, LayerScores, Scores, layer_names
 
 
 WIDTH = 8.3  # inches, of a README's column
@@ -20,21 +20,21 @@ NUMBERED_HEADS = 16  # in a layer; with more, numbers do not fit into the cells
 THOUSANDTHS = 1000
 
 
-def draw_worth(worth: Worth, folder: Path) -> list[Path]:
+def draw_scores(scores: Scores, folder: Path) -> list[Path]:
     """Draws `scores.png` and `scores.svg` into a folder and returns them; nothing where nothing was measured."""
-    if worth.is_empty():
+    if scores.is_empty():
         return []
     heights = []
-    if worth.layers is not None:
+    if scores.layers is not None:
         heights.append(2.9)
-    if worth.heads is not None:
-        heights.append(1.1 + 0.28 * len(worth.heads.layers))
+    if scores.heads is not None:
+        heights.append(1.1 + 0.28 * len(scores.heads.layers))
     figure = Figure((WIDTH, sum(heights)), layout="constrained")
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
-    if worth.layers is not None:
-        draw_layers(parts[0].subplots(1, 3, width_ratios=(1, 1, 1.2)), worth.layers)
-    if worth.heads is not None:
-        draw_heads(parts[-1].subplots(), worth.heads)
+    if scores.layers is not None:
+        draw_layers(parts[0].subplots(1, 3, width_ratios=(1, 1, 1.2)), scores.layers)
+    if scores.heads is not None:
+        draw_heads(parts[-1].subplots(), scores.heads)
     paths = []
     for ending in ("png", "svg"):
         content = BytesIO()
@@ -44,19 +44,19 @@ def draw_worth(worth: Worth, folder: Path) -> list[Path]:
     return paths
 
 
-def draw_layers(axes: np.ndarray, worth: LayerWorth) -> None:
+def draw_layers(axes: np.ndarray, scores: LayerScores) -> None:
     """Two bars for each layer, in a panel each, and one for each choice of layers."""
     without, influence, choices = axes
-    layers = range(len(worth.alone))
-    colours = [KEPT if layer in worth.kept else REMOVED for layer in layers]
-    without.bar(layers, worth.alone, color=colours)
+    layers = range(len(scores.alone))
+    colours = [KEPT if layer in scores.kept else REMOVED for layer in layers]
+    without.bar(layers, scores.alone, color=colours)
     without.set(title="one layer left out", ylabel="change of the output")
-    influence.bar(layers, worth.influence, color=colours)
+    influence.bar(layers, scores.influence, color=colours)
     influence.set(title="block influence", ylabel="1 − cosine, input to output")
     for axis in (without, influence):
         axis.set_xlabel("layer")
         axis.locator_params(axis="x", integer=True)
-    draw_choices(choices, worth)
+    draw_choices(choices, scores)
     for axis in axes:
         axis.title.set_fontsize(10)
         axis.yaxis.label.set_fontsize(9)
@@ -64,11 +64,11 @@ def draw_layers(axes: np.ndarray, worth: LayerWorth) -> None:
     without.legend(handles=marks, frameon=False, fontsize=8)
 
 
-def draw_choices(axis: Axes, worth: LayerWorth) -> None:
+def draw_choices(axis: Axes, scores: LayerScores) -> None:
     """The change of each choice of layers with its number; the first at the top."""
-    names = list(worth.choices)
-    colours = [choice_colour(name, worth) for name in names]
-    bars = axis.barh(range(len(names)), list(worth.choices.values()), color=colours)
+    names = list(scores.choices)
+    colours = [choice_colour(name, scores) for name in names]
+    bars = axis.barh(range(len(names)), list(scores.choices.values()), color=colours)
     axis.bar_label(bars, fmt="%.3f", fontsize=8, padding=2)
     axis.set_yticks(range(len(names)), [two_lines(name) for name in names], fontsize=8)
     axis.invert_yaxis()
@@ -81,28 +81,28 @@ def two_lines(name: str) -> str:
     return "\n".join(name.rsplit(" ", 1))
 
 
-def choice_colour(name: str, worth: LayerWorth) -> str:
-    if name == layer_names(worth.kept):
+def choice_colour(name: str, scores: LayerScores) -> str:
+    if name == layer_names(scores.kept):
         return KEPT
     if name.startswith(EVENLY):
         return RIVAL
     return REMOVED
 
 
-def draw_heads(axis: Axes, worth: HeadWorth) -> None:
+def draw_heads(axis: Axes, scores: HeadScores) -> None:
     """A cell for each head, the darker the more its absence adds; those that go are crossed out."""
-    most = max(map(len, worth.added))
-    cells = np.full((len(worth.layers), most), np.nan)
-    for row, added in enumerate(worth.added):
+    most = max(map(len, scores.added))
+    cells = np.full((len(scores.layers), most), np.nan)
+    for row, added in enumerate(scores.added):
         cells[row, : len(added)] = THOUSANDTHS * np.array(added)
     image = axis.imshow(cells, cmap="Blues", aspect="auto")
-    for row, added in enumerate(worth.added):
+    for row, added in enumerate(scores.added):
         for head in range(len(added)):
             if most <= NUMBERED_HEADS:
                 write_number(axis, (head, row), cells[row, head], image.norm(cells[row, head]))
-            if head not in worth.kept[row]:
+            if head not in scores.kept[row]:
                 axis.plot([head - 0.45, head + 0.45], [row - 0.4, row + 0.4], color="tab:red", linewidth=1)
-    axis.set_yticks(range(len(worth.layers)), [str(layer) for layer in worth.layers])
+    axis.set_yticks(range(len(scores.layers)), [str(layer) for layer in scores.layers])
     axis.set(xlabel="head", ylabel="layer")
     axis.locator_params(axis="x", integer=True)
     axis.set_title("what the absence of one head adds to the change, in thousandths; crossed out: goes", fontsize=10)

@@ -1,314 +1,146 @@
-"""What a model can spare, measured on calibration rows: layers and heads by the output, neurons by what they add.
+"""The scores of layers and heads, side by side: what a cut chose from, as numbers and as tables."""
 
-A *batch* is a dict of tensors that the model takes. The *output* is what the model is for, one vector per row or
-token; its *change* is the share of its variance by which it moved: 0 where nothing moved, 1 where it is as far off as
-the mean output for every row.
-"""
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 
 import torch
-from torch import nn
+from rich.table import Table
 
 from ..layers_leaner import LeanPreTrainedModel
-from ..support.progress import Progress, no_progress
-from ..unpadding_leaner import padded
-from .operations import SlimError
+from . import measures
+from .measures import Layers, Reference
 
 
-EXHAUSTIVE_DEPTH = 12  # up to here every choice of layers is tried
-
-Batch = dict[str, torch.Tensor]
-Layers = tuple[int, ...]
-
-
-def model_output(model: LeanPreTrainedModel, batch: Batch) -> torch.Tensor:
-    """What a cut should leave as it is: (rows, features).
-
-    A bare encoder's unit vectors of the mean over tokens; a language model's states before its vocabulary, one per
-    token; of every other head the logits, one row per token where they are per token. Padding is left out.
-    """
-    mask = batch.get("attention_mask")
-    if model.base_model is model:
-        states = model(**batch).last_hidden_state
-        return nn.functional.normalize(mean_over_tokens(states, mask), dim=-1)
-    if hasattr(model, "lm_head"):
-        states = model.base_model(**batch).last_hidden_state
-    else:
-        outputs = model(**batch)
-        if "start_logits" in outputs:
-            states = torch.stack([outputs.start_logits, outputs.end_logits], dim=-1)
-        elif "logits" in outputs:
-            states = outputs.logits
-        else:
-            raise SlimError(f"{type(model).__name__}: has neither logits nor token states to compare")
-    if states.dim() == 2:
-        return states
-    if mask is None:
-        return states.flatten(0, 1)
-    return states[mask.bool()]
-
-
-def mean_over_tokens(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """(B, T, D) → (B, D); positions that `mask` (B, T) pads are left out."""
-    if mask is None:
-        return states.mean(dim=1)
-    weights = mask.to(states.dtype)[..., None]
-    return (states * weights).sum(dim=1) / weights.sum(dim=1)
+BEST_SHOWN = 3  # choices of layers
+EVENLY = "evenly spaced"
+INFLUENCE = "block influence"
 
 
 @dataclass(frozen=True)
-class Reference:
-    """A model's outputs on some batches, to which those of its cuts are compared."""
+class LayerScores:
+    """Per layer of a model, and per choice of layers.
 
-    batches: list[Batch]
-    outputs: list[torch.Tensor]
-    variance: float
-
-    @classmethod
-    @torch.no_grad()
-    def of(cls, model: LeanPreTrainedModel, batches: list[Batch]) -> "Reference":
-        """Runs the model. Raises SlimError where its output is the same for every row: nothing could be compared."""
-        outputs = [model_output(model, batch) for batch in batches]
-        rows = torch.cat(outputs).double()
-        variance = (rows - rows.mean(dim=0)).square().sum().item()
-        if not variance > 0:
-            raise SlimError(f"calibration: the output of {type(model).__name__} is the same for all {len(rows)} rows")
-        return cls(batches, outputs, variance)
-
-    @torch.no_grad()
-    def change(self, model: LeanPreTrainedModel) -> float:
-        """The change of another model's output on the same batches."""
-        moved = [distance(model_output(model, batch), output) for batch, output in self.pairs()]
-        return sum(moved) / self.variance
-
-    def pairs(self) -> list[tuple[Batch, torch.Tensor]]:
-        """Each batch with the model's output on it."""
-        return list(zip(self.batches, self.outputs))
-
-
-def distance(output: torch.Tensor, reference: torch.Tensor) -> float:
-    """Sum of squared differences."""
-    return (output.double() - reference.double()).square().sum().item()
-
-
-class LayerRunner:
-    """Runs any choice of a model's layers on one batch; what choices share at their beginning is computed once."""
-
-    def __init__(self, model: LeanPreTrainedModel, batch: Batch):
-        self.model = model
-        self.batch = batch
-        self.layers = model.base_model.layers
-        self.states: dict[Layers, torch.Tensor] = {}
-        handle = self.layers[0].register_forward_pre_hook(self._keep_arguments, with_kwargs=True)
-        try:
-            with padded(model):
-                model.base_model(**batch)
-        finally:
-            handle.remove()
-
-    def _keep_arguments(self, layer: nn.Module, args: tuple, kwargs: dict) -> None:
-        self.states[()] = args[0]
-        self.arguments = args[1:]
-        self.options = kwargs | {"past_key_values": None}
-
-    def run_layer(self, index: int, states: torch.Tensor) -> torch.Tensor:
-        """(B, T, D) → (B, T, D)"""
-        return self.layers[index](states, *self.arguments, **self.options)
-
-    def after(self, chosen: Layers) -> torch.Tensor:
-        """The states after these layers. Keeps those after their beginnings, and no others."""
-        if chosen not in self.states:
-            before = self.after(chosen[:-1])
-            beginnings = {chosen[:length] for length in range(len(chosen))}
-            self.states = {layers: states for layers, states in self.states.items() if layers in beginnings}
-            self.states[chosen] = self.run_layer(chosen[-1], before)
-        return self.states[chosen]
-
-    def output(self, states: torch.Tensor) -> torch.Tensor:
-        """The model's output where its last layer leaves these states."""
-        with padded(self.model), replaced_layers(self.model, nn.ModuleList([Replay(states)])):
-            return model_output(self.model, self.batch)
-
-
-class Replay(nn.Module):
-    """A layer that returns given states, whatever it reads."""
-
-    def __init__(self, states: torch.Tensor):
-        super().__init__()
-        self.states = states
-
-    def forward(self, *args, **kwargs) -> torch.Tensor:
-        return self.states
-
-
-@contextmanager
-def replaced_layers(model: LeanPreTrainedModel, layers: nn.ModuleList) -> Iterator[None]:
-    """Puts other layers into the model while the block runs."""
-    own = model.base_model.layers
-    model.base_model.layers = layers
-    try:
-        yield
-    finally:
-        model.base_model.layers = own
-
-
-@torch.no_grad()
-def changes_by_layers(
-    model: LeanPreTrainedModel, reference: Reference, choices: list[Layers], progress: Progress = no_progress
-) -> dict[Layers, float]:
-    """The change of the output for each choice of layers, in their order."""
-    moved = dict.fromkeys(sorted(choices), 0.0)
-    for batch, output in progress(reference.pairs(), "layers"):
-        runner = LayerRunner(model, batch)
-        for layers in moved:
-            moved[layers] += distance(runner.output(runner.after(layers)), output)
-    return {layers: moved[layers] / reference.variance for layers in choices}
-
-
-def rank_layers(
-    model: LeanPreTrainedModel, reference: Reference, kept: int, progress: Progress = no_progress
-) -> list[tuple[Layers, float]]:
-    """Choices of `kept` layers and the change of the output, the least first.
-
-    All choices up to a depth of 12. Beyond, one layer after the other is left out, always that which changes the
-    output least (greedy); the choices are those of the last step.
+    Attributes:
+        alone: the change of the output where the layer alone is left out.
+        influence: mean of 1 − cosine of the layer's input and output.
+        kept: the layers that stay.
+        choices: the change of the output by name: the best choices, or the one that was named; the evenly spaced ones;
+            that of the layers with the most influence.
     """
-    depth = model.config.num_hidden_layers
-    if depth <= EXHAUSTIVE_DEPTH:
-        choices = list(combinations(range(depth), kept))
-        return _least_first(changes_by_layers(model, reference, choices, progress))
-    best = tuple(range(depth))
-    ranking = [(best, 0.0)]
-    while len(best) > kept:
-        choices = [best[:index] + best[index + 1 :] for index in range(len(best))]
-        ranking = _least_first(changes_by_layers(model, reference, choices, progress))
-        best = ranking[0][0]
-    return ranking
 
-
-def _least_first(changes: dict[Layers, float]) -> list[tuple[Layers, float]]:
-    return sorted(changes.items(), key=lambda choice: choice[1])
-
-
-@torch.no_grad()
-def block_influence(model: LeanPreTrainedModel, batches: list[Batch]) -> list[float]:
-    """Per layer the mean over tokens of 1 − cosine of its input and output (ShortGPT, arXiv 2403.03853)."""
-    depth = model.config.num_hidden_layers
-    turned = [0.0] * depth
-    tokens = 0
-    for batch in batches:
-        runner = LayerRunner(model, batch)
-        mask = _token_mask(batch, runner.after(()))
-        tokens += int(mask.sum())
-        for index in range(depth):
-            before = runner.after(tuple(range(index)))
-            after = runner.after(tuple(range(index + 1)))
-            cosine = nn.functional.cosine_similarity(before.float(), after.float(), dim=-1)
-            turned[index] += (1 - cosine)[mask].sum().item()
-    return [total / tokens for total in turned]
-
-
-def _token_mask(batch: Batch, states: torch.Tensor) -> torch.Tensor:
-    """(B, T), True for what is no padding."""
-    mask = batch.get("attention_mask")
-    if mask is None:
-        return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-    return mask.bool()
-
-
-def evenly_spaced(depth: int, kept: int) -> list[Layers]:
-    """The even choices of `kept` layers: from the first on, and so that the last is among them."""
-    from_first = tuple(index * depth // kept for index in range(kept))
-    to_last = tuple(sorted(depth - 1 - index for index in from_first))
-    return sorted({from_first, to_last})
+    alone: list[float]
+    influence: list[float]
+    kept: list[int]
+    choices: dict[str, float]
 
 
 @dataclass(frozen=True)
-class InputMoments:
-    """Per layer, mean and variance (N) of what a linear layer reads, over all tokens."""
+class HeadScores:
+    """Per layer and head.
 
-    means: list[torch.Tensor]
-    variances: list[torch.Tensor]
+    Attributes:
+        layers: the number that each layer has in the source.
+        added: per layer (H), what holding the head alone at its mean adds to the change of the output; below zero
+            where the output comes nearer to the source's.
+        kept: per layer, the heads that stay.
+    """
 
-
-@torch.no_grad()
-def input_moments(model: LeanPreTrainedModel, batches: list[Batch], module: str) -> InputMoments:
-    """Of the module of that name in every layer ("self_attn.o_proj", "mlp.fc2"); padding is left out."""
-    linears = [layer.get_submodule(module) for layer in model.base_model.layers]
-    tokens = 0
-    sums = [linear.weight.new_zeros(linear.in_features, dtype=torch.double) for linear in linears]
-    squares = [torch.zeros_like(total) for total in sums]
-    read: dict[nn.Module, torch.Tensor] = {}
-
-    def keep(linear: nn.Module, args: tuple[torch.Tensor]) -> None:
-        read[linear] = args[0]
-
-    handles = [linear.register_forward_pre_hook(keep) for linear in linears]
-    try:
-        for batch in batches:
-            with padded(model):
-                model.base_model(**batch)
-            mask = _token_mask(batch, read[linears[0]])
-            tokens += int(mask.sum())
-            for index, linear in enumerate(linears):
-                rows = read[linear][mask].double()
-                sums[index] += rows.sum(dim=0)
-                squares[index] += rows.square().sum(dim=0)
-    finally:
-        for handle in handles:
-            handle.remove()
-    means = [total / tokens for total in sums]
-    variances = [total / tokens - mean.square() for total, mean in zip(squares, means)]
-    return InputMoments(means, variances)
+    layers: list[int]
+    added: list[list[float]]
+    kept: list[list[int]]
 
 
-@torch.no_grad()
-def variance_by_neuron(model: LeanPreTrainedModel, moments: InputMoments) -> list[torch.Tensor]:
-    """Per layer (intermediate_size): variance of the activation × squared norm of its output weights."""
-    scores = []
-    for layer, variance in zip(model.base_model.layers, moments.variances):
-        scores.append(variance * layer.mlp.fc2.weight.double().square().sum(dim=0))
-    return scores
+@dataclass(frozen=True)
+class Scores:
+    """What was measured for the cuts of a model; None of a part that was not cut."""
+
+    layers: LayerScores | None = None
+    heads: HeadScores | None = None
+
+    def is_empty(self) -> bool:
+        return self.layers is None and self.heads is None
+
+    def as_document(self) -> dict[str, object]:
+        """The numbers, for JSON."""
+        return asdict(self)
 
 
-@torch.no_grad()
-def changes_by_head(
-    model: LeanPreTrainedModel, reference: Reference, means: Sequence[torch.Tensor], progress: Progress = no_progress
-) -> list[torch.Tensor]:
-    """Per layer (H): the change of the output where one head alone is held at its mean (leave one out)."""
-    size = model.config.head_dim
+def layer_names(layers: Iterable[int]) -> str:
+    """`(0, 4, 5)` as "0,4,5"."""
+    return ",".join(map(str, layers))
+
+
+def score_layers(
+    model: LeanPreTrainedModel, reference: Reference, ranking: Sequence[tuple[Layers, float]]
+) -> LayerScores:
+    """The scores of layers, beside the choices of the ranking, of which the first is made."""
     depth = model.config.num_hidden_layers
-    moved = [torch.zeros(heads, dtype=torch.double) for heads in model.config.heads_per_layer]
-    for batch, output in progress(reference.pairs(), "heads"):
-        runner = LayerRunner(model, batch)
-        for index in range(depth):
-            before = runner.after(tuple(range(index)))
-            projection = runner.layers[index].self_attn.o_proj
-            for head in range(len(moved[index])):
-                columns = slice(head * size, (head + 1) * size)
-                with held_inputs(projection, columns, means[index]):
-                    states = runner.run_layer(index, before)
-                for later in range(index + 1, depth):
-                    states = runner.run_layer(later, states)
-                moved[index][head] += distance(runner.output(states), output)
-    return [layer / reference.variance for layer in moved]
+    kept = ranking[0][0]
+    everything = tuple(range(depth))
+    all_but_one = [everything[:layer] + everything[layer + 1 :] for layer in everything]
+    influence = measures.block_influence(model, reference.batches)
+    most = sorted(sorted(everything, key=lambda layer: -influence[layer])[: len(kept)])
+    rivals = {f"{INFLUENCE} {layer_names(most)}": tuple(most)}
+    for layers in measures.evenly_spaced(depth, len(kept)):
+        rivals[f"{EVENLY} {layer_names(layers)}"] = layers
+    changes = measures.changes_by_layers(model, reference, sorted({*all_but_one, *rivals.values()}))
+    choices = {layer_names(layers): change for layers, change in ranking[:BEST_SHOWN]}
+    choices |= {name: changes[layers] for name, layers in rivals.items()}
+    return LayerScores([changes[layers] for layers in all_but_one], influence, list(kept), choices)
 
 
-@contextmanager
-def held_inputs(linear: nn.Linear, columns: slice, means: torch.Tensor) -> Iterator[None]:
-    """Lets a linear layer read the means in some of its columns while the block runs."""
+def score_heads(layers: list[int], changes: list[torch.Tensor], before: float, kept: list[list[int]]) -> HeadScores:
+    """The scores of heads, from the change of the output without each and that with all of them."""
+    return HeadScores(layers, [(layer - before).tolist() for layer in changes], kept)
 
-    def hold(module: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-        held = args[0].clone()
-        held[..., columns] = means[columns].to(held)
-        return (held,)
 
-    handle = linear.register_forward_pre_hook(hold)
-    try:
-        yield
-    finally:
-        handle.remove()
+def score_tables(scores: Scores) -> list[Table]:
+    """A table of layers, one of choices of layers, and one of heads."""
+    tables = []
+    if scores.layers is not None:
+        tables += [layer_table(scores.layers), choice_table(scores.layers)]
+    if scores.heads is not None:
+        tables.append(head_table(scores.heads))
+    return tables
+
+
+def layer_table(scores: LayerScores) -> Table:
+    table = Table(title="layers", title_justify="left", box=None)
+    for name in ("layer", "change without it", "block influence", ""):
+        table.add_column(name, justify="right")
+    for layer, (alone, influence) in enumerate(zip(scores.alone, scores.influence)):
+        table.add_row(str(layer), f"{alone:.3f}", f"{influence:.3f}", stays(layer in scores.kept))
+    return table
+
+
+def choice_table(scores: LayerScores) -> Table:
+    table = Table(title="choices of layers", title_justify="left", box=None)
+    table.add_column("layers that stay")
+    table.add_column("change", justify="right")
+    table.add_column("")
+    for name, change in scores.choices.items():
+        table.add_row(name, f"{change:.3f}", stays(name == layer_names(scores.kept)))
+    return table
+
+
+def head_table(scores: HeadScores) -> Table:
+    """A row per layer: how many heads stay, and the least and the most that one of them, or of the others, adds."""
+    table = Table(title="heads, by what the absence of one adds to the change", title_justify="left", box=None)
+    for name in ("layer", "heads", "stay", "one that goes adds", "one that stays adds"):
+        table.add_column(name, justify="right")
+    for layer, added, kept in zip(scores.layers, scores.added, scores.kept):
+        staying = [added[head] for head in kept]
+        going = [change for head, change in enumerate(added) if head not in kept]
+        table.add_row(str(layer), str(len(added)), str(len(kept)), extent(going), extent(staying))
+    return table
+
+
+def extent(changes: list[float]) -> str:
+    """The smallest and the largest change, as text."""
+    if not changes:
+        return "–"
+    return f"{min(changes):.4f} to {max(changes):.4f}"
+
+
+def stays(kept: bool) -> str:
+    return "stays" if kept else ""

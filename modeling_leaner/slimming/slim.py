@@ -8,10 +8,10 @@ import torch
 
 from ..layers_leaner import LeanPreTrainedModel
 from ..support.progress import Progress, no_progress
-from . import operations, scores
+from . import measures, operations
+from .measures import Batch, Layers, Reference
 from .operations import SlimError
-from .scores import Batch, Layers, Reference
-from .worth import HeadWorth, LayerWorth, Worth, weigh_heads, weigh_layers
+from .scores import HeadScores, LayerScores, Scores, score_heads, score_layers
 
 
 RECORD = "slim.json"  # of a cut, beside its weights: what was left out
@@ -59,7 +59,7 @@ class Slimmed:
 
     model: LeanPreTrainedModel
     cuts: list[Cut]
-    worth: Worth = Worth()
+    scores: Scores = Scores()
 
 
 def slim(
@@ -136,10 +136,10 @@ def rank_choices(
     depth = model.config.num_hidden_layers
     if target.keep is not None:
         layers = tuple(target.keep)
-        return [(layers, scores.changes_by_layers(model, reference, [layers])[layers])]
+        return [(layers, measures.changes_by_layers(model, reference, [layers])[layers])]
     if target.layers is None or target.layers == depth:
         return [(tuple(range(depth)), 0.0)]
-    return scores.rank_layers(model, reference, target.layers, progress)
+    return measures.rank_layers(model, reference, target.layers, progress)
 
 
 def check_target(model: LeanPreTrainedModel, target: Target) -> None:
@@ -209,8 +209,8 @@ class _Slimming:
         self.held_out = held_out
         self.progress = progress
         self.cuts: list[Cut] = []
-        self.layer_worth: LayerWorth | None = None
-        self.head_worth: HeadWorth | None = None
+        self.layer_scores: LayerScores | None = None
+        self.head_scores: HeadScores | None = None
 
     def record(self, part: str, before: object, after: object, rivals: dict[str, float] | None = None) -> None:
         """Notes a cut that was made."""
@@ -220,7 +220,7 @@ class _Slimming:
 
     def result(self, training: bool) -> Slimmed:
         """The model in training mode or not, with its cuts."""
-        return Slimmed(self.model.train(training), self.cuts, Worth(self.layer_worth, self.head_worth))
+        return Slimmed(self.model.train(training), self.cuts, Scores(self.layer_scores, self.head_scores))
 
     def cut_layers(self, ranking: list[tuple[Layers, float]]) -> None:
         """Keeps the first choice of the ranking; the others are its rivals."""
@@ -228,9 +228,9 @@ class _Slimming:
         depth = self.model.config.num_hidden_layers
         if len(best) == depth:
             return
-        self.layer_worth = weigh_layers(self.model, self.chosen_by, ranking)
+        self.layer_scores = score_layers(self.model, self.chosen_by, ranking)
         self.model = operations.keep_layers(self.model, best)
-        self.record("layers", list(range(depth)), list(best), self.layer_worth.choices)
+        self.record("layers", list(range(depth)), list(best), self.layer_scores.choices)
 
     def cut_heads(self, target: Target) -> None:
         before = self.model.config.heads_per_layer
@@ -249,16 +249,16 @@ class _Slimming:
             raise SlimError(f"total_heads: the layers that stay have {total}, expected at most as many, got {wanted}")
         if wanted == total:
             return
-        means = scores.input_moments(self.model, self.chosen_by.batches, "self_attn.o_proj").means
-        changes = scores.changes_by_head(self.model, self.chosen_by, means, self.progress)
+        means = measures.input_moments(self.model, self.chosen_by.batches, "self_attn.o_proj").means
+        changes = measures.changes_by_head(self.model, self.chosen_by, means, self.progress)
         if target.heads is not None:
             kept = [_best_heads(self.model, index, layer, target.heads) for index, layer in enumerate(changes)]
         else:
             kept = share_heads(changes, target.total_heads)
         layers = list(range(len(before)))
-        if self.layer_worth is not None:
-            layers = self.layer_worth.kept
-        self.head_worth = weigh_heads(layers, changes, self.chosen_by.change(self.model), kept)
+        if self.layer_scores is not None:
+            layers = self.layer_scores.kept
+        self.head_scores = score_heads(layers, changes, self.chosen_by.change(self.model), kept)
         self.model, rivals = self.with_better_means(operations.keep_heads, kept, means)
         self.record("heads", before, self.model.config.heads_per_layer, rivals)
 
@@ -270,9 +270,9 @@ class _Slimming:
             self.model = operations.add_neurons(self.model, target.intermediate_size - width)
             self.record("intermediate_size", width, target.intermediate_size)
             return
-        moments = scores.input_moments(self.model, self.chosen_by.batches, "mlp.fc2")
+        moments = measures.input_moments(self.model, self.chosen_by.batches, "mlp.fc2")
         kept = []
-        for layer in scores.variance_by_neuron(self.model, moments):
+        for layer in measures.variance_by_neuron(self.model, moments):
             kept.append(sorted(layer.topk(target.intermediate_size).indices.tolist()))
         self.model, rivals = self.with_better_means(operations.keep_neurons, kept, moments.means)
         self.record("intermediate_size", width, target.intermediate_size, rivals)

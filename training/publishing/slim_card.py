@@ -108,7 +108,7 @@ def write_slim_card(folder: Path, name: str, source: LeanPreTrainedModel, slimme
         recovery=making.recovery,
         tries=making.tries,
         kept=best_try(making.tries) if making.tries else None,
-        has_figure=not slimmed.worth.is_empty(),
+        has_figure=not slimmed.scores.is_empty(),
     )
     (folder / "README.md").write_text(fill_card("slim_card.md", card), encoding="utf-8")
 

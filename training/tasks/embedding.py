@@ -9,7 +9,7 @@ from scipy import stats
 from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedModel
 
-from modeling_leaner.slimming.scores import mean_over_tokens
+from modeling_leaner.slimming.measures import mean_over_tokens
 
 from ..data.sentences import sentences
 from ..data.sources import Rows

@@ -15,7 +15,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import load_lean, load_processors
 from modeling_leaner.hub_lookup import require_source
 from modeling_leaner.registry import IMAGES
-from modeling_leaner.slimming.scores import mean_over_tokens
+from modeling_leaner.slimming.measures import mean_over_tokens
 
 from ..settings.arguments import RecipeArguments
 from .base import Task
