@@ -175,9 +175,10 @@ GPT = Relative(
 RELATIVES = (VIT, BERT, GPT)
 MODEL_TYPES = [name for relative in RELATIVES for name in (relative.source, relative.config_class.model_type)]
 SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}  # one of them is enough
 PREPROCESSORS = (
     (AutoImageProcessor, {"preprocessor_config.json"}),
-    (transformers.AutoTokenizer, {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}),
+    (transformers.AutoTokenizer, TOKENIZER_FILES),
 )
 
 

@@ -204,7 +204,7 @@ class TestRefused:
 
     def test_no_tokenizer(self, refuse, made, tmp_path):
         shutil.copytree(made[0][0], tmp_path / "mute", ignore=shutil.ignore_patterns("tokenizer*", "vocab*"))
-        refuse("mute: no tokenizer.json; expected a sentence encoder with its", made[0][0], tmp_path / "mute")
+        refuse("mute: no tokenizer files; expected a sentence encoder with its", made[0][0], tmp_path / "mute")
 
     def test_another_vector_size(self, refuse, made, tmp_path):
         save_encoder(tmp_path / "wide", hidden_size=48, num_attention_heads=4)

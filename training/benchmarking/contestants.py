@@ -20,7 +20,6 @@ from .workload import class_name
 
 
 OURS = "modeling_leaner"
-PEERS = ("transformers", "timm")
 REFERENCE_ATTENTION = "sdpa"  # which every library has; transformers' default
 OUR_ATTENTION = "lean"  # this family's default, which picks its kernel
 TIMM_ATTENTIONS = ("eager", "sdpa")

@@ -15,7 +15,7 @@ import torch
 from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_leaner.conversion import PREPROCESSORS, files_of, load_lean, load_processors, read_source_json
+from modeling_leaner.conversion import TOKENIZER_FILES, files_of, load_lean, load_processors, read_source_json
 from modeling_leaner.hub_lookup import require_source
 from modeling_leaner.slimming.budget import parameters_of
 from modeling_leaner.slimming.operations import drop_pooler
@@ -74,8 +74,8 @@ def load_encoder(source: str) -> Encoder:
         raise ValueError(f"{source}: {type(model).__name__} reads images; expected a sentence encoder")
     if model is not model.base_model:
         raise ValueError(f"{source}: {type(model).__name__} has a head; expected a sentence encoder, the model alone")
-    if not PREPROCESSORS[1][1] & files:
-        raise ValueError(f"{source}: no tokenizer.json; expected a sentence encoder with its tokenizer")
+    if TOKENIZER_FILES.isdisjoint(files):
+        raise ValueError(f"{source}: no tokenizer files; expected a sentence encoder with its tokenizer")
     check_pooling(source, files)
     (tokenizer,) = load_processors(source)
     if len(tokenizer) > model.config.vocab_size:

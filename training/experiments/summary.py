@@ -144,14 +144,18 @@ def contrasts(grid: Grid, finished: dict[str, dict[int, ResultRow]], up: bool | 
 def _notes(tuning: Tuning, shape: str, failed: list[int]) -> list[str]:
     """The notes of a cell: failed seeds, and what is wrong with the choice of its learning rate."""
     choice = tuning.choices[shape]
-    notes = {
-        "the best learning rate is at the edge of the grid": shape in tuning.at_edge,
-        "the tuning is not finished": bool(tuning.due),
-        "no learning rate finished": choice.learning_rate is None and not tuning.due,
-        f"failed seeds: {', '.join(map(str, failed))}": bool(failed),
-        "tie: the best learning rate leads by no more than the tuning seeds differ": choice.tie,
-    }
-    return [note for note, holds in notes.items() if holds]
+    notes = []
+    if shape in tuning.at_edge:
+        notes.append("the best learning rate is at the edge of the grid")
+    if tuning.due:
+        notes.append("the tuning is not finished")
+    elif choice.learning_rate is None:
+        notes.append("no learning rate finished")
+    if failed:
+        notes.append(f"failed seeds: {', '.join(map(str, failed))}")
+    if choice.tie:
+        notes.append("tie: the best learning rate leads by no more than the tuning seeds differ")
+    return notes
 
 
 class GridCells(NamedTuple):

@@ -10,7 +10,7 @@ from modeling_leaner.support.files import write_bytes
 from modeling_leaner.support.terminal import plural
 
 from ..experiments.encoders import heads_in_words
-from ..experiments.evidence import gather
+from ..experiments.evidence import PEERS, gather
 from ..experiments.grid_results import load_folder
 from ..experiments.run_settings import settings
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
@@ -22,9 +22,6 @@ from .folders import published_folders, results_in
 from .kappa_figure import kappa_figure
 from .rendering import fill, markdown
 from .wording import amounts, index_page, scoring
-
-
-REFERENCE = "-transformers"  # grids of transformers' own models, which stand beside their baseline
 
 
 @dataclass
@@ -166,7 +163,7 @@ def grids_by_task(grids: Grids) -> dict[str, Grids]:
     """The grids of each task, in the order of `TASKS`, without those of references."""
     tasks: dict[str, Grids] = {task: {} for task in TASKS}
     for name, gathered in grids.items():
-        if not name.endswith(REFERENCE):
+        if not name.endswith(PEERS):
             task = settings(gathered.results.grid, gathered.results.grid.baseline).task
             tasks[task][name] = gathered
     return tasks

@@ -45,7 +45,7 @@ from .verify_weights import tolerance
 DTYPES = (torch.bfloat16, torch.float16)
 MOST_BYTES = 42 * 2**20  # of the stored weights
 LENGTH_FILE = "sentence_bert_config.json"
-KEPT = ("metrics.jsonl", "training.png")  # of the run
+TRAINING_RECORDS = ("metrics.jsonl", "training.png")  # of the run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,7 +311,7 @@ def publish_encoder(
             cleaned = slim | {"command": without_local_paths(str(slim["command"])), "parent": origin.base_model}
             write_json(folder / RECORD, cleaned)
             write_published_recipe(folder, {**document.recipe, "shape": document.shape})
-            for kept in KEPT:
+            for kept in TRAINING_RECORDS:
                 if (origin.run / kept).is_file():
                     shutil.copyfile(origin.run / kept, folder / kept)
             write_card(folder)

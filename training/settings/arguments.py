@@ -236,7 +236,8 @@ def settings_by_group() -> dict[str, list[tuple[str, str]]]:
     groups: dict[str, list[tuple[str, str]]] = {}
     for key in RecipeArguments.__annotations__:
         if key in GROUPS:
-            group = groups[GROUPS[key]] = []
+            group = []
+            groups[GROUPS[key]] = group
         help = settings[key].metadata["help"].replace("%%", "%")
         if isinstance(settings[key].default, bool | int | float | str):
             help += f" [default: {settings[key].default}]"
@@ -360,7 +361,7 @@ def settings_parser() -> SettingsParser:
 
 def check_metric(task: str | None, metric: str | None) -> None:
     """Raises ValueError for a metric that the task does not have; nothing is known of a task of another name."""
-    if metric is not None and metric not in METRICS.get(task, (metric,)):
+    if metric is not None and task in METRICS and metric not in METRICS[task]:
         raise ValueError(f"metric: {metric}: the task {task} has {', '.join(METRICS[task])}")
 
 

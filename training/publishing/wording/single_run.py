@@ -11,7 +11,7 @@ def run_shape(config: Any, results: RunResults) -> str:
     """The sizes of a run's model."""
     heads = "/".join(map(str, dict.fromkeys(config.heads_per_layer)))
     return (
-        f"{results.parameters:,} parameters: {config.num_hidden_layers} layers of width\n{config.hidden_size}, "
+        f"{results.parameters:,} parameters: {config.num_hidden_layers} layers of width {config.hidden_size}, "
         f"{heads} heads of size {config.head_dim}, MLPs of width {config.intermediate_size}."
     )
 
@@ -21,7 +21,7 @@ def caution(settings: dict[str, Any]) -> str:
     text = "One seed, evaluated on one split: a difference from another model may be chance, and other data may give "
     text += "other numbers."
     if settings["load_best_model_at_end"] or settings["early_stopping_patience"] is not None:
-        text += "\nThe split also chose the checkpoint, so its numbers flatter the model."
+        text += " The split also chose the checkpoint, so its numbers flatter the model."
     return text
 
 
@@ -36,11 +36,11 @@ def run_training(results: RunResults, settings: dict[str, Any]) -> str:
     if train.loss is not None:
         length += f", last training loss {train.loss:.4f}"
     return (
-        f"{length}; peak memory\n"
+        f"{length}; peak memory "
         f"{train.peak_memory_bytes / 2**30:.2f} GiB ({train.peak_memory_kind}). Seed {results.seed}, "
-        f"optimiser\n{settings['optim']}, highest learning rate {results.learning_rate:.4g}, "
+        f"optimiser {settings['optim']}, highest learning rate {results.learning_rate:.4g}, "
         f"schedule {settings['lr_scheduler_type']}, warm-up {settings['warmup_steps']}, "
-        f"weight decay {settings['weight_decay']},\n{settings['per_device_train_batch_size']} rows × "
+        f"weight decay {settings['weight_decay']}, {settings['per_device_train_batch_size']} rows × "
         f"{settings['gradient_accumulation_steps']} a step."
     )
 
@@ -57,6 +57,6 @@ def run_hardware(machine: Environment) -> str:
     commit = machine.git_commit or "unknown"
     processor = machine_name(machine.processor, machine.threads)
     return (
-        f"Device: {machine.device}. Processor: {processor}. Python\n{machine.python} on "
+        f"Device: {machine.device}. Processor: {processor}. Python {machine.python} on "
         f"{machine.platform}; {software}; commit {commit}."
     )
