@@ -374,7 +374,7 @@ def cosines_of_minilm() -> dict[str, dict[int, float]]:
     found = defaultdict(dict)
     with (CLONE / "model_cards/grids/minilm/results.csv").open() as rows:
         for row in csv.DictReader(rows):
-            found[Path(row["shape"]).name][int(row["seed"])] = float(row["value"])
+            found[row["shape"].split("/cells/")[1]][int(row["seed"])] = float(row["value"])
     return found
 
 
@@ -385,6 +385,42 @@ def gain(cell: str, other: str) -> tuple[float, float, float]:
     pairs = [[cosines[each][seed] for seed in seeds] for each in (cell, other)]
     low, high = stats.ttest_rel(*pairs).confidence_interval()
     return mean(pairs[0]) - mean(pairs[1]), low, high
+
+
+def assert_cosines_of_one_seed(page):
+    """The cells that have the third seed alone, and what the others have with it."""
+    cosines = cosines_of_minilm()
+    table = page[page.index("| cell | parameters without embeddings | cosine |") :].split("\n\n")[0]
+    told = {}
+    for line in table.splitlines()[2:]:
+        name, _, cosine, _ = cells_of(line)
+        cell = re.search(r"/cells/([\w-]+)\)", name)[1]
+        if "new weights" in name:
+            cell += "/config.json"
+        told[cell] = cosine
+    assert told == {cell: f"{by_seed[3]:.4f}" for cell, by_seed in cosines.items() if list(by_seed) == [3]}
+    three, four = (f"{cosines[cell][3]:.4f}" for cell in ("3x12", "4x12"))
+    assert f"beside which 3 × 12 has {three} and 4 × 12 {four}" in " ".join(page.split())
+
+
+def test_the_page_has_the_scores_of_the_published_encoders():
+    """docs/slimming.md: each with its cut and its parent, as results.json has them."""
+    page = (CLONE / "docs/slimming.md").read_text(encoding="utf-8")
+    table = page[page.index("| | parameters (without embeddings) | STS-B validation |") :].split("\n\n")[0]
+    parent, *lines = (cells_of(line) for line in table.splitlines()[2:])
+    folders = [re.search(r"model_cards/([\w-]+)\)", line[0])[1] for line in lines[1::2]]
+    assert sorted(folders) == sorted(path.name for path in (CLONE / "model_cards").glob("minilm-*"))
+    for folder, cut, own in zip(folders, lines[::2], lines[1::2]):
+        models = json.loads((CLONE / "model_cards" / folder / "results.json").read_text())["comparison"]["models"]
+        for line, model in zip((parent, cut, own), models):
+            assert line[1] == f"{model['parameters'] / 1e6:.1f}M ({model['body_parameters'] / 1e6:.1f}M)"
+            for told, score in zip(line[2:6], ("stsb", "stsb_test", "qnli", "sst2")):
+                expected = f"{model['scores'][score]:.3f}"
+                if model["differences"]:
+                    limits = model["differences"][score]
+                    expected += f" ({limits['low']:+.3f} to {limits['high']:+.3f})".replace("-", "−")
+                assert told == expected
+            assert float(line[6]) == round(model["scores"]["cosine"], 3)
 
 
 def test_the_page_has_the_cosines_of_minilm():
@@ -401,6 +437,7 @@ def test_the_page_has_the_cosines_of_minilm():
             continue
         digits = len(more.split()[0].split(".")[1])
         assert more == "{:+.{d}f} ({:+.{d}f} to {:+.{d}f})".format(*gain(cell, "3x12"), d=digits)
+    assert_cosines_of_one_seed(page)
     less = "{:+.4f}, {:+.4f} to {:+.4f}".format(*gain("3x24", "4x12")).replace("-", "−")
     text = " ".join(page.split())
     assert f"3 × 24 less 4 × 12: {less}" in text

@@ -1,0 +1,120 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
+"""Unpadding: the tokens of a padded batch laid side by side in fewer rows, through the layers of an encoder, and back.
+
+Shapes: B rows of T places with padding, R rows of S places without, but for what is left over at their ends.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from transformers import PreTrainedModel
+
+from .configuration_leaner import LeanConfig
+
+
+MOST_ROWS_IN_ONE = 4  # S is at most so many times T
+
+
+def rows_for(lengths: list[int], size: int) -> list[list[int]]:
+    """Which sequences share a row of `size` places: each, the longest first, in the first row that has room."""
+    rows: list[list[int]] = []
+    free: list[int] = []
+    for sequence in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        length = lengths[sequence]
+        row = next((row for row, room in enumerate(free) if room >= length), None)
+        if row is None:
+            row = len(rows)
+            rows.append([])
+            free.append(size)
+        rows[row].append(sequence)
+        free[row] -= length
+    return rows
+
+
+def cheapest_rows(lengths: list[int], longest: int, config: LeanConfig) -> tuple[list[list[int]], int]:
+    """Which sequences share a row, and how many places a row has: longer rows fill better, attention looks further.
+
+    A place costs 4·D·I + 2·D·M multiplications in a layer's linear maps and 2·S·I in its attention; I is the layer's
+    heads × head_dim, M the width of its MLP.
+    """
+    inner = config.head_dim * sum(config.heads_per_layer)  # of all layers
+    linear = config.hidden_size * (4 * inner + 2 * config.intermediate_size * config.num_hidden_layers)
+    choices = []
+    for size in range(longest, MOST_ROWS_IN_ONE * longest + 1, longest):
+        rows = rows_for(lengths, size)
+        choices.append((len(rows) * size * (linear + 2 * size * inner), size, rows))
+    _, size, rows = min(choices)
+    return rows, size
+
+
+class Unpadding:
+    """Where each token of a padded batch lies in the rows without padding.
+
+    Args:
+        attention_mask: (B, T), 1 for a token and 0 for padding, which may be on either side.
+        config: of the model, for what a place costs.
+
+    Attributes:
+        sequences: (R, S), the row of the batch that each place is from; -1 for a place that is left over.
+    """
+
+    def __init__(self, attention_mask: torch.Tensor, config: LeanConfig):
+        seen = attention_mask.bool().cpu()
+        longest = seen.shape[1]
+        tokens = [row.nonzero()[:, 0] for row in seen]
+        rows, size = cheapest_rows([len(row) for row in tokens], longest, config)
+        source = torch.zeros(len(rows), size, dtype=torch.long)  # places of the batch, flat
+        sequences = torch.full((len(rows), size), -1)
+        for row, members in enumerate(rows):
+            end = 0
+            for sequence in members:
+                start, end = end, end + len(tokens[sequence])
+                source[row, start:end] = sequence * longest + tokens[sequence]
+                sequences[row, start:end] = sequence
+        device = attention_mask.device
+        self.shape = seen.shape
+        self.sequences = sequences.to(device)
+        self._source = source.to(device)
+        self._used = self.sequences >= 0
+
+    def pack(self, states: torch.Tensor) -> torch.Tensor:
+        """(B, T, ...) → (R, S, ...)."""
+        return states.flatten(0, 1)[self._source]
+
+    def unpack(self, states: torch.Tensor) -> torch.Tensor:
+        """(R, S, D) → (B, T, D), 0 at padding."""
+        padded = states.new_zeros(self.shape.numel(), states.shape[-1])
+        padded = padded.index_copy(0, self._source[self._used], states[self._used])
+        return padded.unflatten(0, self.shape)
+
+
+def unpadding_of(model: PreTrainedModel, attention_mask: object, **kwargs) -> Unpadding | None:
+    """How a batch is unpadded; None where it stays as it is.
+
+    That is where `config.unpad_inputs` is not set or there is no padding, where a graph is being recorded, which needs
+    one shape, and where hidden states or attentions are asked for, layer by layer.
+    """
+    config = model.config
+    if not config.unpad_inputs or not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim != 2:
+        return None
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or attention_mask.all():
+        return None
+    if any(kwargs.get(name, getattr(config, name)) for name in ("output_hidden_states", "output_attentions")):
+        return None
+    return Unpadding(attention_mask, config)
+
+
+@contextmanager
+def padded(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, batches go through the layers as they are: for hooks that read states row by row."""
+    config = model.config
+    unpads = getattr(config, "unpad_inputs", False)
+    if not unpads:
+        yield
+        return
+    config.unpad_inputs = False
+    try:
+        yield
+    finally:
+        config.unpad_inputs = True
