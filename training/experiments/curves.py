@@ -100,18 +100,19 @@ def read_pair(results: GridResults, pair: Sequence[str], way: str) -> dict[int, 
     """
     shape, other = pair
     grid = results.grid
+    seeds = grid.seeds_for(shape)
+    own_curves = {seed: curve_of(results, shape, seed, way) for seed in seeds}
+    other_curves = {seed: curve_of(results, other, seed, way) for seed in seeds}
     by_branch = {}
     for branch in grid.branches or []:
         values = []
         others = []
         errors = []
-        for seed in grid.seeds_for(shape):
-            own_curve = curve_of(results, shape, seed, way)
-            other_curve = curve_of(results, other, seed, way)
-            if branch not in own_curve:
+        for seed in seeds:
+            if branch not in own_curves[seed]:
                 continue
-            cost, value = own_curve[branch]
-            at_same_cost = read_at(sorted(other_curve.values()), cost)
+            cost, value = own_curves[seed][branch]
+            at_same_cost = read_at(sorted(other_curves[seed].values()), cost)
             if at_same_cost is None:
                 continue
             other_value, error = at_same_cost

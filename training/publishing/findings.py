@@ -304,10 +304,13 @@ def medians(grids: Grids) -> str | None:
             )
             name = f"{cell.layers} × {cell.heads_text}"
             others.append(f"{name}: {result.difference:+.3f} ({interval_text(result.interval)})")
+    direction = "accuracy, higher is better"
     best = best_of(evidence)
+    if best is not None:
+        direction += f"; best simple guess {best[1]:.3f}"
     return (
-        "**ListOps: medians, because one run is an outlier** (accuracy, higher is better; best simple guess "
-        f"{best[1]:.3f}). {cells}. Against 8 × 3 without the outlier's seed, a choice made after seeing it: "
+        f"**ListOps: medians, because one run is an outlier** ({direction}). {cells}. "
+        "Against 8 × 3 without the outlier's seed, a choice made after seeing it: "
         f"{'; '.join(others)}."
     )
 

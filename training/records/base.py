@@ -61,9 +61,12 @@ class Record(BaseModel):
 def message_of(error: ValidationError, prefix: str = "") -> str:
     """One line for the first value that does not fit: its place, what it is, and what was expected."""
     first = error.errors()[0]
-    place = ".".join(map(str, (*filter(None, [prefix]), *first["loc"])))
+    parts = [str(part) for part in first["loc"]]
+    if prefix:
+        parts.insert(0, prefix)
     if first["type"] == "value_error":
-        return ".".join(filter(None, [place, str(first["ctx"]["error"])]))
+        return ".".join([*parts, str(first["ctx"]["error"])])
+    place = ".".join(parts)
     if first["type"] == "missing":
         return f"{place} is missing"
     expected = EXPECTED.get(first["type"], first["msg"])
