@@ -121,12 +121,12 @@ def weights_sha256(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy())
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
 
 
 def precision(teacher: PreTrainedModel, bf16: bool) -> torch.autocast:
-    """Where the teacher computes products in bfloat16, as a student does that trains with `bf16`."""
+    """A context in which the teacher multiplies in bfloat16, as a student does that trains with `bf16`."""
     return torch.autocast(teacher.device.type, torch.bfloat16, enabled=bf16)
 
 
