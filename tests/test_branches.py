@@ -162,7 +162,7 @@ def test_checkpoints_that_are_asked_for_stay(workshop):
 
 
 STUB = """
-import json, os, sys
+import json, os, sys, time
 words = sys.argv[1:]
 def option(name):
     place = words.index("--" + name) + 1
@@ -172,6 +172,9 @@ folder, seed = option("output_dir")[0], int(option("seed")[0])
 name, wanted = os.path.basename(folder), json.loads(os.environ["STUB"])
 with open(os.environ["CALLS"], "a") as calls:
     calls.write(json.dumps({"name": name, "words": words}) + chr(10))
+awaited, deadline = wanted.get("after", {}).get(name, ""), time.monotonic() + 20
+while awaited not in open(os.environ["CALLS"]).read() and time.monotonic() < deadline:
+    time.sleep(0.01)
 os.makedirs(folder, exist_ok=True)
 open(os.path.join(folder, "started.json"), "w").write("{}")
 starts = [int(step) for step in option("checkpoint_steps")] if "--checkpoint_steps" in words else []
@@ -241,6 +244,14 @@ def test_a_trunk_then_its_branches_seed_by_seed(bench, capsys):
     assert first["values"] == pytest.approx({"1": 4.901, "2": 4.902}) and second["mean"] == pytest.approx(4.8015)
     assert summary["shapes"][0]["mean"] == second["mean"] and summary["shapes"][0]["n"] == 2
     assert (first["tokens"], first["tokens_per_parameter"], first["seconds"]) == (FIRST, FIRST / 1000, 5.0)
+
+
+def test_a_long_trunk_keeps_no_other_run_waiting(bench):
+    """Beside the trunk of the first seed the whole second seed runs, which otherwise comes after it."""
+    last = name("report", 2, SECOND)
+    started = bench("--jobs", "2", wanted={"after": {name("trunk", 1): last}})
+    assert sorted(started[:2]) == [name("trunk", 1), name("trunk", 2)]
+    assert started[2:4] == all_names(2)[1:] and started[4:] == all_names(1)[1:]
 
 
 def test_lost_rows_and_killed_sweeps(bench):

@@ -1,7 +1,9 @@
-"""The runs of a grid: which are due, what each starts from, and the command that trains it."""
+"""The runs of a grid: which are missing, what each starts from, and the command that trains it."""
 
 import shlex
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from .branches import begin, branches_of, check_origin, checkpoint_of, origin_of
@@ -33,33 +35,39 @@ def place_of(run: Run) -> tuple:
     return PHASES.index(run.phase), run.shape, run.seed, run.learning_rate, run.branch or 0
 
 
-def due_runs(results: GridResults) -> list[Run]:
-    """The runs without a row that can start: those of the tuning, and once it is over those to report.
+def missing_runs(results: GridResults) -> list[Run]:
+    """The runs without a row, in the order to start them: those of the tuning, and once it is over those to report.
 
-    Of a grid with branches they are those of one seed: its trunks, and once they have ended its branches.
+    Of a grid with branches each seed has its trunks first and then its branches, so that its pairs are complete early.
     """
     grid = results.grid
-    rows = results.rows
     tuning = results.tuning
     if tuning.due:
         return tuning.due
     runs = [run for run in planned(grid, tuning.best) if run.learning_rate is not None]
-    if grid.branches is None:
-        return [run for run in runs if run not in rows]
-    for seed in grid.seeds:  # each to its end: pairs are complete early
-        branches = [run for run in runs if run.seed == seed]
-        trunks = dict.fromkeys(branch.trunk for branch in branches)
-        due = [trunk for trunk in trunks if trunk not in rows]
-        if not due:
-            due = [branch for branch in branches if branch not in rows and can_branch(results, branch)]
-        if due:
-            return due
-    return []
+    if grid.branches is not None:
+        runs = _with_trunks(runs)
+    return [run for run in runs if run not in results.rows]
 
 
-def can_branch(results: GridResults, run: Run) -> bool:
-    """Whether a branch can begin: its trunk has finished, or failed after the checkpoint that the branch needs."""
-    if results.rows[run.trunk].has_finished:
+def _with_trunks(branches: list[Run]) -> list[Run]:
+    """The branches, in front of those of each seed the trunks that they begin from."""
+    runs = []
+    for _, same_seed in groupby(branches, key=attrgetter("seed")):
+        same_seed = list(same_seed)
+        runs += dict.fromkeys(branch.trunk for branch in same_seed)
+        runs += same_seed
+    return runs
+
+
+def can_start(results: GridResults, run: Run) -> bool:
+    """False of a branch alone: until its trunk has finished, or failed after the checkpoint that the branch needs."""
+    if run.branch is None:
+        return True
+    trunk = results.rows.get(run.trunk)
+    if trunk is None:
+        return False
+    if trunk.has_finished:
         return True
     start = branches_of(results.grid, run.shape)[run.branch].start
     return checkpoint_of(run.trunk.folder(results.grid), start) is not None

@@ -13,7 +13,6 @@ import io
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
 from .grid_results import GridResults, load_results
 from .rows import Run, result_row, write_rows
 from .run_settings import settings
-from .runs import begin_branch, check_starts, check_trunk, command, due_runs, phases, place_of, planned
+from .runs import begin_branch, can_start, check_starts, check_trunk, command, missing_runs, phases, place_of, planned
 from .soundness import check_grid
 from .summary import summarise
 from .summary_tables import show
@@ -58,7 +57,9 @@ class Sweep:
         self.jobs = jobs
         self.engine = engine
         self.local = local
+        self.running: dict[Run, Started | None] = {}  # None where it had finished and only its row was lost
         self.interrupts = 0
+        self.forwarded = 0  # how many interrupts the runs under way have been sent
         self.again = {run for run, row in self.rows.items() if row.has_failed}
 
     def run(self) -> None:
@@ -70,56 +71,65 @@ class Sweep:
         # Handlers that raise would lose the process that is being started.
         handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            while due := self._due():
-                self._run_all(due)
+            self._start_due()
+            while self.running:
+                self._await_end()
+                self._start_due()
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
-
-    def _due(self) -> list[Run]:
-        """What may be started now, as if there were no row of a run that is tried again."""
-        rows = {run: row for run, row in self.rows.items() if run not in self.again}
-        return due_runs(GridResults(self.grid, rows))
+        if self.interrupts:
+            raise KeyboardInterrupt
 
     def _interrupt(self, *_: object) -> None:
         self.interrupts += 1
 
-    def _run_all(self, due: list[Run]) -> None:
-        """Runs all of `due`, and keeps what became of each; after an interrupt only those under way end.
+    def _ended(self) -> GridResults:
+        """The results as if there were no row of a run that is tried again."""
+        return GridResults(self.grid, {run: row for run, row in self.rows.items() if run not in self.again})
 
-        Raises:
-            KeyboardInterrupt: the sweep was interrupted.
-        """
-        waiting = deque(due)
-        running = {}
-        ended = 0
-        forwarded = 0  # interrupts that the processes have been sent
-        while running or (waiting and not self.interrupts):
-            while waiting and len(running) < self.jobs and not self.interrupts:
-                run = waiting.popleft()
-                try:
-                    running[run] = self._start(run)
-                except (GridError, OSError) as error:
-                    ended += 1
-                    self._fail(run, error, f"{run.phase} {ended}/{len(due)}")
-            interrupts = self.interrupts
-            for run, started in list(running.items()):
+    def _next(self) -> Run | None:
+        """The next run to start; None where all have a row, are under way, or wait for one that is."""
+        ended = self._ended()
+        due = (run for run in missing_runs(ended) if run not in self.running and can_start(ended, run))
+        return next(due, None)
+
+    def _start_due(self) -> None:
+        """Starts runs while there is room for one, unless interrupted; what cannot be started has failed."""
+        while len(self.running) < self.jobs and not self.interrupts:
+            run = self._next()
+            if run is None:
+                return
+            try:
+                self.running[run] = self._start(run)
+            except (GridError, OSError) as error:
+                self._fail(run, error)
+
+    def _await_end(self) -> None:
+        """Waits until one run ends, and keeps what became of it; an interrupt is passed on to all under way."""
+        while True:
+            self._forward_interrupts()
+            for run, started in self.running.items():
                 status = 0
                 if started is not None:
-                    if forwarded < interrupts:
-                        started.interrupt()
                     status = started.poll()
                 if status is None:
                     continue
-                del running[run]
-                ended += 1
+                del self.running[run]
                 if status == 0 or not self.interrupts:
-                    self._keep(run, status, f"{run.phase} {ended}/{len(due)}")
-            forwarded = interrupts
-            if running:
-                time.sleep(POLL_SECONDS)
-        if self.interrupts:
-            raise KeyboardInterrupt
+                    self._keep(run, status)
+                return
+            time.sleep(POLL_SECONDS)
+
+    def _forward_interrupts(self) -> None:
+        """Interrupts the runs under way, once for all interrupts since it last did."""
+        interrupts = self.interrupts
+        if interrupts == self.forwarded:
+            return
+        for started in self.running.values():
+            if started is not None:
+                started.interrupt()
+        self.forwarded = interrupts
 
     def _start(self, run: Run) -> Started | None:
         """Starts one run; None where it had finished and only its row was lost."""
@@ -132,8 +142,8 @@ class Sweep:
             begin_branch(self.results, run, self.local)
         return self.engine.start(command(self.results, run, self.local), Path(f"{folder}.log"))
 
-    def _keep(self, run: Run, status: int, count: str) -> None:
-        """Keeps the row of a run whose process ended; `count` says which of how many runs it is."""
+    def _keep(self, run: Run, status: int) -> None:
+        """Keeps the row of a run whose process ended."""
         try:
             if status != 0:
                 raise ValueError(_reason(status, Path(f"{run.folder(self.grid)}.log")))
@@ -141,14 +151,14 @@ class Sweep:
             seconds = row.seconds
             if seconds is None:
                 seconds = 0
-            self._write(run, row, count, f"{row.metric} {row.value:.4f}, {seconds:.0f} s")
+            self._write(run, row, f"{row.metric} {row.value:.4f}, {seconds:.0f} s")
         except ValueError as error:
-            self._fail(run, error, count)
+            self._fail(run, error)
 
-    def _fail(self, run: Run, error: Exception, count: str) -> None:
+    def _fail(self, run: Run, error: Exception) -> None:
         """Keeps the row of a run that failed."""
         row = ResultRow.from_cells({**run._asdict(), "status": "failed", "error": str(error)})
-        self._write(run, row, count, f"failed: {error} ({run.folder(self.grid)}.log)")
+        self._write(run, row, f"failed: {error} ({run.folder(self.grid)}.log)")
 
     def _failures_before(self, run: Run) -> int:
         """How often a run has failed in earlier sweeps: any row that it has is of such an attempt."""
@@ -159,7 +169,14 @@ class Sweep:
             return 1
         return before.failures + 1
 
-    def _write(self, run: Run, row: ResultRow, count: str, outcome: str) -> None:
+    def _count(self, phase: str) -> str:
+        """How many of a phase's runs have ended, of all that are known to come: tune 3/6."""
+        ended = self._ended()
+        done = sum(run.phase == phase for run in ended.rows)
+        missing = sum(run.phase == phase for run in missing_runs(ended))
+        return f"{phase} {done}/{done + missing}"
+
+    def _write(self, run: Run, row: ResultRow, outcome: str) -> None:
         """Puts a row into results.csv, and prints the outcome of the run."""
         self.rows[run] = replace(row, failures=self._failures_before(run), jobs=self.jobs)
         self.again.discard(run)
@@ -169,7 +186,7 @@ class Sweep:
         cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}"
         if run.branch is not None:
             cell += f" {run.branch:,} tokens"
-        print(f"[{count}] {cell}: {outcome}", file=sys.stderr, flush=True)
+        print(f"[{self._count(run.phase)}] {cell}: {outcome}", file=sys.stderr, flush=True)
 
 
 def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Engine:
