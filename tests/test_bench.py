@@ -3,6 +3,7 @@
 import csv
 import re
 import sys
+from collections import Counter
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ from modeling_leaner.training.benchmarking.measure import Measured, Step
 from modeling_leaner.training.benchmarking.workload import Workload
 from modeling_leaner.training.records import BenchFile
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import BertPreTrainedModel
 from transformers.utils import is_torchvision_available
 
 from modeling_leaner.shapes import load_config, load_shape
@@ -189,6 +191,24 @@ def test_one_that_breaks_stops_no_other(bench, shape, monkeypatch):
     document = bench("--shapes", shape("bert"), "--dtypes", "float32")
     notes = {each.library: each.note for each in document.cells}
     assert notes == {OURS: None, "transformers": "no kernel for Half"}
+
+
+def test_one_that_breaks_while_it_is_timed_stops_no_other(bench, shape, monkeypatch):
+    """Its warm-up went well, and then there is too little memory, say."""
+    once = Step.run
+    steps = Counter()
+
+    def run(step):
+        steps[step] += 1
+        if isinstance(step.call, BertPreTrainedModel) and steps[step] > measure.WARM_UP + 1:
+            raise Broken("no room\n left")
+        once(step)
+
+    monkeypatch.setattr(Step, "run", run)
+    document = bench("--shapes", shape("bert"), "--dtypes", "float32")
+    notes = {each.library: each.note for each in document.cells}
+    assert notes == {OURS: None, "transformers": "no room left"}
+    assert all((each.milliseconds is None) == (each.note is not None) for each in document.cells)
 
 
 def test_every_contestant_keeps_its_attention(bench, shape):

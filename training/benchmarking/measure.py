@@ -29,10 +29,14 @@ class Limits:
 
 
 class Step:
-    """A contestant at a workload. Raises what building, compiling or running it raises."""
+    """A contestant at a workload. Its constructor raises what building, compiling or running it raises.
+
+    note: why it could not run on, such as memory that became too small; None while it can.
+    """
 
     def __init__(self, contestant: Contestant, workload: Workload):
         self.workload = workload
+        self.note: str | None = None
         torch.manual_seed(0)
         model = contestant.build(workload.config).to(workload.device, workload.weights).train(workload.trains)
         self.weights = list(model.parameters())
@@ -63,8 +67,14 @@ class Step:
         self.optimizer.zero_grad()
 
     def seconds(self) -> float:
-        """Time of one step, the device's queue emptied before and after."""
-        return seconds_of(self.run)
+        """Time of one step, the device's queue emptied before and after; 0 once it cannot run on."""
+        if self.note is not None:
+            return 0.0
+        try:
+            return seconds_of(self.run)
+        except Exception as error:  # as in `begin`
+            self.note = one_line(error)
+            return 0.0
 
     @property
     def parameters(self) -> int:
@@ -130,6 +140,8 @@ def measure(workload: Workload, contestants: Sequence[Contestant], limits: Limit
     for contestant, step in begun.items():
         if isinstance(step, str):
             measured.append(Measured(contestant, note=step))
+        elif step.note is not None:
+            measured.append(Measured(contestant, note=step.note))
         else:
             measured.append(Measured(contestant, seconds[contestant], step.peak_memory(), step.parameters))
     return measured
