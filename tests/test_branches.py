@@ -10,7 +10,7 @@ import pytest
 import yaml
 from command import leaner
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import branches, runs, summary, sweep
+from modeling_leaner.training.experiments import branches, grid_cells, runs, summary, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_rows, reported, result_row
@@ -274,7 +274,7 @@ def test_a_trunk_that_fails_has_the_branches_that_came_before(bench):
         bench(wanted={"fail": [trunk], "until": {trunk: 8}})
     assert calls() == [trunk, name("report", 1, FIRST), *all_names(2)]
     found = load_results(load_grid(Path("grid.yaml")))
-    cells = [summary.cells_of(found, tokens) for tokens in (FIRST, SECOND)]
+    cells = [grid_cells.cells_of(found, tokens) for tokens in (FIRST, SECOND)]
     assert [list(cell.finished["gpt.json"]) for cell in cells] == [[1, 2], [2]]
     assert [cell.failed["gpt.json"] for cell in cells] == [[], [1]]
     assert summary.summarise(found).shapes[0].notes == ["failed seeds: 1"]

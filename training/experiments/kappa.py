@@ -22,10 +22,10 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning.laws import interval
 from modeling_leaner.shapes import load_config
 
+from .grid_cells import cells_of
 from .grid_results import GridResults
 from .rank_correlation import NOTHING_RANKED, Correlation, rank_sums, rankable, spearman
 from .run_settings import settings
-from .summary import cells_of
 
 
 ENDS = ("start", "end")  # of training: the moments at which κ is known
@@ -82,7 +82,7 @@ def read_cells(name: str, results: GridResults) -> list[KappaCell]:
     task = settings(grid, grid.baseline).task
     reported = cells_of(results)
     planned = sum(len(grid.seeds_for(shape)) for shape in grid.shapes)
-    ended_runs = len(reported.rows()) + sum(map(len, reported.failed.values()))
+    ended_runs = len(reported.rows) + sum(map(len, reported.failed.values()))
     all_ended = ended_runs == planned
     fresh = grid.start_from is None and grid.cuts is None
     cells = []

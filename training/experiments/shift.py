@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from .grid import Grid, GridError, load_grid
+from .grid_cells import cells_of
 from .grid_results import load_results
-from .statistics import paired_statistics
-from .summary import cells_of
+from .run_statistics import paired_statistics
 
 
 def differences(grid: Grid) -> dict[tuple[str, str], dict[int, float]]:

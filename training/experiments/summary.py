@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..records import (
     BranchCell,
@@ -18,10 +18,10 @@ from ..records import (
 )
 from .curves import WAYS, read_pair
 from .grid import Grid
+from .grid_cells import GridCells, cells_of
 from .grid_results import GridResults
 from .guesses import best_guess
-from .rows import Rows, Run, reported
-from .statistics import (
+from .run_statistics import (
     deviation,
     gain,
     geometric_mean_of_all,
@@ -66,11 +66,11 @@ def learned(rows: Iterable[ResultRow], guess: float | None = None) -> bool | Non
     known = [row for row in rows if row.value is not None]
     if not known:
         return None
-    up = known[0].higher_is_better
-    to_beat = best_guess([guess, *(row.chance for row in known)], bool(up))
+    higher_is_better = known[0].higher_is_better
+    to_beat = best_guess([guess, *(row.chance for row in known)], bool(higher_is_better))
     if to_beat is None:
         return None
-    advantage = gain(statistics.fmean(row.value for row in known) - to_beat, up)
+    advantage = gain(statistics.fmean(row.value for row in known) - to_beat, higher_is_better)
     errors = _standard_errors(known)
     if errors:
         return advantage > 3 * max(errors)
@@ -93,17 +93,12 @@ def failure_rate(guesses: Sequence[float], finished: list[ResultRow], failed: in
     return (failed + sum(worse)) / count
 
 
-def _shared(own: dict[int, ResultRow], others: dict[int, ResultRow]) -> list[tuple[ResultRow, ResultRow]]:
-    """The rows of two cells, seed by seed, of the seeds that both finished."""
-    return [(row, others[seed]) for seed, row in own.items() if seed in others]
-
-
-def paired(grid: Grid, own: dict[int, ResultRow], others: dict[int, ResultRow], up: bool | None) -> PairedStatistics:
-    """`paired_statistics` of two cells over the seeds that both finished."""
-    pairs = _shared(own, others)
+def paired(grid: Grid, cells: GridCells, shape: str, other: str) -> PairedStatistics:
+    """`paired_statistics` of a shape minus another one over the seeds that both finished."""
+    pairs = cells.pairs(shape, other)
     values = [row.value for row, _ in pairs]
-    other_values = [other.value for _, other in pairs]
-    return paired_statistics(values, other_values, grid.margin, up)
+    other_values = [other_row.value for _, other_row in pairs]
+    return paired_statistics(values, other_values, grid.margin, cells.higher_is_better)
 
 
 def _row_error_of_difference(pairs: Sequence[tuple[ResultRow, ResultRow]]) -> float | None:
@@ -116,7 +111,7 @@ def _row_error_of_difference(pairs: Sequence[tuple[ResultRow, ResultRow]]) -> fl
     return math.hypot(*errors)
 
 
-def contrasts(grid: Grid, finished: dict[str, dict[int, ResultRow]], up: bool | None) -> list[Contrast]:
+def contrasts(grid: Grid, cells: GridCells) -> list[Contrast]:
     """The grid's `contrasts`: paired statistics of the first shape minus the second, p corrected by Holm over all.
 
     row_error is the standard error of the difference by the choice of evaluation rows, which more seeds do not lower.
@@ -127,8 +122,8 @@ def contrasts(grid: Grid, finished: dict[str, dict[int, ResultRow]], up: bool | 
         return []
     compared = []
     for shape, other in grid.contrasts:
-        statistics_of_pair = paired(grid, finished[shape], finished[other], up)
-        error = _row_error_of_difference(_shared(finished[shape], finished[other]))
+        statistics_of_pair = paired(grid, cells, shape, other)
+        error = _row_error_of_difference(cells.pairs(shape, other))
         contrast = Contrast(
             shape=shape, minus=other, **statistics_of_pair.document(), row_error=error, p_corrected=None
         )
@@ -158,62 +153,11 @@ def _notes(tuning: Tuning, shape: str, failed: list[int]) -> list[str]:
     return notes
 
 
-class GridCells(NamedTuple):
-    """The runs of one budget: finished rows by shape and seed, and the seeds that failed."""
-
-    finished: dict[str, dict[int, ResultRow]]
-    failed: dict[str, list[int]]
-
-    def rows(self) -> list[ResultRow]:
-        """All finished rows, shape by shape."""
-        return [row for finished in self.finished.values() for row in finished.values()]
-
-
-def _row_of(rows: Rows, run: Run) -> ResultRow | None:
-    """The row of a run; without one that of its trunk; None without either."""
-    for ended in (run, run.trunk):
-        if ended in rows:
-            return rows[ended]
-    return None
-
-
-def cells_of(results: GridResults, branch: int | None = None) -> GridCells:
-    """The reported runs at the best rates; of a grid with branches those of `branch` tokens, else of the longest one.
-
-    A branch that could not begin, since its trunk had failed before, has failed.
-    """
-    grid = results.grid
-    cells = GridCells({}, {})
-    for shape in grid.shapes:
-        rate = results.tuning.best[shape]
-        cells.finished[shape] = {}
-        cells.failed[shape] = []
-        for seed in grid.seeds_for(shape):
-            row = _row_of(results.rows, reported(grid, shape, seed, rate, branch))
-            if row is None:
-                continue
-            if row.has_failed:
-                cells.failed[shape].append(seed)
-            elif row.has_finished and row.phase == "report":
-                cells.finished[shape][seed] = row
-    return cells
-
-
-def metric_of(grid: Grid, rows: Iterable[ResultRow]) -> tuple[str | None, bool | None]:
-    """The metric of finished rows, and whether more of it is better; without rows the grid's own metric, and None."""
-    first = next(iter(rows), None)
-    if first is None:
-        return grid.metric, None
-    return first.metric, first.higher_is_better
-
-
-def _against_baseline(
-    grid: Grid, shape: str, finished: dict[str, dict[int, ResultRow]], up: bool | None
-) -> PairedStatistics:
+def _against_baseline(grid: Grid, cells: GridCells, shape: str) -> PairedStatistics:
     """`paired` of a shape with the baseline; the baseline itself has the same fields, all None."""
     if shape == grid.baseline:
         return PairedStatistics(**dict.fromkeys(PairedStatistics.model_fields))
-    return paired(grid, finished[shape], finished[grid.baseline], up)
+    return paired(grid, cells, shape, grid.baseline)
 
 
 def _first(values: Iterable[int | None]) -> int | None:
@@ -221,7 +165,7 @@ def _first(values: Iterable[int | None]) -> int | None:
     return next(iter(values), None)
 
 
-def _branch_cell(grid: Grid, shape: str, cells: GridCells, up: bool | None) -> BranchCell:
+def _branch_cell(grid: Grid, cells: GridCells, shape: str) -> BranchCell:
     """The summary of a shape at one branch."""
     rows = cells.finished[shape].values()
     values = [row.value for row in rows]
@@ -236,7 +180,7 @@ def _branch_cell(grid: Grid, shape: str, cells: GridCells, up: bool | None) -> B
         training_flops=_first(row.training_flops for row in rows),
         tokens_per_parameter=mean_of_known(row.tokens_per_parameter for row in rows),
         seconds=mean_of_known(row.seconds for row in rows),
-        **_against_baseline(grid, shape, cells.finished, up).document(),
+        **_against_baseline(grid, cells, shape).document(),
     )
 
 
@@ -252,13 +196,12 @@ def curves(results: GridResults) -> list[Curve]:
     branches = []
     for tokens in grid.branches:
         cells = cells_of(results, tokens)
-        _, up = metric_of(grid, cells.rows())
-        shapes = [_branch_cell(grid, shape, cells, up) for shape in cells.finished]
-        branches.append(Curve(branch=tokens, shapes=shapes, contrasts=contrasts(grid, cells.finished, up)))
+        shapes = [_branch_cell(grid, cells, shape) for shape in grid.shapes]
+        branches.append(Curve(branch=tokens, shapes=shapes, contrasts=contrasts(grid, cells)))
     return branches
 
 
-def readings(results: GridResults, up: bool | None) -> list[Reading]:
+def readings(results: GridResults, higher_is_better: bool | None) -> list[Reading]:
     """The grid's contrasts at equal tokens, FLOPs and seconds, at the cost of each branch of the first shape."""
     grid = results.grid
     if grid.contrasts is None or grid.branches is None:
@@ -272,14 +215,14 @@ def readings(results: GridResults, up: bool | None) -> list[Reading]:
                     minus=other,
                     equal=way,
                     branch=branch,
-                    **paired_statistics(pair.values, pair.others, grid.margin, up).document(),
+                    **paired_statistics(pair.values, pair.others, grid.margin, higher_is_better).document(),
                     interpolation_error=pair.error,
                 )
                 all_readings.append(reading)
     return all_readings
 
 
-def _cell(results: GridResults, shape: str, cells: GridCells, up: bool | None) -> CellSummary:
+def _cell(results: GridResults, cells: GridCells, shape: str) -> CellSummary:
     """The summary of a shape."""
     grid = results.grid
     choice = results.tuning.choices[shape]
@@ -287,8 +230,8 @@ def _cell(results: GridResults, shape: str, cells: GridCells, up: bool | None) -
     base = list(cells.finished[grid.baseline].values())
     values = [row.value for row in rows]
     size = _first(row.parameters for row in rows)
-    guess = best_guess(results.guess_values, bool(up))
-    compared = _against_baseline(grid, shape, cells.finished, up)
+    guess = best_guess(results.guess_values, bool(cells.higher_is_better))
+    compared = _against_baseline(grid, cells, shape)
     conclusion = "baseline"
     if shape != grid.baseline:
         conclusion = verdict(compared, grid.margin, len(grid.seeds_for(shape)), learned(base, guess))
@@ -356,16 +299,15 @@ def summarise(results: GridResults) -> Summary:
     """
     grid = results.grid
     cells = cells_of(results)
-    metric, up = metric_of(grid, cells.rows())
     failed = {run: row for run, row in results.rows.items() if row.has_failed}
     return Summary(
         grid=grid,
-        metric=metric,
-        higher_is_better=up,
+        metric=cells.metric or grid.metric,
+        higher_is_better=cells.higher_is_better,
         learning_rates=results.tuning.learning_rates,
-        contrasts=contrasts(grid, cells.finished, up),
+        contrasts=contrasts(grid, cells),
         curves=curves(results),
-        readings=readings(results, up),
-        shapes=[_cell(results, shape, cells, up) for shape in grid.shapes],
+        readings=readings(results, cells.higher_is_better),
+        shapes=[_cell(results, cells, shape) for shape in grid.shapes],
         failed=[FailedRun(**run._asdict(), error=row.error) for run, row in failed.items()],
     )

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from modeling_leaner.planning.laws import sizes_of
 from modeling_leaner.shapes import load_config
 
+from ..experiments.grid_cells import cells_of
 from ..experiments.grid_results import GridResults
-from ..experiments.summary import cells_of
 
 
 MEAN_OF_SEEDS = -1  # in place of a point's seed
@@ -69,7 +69,7 @@ def read_data(results: GridResults) -> LawData:
     for branch in grid.branches or []:
         cells = cells_of(results, branch)
         failed += sum(map(len, cells.failed.values()))
-        for row in cells.rows():
+        for row in cells.rows:
             metric = row.metric
             higher_is_better = row.higher_is_better
             quality = row.value

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..experiments.evidence import KINDS, baseline_of, dataset_name, kind
-from ..experiments.statistics import row_error
+from ..experiments.run_statistics import row_error
 from ..records import Cell, Evidence, PublishedResults
 from .wording.amounts import direction, gain, interval_of, label
 from .wording.scoring import best_of, has_outliers, outliers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..experiments.evidence import KINDS, PEERS, baseline_of, kind
 from ..experiments.grid_results import GridResults
 from ..experiments.kappa import KappaCell, conclude, conclude_by_task, read_cells
-from ..experiments.statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
+from ..experiments.run_statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
 from ..records import Cell, Evidence, PairedStatistics, ResultRow
 from .rendering import markdown
 from .wording.amounts import excludes_zero, gain, label

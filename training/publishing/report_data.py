@@ -13,7 +13,7 @@ from ..experiments.branches import Step, step_of
 from ..experiments.evidence import kind
 from ..experiments.rows import finished_row, reported
 from ..experiments.run_settings import settings
-from ..experiments.statistics import NOT_LEARNED, mean_of_known
+from ..experiments.run_statistics import NOT_LEARNED, mean_of_known
 from ..experiments.summary import curves
 from ..records import Cell, Evidence, ResultRow
 from ..tasks.registry import TASKS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..experiments.evidence import baseline_of
 from ..experiments.kappa import MOST_KAPPA
-from ..experiments.statistics import NON_INFERIOR, NOT_LEARNED
+from ..experiments.run_statistics import NON_INFERIOR, NOT_LEARNED
 from ..records import Cell, Evidence, FineTuned, PublishedResults, RunResults
 from .metadata import named_metrics
 from .rendering import markdown

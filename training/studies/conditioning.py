@@ -9,7 +9,7 @@ from torch import Generator, tensor
 from modeling_leaner.planning.laws import LAWS
 
 from ..experiments.kappa import MOST_KAPPA
-from ..experiments.statistics import paired_statistics
+from ..experiments.run_statistics import paired_statistics
 from ..records import FigurePanel, Line, Outcome, PairedStatistics, Statement
 from .bytes_model import Look, Shape, TrainingPlan, bigram_loss, steps_to
 from .intervention import ARMS, IDENTITY, LARGER, NONE, RANDOM, Looks, Run, best_rates, run_all

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from modeling_leaner.planning import advice
 
-from ..experiments.statistics import paired_statistics
+from ..experiments.run_statistics import paired_statistics
 from ..records import PairedStatistics, Statement
 from .depth_training import (
     Cell,

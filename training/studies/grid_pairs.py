@@ -8,7 +8,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.shapes import load_config
 
 from ..experiments.grid_results import load_folder
-from ..experiments.statistics import gain
+from ..experiments.run_statistics import gain
 from ..experiments.summary import summarise
 from ..records import CellSummary, Outcome
 from .trials import by_interval, rounded

@@ -1,7 +1,7 @@
 """What a card says of the cells of its grid: differences, what they prove, and what a reader should know of them."""
 
 from ...experiments.evidence import baseline_of
-from ...experiments.statistics import MIN_PAIRS, NOT_LEARNED
+from ...experiments.run_statistics import MIN_PAIRS, NOT_LEARNED
 from ...records import Cell, Evidence
 from ..rendering import markdown
 from .amounts import excludes_zero, gain, label, score

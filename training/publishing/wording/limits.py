@@ -1,7 +1,7 @@
 """The limits of what a card shows."""
 
 from ...experiments.evidence import baseline_of
-from ...experiments.statistics import MAX_P, MIN_PAIRS
+from ...experiments.run_statistics import MAX_P, MIN_PAIRS
 from ...records import Evidence, PublishedResults, TuningSettings
 from ...tasks.registry import TASKS
 from .provenance import overrides_listed, rows_of

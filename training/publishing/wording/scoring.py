@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ...experiments.evidence import baseline_of
 from ...experiments.guesses import best_guess
-from ...experiments.statistics import row_error
+from ...experiments.run_statistics import row_error
 from ...records import Cell, Evidence, Guess, RunResults
 from ...tasks.registry import TASKS
 from .amounts import gain, number
