@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import torch
 
+from ..configuration_leaner import LeanConfig
 from ..layers_leaner import LeanAttention, LeanPostNormBlock, LeanPreTrainedModel
 
 
@@ -75,23 +76,19 @@ def keep_heads(
     Raises SlimError where a layer keeps no head, a head is unknown or named twice, or no configuration can hold what
     stays.
     """
-    config = model.config
     _check_depth(model, "heads", kept)
-    size = config.head_dim
+    size = model.config.head_dim
     layers = {}
     for index, heads in enumerate(kept):
         _check_heads(model, index, heads)
         tensors = _layer(model, index)
-        grouped = config.key_value_heads_per_layer[index] < config.heads_per_layer[index]
         rows = _rows_of_heads(heads, size)
         out = tensors["self_attn.o_proj.weight"]
         if means is not None:
-            removed = torch.ones(out.shape[1], dtype=torch.bool, device=out.device)
-            removed[rows] = False
-            offset = out[:, removed] @ means[index].to(out)[removed]
-            tensors["self_attn.o_proj.bias"] = tensors["self_attn.o_proj.bias"] + offset
+            bias = tensors["self_attn.o_proj.bias"]
+            tensors["self_attn.o_proj.bias"] = bias + _removed_part(out, rows, means[index])
         tensors["self_attn.o_proj.weight"] = out[:, rows]
-        for projection in ("q_proj",) if grouped else PROJECTIONS:
+        for projection in _with_every_head(model, index):
             _map_projection(tensors, projection, lambda tensor, rows=rows: tensor[rows])
         layers[index] = tensors
     return _rebuilt(model, layers, heads=[len(heads) for heads in kept])
@@ -121,9 +118,7 @@ def keep_neurons(
         rows = torch.tensor(neurons)
         out = tensors["mlp.fc2.weight"]
         if means is not None:
-            removed = torch.ones(out.shape[1], dtype=torch.bool, device=out.device)
-            removed[rows] = False
-            tensors["mlp.fc2.bias"] = tensors["mlp.fc2.bias"] + out[:, removed] @ means[index].to(out)[removed]
+            tensors["mlp.fc2.bias"] = tensors["mlp.fc2.bias"] + _removed_part(out, rows, means[index])
         tensors["mlp.fc1.weight"] = tensors["mlp.fc1.weight"][rows]
         tensors["mlp.fc1.bias"] = tensors["mlp.fc1.bias"][rows]
         tensors["mlp.fc2.weight"] = out[:, rows]
@@ -186,7 +181,7 @@ def duplicate_heads(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
     layers = {}
     for index in range(model.config.num_hidden_layers):
         tensors = _layer(model, index)
-        for projection in ("q_proj",) if is_grouped(model, index) else PROJECTIONS:
+        for projection in _with_every_head(model, index):
             _map_projection(tensors, projection, doubled)
         tensors["self_attn.o_proj.weight"] = doubled(tensors["self_attn.o_proj.weight"].T).T / 2
         layers[index] = tensors
@@ -311,39 +306,25 @@ def _rebuilt(
     model: LeanPreTrainedModel,
     layers: dict[int, Tensors],
     heads: Sequence[int] | None = None,
-    pooler: bool | None = None,
+    pooler: bool = True,
     **changes: int,
 ) -> LeanPreTrainedModel:
-    """A model of the same class with these layers and so many heads in each; `changes` are of the configuration."""
+    """A model of the same class and mode with these layers, copied, and all else of the given one.
+
+    Args:
+        heads: of each layer; by default as many as before.
+        pooler: whether a bare encoder keeps its pooling layer.
+        changes: of the configuration.
+    """
     if heads is None:
         heads = model.config.heads_per_layer
-    document = model.config.to_dict()
-    document.pop("per_layer_config", None)
-    if len(layers) != model.config.num_hidden_layers:
-        for name in STAGES:
-            document.pop(name, None)
-    document["num_hidden_layers"] = len(layers)
-    document |= _heads_fields(model, list(heads)) | changes
     options = {}
-    is_bare = model.base_model is model
-    if is_bare and hasattr(model, "pooler"):
-        options["add_pooling_layer"] = model.pooler is not None if pooler is None else pooler
-    try:
-        config = type(model.config).from_dict(document)
-    except ValueError as error:
-        raise SlimError(str(error)) from error
+    if model.base_model is model and hasattr(model, "pooler"):
+        options["add_pooling_layer"] = pooler and model.pooler is not None
     with torch.device("meta"):
-        slim = type(model)(config, **options)
+        slim = type(model)(_changed_config(model, list(heads), changes), **options)
     slim.set_attn_implementation(model.config._attn_implementation)  # which no document of a configuration holds
-    prefix = "" if is_bare else f"{model.base_model_prefix}."
-    tensors = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(f"{prefix}layers.")}
-    if is_bare and not options.get("add_pooling_layer", True):
-        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("pooler.")}
-    for index, layer in layers.items():
-        for name, tensor in layer.items():
-            tensors[f"{prefix}layers.{index}.{name}"] = tensor
-    copied = {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-    slim.load_state_dict(copied, strict=True, assign=True)
+    slim.load_state_dict(_copied_tensors(model, layers, pooler), strict=True, assign=True)
     slim.tie_weights()
     for parameter in slim.parameters():
         parameter.requires_grad_(True)
@@ -352,8 +333,24 @@ def _rebuilt(
     return slim.train(model.training)
 
 
+def _changed_config(model: LeanPreTrainedModel, heads: list[int], changes: dict[str, int]) -> LeanConfig:
+    """The model's configuration for so many heads in each layer. Raises SlimError where it cannot hold them."""
+    document = model.config.to_dict()
+    document.pop("per_layer_config", None)
+    if len(heads) != model.config.num_hidden_layers:
+        for name in STAGES:
+            document.pop(name, None)
+    document["num_hidden_layers"] = len(heads)
+    document |= _heads_fields(model, heads)
+    document |= changes
+    try:
+        return type(model.config).from_dict(document)
+    except ValueError as error:
+        raise SlimError(str(error)) from error
+
+
 def _heads_fields(model: LeanPreTrainedModel, heads: list[int]) -> dict[str, object]:
-    """The configuration's fields for so many query heads per layer."""
+    """The configuration's fields for so many query heads in each layer."""
     most = max(heads)
     fewer = {index: {"num_attention_heads": count} for index, count in enumerate(heads) if count != most}
     fields: dict[str, object] = {"num_attention_heads": most, "head_dim": model.config.head_dim}
@@ -364,10 +361,32 @@ def _heads_fields(model: LeanPreTrainedModel, heads: list[int]) -> dict[str, obj
     return fields
 
 
+def _copied_tensors(model: LeanPreTrainedModel, layers: dict[int, Tensors], pooler: bool) -> Tensors:
+    """The tensors of the whole model by name, with `layers` in place of its own."""
+    prefix = ""
+    if model.base_model is not model:
+        prefix = f"{model.base_model_prefix}."
+    left_out = [f"{prefix}layers."]
+    if not pooler:
+        left_out.append("pooler.")
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(tuple(left_out))}
+    for index, layer in layers.items():
+        for name, tensor in layer.items():
+            tensors[f"{prefix}layers.{index}.{name}"] = tensor
+    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+
+
 def is_grouped(model: LeanPreTrainedModel, index: int) -> bool:
     """Whether several query heads of a layer share keys and values."""
     config = model.config
     return config.key_value_heads_per_layer[index] < config.heads_per_layer[index]
+
+
+def _with_every_head(model: LeanPreTrainedModel, index: int) -> Sequence[str]:
+    """The projections of a layer with rows for every query head: not keys and values where heads share them."""
+    if is_grouped(model, index):
+        return PROJECTIONS[:1]
+    return PROJECTIONS
 
 
 def _require_own_keys(model: LeanPreTrainedModel, action: str) -> None:
@@ -403,6 +422,13 @@ def _check_heads(model: LeanPreTrainedModel, index: int, heads: Sequence[int]) -
 def _rows_of_heads(heads: Sequence[int], size: int) -> torch.Tensor:
     """The rows of a projection that belong to these heads."""
     return torch.cat([torch.arange(head * size, (head + 1) * size) for head in heads])
+
+
+def _removed_part(weight: torch.Tensor, kept: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
+    """(rows): what the columns of `weight` (rows, columns) that are not kept add where each reads its mean."""
+    removed = torch.ones(weight.shape[1], dtype=torch.bool, device=weight.device)
+    removed[kept] = False
+    return weight[:, removed] @ means.to(weight)[removed]
 
 
 def _map_projection(tensors: Tensors, projection: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
