@@ -17,6 +17,7 @@ from ..experiments.grid import is_folder_name
 from ..records import Cell, CutStep, Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..running.figure import plot
 from . import figures, tables
+from .curve_tables import own_branches, scores_by_budget
 from .cut_parents import cuts_in
 from .encoder_card import encoder_card
 from .folders import CARDS, Run, check_tensor_shapes, read_run
@@ -50,6 +51,14 @@ class BesideParent:
 
 
 @dataclass
+class CardCurves:
+    """What a card says of the budgets of its grid."""
+
+    cells: str
+    own: str
+
+
+@dataclass
 class ModelCardContext:
     """What `templates/model_card.md` names: Markdown, ready to be put in its place."""
 
@@ -71,6 +80,7 @@ class ModelCardContext:
     figure_text: str
     details: str
     glossary: str
+    curves: CardCurves | None
     beside: list[Beside]
     fine_tuned: str | None
     continuations: str | None
@@ -149,6 +159,13 @@ def beside_parent(results: PublishedResults, settings: dict[str, Any]) -> Beside
     return BesideParent(tables.beside_parent(results), provenance.cut_training(results, settings))
 
 
+def curves(results: PublishedResults) -> CardCurves | None:
+    """What a card says of the budgets of its grid; None of a grid without branches."""
+    if results.evidence.curves is None:
+        return None
+    return CardCurves(scores_by_budget(results.evidence, results.cell), own_branches(results))
+
+
 def published_card(folder: Path, run: Run) -> str:
     """The text of a published folder's card. Raises ValueError as of `own_cell`."""
     results = run.results
@@ -175,6 +192,7 @@ def published_card(folder: Path, run: Run) -> str:
         figure_text=comparison.figure_text(evidence),
         details=tables.details(evidence, own.shape),
         glossary=comparison.glossary(evidence),
+        curves=curves(results),
         beside=beside(evidence),
         fine_tuned=tables.fine_tuned(evidence),
         continuations=samples.continuations(results),

@@ -10,7 +10,7 @@ from ..experiments.kappa import KappaCell, conclude, conclude_by_task, read_cell
 from ..experiments.run_statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
 from ..records import Cell, Evidence, PairedStatistics, ResultRow
 from .rendering import markdown
-from .wording.amounts import excludes_zero, gain, label
+from .wording.amounts import excludes_zero, gain, label, short_label
 from .wording.index_page import kappa_paragraph
 from .wording.scoring import PAIR_ERROR_HEADER, best_of, has_outliers, median_score, outliers, pair_errors
 
@@ -42,14 +42,6 @@ def effect(values: list[float], baseline: list[float], higher_is_better: bool) -
     if not higher_is_better:
         sign = -1
     return paired_statistics([sign * value for value in values], [sign * value for value in baseline])
-
-
-def short_label(cell: Cell, evidence: Evidence) -> str:
-    """Layers × heads, and the MLP's width where it is not the baseline's."""
-    text = f"{cell.layers} × {cell.heads_text}"
-    if cell.mlp != baseline_of(evidence).mlp:
-        text += f" with MLP {cell.mlp}"
-    return text
 
 
 def is_tested(cell: Cell, evidence: Evidence) -> bool:

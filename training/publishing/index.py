@@ -16,6 +16,7 @@ from ..experiments.run_settings import settings
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..tasks.registry import TASKS
 from . import tables
+from .curves_page import PAGE, grids_with_branches, write_curves
 from .figures import THEMES, Comparison, comparisons, forest
 from .findings import GatheredGrid, Grids, findings, kappa_and_quality, kappa_cells
 from .folders import published_folders, results_in
@@ -43,6 +44,7 @@ class IndexContext:
     figure_text: str | None
     kappa_text: str | None
     findings: list[str]
+    curves: str | None
     encoders: str
     tasks: list[TaskSection]
     glossary: str
@@ -192,11 +194,20 @@ def render(cards: Path) -> str:
         figure_text=figure_text,
         kappa_text=kappa_text,
         findings=paragraphs,
+        curves=curves_link(grids),
         encoders=encoder_table([each for each in read_folders(cards) if isinstance(each, PublishedEncoder)]),
         tasks=[section for section in sections if section.published or section.cells],
         glossary=index_page.INDEX_GLOSSARY,
     )
     return fill("index.md", context).rstrip() + "\n"
+
+
+def curves_link(grids: Grids) -> str | None:
+    """Where the grids with branches are; None without any."""
+    names = ", ".join(f"`{name}`" for name in grids_with_branches(grids))
+    if not names:
+        return None
+    return f"**Over the length of training** the shapes are compared on [a page of its own]({PAGE}): {names}."
 
 
 def write_forest(cards: Path) -> None:
@@ -222,6 +233,7 @@ def write_index(cards: Path) -> Path:
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     text = render(cards)
+    write_curves(cards, read_grids_of_shapes(cards))
     write_forest(cards)
     write_kappa(cards)
     write_bytes(cards / "README.md", text.encode())

@@ -48,6 +48,8 @@ def draw(axis: Axes, panel: FigurePanel, theme: Theme, places: Iterable[int]) ->
         axis.plot(line.x, line.y, style, color=colour, label=line.label, linewidth=1.2, markersize=4)
         if line.low is not None and line.high is not None:
             axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
+    if panel.level is not None:
+        axis.axhline(panel.level, color=theme.faint, linewidth=1, linestyle=":")
     axis.set(xscale=panel.x_scale, yscale=panel.y_scale)
     label_logarithms(axis, panel)
     axis.set_title(panel.title, fontsize=9, color=theme.text)

@@ -20,7 +20,7 @@ from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..data.sources import load_evaluation, load_training
-from ..experiments.branches import data_options
+from ..experiments.branches import WEIGHTS, data_options
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, write_grid
@@ -125,8 +125,28 @@ def published_results(
         "evidence": evidence.document(),
         "continuations": writing(folder, options),
         "cut_parent": cut_parent(grid, shape, folder, results, options),
+        "branches": branches(grid, shape, results.learning_rate, evidence),
     }
     return checked(PublishedResults, published, file)
+
+
+def branches(grid: Grid, shape: str, rate: float, evidence: Evidence) -> list[dict[str, object]] | None:
+    """Of each branch of the first seed its value and the hash of its weights; None of a grid without branches.
+
+    Raises:
+        ValueError: a branch has not finished, or its weights are not on this machine.
+    """
+    if evidence.curves is None:
+        return None
+    seed = grid.seeds[0]
+    rows = []
+    for curve in evidence.curves:
+        weights = reported(grid, shape, seed, rate, curve.branch).folder(grid) / WEIGHTS
+        cell = next(cell for cell in curve.shapes if cell.shape == shape)
+        if str(seed) not in cell.values or not weights.is_file():
+            raise ValueError(f"{weights}: expected the weights of a finished run, found none")
+        rows.append({"tokens": curve.branch, "value": cell.values[str(seed)], "weights_sha256": sha256(weights)})
+    return rows
 
 
 def cut_parent(grid: Grid, shape: str, run: Path, results: RunResults, options: list[str]) -> CutParent | None:

@@ -9,10 +9,10 @@ from modeling_leaner.support.documents import flat, read_object
 
 from ..experiments.evidence import gather
 from ..experiments.grid import Grid, is_cut, load_grid
-from ..experiments.grid_results import load_folder, load_results
-from ..experiments.rows import reported
+from ..experiments.grid_results import GridResults, load_folder, load_results
+from ..experiments.rows import finished_row, reported
 from ..experiments.run_settings import settings
-from ..records import Evidence, PublishedResults
+from ..records import Evidence, PublishedResults, ResultRow
 from .cut_parents import parent_fields
 from .folders import LICENSE, LOCAL
 
@@ -75,6 +75,30 @@ def expected_parent(folder: Path, grid: Grid, cell: str) -> dict[str, object]:
     return {f"cut_parent.{name}": value for name, value in fields.items()}
 
 
+def value_of(row: ResultRow | None) -> float | None:
+    """The metric of a row; None without one."""
+    if row is None:
+        return None
+    return row.value
+
+
+def branch_fields(held: GridResults, results: PublishedResults) -> dict[str, object]:
+    """What a published folder must say of the budgets of its run, by field; that there are none without branches.
+
+    Only the weights of the longest one are there to be compared.
+    """
+    budgets = held.grid.branches
+    if budgets is None:
+        return {"branches": None}
+    last = len(budgets) - 1
+    expected = {f"branches.{last}.weights_sha256": results.weights_sha256, f"branches.{last + 1}": None}
+    for place, tokens in enumerate(budgets):
+        run = reported(held.grid, results.cell, results.seed, results.learning_rate, tokens)
+        expected[f"branches.{place}.tokens"] = tokens
+        expected[f"branches.{place}.value"] = value_of(finished_row(held.rows, run))
+    return expected
+
+
 def check_run(folder: Path, results: PublishedResults) -> None:
     """Raises ValueError where name, partners, settings or counts are not those of the grid and of the run's row."""
     file = folder / "results.json"
@@ -109,6 +133,7 @@ def check_run(folder: Path, results: PublishedResults) -> None:
         chosen.update(grid.overrides)
     expected |= {f"recipe.{key}": asked.get(key) for key in results.recipe if key in chosen and key not in LOCAL}
     expected |= expected_parent(folder, grid, results.cell)
+    expected |= branch_fields(held, results)
     values = flat(file, results.document())
     for field, value in expected.items():
         stated = values.get(field)

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from .base import Count, Duration, Record
 from .guesses import Guess, RowError
-from .summary import CellSummary
+from .summary import CellSummary, Curve, Reading
 from .timings import Latency
 
 
@@ -148,6 +148,11 @@ class Evidence(Record):
     """None while no run has finished, as is the next one."""
     higher_is_better: bool | None
     cells: list[Cell] = Field(min_length=1)
+    """Of a grid with branches at its longest one."""
+    curves: list[Curve] | None = None
+    """Of every branch, the shortest first; None of a grid without branches, as are the next ones."""
+    readings: list[Reading] | None = None
+    """The grid's contrasts at equal cost; None without contrasts, too."""
     reference: Reference | None = None
     guesses: list[Guess] | None = None
     """Simple guesses that read the input; None where none was fitted."""

@@ -79,6 +79,17 @@ class CutParent(Record):
     """Of the cut before its training."""
 
 
+class PublishedBranch(Record):
+    """One budget at which the run of a published model was finished as well."""
+
+    tokens: Count
+    """Read by its end."""
+    value: float
+    """The grid's metric."""
+    weights_sha256: str
+    """Of its model.safetensors, which is not published but for that of the longest."""
+
+
 class PublishedTrain(Train):
     """How the training of a published model went."""
 
@@ -110,6 +121,8 @@ class PublishedResults(RunResults):
     """None of other models than causal ones."""
     cut_parent: CutParent | None = None
     """None of a model that was not cut from another."""
+    branches: list[PublishedBranch] | None = None
+    """The budgets of its run, the shortest first; None of a grid without branches."""
 
     @property
     def parent(self) -> str | None:

@@ -52,9 +52,9 @@ class Line(Record):
     x: list[int | float]
     y: list[float]
     low: list[float] | None = None
-    """The least of the trials."""
+    """The least of the trials, or the lower limit of an interval."""
     high: list[float] | None = None
-    """The greatest of the trials."""
+    """The greatest of the trials, or the upper limit."""
 
     @model_validator(mode="after")
     def _is_even(self) -> "Line":
@@ -74,6 +74,8 @@ class FigurePanel(Record):
     y: str
     x_scale: Literal["linear", "log"] = "linear"
     y_scale: Literal["linear", "log"] = "linear"
+    level: float | None = None
+    """A y to compare with, such as no difference."""
     lines: list[Line]
 
 

@@ -2,7 +2,8 @@
 
 from modeling_leaner.support.terminal import plural
 
-from ...records import Cell, CellScore, Evidence, FineTuned, Reference, RunResults
+from ...experiments.evidence import baseline_of
+from ...records import BranchCell, Cell, CellScore, Evidence, FineTuned, Reference, RunResults
 
 
 def number(value: float | None, form: str) -> str:
@@ -33,7 +34,7 @@ def direction(evidence: Evidence | FineTuned | RunResults) -> str:
     return "lower is better"
 
 
-def score(cell: Cell | CellScore | Reference, form: str) -> str:
+def score(cell: Cell | CellScore | BranchCell | Reference, form: str) -> str:
     """Mean ± sd (n) of a cell."""
     if cell.mean is None:
         return "not run"
@@ -77,3 +78,14 @@ def with_start(text: str, cell: Cell) -> str:
 def label(cell: Cell) -> str:
     """`sizes`, with the start."""
     return with_start(sizes(cell), cell)
+
+
+def short_label(cell: Cell, evidence: Evidence) -> str:
+    """Layers × heads; the width, and the MLP's in proportion to it, where they are not the baseline's."""
+    base = baseline_of(evidence)
+    text = f"{cell.layers} × {cell.heads_text}"
+    if cell.width != base.width:
+        text += f" of width {cell.width}"
+    if cell.mlp * base.width != base.mlp * cell.width:
+        text += f" with MLP {cell.mlp}"
+    return text
