@@ -14,7 +14,7 @@ from modeling_leaner.training.experiments import branches, grid_cells, runs, sum
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_rows, reported, result_row
-from modeling_leaner.training.experiments.run_settings import recipe_and_options
+from modeling_leaner.training.experiments.run_settings import options_of_run
 from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
 from training_data import documents, write_shape
@@ -99,9 +99,9 @@ def test_a_branch_ends_with_the_weights_of_a_whole_run(workshop):
         (half / "checkpoint-8").mkdir(parents=True)  # what a killed sweep leaves
         begun = trained(grid, branch)
         assert not half.exists()
-        asked = recipe_and_options(grid, branch, branch.shape)
+        asked = options_of_run(grid, branch, branch.shape)
         asked[asked.index("--output_dir") + 1] = f"whole-{tokens}"
-        train.main(asked)
+        train.main([grid.recipe, *asked])
         whole = Path(f"whole-{tokens}")
         assert weights(begun) == weights(whole) != weights(folder)
         assert json.loads((begun / "results.json").read_text())["train"]["steps"] == steps
@@ -163,7 +163,7 @@ def test_checkpoints_that_are_asked_for_stay(workshop):
 
 STUB = """
 import json, os, sys, time
-words = sys.argv[1:]
+words = [part for word in sys.argv[1:] for part in word.split("=", 1)]
 def option(name):
     place = words.index("--" + name) + 1
     end = next((i for i in range(place, len(words)) if words[i].startswith("--")), len(words))
@@ -330,12 +330,14 @@ def test_tuning_at_a_branch(workshop):
         learning_rates=[1e-3, 2e-3], tuning={"seeds": [0, 9], "holdout": 2, "tokens": FIRST}, shapes=["gpt.json"]
     )
     check_grid(grid)
-    words = recipe_and_options(grid, Run("tune", "gpt.json", 9, 1e-3), "gpt.json")
-    asked = recipe_and_options(grid, reported(grid, "gpt.json", 1, 1e-3, FIRST), "gpt.json")
-    for key in ("--max_steps", "--lr_scheduler_kwargs", "--warmup_steps", "--lr_scheduler_type"):
-        assert words[words.index(key) + 1] == asked[asked.index(key) + 1]
-    assert json.loads(asked[asked.index("--lr_scheduler_kwargs") + 1]) == {"num_decay_steps": 2}
-    assert "--checkpoint_steps" not in words + asked and "--tuning_holdout" in words
+    tuned = options_of_run(grid, Run("tune", "gpt.json", 9, 1e-3), "gpt.json")
+    asked = options_of_run(grid, reported(grid, "gpt.json", 1, 1e-3, FIRST), "gpt.json")
+    for key in ("--max_steps", "--warmup_steps", "--lr_scheduler_type"):
+        (setting,) = [word for word in asked if word.startswith(f"{key}=")]
+        assert setting in tuned
+    for options in (tuned, asked):
+        assert json.loads(options[options.index("--lr_scheduler_kwargs") + 1]) == {"num_decay_steps": 2}
+    assert "--checkpoint_steps" not in tuned + asked and "--tuning_holdout" in tuned
 
 
 def test_rows_of_earlier_releases(workshop):

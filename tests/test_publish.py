@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard
 from matplotlib.axes import Axes
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.experiments import evidence, latency, runs, simple_guesses, statistics, summary
+from modeling_leaner.training.experiments import evidence, latency, run_statistics, runs, simple_guesses, summary
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
@@ -451,7 +451,7 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert "in runs of max_steps 3, which may favour what learns quickly" in limits.chosen(found, "rows")
     found.cells[1].notes = ["the best learning rate is at the edge of the grid"]
     assert "Note: the best learning rate is at the edge of the grid." in comparison.claims(found)
-    found.cells[1].verdict = statistics.NOT_LEARNED
+    found.cells[1].verdict = run_statistics.NOT_LEARNED
     assert "; no verdict: the baseline" in comparison.claims(found) and "undecided" not in comparison.claims(found)
     found.cells[1].verdict, found.cells[1].pairs, found.cells[1].interval = "undecided", 7, [-0.1, 0.2]
     assert "includes 0; undecided, without the margin that a verdict needs" in comparison.claims(found)
@@ -839,8 +839,8 @@ def test_commands_end_with_one_line(folder, workshop, capsys):
 
 
 def test_holm():
-    assert statistics.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
-    assert statistics.holm({}) == {} and statistics.holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+    assert run_statistics.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+    assert run_statistics.holm({}) == {} and run_statistics.holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
 
 
 def row(value, chance=0.1, **changes):
@@ -867,10 +867,10 @@ def test_what_counts_as_learned():
         assert summary.learned([row(0.5), row(0.52)], guess) is expected
     assert summary.learned([row(5.0, **loss), row(5.1, **loss)], guess=4.8) is False
     assert summary.learned([row(0.5, chance=None), row(0.52, chance=None)], guess=0.2) is True
-    result = statistics.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
-    assert statistics.verdict(result, 0.01, 7, False) == "not learned"
-    assert statistics.verdict(result, 0.01, 7, True).startswith(statistics.NON_INFERIOR)
-    assert statistics.verdict(result, 0.01, 7, None) == "undecided"
+    result = run_statistics.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
+    assert run_statistics.verdict(result, 0.01, 7, False) == "not learned"
+    assert run_statistics.verdict(result, 0.01, 7, True).startswith(run_statistics.NON_INFERIOR)
+    assert run_statistics.verdict(result, 0.01, 7, None) == "undecided"
 
 
 @pytest.mark.parametrize("told_by", ["first token only", "length only", "bag of tokens"])

@@ -19,7 +19,7 @@ import torch
 import yaml
 from command import leaner
 from filelock import lock_descriptor
-from modeling_leaner.training.experiments import engines, runs, statistics, sweep
+from modeling_leaner.training.experiments import engines, run_statistics, runs, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
 from modeling_leaner.training.experiments.tuning import tune
@@ -33,7 +33,8 @@ import json, math, os, sys, time
 words, options = sys.argv[1:], {}
 for word in words[1:]:
     if word.startswith("--"):
-        options[word[2:]] = values = []
+        key, *value = word[2:].split("=", 1)
+        options[key] = values = value
     else:
         values.append(word)
 shape, seed, rate, folder = (options[key][0] for key in ("shape", "seed", "learning_rate", "output_dir"))
@@ -134,11 +135,12 @@ def names(calls):
 
 
 def options(call):
-    """`--key a b` of one call as {key: [a, b]}."""
+    """`--key a b` or `--key=a` of one call as {key: [a, b]}."""
     found: dict[str, list[str]] = {}
     for word in call["words"][1:]:
         if word.startswith("--"):
-            values = found[word[2:]] = []
+            key, *value = word[2:].split("=", 1)
+            values = found[key] = value
         else:
             values.append(word)
     return found
@@ -739,7 +741,7 @@ def test_paired_statistics_are_scipys(higher_is_better):
     random = np.random.default_rng(0)
     base = random.normal(0.8, 0.02, 8)
     values = base + random.normal(-0.004, 0.006, 8)
-    result = statistics.paired_statistics(values.tolist(), base.tolist(), 0.01, higher_is_better)
+    result = run_statistics.paired_statistics(values.tolist(), base.tolist(), 0.01, higher_is_better)
     paired = stats.ttest_rel(values, base)
     assert result.pairs == 8 and result.difference == pytest.approx((values - base).mean())
     assert result.p == pytest.approx(paired.pvalue, rel=1e-9)
@@ -751,7 +753,7 @@ def test_paired_statistics_are_scipys(higher_is_better):
 
 def test_paired_statistics_by_hand():
     """Differences 1, 2, 3: mean 2, standard error 1/√3, t = 2√3 with two degrees of freedom."""
-    result = statistics.paired_statistics([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    result = run_statistics.paired_statistics([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
     assert result.difference == 2.0 and result.p_non_inferiority is None
     assert result.interval == pytest.approx([2 - 4.302653 / math.sqrt(3), 2 + 4.302653 / math.sqrt(3)], rel=1e-6)
     assert result.p == pytest.approx(1 - 2 * math.sqrt(3) / math.sqrt(14), rel=1e-9)  # F(t) = (1 + t/√(2 + t²))/2
@@ -764,14 +766,14 @@ def test_differences_without_spread(shift, p, p_non_inferiority):
     base = [0.7, 0.1, 90.0, 3.3]  # their differences differ by rounding
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = statistics.paired_statistics([value + shift for value in base], base, 0.01)
+        result = run_statistics.paired_statistics([value + shift for value in base], base, 0.01)
     assert (result.p, result.p_non_inferiority) == (p, p_non_inferiority)
     assert result.interval == pytest.approx([shift, shift], abs=1e-12)
 
 
 def test_few_pairs():
     nothing = {"interval": None, "p": None, "p_non_inferiority": None}
-    none, one = statistics.paired_statistics([], [], 0.1), statistics.paired_statistics([2.0], [1.0], 0.1)
+    none, one = run_statistics.paired_statistics([], [], 0.1), run_statistics.paired_statistics([2.0], [1.0], 0.1)
     assert none.document() == {"pairs": 0, "difference": None, **nothing}
     assert one.document() == {"pairs": 1, "difference": 1.0, **nothing}
 
@@ -788,7 +790,7 @@ def test_few_pairs():
     ],
 )
 def test_verdict(pairs, seeds, p, margin, expected):
-    assert statistics.verdict(PairedStatistics(pairs=pairs, p_non_inferiority=p), margin, seeds, True) == expected
+    assert run_statistics.verdict(PairedStatistics(pairs=pairs, p_non_inferiority=p), margin, seeds, True) == expected
 
 
 def test_summary_of_a_pair(bench, capsys):

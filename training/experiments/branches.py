@@ -5,7 +5,6 @@ the last fifth (warm-up, stable, decay; transformers' `warmup_stable_decay`). It
 B tokens by that schedule, which the trunk has saved four fifths of. A branch is a run folder of its own.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from modeling_leaner.support.files import sha256
 from ..running.checkpoints import whole_checkpoints
 from ..running.loading import recipe_config, shape_config, task_of
 from ..running.run_folder import STARTED, write_recipe
-from ..settings.arguments import RecipeArguments, parse
+from ..settings.arguments import RecipeArguments, parse, settings_parser, words_of
 from .grid import Grid, GridError
 
 
@@ -46,30 +45,9 @@ class Branch(NamedTuple):
     start: int
 
 
-def _word(value: object) -> str:
-    """A single value as a word of a command line."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
-
-
-def _values_of(key: str, value: object) -> list[str]:
-    """The values that follow `--key`."""
-    if isinstance(value, list):
-        return [_word(item) for item in value]
-    if not isinstance(value, dict):
-        return [_word(value)]
-    if key == "data_files":
-        return [f"{split}={_word(file)}" for split, file in value.items()]
-    return [json.dumps(value)]
-
-
 def options_of(settings: dict[str, object]) -> list[str]:
-    """Settings as options of a command line."""
-    options = []
-    for key, value in settings.items():
-        options += [f"--{key}", *_values_of(key, value)]
-    return options
+    """Settings as options of a command line. Raises ValueError for a key that is unknown or of another structure."""
+    return words_of(settings, settings_parser())
 
 
 def data_options(data_files: Sequence[str]) -> list[str]:

@@ -35,21 +35,24 @@ def _overrides(grid: Grid, run: Run) -> dict[str, object]:
     return overrides | _of_branch(grid, run.shape, run.branch)
 
 
-def recipe_and_options(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) -> list[str]:
-    """The recipe of one run, and the options that win over it.
+def options_of_run(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) -> list[str]:
+    """The options of one run, which win over the grid's recipe.
 
     Args:
         start: the run's `--shape`.
         local: the options that say where the run's data are on this machine.
+
+    Raises:
+        ValueError: as `options_of`.
     """
-    command_line = [grid.recipe, "--shape", start, "--seed", str(run.seed)]
-    command_line += ["--learning_rate", repr(run.learning_rate), "--output_dir", str(run.folder(grid))]
+    options = ["--shape", start, "--seed", str(run.seed)]
+    options += ["--learning_rate", repr(run.learning_rate), "--output_dir", str(run.folder(grid))]
     if run.phase == "tune":
-        command_line += ["--tuning_holdout", str(grid.tuning.holdout)]
+        options += ["--tuning_holdout", str(grid.tuning.holdout)]
     overrides = _overrides(grid, run)
     if local:
         overrides.pop("data_files", None)  # this machine's copy takes its place
-    return [*command_line, *options_of(overrides), *local]
+    return [*options, *options_of(overrides), *local]
 
 
 def _first_run(grid: Grid, shape: str, phase: str, branch: int | None) -> Run:
@@ -71,9 +74,8 @@ def settings(grid: Grid, shape: str, phase: str = "report", branch: int | None =
         GridError: the recipe or the settings are refused, or the shape's family is not for the task.
     """
     run = _first_run(grid, shape, phase, branch)
-    recipe, *options = recipe_and_options(grid, run, start=shape)
     try:
-        arguments = parse(recipe, options)
+        arguments = parse(grid.recipe, options_of_run(grid, run, start=shape))
         task_of(arguments, load_config(shape))
     except (ValueError, OSError) as error:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error

@@ -10,7 +10,7 @@ from .branches import begin, branches_of, check_origin, checkpoint_of, origin_of
 from .grid import Grid, GridError
 from .grid_results import GridResults
 from .rows import PHASES, Run, finished_row, reported
-from .run_settings import TRAIN_COMMAND, recipe_and_options
+from .run_settings import TRAIN_COMMAND, options_of_run
 
 
 def planned(grid: Grid, best: dict[str, float | None]) -> list[Run]:
@@ -138,8 +138,9 @@ def command(results: GridResults, run: Run, local: Sequence[str] = ()) -> list[s
 
     `local` are the options that say where the run's data lie on this machine.
     """
-    command_line = [*TRAIN_COMMAND, *recipe_and_options(results.grid, run, start_of(results, run), local)]
-    folder = run.folder(results.grid)
+    grid = results.grid
+    command_line = [*TRAIN_COMMAND, grid.recipe, *options_of_run(grid, run, start_of(results, run), local)]
+    folder = run.folder(grid)
     if folder.is_dir() and any(folder.iterdir()):
         command_line.append("--resume")
     return command_line
@@ -158,8 +159,7 @@ def begin_branch(results: GridResults, run: Run, local: Sequence[str] = ()) -> N
     if folder.exists():
         check_origin(folder, trunk, start, origin_of(folder))
     else:
-        recipe, *options = recipe_and_options(grid, run, start_of(results, run), local)
-        begin(folder, trunk, start, recipe, options)
+        begin(folder, trunk, start, grid.recipe, options_of_run(grid, run, start_of(results, run), local))
 
 
 def check_trunk(results: GridResults, trunk: Run) -> None:

@@ -47,7 +47,7 @@ from .guess_features import bag_of_tokens, first_tokens, length_bins, small_imag
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
 from .rows import Run
-from .run_settings import recipe_and_options
+from .run_settings import options_of_run
 from .runs import start_of
 
 
@@ -228,8 +228,7 @@ def guesses_of_grid(results: GridResults, options: list[str]) -> list[ScoredGues
     """`guesses_on` the rows of a grid, read as its baseline reads them. Raises ValueError as `guesses` does."""
     grid = results.grid
     run = Run("report", grid.baseline, grid.seeds[0], grid.learning_rates[0])
-    recipe, *run_options = recipe_and_options(grid, run, start_of(results, run), options)
-    arguments = parse(recipe, run_options)
+    arguments = parse(grid.recipe, options_of_run(grid, run, start_of(results, run), options))
     if arguments.task != "embedding":  # whose labels a teacher makes
         arguments.teacher = None
     prepared = prepare(arguments)
