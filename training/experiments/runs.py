@@ -13,6 +13,17 @@ from .rows import PHASES, Run, finished_row, reported
 from .run_settings import TRAIN_COMMAND, options_of_run
 
 
+class MissingStart(GridError):
+    """What `start_from` lacks for a run, and how it can be had."""
+
+    def __init__(self, expected: str, remedy: str | None = None):
+        self.absence = f"{expected}, found none"
+        message = f"start_from: expected {self.absence}"
+        if remedy is not None:
+            message += f"; {remedy}"
+        super().__init__(message)
+
+
 def planned(grid: Grid, best: dict[str, float | None]) -> list[Run]:
     """All runs to report at these learning rates, seed by seed."""
     branches = grid.branches or [None]
@@ -89,7 +100,7 @@ def start_of(results: GridResults, run: Run) -> str:
     """A run's `--shape`: the shape, or with `start_from` the folder of its weights there, or of their published copy.
 
     Raises:
-        GridError: `start_from` has no such finished run, or its weights are neither there nor published.
+        MissingStart: `start_from` has no such finished run, or its weights are neither there nor published.
     """
     before = results.start_from
     if before is None:
@@ -98,8 +109,7 @@ def start_of(results: GridResults, run: Run) -> str:
     seed = _start_seed(results.grid, run, before.grid)
     start = reported(before.grid, run.shape, seed, before.tuning.best.get(run.shape))
     if finished_row(before.rows, start) is None:
-        missing = f"a finished run of {run.shape} with seed {seed} in {folder / 'results.csv'}"
-        raise GridError(f"start_from: expected {missing}, found none")
+        raise MissingStart(f"a finished run of {run.shape} with seed {seed} in {folder / 'results.csv'}")
     trained = folder / "runs" / start.name
     places = [trained]
     published = before.grid.publish
@@ -109,28 +119,24 @@ def start_of(results: GridResults, run: Run) -> str:
         if (place / "model.safetensors").is_file():
             return str(place)
     training = shlex.join(["leaner", "train", *command(before, start)[len(TRAIN_COMMAND) :]])
-    raise GridError(
-        f"start_from: expected the weights {trained / 'model.safetensors'}, found none; "
-        f"{training} trains them (--data_files for a local copy of its rows)"
-    )
+    remedy = f"{training} trains them (--data_files for a local copy of its rows)"
+    raise MissingStart(f"the weights {trained / 'model.safetensors'}", remedy)
 
 
 def check_starts(results: GridResults) -> None:
     """Raises GridError, with all that is missing, where a run that has no row yet has no weights to start from."""
     tuning = results.tuning
-    missing = []
+    missing = {}
     for run in (*tuning.due, *planned(results.grid, tuning.best)):
         if finished_row(results.rows, run) is not None and not tuning.due:
             continue
         try:
             start_of(results, run)
-        except GridError as error:
-            if str(error) not in missing:
-                missing.append(str(error))
+        except MissingStart as error:
+            missing[error.absence] = error
     if missing:
-        first, *others = missing
-        rest = [message.removeprefix("start_from: expected ").split("; ")[0] for message in others]
-        raise GridError("; also ".join((first, *rest)))
+        first, *others = missing.values()
+        raise GridError("; also ".join([str(first), *(error.absence for error in others)]))
 
 
 def command(results: GridResults, run: Run, local: Sequence[str] = ()) -> list[str]:
