@@ -14,7 +14,7 @@ from modeling_leaner.training.publishing.curves_figure import contrasts_panel, c
 from modeling_leaner.training.publishing.curves_page import grids_with_branches, write_curves
 from modeling_leaner.training.publishing.index import read_grids_of_shapes, write_index
 from modeling_leaner.training.publishing.wording.amounts import short_label
-from modeling_leaner.training.records import ResultRow
+from modeling_leaner.training.records import Evidence, ResultRow, checked
 from scipy import stats
 from training_data import documents, write_shape
 
@@ -139,6 +139,31 @@ def test_the_index_names_the_page(cards):
     results.write_text(f"{header}\n{trunk.replace('report', 'trunk').replace(str(BUDGETS[0]), '')}\n")
     (cards / "curves.md").unlink()
     assert "curves.md" not in write_index(cards).read_text() and not (cards / "curves.md").exists()
+
+
+@pytest.mark.parametrize(
+    "place, value, message",
+    [
+        ((), [], "curves is \\[\\], expected at least one"),
+        ((0, "shapes", 0, "shape"), "no.json", r"curves.0.shapes are .*'no.json'.*, expected .* as in cells"),
+        ((1, "contrasts", 0, "minus"), "no.json", "curves.1.contrasts are of .*, expected the same pairs of"),
+        ((2, "contrasts"), [], "curves.2.contrasts are of .*, expected the same pairs of"),
+    ],
+)
+def test_invented_curves_make_no_card(cards, place, value, message):
+    """One line that names the file and the place."""
+    document = gathered(cards).evidence.document()
+    document["curves"] = json.loads(json.dumps(document["curves"]))
+    if place:
+        *outer, last = place
+        part = document["curves"]
+        for key in outer:
+            part = part[key]
+        part[last] = value
+    else:
+        document["curves"] = value
+    with pytest.raises(ValueError, match=f"results.json: .*{message}"):
+        checked(Evidence, document, Path("results.json"))
 
 
 def test_labels_say_in_what_a_shape_differs(cards):

@@ -1,6 +1,6 @@
 """The evidence of a grid, as the results.json of a published folder holds it."""
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -149,7 +149,7 @@ class Evidence(Record):
     higher_is_better: bool | None
     cells: list[Cell] = Field(min_length=1)
     """Of a grid with branches at its longest one."""
-    curves: list[Curve] | None = None
+    curves: Annotated[list[Curve], Field(min_length=1)] | None = None
     """Of every branch, the shortest first; None of a grid without branches, as are the next ones."""
     readings: list[Reading] | None = None
     """The grid's contrasts at equal cost; None without contrasts, too."""
@@ -179,4 +179,19 @@ class Evidence(Record):
         shapes = [cell.shape for cell in self.cells]
         if self.baseline not in shapes:
             raise ValueError(f"baseline is {self.baseline!r}, expected one of {shapes}")
+        return self
+
+    @model_validator(mode="after")
+    def _has_the_same_at_every_branch(self) -> Self:
+        shapes = [cell.shape for cell in self.cells]
+        pairs = None
+        for place, curve in enumerate(self.curves or []):
+            found = [cell.shape for cell in curve.shapes]
+            if found != shapes:
+                raise ValueError(f"curves.{place}.shapes are {found}, expected {shapes} as in cells")
+            contrasts = [(contrast.shape, contrast.minus) for contrast in curve.contrasts]
+            if pairs is None:
+                pairs = contrasts
+            if contrasts != pairs or not {shape for pair in contrasts for shape in pair} <= set(shapes):
+                raise ValueError(f"curves.{place}.contrasts are of {contrasts}, expected the same pairs of {shapes}")
         return self
