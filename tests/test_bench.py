@@ -211,6 +211,20 @@ def test_one_that_breaks_while_it_is_timed_stops_no_other(bench, shape, monkeypa
     assert all((each.milliseconds is None) == (each.note is not None) for each in document.cells)
 
 
+def test_one_that_breaks_when_its_memory_is_measured_stops_no_other(bench, shape, monkeypatch):
+    """The last step of all: its times are there, and not shown, for it cannot be said what they cost."""
+    once = measure.peak_memory
+
+    def peak_memory(run, tensors, optimizer, device):
+        if isinstance(run.__self__.call, BertPreTrainedModel):
+            raise Broken("no room left")
+        return once(run, tensors, optimizer, device)
+
+    monkeypatch.setattr(measure, "peak_memory", peak_memory)
+    document = bench("--shapes", shape("bert"), "--dtypes", "float32")
+    assert {each.library: each.note for each in document.cells} == {OURS: None, "transformers": "no room left"}
+
+
 def test_every_contestant_keeps_its_attention(bench, shape):
     """from_config writes it into the configuration that it is given."""
     unknown = bench("--shapes", shape("bert"), "--attentions", "sdpa", "nonsense", "--dtypes", "float32")

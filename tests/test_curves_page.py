@@ -1,6 +1,7 @@
 """model_cards/curves.md and what a card says of budgets: made-up rows, and a run that was trained and published."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,22 +29,37 @@ LAYERS = {"deep.json": 4, "lean.json": 2, "later.json": 3}
 COST = {"deep.json": 100, "lean.json": 50}  # FLOPs a token
 
 
-def loss(shape, tokens, seed):
+def value_of(shape, tokens, seed):
     """On a line over log tokens, so that what is read between branches is exact."""
     slope = 0.5 if shape == "deep.json" else 0.3
     return 9 - slope * np.log(tokens / 1e3) + 0.01 * seed + 0.002 * seed**2 * (shape == "lean.json")
 
 
-def row(grid, shape, seed, branch):
+def row(grid, shape, seed, branch, **changes):
+    """A finished run to report, its score on a line over log tokens unless told."""
     run = reported(grid, shape, seed, 1e-3, branch)
-    cells = {"status": "finished", "metric": "loss", "value": loss(shape, branch, seed), "higher_is_better": 0}
+    cells = {"status": "finished", "metric": "loss", "value": value_of(shape, branch, seed), "higher_is_better": 0}
     cells |= {"tokens": branch, "training_flops": branch * COST[shape], "steps": branch // STEP, "parameters": 1000}
-    return ResultRow.from_cells({**run._asdict(), **cells, "seconds": 1e9})
+    made = ResultRow.from_cells({**run._asdict(), **cells, "seconds": 1e3})
+    return replace(made, **changes)
+
+
+def all_rows(grid, **changes):
+    return [row(grid, shape, seed, branch, **changes) for shape in COST for seed in grid.seeds for branch in BUDGETS]
+
+
+def put(grid, rows):
+    """Writes the rows of a grid, and the grid beside them."""
+    folder = Path(grid.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_grid(grid)
+    with (folder / "results.csv").open("w", newline="") as file:
+        write_rows(rows, file)
 
 
 @pytest.fixture
-def cards(tmp_path, monkeypatch):
-    """A folder of cards with a grid of three shapes, of which two have run."""
+def grid(tmp_path, monkeypatch):
+    """A grid of three shapes, deep, lean and later."""
     monkeypatch.chdir(tmp_path)
     for name, layers in LAYERS.items():
         Path(write_shape("gpt", tmp_path, num_hidden_layers=layers)).rename(name)
@@ -53,14 +69,19 @@ def cards(tmp_path, monkeypatch):
     values["contrasts"] = [["lean.json", "deep.json"], ["later.json", "deep.json"]]
     values["output_dir"] = "cards/grids/short"
     Path("my.yaml").write_text(yaml.safe_dump({**values, "test": "non-inferiority"}))
-    grid = load_grid(Path("my.yaml"))
-    folder = Path(grid.output_dir)
-    folder.mkdir(parents=True)
-    write_grid(grid)
-    rows = [row(grid, shape, seed, branch) for shape in COST for seed in grid.seeds for branch in BUDGETS]
-    with (folder / "results.csv").open("w", newline="") as file:
-        write_rows(rows, file)
+    return load_grid(Path("my.yaml"))
+
+
+@pytest.fixture
+def cards(grid):
+    """A folder of cards with that grid, of which two shapes have run, exactly on lines."""
+    put(grid, all_rows(grid))
     return Path("cards")
+
+
+def page(cards):
+    write_curves(cards, read_grids_of_shapes(cards))
+    return (cards / "curves.md").read_text()
 
 
 def gathered(cards):
@@ -75,36 +96,34 @@ def lines_of(text, title):
 
 def test_the_page_has_every_budget(cards):
     """Mean, sd and seeds; the shape that has not run is left out of the scores, and said not to be tested."""
-    write_curves(cards, read_grids_of_shapes(cards))
-    text = (cards / "curves.md").read_text()
+    text = page(cards)
     header, *lines = lines_of(text, "layers × heads")
     assert header[2:] == ["5,120 tokens", "10,240 tokens", "20,480 tokens"] and len(lines) == 3
     for line, shape in zip(lines[1:], COST):
         for cell, branch in zip(line[2:], BUDGETS):
-            values = [loss(shape, branch, seed) for seed in (1, 2, 3)]
+            values = [value_of(shape, branch, seed) for seed in (1, 2, 3)]
             assert cell == f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f} (3)"
-    assert "3 × 4 − 4 × 4 not tested, 0 of its pairs of runs are there" in text
+    assert "3 × 4 against 4 × 4: 0 of 3 pairs of runs so far, not tested" in text
     assert all((cards / f"curves-short-{theme}.svg").is_file() for theme in ("light", "dark"))
 
 
 def test_the_page_has_the_contrasts_with_plus_for_better(cards):
     """At equal tokens, and at equal FLOPs where the deep shape has read half as much; with p by scipy."""
-    write_curves(cards, read_grids_of_shapes(cards))
-    text = (cards / "curves.md").read_text()
-    _, _, tokens, flops = lines_of(text, "first − second")
-    assert (tokens[0], tokens[1], flops[0], flops[1]) == ("2 × 4 − 4 × 4", "tokens", "", "FLOPs")
+    text = page(cards)
+    _, _, tokens, flops = lines_of(text, "first against second")
+    assert tokens[:3] == ["2 × 4 against 4 × 4", "tokens", "3"] and flops[:3] == ["", "FLOPs", "3"]
     for share, line in ((1.0, tokens), (0.5, flops)):
-        for cell, branch in zip(line[2:], BUDGETS):
+        for cell, branch in zip(line[3:], BUDGETS):
             if branch * share < BUDGETS[0]:
                 assert cell == "–"
                 continue
-            own = [loss("lean.json", branch, seed) for seed in (1, 2, 3)]
-            others = [loss("deep.json", branch * share, seed) for seed in (1, 2, 3)]
+            own = [value_of("lean.json", branch, seed) for seed in (1, 2, 3)]
+            others = [value_of("deep.json", branch * share, seed) for seed in (1, 2, 3)]
             expected = stats.ttest_rel(others, own)  # a lower loss is better
             low, high = expected.confidence_interval()
             assert cell == f"{np.mean(others) - np.mean(own):+.3f} ({low:+.3f} to {high:+.3f})"
-    last = stats.ttest_rel(*([loss(shape, BUDGETS[-1], seed) for seed in (1, 2, 3)] for shape in COST)).pvalue
-    assert f"2 × 4 − 4 × 4 p {last:.3g}, corrected {2 * last:.3g};" in text
+    last = stats.ttest_rel(*([value_of(shape, BUDGETS[-1], seed) for seed in (1, 2, 3)] for shape in COST)).pvalue
+    assert f"2 × 4 against 4 × 4: p {last:.3g}, corrected {2 * last:.3g};" in text
 
 
 def test_the_figure_has_the_same_numbers(cards):
@@ -119,26 +138,101 @@ def test_the_figure_has_the_same_numbers(cards):
     for way, places in units.items():
         deep, lean = quality_panel(found, way).lines
         assert lean.x == pytest.approx(places, rel=5e-3) and (deep.label, lean.label) == ("4 × 4", "2 × 4")
-        values = np.array([[loss("lean.json", branch, seed) for branch in BUDGETS] for seed in (1, 2, 3)])
+        values = np.array([[value_of("lean.json", branch, seed) for branch in BUDGETS] for seed in (1, 2, 3)])
         for got, expected in ((lean.y, values.mean(0)), (lean.low, values.min(0)), (lean.high, values.max(0))):
             assert got == pytest.approx(expected)
     (line,) = contrasts_panel(found.evidence).lines
-    differences = [[loss("deep.json", b, s) - loss("lean.json", b, s) for s in (1, 2, 3)] for b in BUDGETS]
+    differences = [[value_of("deep.json", b, s) - value_of("lean.json", b, s) for s in (1, 2, 3)] for b in BUDGETS]
     assert line.y == pytest.approx(np.mean(differences, axis=1))
     half = stats.t.ppf(0.975, 2) * np.std(differences, axis=1, ddof=1) / 3**0.5
     assert line.low == pytest.approx(line.y - half) and line.high == pytest.approx(line.y + half)
     assert curves_figure(found, "light") == curves_figure(found, "light") != curves_figure(found, "dark")
 
 
-def test_the_index_names_the_page(cards):
+def test_the_index_names_the_page(grid, cards):
     """Until the grid's first branch has ended there is no page, and no word of one."""
     text = write_index(cards).read_text()
     assert "[a page of its own](curves.md): `short`" in text and (cards / "curves.md").is_file()
-    results = cards / "grids" / "short" / "results.csv"
-    header, trunk = results.read_text().splitlines()[:2]
-    results.write_text(f"{header}\n{trunk.replace('report', 'trunk').replace(str(BUDGETS[0]), '')}\n")
-    (cards / "curves.md").unlink()
-    assert "curves.md" not in write_index(cards).read_text() and not (cards / "curves.md").exists()
+    trunk = replace(row(grid, "deep.json", 1, BUDGETS[0]), phase="trunk", branch=None)
+    put(grid, [trunk])
+    assert "curves.md" not in write_index(cards).read_text()
+    assert not (cards / "curves.md").exists() and not [*cards.glob("curves-*")]
+
+
+def test_a_grid_under_way_of_an_accuracy(grid):
+    """Only the first budget has ended, with one pair: which way is better is known all the same."""
+    first = [row(grid, shape, 1, BUDGETS[0], metric="accuracy", higher_is_better=True) for shape in COST]
+    put(grid, first)
+    text = page(Path("cards"))
+    assert "held-out accuracy, higher is better." in text and "None" not in text
+    header, _, line = lines_of(text, "first against second")
+    ahead = value_of("lean.json", BUDGETS[0], 1) - value_of("deep.json", BUDGETS[0], 1)
+    assert line[1:] == ["tokens", "1", f"{ahead:+.3f}", "–", "–"] and len(header) == len(line)
+    assert "1 of 3" not in text and "0 of 3 pairs of runs so far, not tested" in text  # at the longest budget
+
+
+def test_failed_runs_stay_in_the_table(grid):
+    """Beside those that finished; and of a shape of which all failed."""
+    failed = {"status": "failed", "error": "the loss is not finite", "value": None, "metric": None}
+    rows = [each for each in all_rows(grid) if (each.shape, each.seed) != ("lean.json", 2)]
+    rows += [row(grid, "lean.json", 2, branch, **failed) for branch in BUDGETS]
+    rows += [replace(each, shape="later.json") for each in rows if each.status == "failed"]
+    put(grid, rows)
+    _, _, _, lean, later = lines_of(page(Path("cards")), "layers × heads")
+    assert all(cell.endswith(" (2), 1 failed") for cell in lean[2:]) and later[2:] == ["not run, 1 failed"] * 3
+    assert "2 of 3 pairs of runs so far, not tested" in page(Path("cards"))
+
+
+def test_what_interpolation_may_be_off_by(grid):
+    """Nothing is said where nothing was read between branches, no number where two branches cannot tell."""
+    put(grid, [each for each in all_rows(grid) if each.branch == BUDGETS[0]])
+    assert "between its own branches; the seconds" in page(Path("cards"))
+    put(grid, [each for each in all_rows(grid) if each.branch != BUDGETS[1] or each.shape == "lean.json"])
+    assert "off by what so few branches cannot tell" in page(Path("cards"))
+    bent = []
+    for each in all_rows(grid):  # not on a line, and read at 0.75 of the tokens
+        if each.branch == BUDGETS[1]:
+            each = replace(each, value=each.value + 0.5)
+        if each.shape == "lean.json":
+            each = replace(each, training_flops=each.training_flops * 3 // 2)
+        bent.append(each)
+    put(grid, bent)
+    errors = [each.interpolation_error for each in gathered(Path("cards")).evidence.readings if each.pairs]
+    assert max(errors) > 0.01 and f"off by about {max(errors):.3f} at most" in page(Path("cards"))
+
+
+def test_the_best_guess_and_the_law_are_on_the_page(grid, cards):
+    """Where they were measured; and how many runs the law does not know yet."""
+    assert "Best simple guess" not in page(cards) and "leaner law" not in page(cards)
+    folder = cards / "grids" / "short"
+    (folder / "guesses.json").write_text(json.dumps([{"name": "bigram", "value": 6.5}]))
+    text = page(cards)
+    assert "Best simple guess 6.5000 (bigram): the dotted line where the axis is loss." in text
+    assert quality_panel(gathered(cards), "tokens").level == 6.5
+    law = law_file(found=True)
+    (folder / "law.json").write_text(json.dumps(law))
+    text = page(cards)
+    assert "(`leaner law`, fitted on 16 runs): a law of layers. 2 more have finished since." in text
+    assert lines_of(text, "ahead at first")[2:] == [["2 × 4", "4 × 4", "10,240 tokens", "beyond to 20,480"]]
+    (folder / "law.json").write_text(json.dumps({**law, "crossings": [], "runs": 18}))
+    text = page(cards)
+    assert "ahead at first" not in text and "finished since" not in text
+    (folder / "law.json").write_text(json.dumps({**law, "runs": "many"}))
+    with pytest.raises(ValueError, match="law.json: runs is 'many', expected int"):
+        page(cards)
+
+
+def law_file(**changes):
+    """A law.json that crosses two shapes of the contrasts, and two that are in none."""
+    pair = {"ahead_below": "lean.json", "ahead_above": "deep.json", "other": "deep.json", "sentence": "below"}
+    pair |= {"tokens": 10240.0, "interval": [None, 20480.0]}
+    other = {**pair, "ahead_below": "lean.json", "other": "later.json"}
+    errors = {"law": 0.1, "tokens_only": 0.2, "difference": -0.1, "interval": [-0.2, -0.05]}
+    law = {"grid": "short", "sentence": "a law of layers", "quality": "loss", "family": "gpt"}
+    law |= {"evidence": "two shapes", "runs": 16}
+    law |= {"failed": 0, "seeds": [1, 2, 3], "error": errors, "form": {"floor": [], "scale": []}}
+    law |= {"without_effect": [], "not_fitted": [], "parameters": {}, "reference": {}, "ranges": {}, "ties": []}
+    return {**law, "shapes": {}, "crossings": [pair, other], "replicates": [], **changes}
 
 
 @pytest.mark.parametrize(
@@ -172,10 +266,11 @@ def test_labels_say_in_what_a_shape_differs(cards):
     narrow = cell.model_copy(update={"width": cell.width // 2, "mlp": cell.mlp // 2})
     thin = cell.model_copy(update={"mlp": cell.mlp // 2})
     assert short_label(cell, evidence) == "2 × 4"
-    assert short_label(narrow, evidence) == f"2 × 4 of width {cell.width // 2}"
+    assert short_label(narrow, evidence) == f"2 × 4 of width {cell.width // 2} with heads of {cell.head_dim}"
+    assert short_label(narrow.model_copy(update={"heads": 2}), evidence) == f"2 × 2 of width {cell.width // 2}"
     assert short_label(thin, evidence) == f"2 × 4 with MLP {cell.mlp // 2}"
     both = narrow.model_copy(update={"mlp": cell.mlp})
-    assert short_label(both, evidence) == f"2 × 4 of width {cell.width // 2} with MLP {cell.mlp}"
+    assert short_label(both, evidence) == f"{short_label(narrow, evidence)} with MLP {cell.mlp}"
 
 
 @pytest.fixture(scope="module")
@@ -222,12 +317,21 @@ def test_an_invented_budget_is_found(published, capsys):
     folder = published.parent / "leangpt-short"
     kept = (folder / "results.json").read_text()
     results = json.loads(kept)
-    for change in ({"value": 0.5}, {"tokens": 641}, {"weights_sha256": "0" * 64}):
-        branches = [results["branches"][0], {**results["branches"][1], **change}]
+    first, last = results["branches"]
+    invented = {
+        "branches.0.value is 0.5": [{**first, "value": 0.5}, last],
+        "branches.1.tokens is 641": [first, {**last, "tokens": 641}],
+        "branches.1.weights_sha256 is '000": [first, {**last, "weights_sha256": "0" * 64}],
+        "branches.2 is {": [first, last, last],
+        "branches.1.weights_sha256 is None": [first],
+        "branches.1.weights_sha256 is None, ": None,
+    }
+    for message, branches in invented.items():
         write_json(folder / "results.json", {**results, "branches": branches})
         leaner("card", folder)
         with pytest.raises(SystemExit):
             leaner("verify-cards", folder, "--data_files", "text=data")
-        assert f"results.json: branches.1.{next(iter(change))} is " in capsys.readouterr().err
+        assert f"results.json: {message}" in capsys.readouterr().err
+        assert "None" not in (folder / "README.md").read_text().split("## Over the length")[1].split("## ")[0]
     (folder / "results.json").write_text(kept)
     leaner("card", folder)

@@ -88,7 +88,7 @@ def keep_heads(
             bias = tensors["self_attn.o_proj.bias"]
             tensors["self_attn.o_proj.bias"] = bias + _removed_part(out, rows, means[index])
         tensors["self_attn.o_proj.weight"] = out[:, rows]
-        for projection in _with_every_head(model, index):
+        for projection in _projections_by_query_head(model, index):
             _map_projection(tensors, projection, lambda tensor, rows=rows: tensor[rows])
         layers[index] = tensors
     return _rebuilt(model, layers, heads=[len(heads) for heads in kept])
@@ -181,7 +181,7 @@ def duplicate_heads(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
     layers = {}
     for index in range(model.config.num_hidden_layers):
         tensors = _layer(model, index)
-        for projection in _with_every_head(model, index):
+        for projection in _projections_by_query_head(model, index):
             _map_projection(tensors, projection, doubled)
         tensors["self_attn.o_proj.weight"] = doubled(tensors["self_attn.o_proj.weight"].T).T / 2
         layers[index] = tensors
@@ -382,10 +382,10 @@ def is_grouped(model: LeanPreTrainedModel, index: int) -> bool:
     return config.key_value_heads_per_layer[index] < config.heads_per_layer[index]
 
 
-def _with_every_head(model: LeanPreTrainedModel, index: int) -> Sequence[str]:
+def _projections_by_query_head(model: LeanPreTrainedModel, index: int) -> Sequence[str]:
     """The projections of a layer with rows for every query head: not keys and values where heads share them."""
     if is_grouped(model, index):
-        return PROJECTIONS[:1]
+        return ("q_proj",)
     return PROJECTIONS
 
 

@@ -31,7 +31,7 @@ class Limits:
 class Step:
     """A contestant at a workload. Its constructor raises what building, compiling or running it raises.
 
-    note: why it could not run on, such as memory that became too small; None while it can.
+    note: why a later step failed, such as memory that became too small; None while none has.
     """
 
     def __init__(self, contestant: Contestant, workload: Workload):
@@ -67,23 +67,34 @@ class Step:
         self.optimizer.zero_grad()
 
     def seconds(self) -> float:
-        """Time of one step, the device's queue emptied before and after; 0 once it cannot run on."""
+        """Time of one step, the device's queue emptied before and after; 0 from the first step on that fails."""
         if self.note is not None:
             return 0.0
         try:
             return seconds_of(self.run)
         except Exception as error:  # as in `begin`
-            self.note = one_line(error)
+            self.fail(error)
             return 0.0
+
+    def fail(self, error: Exception) -> None:
+        """Keeps why a step failed, and lets go of the model: the others may need its memory."""
+        self.note = one_line(error)
+        self.call = None
+        self.weights = []
+        self.optimizer = None
 
     @property
     def parameters(self) -> int:
         return sum(weight.numel() for weight in self.weights)
 
-    def peak_memory(self) -> int:
-        """Bytes of tensors at the peak of a step."""
+    def peak_memory(self) -> int | None:
+        """Bytes of tensors at the peak of a step; None where that step fails."""
         inputs = [tensor for tensor in self.batch.values() if isinstance(tensor, torch.Tensor)]
-        return peak_memory(self.run, [*self.weights, *inputs], self.optimizer, self.workload.device)
+        try:
+            return peak_memory(self.run, [*self.weights, *inputs], self.optimizer, self.workload.device)
+        except Exception as error:  # as in `begin`
+            self.fail(error)
+            return None
 
 
 @dataclass
@@ -140,8 +151,17 @@ def measure(workload: Workload, contestants: Sequence[Contestant], limits: Limit
     for contestant, step in begun.items():
         if isinstance(step, str):
             measured.append(Measured(contestant, note=step))
-        elif step.note is not None:
-            measured.append(Measured(contestant, note=step.note))
         else:
-            measured.append(Measured(contestant, seconds[contestant], step.peak_memory(), step.parameters))
+            measured.append(result_of(contestant, step, seconds[contestant]))
     return measured
+
+
+def result_of(contestant: Contestant, step: Step, seconds: np.ndarray) -> Measured:
+    """What a contestant gave that was timed; its note alone where a step failed."""
+    parameters = step.parameters
+    peak = None
+    if step.note is None:
+        peak = step.peak_memory()
+    if step.note is not None:
+        return Measured(contestant, note=step.note)
+    return Measured(contestant, seconds, peak, parameters)

@@ -22,6 +22,7 @@ from ..records import (
 from ..running.environment import machine_name
 from ..running.loading import has_weights
 from . import latency
+from .branches import PARTS
 from .grid import Grid, is_cut
 from .grid_results import GridResults, load_folder
 from .guesses import best_guess
@@ -213,6 +214,13 @@ def _total(values: Iterable[float | None]) -> float:
     return sum(value for value in values if value is not None)
 
 
+def _own_seconds(row: ResultRow) -> float | None:
+    """The seconds of a run; of a branch its own part, without that of its trunk; None where they are unknown."""
+    if row.seconds is None or row.branch is None:
+        return row.seconds
+    return row.seconds / PARTS
+
+
 def _machines(done: list[ResultRow]) -> list[str]:
     """The machines that runs were made on."""
     return sorted({f"{machine_name(row.processor, row.threads)} a run" for row in done})
@@ -302,7 +310,7 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         runs=len(rows),
         failed=len(rows) - len(done),
         failures=_total(row.failures for row in rows),
-        hours=_total(row.seconds for row in done) / 3600,
+        hours=_total(map(_own_seconds, done)) / 3600,
         processor=_machines(done),
         latency_on=_latency_on(results.latency),
         software=_software(done),

@@ -19,13 +19,6 @@ class GridCells(NamedTuple):
         return [row for finished in self.finished.values() for row in finished.values()]
 
     @property
-    def metric(self) -> str | None:
-        """The metric of every row; None while no run has finished."""
-        if not self.rows:
-            return None
-        return self.rows[0].metric
-
-    @property
     def higher_is_better(self) -> bool | None:
         """Whether more of the metric is better; None while no run has finished."""
         if not self.rows:

@@ -93,6 +93,11 @@ class GridResults:
         """Seconds of a training step by shape; None where they were not measured."""
         return step_seconds(self.grid)
 
+    @property
+    def any_reported(self) -> ResultRow | None:
+        """One finished row to report, of any branch: all have the same metric; None before the first."""
+        return next((row for row in self.rows.values() if row.phase == "report" and row.has_finished), None)
+
     def finished(self, shape: str) -> list[ResultRow]:
         """The rows that the cell of a shape is the mean of, in the order of the grid's seeds."""
         rate = self.tuning.best[shape]

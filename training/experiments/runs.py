@@ -49,7 +49,8 @@ def place_of(run: Run) -> tuple:
 def missing_runs(results: GridResults) -> list[Run]:
     """The runs without a row, in the order to start them: those of the tuning, and once it is over those to report.
 
-    Of a grid with branches each seed has its trunks first and then its branches, so that its pairs are complete early.
+    Of a grid with branches each seed has its trunks first and then its branches, so that its pairs are complete early;
+    a branch whose trunk failed before it is left out.
     """
     grid = results.grid
     tuning = results.tuning
@@ -58,7 +59,7 @@ def missing_runs(results: GridResults) -> list[Run]:
     runs = [run for run in planned(grid, tuning.best) if run.learning_rate is not None]
     if grid.branches is not None:
         runs = _with_trunks(runs)
-    return [run for run in runs if run not in results.rows]
+    return [run for run in runs if run not in results.rows and not is_lost(results, run)]
 
 
 def _with_trunks(branches: list[Run]) -> list[Run]:
@@ -71,17 +72,20 @@ def _with_trunks(branches: list[Run]) -> list[Run]:
     return runs
 
 
-def can_start(results: GridResults, run: Run) -> bool:
-    """False of a branch alone: until its trunk has finished, or failed after the checkpoint that the branch needs."""
+def is_lost(results: GridResults, run: Run) -> bool:
+    """Whether a run is a branch whose trunk failed before the checkpoint that it begins from."""
     if run.branch is None:
-        return True
-    trunk = results.rows.get(run.trunk)
-    if trunk is None:
         return False
-    if trunk.has_finished:
-        return True
+    trunk = results.rows.get(run.trunk)
+    if trunk is None or trunk.has_finished:
+        return False
     start = branches_of(results.grid, run.shape)[run.branch].start
-    return checkpoint_of(run.trunk.folder(results.grid), start) is not None
+    return checkpoint_of(run.trunk.folder(results.grid), start) is None
+
+
+def can_start(results: GridResults, run: Run) -> bool:
+    """Whether a missing run can start now: a branch waits for its trunk."""
+    return run.branch is None or run.trunk in results.rows
 
 
 def _start_seed(grid: Grid, run: Run, before: Grid) -> int:

@@ -299,15 +299,21 @@ def summarise(results: GridResults) -> Summary:
     """
     grid = results.grid
     cells = cells_of(results)
+    known = results.any_reported
+    metric = grid.metric
+    higher_is_better = None
+    if known is not None:
+        metric = known.metric
+        higher_is_better = known.higher_is_better
     failed = {run: row for run, row in results.rows.items() if row.has_failed}
     return Summary(
         grid=grid,
-        metric=cells.metric or grid.metric,
-        higher_is_better=cells.higher_is_better,
+        metric=metric,
+        higher_is_better=higher_is_better,
         learning_rates=results.tuning.learning_rates,
         contrasts=contrasts(grid, cells),
         curves=curves(results),
-        readings=readings(results, cells.higher_is_better),
+        readings=readings(results, higher_is_better),
         shapes=[_cell(results, cells, shape) for shape in grid.shapes],
         failed=[FailedRun(**run._asdict(), error=row.error) for run, row in failed.items()],
     )

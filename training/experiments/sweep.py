@@ -84,14 +84,14 @@ class Sweep:
     def _interrupt(self, *_: object) -> None:
         self.interrupts += 1
 
-    def _ended(self) -> GridResults:
+    def _without_retries(self) -> GridResults:
         """The results as if there were no row of a run that is tried again."""
         return GridResults(self.grid, {run: row for run, row in self.rows.items() if run not in self.again})
 
     def _next(self) -> Run | None:
-        """The next run to start; None where all have a row, are under way, or wait for one that is."""
-        ended = self._ended()
-        due = (run for run in missing_runs(ended) if run not in self.running and can_start(ended, run))
+        """The next run to start; None where each has a row, is under way, waits for one that is, or never can."""
+        results = self._without_retries()
+        due = (run for run in missing_runs(results) if run not in self.running and can_start(results, run))
         return next(due, None)
 
     def _start_due(self) -> None:
@@ -170,10 +170,10 @@ class Sweep:
         return before.failures + 1
 
     def _count(self, phase: str) -> str:
-        """How many of a phase's runs have ended, of all that are known to come: tune 3/6."""
-        ended = self._ended()
-        done = sum(run.phase == phase for run in ended.rows)
-        missing = sum(run.phase == phase for run in missing_runs(ended))
+        """How many of a phase's runs have ended, of all that are known and can: tune 3/6."""
+        results = self._without_retries()
+        done = sum(run.phase == phase for run in results.rows)
+        missing = sum(run.phase == phase for run in missing_runs(results))
         return f"{phase} {done}/{done + missing}"
 
     def _write(self, run: Run, row: ResultRow, outcome: str) -> None:

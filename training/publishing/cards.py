@@ -55,7 +55,7 @@ class CardCurves:
     """What a card says of the budgets of its grid."""
 
     cells: str
-    own: str
+    own: str | None
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Tables of a grid with branches: every shape and every contrast at each of its budgets."""
 
-from ..records import BranchCell, Contrast, Evidence, PublishedResults, Reading
+from ..records import BranchCell, Contrast, Evidence, LawFile, PublishedResults, Reading
 from .rendering import markdown
 from .tables import in_bold
 from .wording.amounts import gain, millions, number, score, short_label
@@ -17,28 +17,35 @@ def label_of(shape: str, evidence: Evidence) -> str:
 
 
 def pair_of(contrast: Contrast | Reading, evidence: Evidence) -> str:
-    """`4 × 6 − 8 × 3`."""
-    return f"{label_of(contrast.shape, evidence)} − {label_of(contrast.minus, evidence)}"
-
-
-def scores_by_budget(evidence: Evidence, own: str | None = None) -> str:
-    """Mean ± sd (seeds) of every shape that has run, a line each, `own` in bold."""
-    lines = []
-    for cell in evidence.cells:
-        branches = [branch_cell(cell.shape, curve.shapes) for curve in evidence.curves]
-        if not any(branch.n for branch in branches):
-            continue
-        scores = [score(branch, ".4f") for branch in branches]
-        line = [short_label(cell, evidence), number(cell.parameters, ",d"), *scores]
-        if cell.shape == own:
-            line = [in_bold(value) for value in line]
-        lines.append(line)
-    return markdown(("layers × heads", "parameters", *budgets(evidence)), lines)
+    """`4 × 6 against 8 × 3`."""
+    return f"{label_of(contrast.shape, evidence)} against {label_of(contrast.minus, evidence)}"
 
 
 def branch_cell(shape: str, cells: list[BranchCell]) -> BranchCell:
     """The cell of a shape."""
     return next(cell for cell in cells if cell.shape == shape)
+
+
+def branch_score(cell: BranchCell) -> str:
+    """Mean ± sd (seeds), and how many runs failed."""
+    text = score(cell, ".4f")
+    if cell.failed:
+        text += f", {len(cell.failed)} failed"
+    return text
+
+
+def scores_by_budget(evidence: Evidence, own: str | None = None) -> str:
+    """`branch_score` of every shape of which a run has ended, a line each, `own` in bold."""
+    lines = []
+    for cell in evidence.cells:
+        branches = [branch_cell(cell.shape, curve.shapes) for curve in evidence.curves]
+        if not any(branch.n or branch.failed for branch in branches):
+            continue
+        line = [short_label(cell, evidence), number(cell.parameters, ",d"), *map(branch_score, branches)]
+        if cell.shape == own:
+            line = [in_bold(value) for value in line]
+        lines.append(line)
+    return markdown(("layers × heads", "parameters", *budgets(evidence)), lines)
 
 
 def contrasts_by_budget(evidence: Evidence) -> str | None:
@@ -52,22 +59,59 @@ def contrasts_by_budget(evidence: Evidence) -> str | None:
         for equal in dict.fromkeys(reading.equal for reading in own):
             readings = [reading for reading in own if reading.equal == equal]
             if any(reading.pairs for reading in readings):
-                lines.append((pair, equal, *(difference_of(reading, evidence) for reading in readings)))
+                differences = [difference_of(reading, evidence) for reading in readings]
+                lines.append((pair, equal, pairs_of(readings), *differences))
                 pair = ""  # on its first line alone
     if not lines:
         return None
-    return markdown(("first − second, + is better", "at equal", *budgets(evidence)), lines)
+    header = ("first against second, + where the first is better", "at equal", "pairs", *budgets(evidence))
+    return markdown(header, lines)
 
 
-def difference_of(reading: Reading | Contrast, evidence: Evidence) -> str:
-    """A difference, plus = better, with its interval, or with the number of pairs where there is none."""
+def pairs_of(readings: list[Reading]) -> str:
+    """Of how many pairs of runs the differences are the means: one number, or the least and the greatest."""
+    counts = [reading.pairs for reading in readings if reading.pairs]
+    if min(counts) == max(counts):
+        return str(counts[0])
+    return f"{min(counts)} to {max(counts)}"
+
+
+def difference_of(reading: Reading, evidence: Evidence) -> str:
+    """A difference, plus = better, with its interval where there is one."""
     if not reading.pairs:
         return "–"
     text = f"{gain(reading.difference, evidence):+.3f}"
     if reading.interval is None:
-        return f"{text} (one pair)"
+        return text
     low, high = sorted(gain(limit, evidence) for limit in reading.interval)
     return f"{text} ({low:+.3f} to {high:+.3f})"
+
+
+def crossings(law: LawFile, evidence: Evidence) -> str | None:
+    """At which budget the two shapes of each contrast are equal by the law; None of a law without shapes."""
+    if not law.crossings:
+        return None
+    pairs = [{contrast.shape, contrast.minus} for contrast in evidence.curves[-1].contrasts]
+    lines = []
+    for crossing in law.crossings:
+        if {crossing.ahead_below, crossing.other} not in pairs:
+            continue
+        ahead = label_of(crossing.ahead_below, evidence)
+        other = label_of(crossing.other, evidence)
+        if crossing.tokens is None:
+            lines.append((ahead, other, "none within these budgets", "–"))
+        else:
+            lines.append((ahead, other, f"{millions(crossing.tokens)} tokens", limits_of(crossing.interval)))
+    if not lines:
+        return None
+    return markdown(("ahead at first", "behind at first", "equal at", "95 % interval"), lines)
+
+
+def limits_of(interval: list[float | None] | None) -> str:
+    """An interval of tokens; a limit of None lies beyond the budgets."""
+    if interval is None:
+        return "–"
+    return " to ".join("beyond" if limit is None else millions(limit) for limit in interval)
 
 
 def own_branches(results: PublishedResults) -> str | None:
@@ -76,6 +120,6 @@ def own_branches(results: PublishedResults) -> str | None:
         return None
     lines = []
     for branch in results.branches:
-        a_parameter = f"{branch.tokens / results.parameters:.2g}"
-        lines.append((f"{branch.tokens:,}", a_parameter, f"{branch.value:.4f}", branch.weights_sha256))
-    return markdown(("tokens", "tokens a parameter", results.metric, "SHA-256 of model.safetensors"), lines)
+        tokens_per_parameter = f"{branch.tokens / results.parameters:,.1f}"
+        lines.append((f"{branch.tokens:,}", tokens_per_parameter, f"{branch.value:.4f}", branch.weights_sha256))
+    return markdown(("tokens", "tokens a parameter", results.evidence.metric, "SHA-256 of model.safetensors"), lines)

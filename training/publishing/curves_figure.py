@@ -18,7 +18,7 @@ UNITS = {"tokens": ("tokens, millions", 1e6), "FLOPs": ("FLOPs, 10¹²", 1e12), 
 
 
 def in_units(cost: float, way: str) -> float:
-    """A cost in the unit of its axis, to three places."""
+    """A cost in the unit of its axis, to three significant digits: the ticks show these very numbers."""
     _, unit = UNITS[way]
     return float(f"{cost / unit:.3g}")
 

@@ -9,13 +9,13 @@ from modeling_leaner.support.files import write_bytes
 
 from ..experiments.evidence import PEERS
 from ..records import Evidence, LawFile, checked
-from .curve_tables import contrasts_by_budget, pair_of, scores_by_budget
+from .curve_tables import contrasts_by_budget, crossings, pair_of, scores_by_budget
 from .curves_figure import curves_figure
 from .figures import THEMES
 from .findings import GatheredGrid, Grids
 from .rendering import fill
 from .wording.curves import FIGURE_TEXT, contrasts_note, law_note, scores_note
-from .wording.index_page import grid_about
+from .wording.index_page import grid_text
 
 
 PAGE = "curves.md"
@@ -33,6 +33,7 @@ class GridSection:
     contrasts: str | None
     contrasts_note: str | None
     law: str | None
+    crossings: str | None
 
 
 @dataclass
@@ -44,43 +45,54 @@ class CurvesContext:
 
 def grids_with_branches(grids: Grids) -> Grids:
     """The grids with a finished run at some branch, without those of references."""
-    return {name: gathered for name, gathered in grids.items() if not name.endswith(PEERS) and has_run(gathered)}
+    return {name: gathered for name, gathered in grids.items() if not name.endswith(PEERS) and finished_runs(gathered)}
 
 
-def has_run(gathered: GatheredGrid) -> bool:
-    """Whether a grid has branches and a run of one has finished."""
+def finished_runs(gathered: GatheredGrid) -> int:
+    """The runs to report that have finished, of all branches; 0 of a grid without branches."""
     curves = gathered.evidence.curves or []
-    return any(cell.n for curve in curves for cell in curve.shapes)
+    return sum(cell.n for curve in curves for cell in curve.shapes)
 
 
-def law_of_grid(gathered: GatheredGrid) -> str | None:
-    """What the law of a grid says; None where none was fitted. Raises ValueError where law.json does not fit."""
+def law_of_grid(gathered: GatheredGrid) -> LawFile | None:
+    """The law of a grid; None where none was fitted. Raises ValueError where law.json does not fit."""
     path = gathered.results.grid.path(LAW)
     if not path.is_file():
         return None
-    return law_note(checked(LawFile, read_json(path), path))
+    return checked(LawFile, read_json(path), path)
 
 
-def contrasts_text(evidence: Evidence) -> str | None:
-    """`contrasts_note` where a contrast has run."""
-    if contrasts_by_budget(evidence) is None:
-        return None
-    return contrasts_note(evidence, [pair_of(contrast, evidence) for contrast in evidence.curves[-1].contrasts])
+def planned_pairs(gathered: GatheredGrid) -> list[tuple[str, int]]:
+    """Of each contrast its name, and how many seeds both of its shapes are to have."""
+    grid = gathered.results.grid
+    planned = []
+    for contrast in gathered.evidence.curves[-1].contrasts:
+        shared = set(grid.seeds_for(contrast.shape)) & set(grid.seeds_for(contrast.minus))
+        planned.append((pair_of(contrast, gathered.evidence), len(shared)))
+    return planned
 
 
 def grid_section(name: str, gathered: GatheredGrid) -> GridSection:
     """One grid with its tables."""
-    evidence = gathered.evidence
-    return GridSection(
+    evidence: Evidence = gathered.evidence
+    section = GridSection(
         name=name,
-        about=grid_about(name, evidence),
+        about=grid_text(evidence),
         figure_text=FIGURE_TEXT,
         scores=scores_by_budget(evidence),
         scores_note=scores_note(evidence),
         contrasts=contrasts_by_budget(evidence),
-        contrasts_note=contrasts_text(evidence),
-        law=law_of_grid(gathered),
+        contrasts_note=None,
+        law=None,
+        crossings=None,
     )
+    if section.contrasts is not None:
+        section.contrasts_note = contrasts_note(evidence, planned_pairs(gathered))
+    law = law_of_grid(gathered)
+    if law is not None:
+        section.law = law_note(law, finished_runs(gathered))
+        section.crossings = crossings(law, evidence)
+    return section
 
 
 def render_curves(grids: Grids) -> str:
@@ -90,11 +102,17 @@ def render_curves(grids: Grids) -> str:
 
 
 def write_curves(cards: Path, grids: Grids) -> None:
-    """The page and its figures, where a grid with branches has run."""
+    """The page and its figures, of the grids with branches that have run; those of an earlier time go."""
     shown = grids_with_branches(grids)
-    if not shown:
-        return
+    text = render_curves(shown)
+    figures = {}
     for name, gathered in shown.items():
         for theme in THEMES:
-            write_bytes(cards / f"curves-{name}-{theme}.svg", curves_figure(gathered, theme))
-    write_bytes(cards / PAGE, render_curves(shown).encode())
+            figures[cards / f"curves-{name}-{theme}.svg"] = curves_figure(gathered, theme)
+    for old in [cards / PAGE, *cards.glob("curves-*.svg")]:
+        if old not in figures:
+            old.unlink(missing_ok=True)
+    for path, figure in figures.items():
+        write_bytes(path, figure)
+    if shown:
+        write_bytes(cards / PAGE, text.encode())

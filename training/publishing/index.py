@@ -50,11 +50,6 @@ class IndexContext:
     glossary: str
 
 
-def read_published(cards: Path) -> list[PublishedResults]:
-    """results.json of each published folder of a grid."""
-    return [results for results in read_folders(cards) if isinstance(results, PublishedResults)]
-
-
 def read_folders(cards: Path) -> list[RunResults]:
     """results.json of each published folder, of whatever kind."""
     return [results_in(folder / "results.json") for folder in published_folders(cards)]
@@ -178,9 +173,14 @@ def forest_lines(grids: Grids) -> list[Comparison]:
 
 def render(cards: Path) -> str:
     """The index's text. Raises ValueError or GridError where a grid's files do not fit."""
-    folders = read_published(cards)
-    grids = read_grids_of_shapes(cards)
-    sections = [task_section(task, folders, task_grids) for task, task_grids in grids_by_task(grids).items()]
+    return render_index(read_folders(cards), read_grids_of_shapes(cards))
+
+
+def render_index(folders: list[RunResults], grids: Grids) -> str:
+    """The index's text, of published folders and of grids of shapes."""
+    published = [results for results in folders if isinstance(results, PublishedResults)]
+    encoders = [results for results in folders if isinstance(results, PublishedEncoder)]
+    sections = [task_section(task, published, task_grids) for task, task_grids in grids_by_task(grids).items()]
     figure_text = None
     if forest_lines(grids):
         figure_text = index_page.FOREST_TEXT
@@ -195,7 +195,7 @@ def render(cards: Path) -> str:
         kappa_text=kappa_text,
         findings=paragraphs,
         curves=curves_link(grids),
-        encoders=encoder_table([each for each in read_folders(cards) if isinstance(each, PublishedEncoder)]),
+        encoders=encoder_table(encoders),
         tasks=[section for section in sections if section.published or section.cells],
         glossary=index_page.INDEX_GLOSSARY,
     )
@@ -210,18 +210,17 @@ def curves_link(grids: Grids) -> str | None:
     return f"**Over the length of training** the shapes are compared on [a page of its own]({PAGE}): {names}."
 
 
-def write_forest(cards: Path) -> None:
+def write_forest(cards: Path, grids: Grids) -> None:
     """The forest plot of the grids, forest-light.svg and forest-dark.svg, where there is anything to compare."""
-    lines = forest_lines(read_grids_of_shapes(cards))
+    lines = forest_lines(grids)
     if not lines:
         return
     for theme in THEMES:
         write_bytes(cards / f"forest-{theme}.svg", forest(lines, theme))
 
 
-def write_kappa(cards: Path) -> None:
+def write_kappa(cards: Path, grids: Grids) -> None:
     """κ against quality, kappa-light.svg and kappa-dark.svg, where anything can be ranked."""
-    grids = read_grids_of_shapes(cards)
     if kappa_and_quality(grids) is None:
         return
     for theme in THEMES:
@@ -229,12 +228,17 @@ def write_kappa(cards: Path) -> None:
 
 
 def write_index(cards: Path) -> Path:
-    """Writes README.md of the folder of cards and its figures; returns the path of README.md."""
+    """Writes README.md of the folder of cards, the page on the length of training, and their figures.
+
+    Returns:
+        the path of README.md.
+    """
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
-    text = render(cards)
-    write_curves(cards, read_grids_of_shapes(cards))
-    write_forest(cards)
-    write_kappa(cards)
+    grids = read_grids_of_shapes(cards)
+    text = render_index(read_folders(cards), grids)
+    write_curves(cards, grids)
+    write_forest(cards, grids)
+    write_kappa(cards, grids)
     write_bytes(cards / "README.md", text.encode())
     return cards / "README.md"

@@ -34,6 +34,7 @@ from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
+from .curve_tables import branch_cell
 from .cut_parents import parent_fields, parent_results
 from .folders import CARDS, LICENSE, RUN_FILES, results_in, without_local_settings
 from .index import write_index
@@ -139,14 +140,16 @@ def branches(grid: Grid, shape: str, rate: float, evidence: Evidence) -> list[di
     if evidence.curves is None:
         return None
     seed = grid.seeds[0]
-    rows = []
+    described = []
     for curve in evidence.curves:
-        weights = reported(grid, shape, seed, rate, curve.branch).folder(grid) / WEIGHTS
-        cell = next(cell for cell in curve.shapes if cell.shape == shape)
-        if str(seed) not in cell.values or not weights.is_file():
-            raise ValueError(f"{weights}: expected the weights of a finished run, found none")
-        rows.append({"tokens": curve.branch, "value": cell.values[str(seed)], "weights_sha256": sha256(weights)})
-    return rows
+        folder = reported(grid, shape, seed, rate, curve.branch).folder(grid)
+        value = branch_cell(shape, curve.shapes).values.get(str(seed))
+        if value is None:
+            raise ValueError(f"{grid.path('results.csv')}: no finished run {folder.name}")
+        if not (folder / WEIGHTS).is_file():
+            raise ValueError(f"{folder / WEIGHTS}: expected the weights of this branch, found none")
+        described.append({"tokens": curve.branch, "value": value, "weights_sha256": sha256(folder / WEIGHTS)})
+    return described
 
 
 def cut_parent(grid: Grid, shape: str, run: Path, results: RunResults, options: list[str]) -> CutParent | None:
@@ -224,6 +227,8 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
     grid = loaded.grid
     target = cards / grid.publish[shape]
     results = check_target(target, grid, shape)
+    if grid.branches is not None and results.branches is None:
+        raise ValueError(f"{target}: published without the budgets of its run; leaner publish GRID.yaml --replace")
     fresh = {"partners": grid.partners(shape), "evidence": gathered(loaded)}
     if results.cut_parent is not None:
         fresh["cut_parent"] = results.cut_parent.model_copy(update=parent_fields(grid, shape))

@@ -83,7 +83,7 @@ def value_of(row: ResultRow | None) -> float | None:
 
 
 def branch_fields(held: GridResults, results: PublishedResults) -> dict[str, object]:
-    """What a published folder must say of the budgets of its run, by field; that there are none without branches.
+    """What a published folder must say of the budgets of its run, by field; of a grid without branches, nothing.
 
     Only the weights of the longest one are there to be compared.
     """

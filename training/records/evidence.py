@@ -150,9 +150,9 @@ class Evidence(Record):
     cells: list[Cell] = Field(min_length=1)
     """Of a grid with branches at its longest one."""
     curves: Annotated[list[Curve], Field(min_length=1)] | None = None
-    """Of every branch, the shortest first; None of a grid without branches, as are the next ones."""
+    """Of every branch, the shortest first; None of a grid without branches."""
     readings: list[Reading] | None = None
-    """The grid's contrasts at equal cost; None without contrasts, too."""
+    """The grid's contrasts at equal cost; None without branches or without contrasts."""
     reference: Reference | None = None
     guesses: list[Guess] | None = None
     """Simple guesses that read the input; None where none was fitted."""

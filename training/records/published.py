@@ -87,7 +87,7 @@ class PublishedBranch(Record):
     value: float
     """The grid's metric."""
     weights_sha256: str
-    """Of its model.safetensors, which is not published but for that of the longest."""
+    """Of its model.safetensors; only that of the longest budget is published."""
 
 
 class PublishedTrain(Train):

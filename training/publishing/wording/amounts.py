@@ -81,11 +81,17 @@ def label(cell: Cell) -> str:
 
 
 def short_label(cell: Cell, evidence: Evidence) -> str:
-    """Layers × heads; the width, and the MLP's in proportion to it, where they are not the baseline's."""
+    """Layers × heads, and what else tells the shape from the baseline's.
+
+    That is the width; the head size where all heads together are not as wide as the model; the MLP's width where it is
+    another multiple of the model's.
+    """
     base = baseline_of(evidence)
     text = f"{cell.layers} × {cell.heads_text}"
     if cell.width != base.width:
         text += f" of width {cell.width}"
+    if isinstance(cell.heads, int) and cell.heads * cell.head_dim != cell.width:
+        text += f" with heads of {cell.head_dim}"
     if cell.mlp * base.width != base.mlp * cell.width:
         text += f" with MLP {cell.mlp}"
     return text

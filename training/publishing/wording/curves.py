@@ -1,58 +1,76 @@
 """What the page on the length of training says of a grid with branches."""
 
+from ...experiments.run_statistics import MIN_PAIRS
 from ...records import Contrast, Evidence, LawFile
-from .amounts import millions
+from .amounts import direction, millions
 from .scoring import best_of
 
 
-FIGURE_TEXT = "Quality of every shape over tokens, FLOPs and seconds of training, and the differences fixed beforehand"
+FIGURE_TEXT = "Quality of every shape over the cost of its training, and the comparisons that were fixed beforehand"
 
 
 def scores_note(evidence: Evidence) -> str:
-    """How to read the scores, and what a guess has."""
+    """How to read the scores and the figure, and what a guess has."""
     text = (
-        f"Mean ± sd (seeds) of the held-out {evidence.metric}. In the figure a band is the range over the seeds, of a "
-        "difference its 95 % interval."
+        f"Mean ± sd (seeds) of the held-out {evidence.metric}, {direction(evidence)}. In the figure a band is the "
+        "range over the seeds, of a difference its 95 % interval."
     )
     best = best_of(evidence)
     if best is not None:
         name, value = best
-        text += f" Best simple guess, dotted there: {value:.4f} ({name})."
+        text += f" Best simple guess {value:.4f} ({name}): the dotted line where the axis is {evidence.metric}."
     return text
 
 
-def corrected_text(contrast: Contrast, pair: str) -> str:
-    """A contrast with its corrected p, at the longest budget."""
-    if contrast.p_corrected is None:
-        return f"{pair} not tested, {contrast.pairs or 0} of its pairs of runs are there"
-    return f"{pair} p {contrast.p:.3g}, corrected {contrast.p_corrected:.3g}"
+def interpolation_text(evidence: Evidence) -> str:
+    """How far off a reading at equal FLOPs or seconds may be; empty where there is none."""
+    read = [reading for reading in evidence.readings if reading.equal != "tokens" and reading.pairs]
+    errors = [reading.interpolation_error for reading in read]
+    if not errors:
+        return ""
+    if None in errors:
+        return ", off by what so few branches cannot tell"
+    return f", off by about {max(errors):.3f} at most"
 
 
-def contrasts_note(evidence: Evidence, pairs: list[str]) -> str:
-    """How to read the contrasts, what is corrected, and how far interpolation may be off.
+def test_text(contrast: Contrast, pair: str, planned: int) -> str:
+    """A contrast with its p values once all its runs have finished."""
+    if contrast.pairs < planned:
+        return f"{pair}: {contrast.pairs} of {planned} pairs of runs so far, not tested"
+    return f"{pair}: p {contrast.p:.3g}, corrected {contrast.p_corrected:.3g}"
+
+
+def contrasts_note(evidence: Evidence, planned: list[tuple[str, int]]) -> str:
+    """How to read the contrasts, how far interpolation may be off, and the tests.
 
     Args:
-        pairs: the contrasts by name, in their order.
+        planned: of each contrast its name, and how many pairs of runs it is to have.
     """
     last = evidence.curves[-1]
-    tests = "; ".join(corrected_text(contrast, pair) for contrast, pair in zip(last.contrasts, pairs))
+    tests = "; ".join(test_text(contrast, *names) for contrast, names in zip(last.contrasts, planned))
     text = (
-        "Paired by seed, in parentheses the 95 % interval over the seeds. At equal tokens both end at the budget; at "
-        "equal FLOPs and equal seconds the second is read where it has spent what the first has at that budget, "
-        "between its own branches"
+        "Paired by seed; in parentheses the 95 % interval over the seeds. At equal tokens both end at the budget. At "
+        "equal FLOPs or seconds the second is read where it has spent what the first has at that budget, between its "
+        f"own branches{interpolation_text(evidence)}; the seconds are those of a step, timed apart with the shapes in "
+        "turns, times the steps. A dash: it lies outside of those branches, or a run is missing or failed.\n\n"
+        f"Two-sided paired t tests at {millions(last.branch)} tokens, corrected by Holm for {len(planned)} "
+        f"comparisons: {tests}. Nothing else is corrected."
     )
-    errors = [reading.interpolation_error for reading in evidence.readings if reading.interpolation_error is not None]
-    if errors:
-        text += f", which may be off by up to {max(errors):.3f}"
-    return (
-        f"{text}. A dash: it lies outside of them, or has not run. Two-sided at {millions(last.branch)} equal tokens, "
-        f"corrected by Holm for {len(pairs)} comparisons: {tests}. Nothing else is corrected."
-    )
+    if evidence.margin is not None:
+        text += (
+            f" Whether quality is kept within the margin of {evidence.margin:g} is said [in the index]"
+            f"(README.md#what-was-found), of pairs with {MIN_PAIRS} seeds."
+        )
+    return text
 
 
-def law_note(law: LawFile) -> str:
-    """What the law fitted to the cells says, and where the shapes cross."""
-    text = f"**A law over shape and tokens** (`leaner law`): {law.sentence}."
-    if law.found:
-        text += "".join(f" {crossing.sentence}." for crossing in law.crossings)
+def law_note(law: LawFile, finished: int) -> str:
+    """What the law that was fitted to the cells says.
+
+    Args:
+        finished: the runs at all branches that have finished by now.
+    """
+    text = f"**Quality by shape and tokens** (`leaner law`, fitted on {law.runs:,} runs): {law.sentence}."
+    if finished > law.runs:
+        text += f" {finished - law.runs:,} more have finished since."
     return text

@@ -72,7 +72,12 @@ def short_data(results: PublishedResults) -> str:
 
 
 def grid_about(name: str, evidence: Evidence) -> str:
-    """One line on a grid: how it was trained and how far it is."""
+    """One line on a grid, with its name in front."""
+    return f"**{name}:** {grid_text(evidence)}"
+
+
+def grid_text(evidence: Evidence) -> str:
+    """How a grid was trained and how far it is, in one line."""
     planned = evidence.planned
     if not planned:
         planned = len(evidence.seeds) * len(evidence.cells)
@@ -82,9 +87,11 @@ def grid_about(name: str, evidence: Evidence) -> str:
         progress = "all"
     seeds = ", ".join(map(str, evidence.seeds))
     rates = ", ".join(f"{rate:g}" for rate in evidence.learning_rates)
+    if evidence.curves is not None:
+        progress = f"at the longest budget {progress}"
     text = (
-        f"**{name}:** {how_trained(evidence)} Seeds {seeds}; learning rates {rates}; {progress} reported runs "
-        f"finished, {evidence.failed} failed, {duration(evidence.hours)}."
+        f"{how_trained(evidence)} Seeds {seeds}; learning rates {rates}; {progress} reported runs finished, "
+        f"{evidence.failed} failed, {duration(evidence.hours)}."
     )
     if evidence.unsound_tuning is not None:
         text += f" The rates may not be the best: {evidence.unsound_tuning}."
