@@ -266,7 +266,7 @@ def test_labels_say_in_what_a_shape_differs(cards):
     narrow = cell.model_copy(update={"width": cell.width // 2, "mlp": cell.mlp // 2})
     thin = cell.model_copy(update={"mlp": cell.mlp // 2})
     assert short_label(cell, evidence) == "2 × 4"
-    assert short_label(narrow, evidence) == f"2 × 4 of width {cell.width // 2} with heads of {cell.head_dim}"
+    assert short_label(narrow, evidence) == f"2 × 4 × {cell.head_dim} of width {cell.width // 2}"
     assert short_label(narrow.model_copy(update={"heads": 2}), evidence) == f"2 × 2 of width {cell.width // 2}"
     assert short_label(thin, evidence) == f"2 × 4 with MLP {cell.mlp // 2}"
     both = narrow.model_copy(update={"mlp": cell.mlp})

@@ -14,6 +14,7 @@ from .curves_figure import curves_figure
 from .figures import THEMES
 from .findings import GatheredGrid, Grids
 from .rendering import fill
+from .tables import all_cells
 from .wording.curves import FIGURE_TEXT, contrasts_note, law_note, scores_note
 from .wording.index_page import grid_text
 
@@ -34,6 +35,7 @@ class GridSection:
     contrasts_note: str | None
     law: str | None
     crossings: str | None
+    cells: str
 
 
 @dataclass
@@ -72,6 +74,12 @@ def planned_pairs(gathered: GatheredGrid) -> list[tuple[str, int]]:
     return planned
 
 
+def with_runs(evidence: Evidence) -> Evidence:
+    """The evidence without cells of which nothing has run at the longest budget, but with the baseline."""
+    cells = [cell for cell in evidence.cells if cell.n or cell.shape == evidence.baseline]
+    return evidence.model_copy(update={"cells": cells})
+
+
 def grid_section(name: str, gathered: GatheredGrid) -> GridSection:
     """One grid with its tables."""
     evidence: Evidence = gathered.evidence
@@ -85,6 +93,7 @@ def grid_section(name: str, gathered: GatheredGrid) -> GridSection:
         contrasts_note=None,
         law=None,
         crossings=None,
+        cells=all_cells({name: with_runs(evidence)}),
     )
     if section.contrasts is not None:
         section.contrasts_note = contrasts_note(evidence, planned_pairs(gathered))

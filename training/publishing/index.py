@@ -157,10 +157,10 @@ def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> Ta
 
 
 def grids_by_task(grids: Grids) -> dict[str, Grids]:
-    """The grids of each task, in the order of `TASKS`, without those of references."""
+    """The grids of each task, in the order of `TASKS`, without references and those with branches, on another page."""
     tasks: dict[str, Grids] = {task: {} for task in TASKS}
     for name, gathered in grids.items():
-        if not name.endswith(PEERS):
+        if not name.endswith(PEERS) and gathered.evidence.curves is None:
             task = settings(gathered.results.grid, gathered.results.grid.baseline).task
             tasks[task][name] = gathered
     return tasks

@@ -8,7 +8,7 @@ from ..experiments.run_statistics import NON_INFERIOR, NOT_LEARNED
 from ..records import Cell, Evidence, FineTuned, PublishedResults, RunResults
 from .metadata import named_metrics
 from .rendering import markdown
-from .wording.amounts import direction, gain, interval_of, number, score, with_start
+from .wording.amounts import direction, gain, interval_of, number, other_width, score, with_start
 from .wording.scoring import best_of, has_outliers, median_score, score_error
 
 
@@ -319,7 +319,7 @@ def cell_line(cell: Cell, evidence: Evidence) -> tuple[str, ...]:
     if has_outliers(evidence):
         compared = f"median {median_score(cell, evidence)}"
     return (
-        unbroken(shape_and_start(cell)),
+        unbroken(shape_and_start(cell) + other_width(cell, evidence)),
         score(cell, ".4f").replace(" ± ", unbroken(" ± ")),
         compared,
         verdict(cell, evidence),

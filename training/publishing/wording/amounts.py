@@ -81,17 +81,19 @@ def label(cell: Cell) -> str:
 
 
 def short_label(cell: Cell, evidence: Evidence) -> str:
-    """Layers × heads, and what else tells the shape from the baseline's.
-
-    That is the width; the head size where all heads together are not as wide as the model; the MLP's width where it is
-    another multiple of the model's.
-    """
-    base = baseline_of(evidence)
+    """Layers × heads, × head size where all heads together are not as wide as the model, and `other_width`."""
     text = f"{cell.layers} × {cell.heads_text}"
+    if isinstance(cell.heads, int) and cell.heads * cell.head_dim != cell.width:
+        text += f" × {cell.head_dim}"
+    return text + other_width(cell, evidence)
+
+
+def other_width(cell: Cell, evidence: Evidence) -> str:
+    """` of width 64 with MLP 96`, each where it is not the baseline's, the MLP's in proportion to the width."""
+    base = baseline_of(evidence)
+    text = ""
     if cell.width != base.width:
         text += f" of width {cell.width}"
-    if isinstance(cell.heads, int) and cell.heads * cell.head_dim != cell.width:
-        text += f" with heads of {cell.head_dim}"
     if cell.mlp * base.width != base.mlp * cell.width:
         text += f" with MLP {cell.mlp}"
     return text
