@@ -9,7 +9,7 @@ import pytest
 import yaml
 from command import leaner
 from modeling_leaner.training.experiments import step_time
-from modeling_leaner.training.experiments.grid import load_grid, write_grid
+from modeling_leaner.training.experiments.grid import GridError, load_grid, write_grid
 from modeling_leaner.training.experiments.rows import reported, write_rows
 from modeling_leaner.training.publishing.curves_figure import contrasts_panel, curves_figure, quality_panel
 from modeling_leaner.training.publishing.curves_page import grids_with_branches, write_curves
@@ -217,9 +217,15 @@ def test_the_best_guess_and_the_law_are_on_the_page(grid, cards):
     (folder / "law.json").write_text(json.dumps({**law, "crossings": [], "runs": 18}))
     text = page(cards)
     assert "ahead at first" not in text and "finished since" not in text
-    (folder / "law.json").write_text(json.dumps({**law, "runs": "many"}))
-    with pytest.raises(ValueError, match="law.json: runs is 'many', expected int"):
-        page(cards)
+    unknown = [{**law["crossings"][0], "other": "no.json"}]
+    for change, message in (
+        ({"runs": "many"}, "law.json: runs is 'many', expected int"),
+        ({"grid": "long"}, "law.json: grid is long, expected short"),
+        ({"crossings": unknown}, "law.json: crossings: expected shapes of the grid, got no.json"),
+    ):
+        (folder / "law.json").write_text(json.dumps({**law, **change}))
+        with pytest.raises(ValueError, match=message):
+            page(cards)
 
 
 def law_file(**changes):
@@ -258,6 +264,34 @@ def test_invented_curves_make_no_card(cards, place, value, message):
         document["curves"] = value
     with pytest.raises(ValueError, match=f"results.json: .*{message}"):
         checked(Evidence, document, Path("results.json"))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"metric": "accuracy"}, "line 19: metric: expected one for all rows, got accuracy and loss"),
+        ({"tokens": 0}, "line 19: tokens: expected a number above 0, got 0"),
+        ({"training_flops": -5}, "line 19: training_flops: expected a number above 0, got -5"),
+        ({"branch": 650}, r"a row of 650 tokens, expected one of the grid's branches, \[5120, 10240, 20480\]"),
+    ],
+)
+def test_rows_that_do_not_fit_make_no_page(grid, changes, message):
+    """One line that names the file, instead of a page without them, or with false numbers."""
+    *others, last = all_rows(grid)
+    put(grid, [*others, replace(last, **changes)])
+    with pytest.raises(GridError, match=rf"^cards/grids/short/results.csv: {message}"):
+        page(Path("cards"))
+
+
+def test_a_row_without_steps_has_no_time(grid, cards):
+    shapes = {shape: {"seconds": 0.1, "tokens": STEP} for shape in LAYERS}
+    (cards / "grids" / "short" / step_time.STEP_SECONDS).write_text(json.dumps({"shapes": shapes}))
+    put(grid, [replace(each, steps=None) for each in all_rows(grid)])
+    assert quality_panel(gathered(cards), "seconds") is None
+    text = page(cards)
+    assert "| seconds |" not in text and "; [what was expected" not in text
+    (cards / "LOG.md").write_text("# Log\n")
+    assert "; [what was expected before the runs](LOG.md)." in page(cards)
 
 
 def test_labels_say_in_what_a_shape_differs(cards):

@@ -81,7 +81,7 @@ def test_the_index_is_what_is_written(monkeypatch):
     shown = curves_page.grids_with_branches(index.read_grids_of_shapes(Path("model_cards")))
     assert page.is_file() == bool(shown)
     if shown:
-        assert page.read_text(encoding="utf-8") == curves_page.render_curves(shown)
+        assert page.read_text(encoding="utf-8") == curves_page.render_curves(CARDS, shown)
 
 
 @pytest.mark.parametrize("path", sorted(CARDS.glob("grids/*/results.csv")), ids=lambda path: path.parent.name)

@@ -62,7 +62,7 @@ def cost_of(results: GridResults, row: ResultRow, way: str) -> float | None:
         return row.tokens
     if way == "FLOPs":
         return row.training_flops
-    if results.step_seconds is None:
+    if results.step_seconds is None or row.steps is None:
         return None
     return row.steps * results.step_seconds[row.shape]
 

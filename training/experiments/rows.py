@@ -60,6 +60,10 @@ def check_row(row: ResultRow, other_length: bool, columns: int) -> None:
     for name, value in needed.items():
         if value is None:
             raise ValueError(f"{name}: expected a value")
+    for name in ("steps", "tokens", "training_flops"):
+        value = getattr(row, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name}: expected a number above 0, got {value}")
 
 
 def run_of(row: ResultRow) -> Run:
@@ -81,6 +85,7 @@ def read_rows(path: Path) -> Rows:
         raise GridError(f"{path}: no UTF-8 text: {error}") from error
     reader = csv.DictReader(io.StringIO(text, newline=""))
     rows = {}
+    metrics = set()
     try:
         columns = reader.fieldnames  # None of an empty file
         if columns not in (COLUMNS, COLUMNS[: -len(ADDED)]):
@@ -92,6 +97,10 @@ def read_rows(path: Path) -> Rows:
             run = run_of(row)
             if run in rows:
                 raise ValueError(f"a second row of {run.name}")
+            if row.has_finished:
+                metrics.add(row.metric)
+            if len(metrics) > 1:
+                raise ValueError(f"metric: expected one for all rows, got {' and '.join(sorted(metrics))}")
             rows[run] = row
     except (ValueError, csv.Error) as error:
         raise GridError(f"{path}: line {reader.line_num}: {error}") from error

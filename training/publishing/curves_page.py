@@ -20,6 +20,7 @@ from .wording.index_page import grid_text
 
 
 PAGE = "curves.md"
+LOG = "LOG.md"  # what was expected before the runs, by hand
 
 
 @dataclass
@@ -43,6 +44,7 @@ class CurvesContext:
     """What `templates/curves.md` names."""
 
     grids: list[GridSection]
+    has_log: bool
 
 
 def grids_with_branches(grids: Grids) -> Grids:
@@ -57,11 +59,19 @@ def finished_runs(gathered: GatheredGrid) -> int:
 
 
 def law_of_grid(gathered: GatheredGrid) -> LawFile | None:
-    """The law of a grid; None where none was fitted. Raises ValueError where law.json does not fit."""
+    """The law of a grid; None where none was fitted. Raises ValueError where law.json does not fit the grid."""
     path = gathered.results.grid.path(LAW)
     if not path.is_file():
         return None
-    return checked(LawFile, read_json(path), path)
+    law = checked(LawFile, read_json(path), path)
+    if law.grid != gathered.results.name:
+        raise ValueError(f"{path}: grid is {law.grid}, expected {gathered.results.name}, beside whose rows it lies")
+    shapes = {cell.shape for cell in gathered.evidence.cells}
+    for crossing in law.crossings:
+        unknown = {crossing.ahead_below, crossing.ahead_above, crossing.other} - {None, *shapes}
+        if unknown:
+            raise ValueError(f"{path}: crossings: expected shapes of the grid, got {', '.join(map(str, unknown))}")
+    return law
 
 
 def planned_pairs(gathered: GatheredGrid) -> list[tuple[str, int]]:
@@ -104,16 +114,17 @@ def grid_section(name: str, gathered: GatheredGrid) -> GridSection:
     return section
 
 
-def render_curves(grids: Grids) -> str:
-    """The page's text."""
-    context = CurvesContext([grid_section(name, gathered) for name, gathered in grids.items()])
+def render_curves(cards: Path, grids: Grids) -> str:
+    """The page's text, in the folder of cards."""
+    sections = [grid_section(name, gathered) for name, gathered in grids.items()]
+    context = CurvesContext(sections, has_log=(cards / LOG).is_file())
     return fill(PAGE, context).rstrip() + "\n"
 
 
 def write_curves(cards: Path, grids: Grids) -> None:
     """The page and its figures, of the grids with branches that have run; those of an earlier time go."""
     shown = grids_with_branches(grids)
-    text = render_curves(shown)
+    text = render_curves(cards, shown)
     figures = {}
     for name, gathered in shown.items():
         for theme in THEMES:

@@ -11,6 +11,7 @@ from modeling_leaner.support.terminal import plural
 
 from ..experiments.encoders import heads_in_words
 from ..experiments.evidence import PEERS, gather
+from ..experiments.grid import GridError
 from ..experiments.grid_results import load_folder
 from ..experiments.run_settings import settings
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
@@ -79,7 +80,10 @@ def read_grids(cards: Path) -> Grids:
     for path in sorted(cards.glob("grids/*/results.csv")):
         results = load_folder(path.parent)
         results.grid = replace(results.grid, beside=None)  # which has lines of its own
-        grids[path.parent.name] = GatheredGrid(results, gather(results))
+        try:
+            grids[path.parent.name] = GatheredGrid(results, gather(results))
+        except GridError as error:
+            raise GridError(f"{path.parent}: {error}") from error
     return grids
 
 

@@ -40,7 +40,7 @@ class LatencyFile(Record):
 class StepTime(Record):
     """A training step of one shape, measured in turns with the grid's other shapes."""
 
-    seconds: Duration
+    seconds: float = Field(gt=0)
     """The median over the rounds."""
     quartiles: list[float] | None = None
     """The first and the third, in seconds."""

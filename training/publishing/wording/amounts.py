@@ -44,6 +44,11 @@ def score(cell: Cell | CellScore | BranchCell | Reference, form: str) -> str:
     return f"{text} ({cell.n})"
 
 
+def is_under_way(evidence: Evidence) -> bool:
+    """Whether runs of a grid that are to be reported have still to finish."""
+    return evidence.planned is not None and sum(cell.n for cell in evidence.cells) < evidence.planned
+
+
 def gain(value: float, evidence: Evidence) -> float:
     """A difference of the metric, plus = better."""
     if evidence.higher_is_better:

@@ -4,7 +4,7 @@ from ...experiments.evidence import baseline_of
 from ...experiments.run_statistics import MIN_PAIRS, NOT_LEARNED
 from ...records import Cell, Evidence
 from ..rendering import markdown
-from .amounts import excludes_zero, gain, label, score
+from .amounts import excludes_zero, gain, is_under_way, label, score
 from .provenance import how_trained
 from .scoring import PAIR_ERROR_HEADER, best_of, has_outliers, median_score, pair_errors
 
@@ -18,6 +18,8 @@ def comparison_intro(evidence: Evidence) -> str:
     often = "once"
     if len(evidence.seeds) > 1:
         often = f"with {len(evidence.seeds)} seeds"
+        if is_under_way(evidence):
+            often = f"with up to {len(evidence.seeds)} seeds, not all of which have finished"
     start = ""
     if any(cell.start for cell in evidence.cells):
         start = " A *cut* starts with the weights that were left of its parent."

@@ -1,5 +1,7 @@
 """What the page on the length of training says of a grid with branches."""
 
+from modeling_leaner.support.terminal import plural
+
 from ...experiments.run_statistics import MIN_PAIRS
 from ...records import Contrast, Evidence, LawFile
 from .amounts import direction, millions
@@ -53,8 +55,8 @@ def contrasts_note(evidence: Evidence, planned: list[tuple[str, int]]) -> str:
         "equal FLOPs or seconds the second is read where it has spent what the first has at that budget, between its "
         f"own branches{interpolation_text(evidence)}; the seconds are those of a step, timed apart with the shapes in "
         "turns, times the steps. A dash: it lies outside of those branches, or a run is missing or failed.\n\n"
-        f"Two-sided paired t tests at {millions(last.branch)} tokens, corrected by Holm for {len(planned)} "
-        f"comparisons: {tests}. Nothing else is corrected."
+        f"Two-sided paired t tests at {millions(last.branch)} tokens, corrected by Holm for "
+        f"{plural(len(planned), 'comparison')}: {tests}. Nothing else is corrected."
     )
     if evidence.margin is not None:
         text += (

@@ -1,9 +1,9 @@
 """The limits of what a card shows."""
 
-from ...experiments.evidence import baseline_of
 from ...experiments.run_statistics import MAX_P, MIN_PAIRS
 from ...records import Evidence, PublishedResults, TuningSettings
 from ...tasks.registry import TASKS
+from .amounts import is_under_way, millions
 from .provenance import overrides_listed, rows_of
 
 
@@ -48,23 +48,44 @@ def chosen(evidence: Evidence, unit: str) -> str:
 def seeds_limit(evidence: Evidence) -> str:
     """How many seeds there are, and what a verdict would need."""
     seeds = len(evidence.seeds)
+    count = str(seeds)
+    if is_under_way(evidence):
+        count += f" planned, {min(cell.n for cell in evidence.cells)} or more finished"
     margin = "a margin"
     if evidence.margin is not None:
         margin += f" of {evidence.margin:g}"
     rule = f"p < {MAX_P:g} against {margin} fixed before the first run, corrected over the tasks"
     if seeds < MIN_PAIRS:
-        return f"Seeds a cell: {seeds}. “No loss of quality” would need {MIN_PAIRS} or more, and {rule}."
+        return f"Seeds a cell: {count}. “No loss of quality” would need {MIN_PAIRS} or more, and {rule}."
     return (
-        f"Seeds a cell: {seeds}. “No loss of quality” needs {rule}: the project's index of all grids decides it, not "
+        f"Seeds a cell: {count}. “No loss of quality” needs {rule}: the project's index of all grids decides it, not "
         "this card; whether seeds were added after others had been seen is in the project's log."
     )
 
 
+def sizes_tested(evidence: Evidence) -> str:
+    """`One width (96), one MLP width (384)`, or the several that there are."""
+    widths = sorted({cell.width for cell in evidence.cells})
+    mlps = sorted({cell.mlp for cell in evidence.cells})
+    text = f"Widths {', '.join(map(str, widths))}"
+    if len(widths) == 1:
+        text = f"One width ({widths[0]})"
+    if len(mlps) == 1:
+        return f"{text}, one MLP width ({mlps[0]})"
+    return f"{text}, MLP widths {', '.join(map(str, mlps))}"
+
+
+def length_tested(evidence: Evidence) -> str:
+    """How long the training was, at most."""
+    if evidence.curves is None:
+        return "one length of training"
+    return f"at most {millions(evidence.curves[-1].branch)} tokens of training"
+
+
 def limits(evidence: Evidence, results: PublishedResults) -> list[str]:
     """What a card's numbers do not show, a sentence each."""
-    cell = baseline_of(evidence)
     untested = [
-        f"One width ({cell.width}), one MLP width ({cell.mlp}), one recipe and one length of training; larger "
+        f"{sizes_tested(evidence)}, one recipe and {length_tested(evidence)}; larger "
         "models and longer training may order the cells otherwise.",
         seeds_limit(evidence),
         chosen(evidence, rows_of(results)),

@@ -56,6 +56,9 @@ def how_trained(evidence: Evidence) -> str:
         if evidence.start_seed is not None:
             start = f"seed {evidence.start_seed} of {start}"
         text += f"; from the weights of {start}"
+    if evidence.curves is not None:
+        budgets = ", ".join(millions(curve.branch) for curve in evidence.curves)
+        text += f"; max_steps is the trunk's, from which runs of {budgets} tokens are finished"
     return f"{text}."
 
 
