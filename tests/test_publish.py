@@ -434,7 +434,7 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     for cell in found.cells:
         cell.n, cell.difference, cell.verdict = 1, 0.01, "undecided"
         cell.sd = cell.interval = cell.p = cell.p_non_inferiority = None
-    found.seeds, found.margin, found.tuning = [1], None, None
+    found.seeds, found.margin, found.tuning, found.planned = [1], None, None, 2
     said, base = comparison.claims(found), found.cells[0]
     assert "0.0100 better than the baseline (accuracy " in said
     assert f" against {base.mean:.4f}), one pair of" in said
@@ -447,6 +447,9 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     many = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7)), "margin": 0.02}))
     assert "would need 7 or more" in rest and "would need" not in many
     assert "Seeds a cell: 7. “No loss of quality” needs p < 0.01 against a margin of 0.02 fixed" in many
+    under_way = found.model_copy(update={"seeds": [1, 2], "planned": 4})
+    assert "Seeds a cell: 2 planned, 1 or more finished. " in limits.seeds_limit(under_way)
+    assert "with up to 2 seeds, not all of which have finished." in comparison.comparison_intro(under_way)
     found.tuning = TuningSettings(seed=0, holdout=200, overrides={"max_steps": 3})
     assert "in runs of max_steps 3, which may favour what learns quickly" in limits.chosen(found, "rows")
     found.cells[1].notes = ["the best learning rate is at the edge of the grid"]
