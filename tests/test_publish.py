@@ -546,8 +546,10 @@ def test_guesses_of_another_form(tmp_path, wrong):
 
 
 def test_no_loss_of_quality_is_decided_over_all_grids():
-    base = {"shape": "base", "pairs": None, "n": 7, "p_non_inferiority": None, "learned": True, "mlp": 384}
-    cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.004, "layers": 4, "heads": 6, "mlp": 192}
+    base = {"shape": "base", "pairs": None, "n": 7, "p_non_inferiority": None, "learned": True}
+    base |= {"width": 96, "mlp": 384}
+    cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.004, "layers": 4, "heads": 6}
+    cell |= {"head_dim": 16, "width": 96, "mlp": 192}
     grids = {
         name: Evidence.model_construct(
             baseline="base",

@@ -108,19 +108,16 @@ class GridResults:
 
 def load_results(grid: Grid) -> GridResults:
     """The results of a grid; without rows before its first run. Raises GridError where results.csv does not fit."""
-    return results_in_file(grid, grid.path("results.csv"))
+    return GridResults(grid, read_rows(grid.path("results.csv")))
 
 
-def results_in_file(grid: Grid, path: Path) -> GridResults:
-    """The results of a grid whose rows are in a file. Raises GridError where it does not fit the grid."""
+def load_folder(folder: Path) -> GridResults:
+    """The results in a folder with grid.yaml and results.csv. Raises GridError where one of them does not fit."""
+    grid = load_grid(folder / "grid.yaml")
+    path = folder / "results.csv"
     rows = read_rows(path)
     budgets = grid.branches or []
     for run in rows:
         if run.branch is not None and run.branch not in budgets:
             raise GridError(f"{path}: a row of {run.branch} tokens, expected one of the grid's branches, {budgets}")
     return GridResults(grid, rows)
-
-
-def load_folder(folder: Path) -> GridResults:
-    """The results in a folder with grid.yaml and results.csv. Raises GridError where one of them does not fit."""
-    return results_in_file(load_grid(folder / "grid.yaml"), folder / "results.csv")
