@@ -458,5 +458,16 @@ def test_the_readme_has_the_cosines_of_minilm():
     assert f"a fourth layer of the same parameters {means['4x12']} ({layer})" in text
 
 
+def test_the_readme_has_the_longest_runs():
+    """Of Wikipedia at the first and the last budget, the one seed that has run."""
+    rows = csv.DictReader((CLONE / "model_cards/grids/enwik8-text-causal-curves/results.csv").open(newline=""))
+    losses = {(row["shape"], row["branch"]): row["value"] for row in rows if row["phase"] == "report"}
+    deep, lean = ([f"{float(losses[shape, tokens]):.3f}" for tokens in ("12288000", "1228800")]
+                  for shape in ("gpt/mini", "gpt/lean-mini"))  # fmt: skip
+    text = " ".join(README.split())
+    assert f"12.3M tokens of Wikipedia the loss of 8 × 3 is {deep[0]}, that of 4 × 6 {lean[0]};" in text
+    assert f"after 1.2M it was {deep[1]}, {lean[1]} (" in text
+
+
 def test_the_readme_is_short():
     assert len(README.splitlines()) <= 160

@@ -88,7 +88,9 @@ class Step:
         return sum(weight.numel() for weight in self.weights)
 
     def peak_memory(self) -> int | None:
-        """Bytes of tensors at the peak of a step; None where that step fails."""
+        """Bytes of tensors at the peak of a step; None where that step fails, or one has failed before."""
+        if self.note is not None:
+            return None
         inputs = [tensor for tensor in self.batch.values() if isinstance(tensor, torch.Tensor)]
         try:
             return peak_memory(self.run, [*self.weights, *inputs], self.optimizer, self.workload.device)
@@ -158,10 +160,8 @@ def measure(workload: Workload, contestants: Sequence[Contestant], limits: Limit
 
 def result_of(contestant: Contestant, step: Step, seconds: np.ndarray) -> Measured:
     """What a contestant gave that was timed; its note alone where a step failed."""
-    parameters = step.parameters
-    peak = None
-    if step.note is None:
-        peak = step.peak_memory()
+    parameters = step.parameters  # which a step that fails lets go of
+    peak = step.peak_memory()
     if step.note is not None:
         return Measured(contestant, note=step.note)
     return Measured(contestant, seconds, peak, parameters)

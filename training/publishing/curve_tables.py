@@ -2,8 +2,8 @@
 
 from ..records import BranchCell, Contrast, Evidence, LawFile, PublishedResults, Reading
 from .rendering import markdown
-from .tables import in_bold
-from .wording.amounts import gain, millions, number, score, short_label
+from .tables import in_bold, paired_difference
+from .wording.amounts import millions, number, score, short_label
 
 
 def budgets(evidence: Evidence) -> list[str]:
@@ -59,7 +59,7 @@ def contrasts_by_budget(evidence: Evidence) -> str | None:
         for equal in dict.fromkeys(reading.equal for reading in own):
             readings = [reading for reading in own if reading.equal == equal]
             if any(reading.pairs for reading in readings):
-                differences = [difference_of(reading, evidence) for reading in readings]
+                differences = [paired_difference(reading, evidence) for reading in readings]
                 lines.append((pair, equal, pairs_of(readings), *differences))
                 pair = ""  # on its first line alone
     if not lines:
@@ -74,17 +74,6 @@ def pairs_of(readings: list[Reading]) -> str:
     if min(counts) == max(counts):
         return str(counts[0])
     return f"{min(counts)} to {max(counts)}"
-
-
-def difference_of(reading: Reading, evidence: Evidence) -> str:
-    """A difference, plus = better, with its interval where there is one."""
-    if not reading.pairs:
-        return "–"
-    text = f"{gain(reading.difference, evidence):+.3f}"
-    if reading.interval is None:
-        return text
-    low, high = sorted(gain(limit, evidence) for limit in reading.interval)
-    return f"{text} ({low:+.3f} to {high:+.3f})"
 
 
 def crossings(law: LawFile, evidence: Evidence) -> str | None:

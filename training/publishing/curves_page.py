@@ -24,6 +24,14 @@ LOG = "LOG.md"  # what was expected before the runs, by hand
 
 
 @dataclass
+class Noted:
+    """A table, where there is one, and what it says."""
+
+    note: str
+    table: str | None
+
+
+@dataclass
 class GridSection:
     """One grid of the page."""
 
@@ -32,10 +40,8 @@ class GridSection:
     figure_text: str
     scores: str
     scores_note: str
-    contrasts: str | None
-    contrasts_note: str | None
-    law: str | None
-    crossings: str | None
+    contrasts: Noted | None
+    law: Noted | None
     cells: str
 
 
@@ -90,28 +96,35 @@ def with_runs(evidence: Evidence) -> Evidence:
     return evidence.model_copy(update={"cells": cells})
 
 
+def contrasts_of(gathered: GatheredGrid) -> Noted | None:
+    """The contrasts at each budget; None where none has run."""
+    table = contrasts_by_budget(gathered.evidence)
+    if table is None:
+        return None
+    return Noted(contrasts_note(gathered.evidence, planned_pairs(gathered)), table)
+
+
+def law_of(gathered: GatheredGrid) -> Noted | None:
+    """The law and where it has the shapes of the contrasts equal; None where none was fitted."""
+    law = law_of_grid(gathered)
+    if law is None:
+        return None
+    return Noted(law_note(law, finished_runs(gathered)), crossings(law, gathered.evidence))
+
+
 def grid_section(name: str, gathered: GatheredGrid) -> GridSection:
     """One grid with its tables."""
-    evidence: Evidence = gathered.evidence
-    section = GridSection(
+    evidence = gathered.evidence
+    return GridSection(
         name=name,
         about=grid_text(evidence),
         figure_text=FIGURE_TEXT,
         scores=scores_by_budget(evidence),
         scores_note=scores_note(evidence),
-        contrasts=contrasts_by_budget(evidence),
-        contrasts_note=None,
-        law=None,
-        crossings=None,
+        contrasts=contrasts_of(gathered),
+        law=law_of(gathered),
         cells=all_cells({name: with_runs(evidence)}),
     )
-    if section.contrasts is not None:
-        section.contrasts_note = contrasts_note(evidence, planned_pairs(gathered))
-    law = law_of_grid(gathered)
-    if law is not None:
-        section.law = law_note(law, finished_runs(gathered))
-        section.crossings = crossings(law, evidence)
-    return section
 
 
 def render_curves(cards: Path, grids: Grids) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from ..experiments.evidence import baseline_of
 from ..experiments.kappa import MOST_KAPPA
 from ..experiments.run_statistics import NON_INFERIOR, NOT_LEARNED
-from ..records import Cell, Evidence, FineTuned, PublishedResults, RunResults
+from ..records import Cell, Evidence, FineTuned, PairedStatistics, PublishedResults, RunResults
 from .metadata import named_metrics
 from .rendering import markdown
 from .wording.amounts import direction, gain, interval_of, number, other_width, score, with_start
@@ -60,10 +60,15 @@ def difference(cell: Cell, evidence: Evidence) -> str:
     """A cell's difference from the baseline, plus = better, with its interval."""
     if cell.shape == evidence.baseline:
         return "baseline"
-    if cell.difference is None:
+    return paired_difference(cell, evidence)
+
+
+def paired_difference(compared: PairedStatistics, evidence: Evidence) -> str:
+    """A difference of pairs of runs, plus = better, with its interval where there is one; a dash without a pair."""
+    if compared.difference is None:
         return "–"
-    text = f"{gain(cell.difference, evidence):+.3f}"
-    interval = interval_of(cell, evidence)
+    text = f"{gain(compared.difference, evidence):+.3f}"
+    interval = interval_of(compared, evidence)
     if interval is None:
         return text
     low, high = interval

@@ -3,7 +3,7 @@
 from modeling_leaner.support.terminal import plural
 
 from ...experiments.evidence import baseline_of
-from ...records import BranchCell, Cell, CellScore, Evidence, FineTuned, Reference, RunResults
+from ...records import BranchCell, Cell, CellScore, Evidence, FineTuned, PairedStatistics, Reference, RunResults
 
 
 def number(value: float | None, form: str) -> str:
@@ -56,11 +56,11 @@ def gain(value: float, evidence: Evidence) -> float:
     return -value
 
 
-def interval_of(cell: Cell, evidence: Evidence) -> list[float] | None:
-    """The interval of a cell's difference, plus = better; None where there is none."""
-    if cell.interval is None:
+def interval_of(compared: PairedStatistics, evidence: Evidence) -> list[float] | None:
+    """The interval of a difference, plus = better; None where there is none."""
+    if compared.interval is None:
         return None
-    return sorted(gain(limit, evidence) for limit in cell.interval)
+    return sorted(gain(limit, evidence) for limit in compared.interval)
 
 
 def excludes_zero(interval: list[float]) -> bool:

@@ -35,7 +35,7 @@ def interpolation_text(evidence: Evidence) -> str:
     return f", off by about {max(errors):.3f} at most"
 
 
-def test_text(contrast: Contrast, pair: str, planned: int) -> str:
+def contrast_text(contrast: Contrast, pair: str, planned: int) -> str:
     """A contrast with its p values once all its runs have finished."""
     if contrast.pairs < planned:
         return f"{pair}: {contrast.pairs} of {planned} pairs of runs so far, not tested"
@@ -49,7 +49,7 @@ def contrasts_note(evidence: Evidence, planned: list[tuple[str, int]]) -> str:
         planned: of each contrast its name, and how many pairs of runs it is to have.
     """
     last = evidence.curves[-1]
-    tests = "; ".join(test_text(contrast, *names) for contrast, names in zip(last.contrasts, planned))
+    tests = "; ".join(contrast_text(contrast, *names) for contrast, names in zip(last.contrasts, planned))
     text = (
         "Paired by seed; in parentheses the 95 % interval over the seeds. At equal tokens both end at the budget. At "
         "equal FLOPs or seconds the second is read where it has spent what the first has at that budget, between its "
