@@ -10,7 +10,7 @@ import pytest
 import yaml
 from command import leaner
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import branches, grid_cells, runs, summary, sweep
+from modeling_leaner.training.experiments import branches, grid_cells, runs, simple_guesses, summary, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_rows, reported, result_row
@@ -340,6 +340,18 @@ def test_tuning_at_a_branch(workshop):
     assert "--checkpoint_steps" not in tuned + asked and "--tuning_holdout" in tuned
 
 
+def test_guesses_read_what_the_longest_branch_has_read(workshop, monkeypatch):
+    """The trunk is shorter."""
+    read = []
+
+    def guess(task, train, held_out):
+        read.append(simple_guesses.rows_trained_on(task.arguments))
+
+    monkeypatch.setattr(simple_guesses, "guesses_on", guess)
+    simple_guesses.guesses_of_grid(load_results(workshop()), [])
+    assert read == [20 * 8]
+
+
 def test_rows_of_earlier_releases(workshop):
     """Without the newer columns: they are unknown."""
     grid = workshop(branches=None, overrides=None)
@@ -379,17 +391,17 @@ TUNED = {"seeds": [0, 9], "holdout": 2, "tokens": FIRST}
         ({"recipe": "sst2", "shapes": ["bert/nano"], "baseline": "bert/nano",
           "overrides": {"lr_scheduler_type": "warmup_stable_decay", "max_steps": 9, "warmup_steps": 1}},
          "branches: expected a task whose rows are all as long, got sequence-classification"),
-        ({"branches": [SECOND, FIRST]}, "grid.yaml: branches: expected numbers of tokens, strictly increasing, got "
+        ({"branches": [SECOND, FIRST]}, "branches: expected numbers of tokens, strictly increasing, got "
          "[5120, 2560]"),
-        ({"branches": []}, "grid.yaml: branches: expected numbers of tokens, strictly increasing, got []"),
-        ({"branches": [0.5]}, "grid.yaml: branches: expected numbers of tokens, strictly increasing, got [0.5]"),
-        ({"seeds_of": {"gpt.json": [3]}}, "grid.yaml: seeds_of: expected shapes of the grid and some of its seeds, "
+        ({"branches": []}, "branches: expected numbers of tokens, strictly increasing, got []"),
+        ({"branches": [0.5]}, "branches: expected numbers of tokens, strictly increasing, got [0.5]"),
+        ({"seeds_of": {"gpt.json": [3]}}, "seeds_of: expected shapes of the grid and some of its seeds, "
          "got gpt.json: [3]"),
-        ({"seeds_of": [1]}, "grid.yaml: seeds_of: expected shapes and lists of some of seeds, got [1]"),
+        ({"seeds_of": [1]}, "seeds_of: expected shapes and lists of some of seeds, got [1]"),
         ({"learning_rates": [1e-3, 2e-3], "tuning": {"seeds": [0, 9], "holdout": 2}},
-         "grid.yaml: tuning.tokens: expected one of branches, and only with them"),
+         "tuning.tokens: expected one of branches, and only with them"),
         ({"learning_rates": [1e-3, 2e-3], "tuning": {**TUNED, "tokens": STEP}},
-         "grid.yaml: tuning.tokens: expected one of branches, got 256"),
+         "tuning.tokens: expected one of branches, got 256"),
         ({"learning_rates": [1e-3, 2e-3], "tuning": {**TUNED, "overrides": {"max_steps": 12}}},
          "tuning.overrides: max_steps is 12, and 10 in the reported runs; or say in unsound_tuning why the rates may "
          "not be the best"),
@@ -404,7 +416,7 @@ TUNED = {"seeds": [0, 9], "holdout": 2, "tokens": FIRST}
 def test_refused_branches(bench, changes, message):
     with pytest.raises(SystemExit) as error:
         bench(**changes)
-    assert error.value.code == f"leaner sweep: {message}"
+    assert error.value.code == f"leaner sweep: grid.yaml: {message}"
     assert calls() == [] and not Path("out").exists()
 
 

@@ -25,6 +25,7 @@ import yaml
 from encoders import write_stand_ins
 from hub_server import LocalHub, reached
 from modeling_leaner.training.experiments.grid import load_grid
+from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.publishing.index import encoder_line
 from modeling_leaner.training.publishing.publish import is_encoder
@@ -243,12 +244,15 @@ def test_commands_named_in_the_text_exist():
     assert names and names <= get_command(app).commands.keys()
 
 
-def test_the_grid_of_the_page(tmp_path, monkeypatch):
-    """The grid that docs/experiments.md explains is accepted."""
+@pytest.mark.parametrize("name", ["grid.yaml", "branches.yaml"])
+def test_the_grids_of_the_page(tmp_path, monkeypatch, name):
+    """A grid that docs/experiments.md explains is accepted."""
     monkeypatch.chdir(tmp_path)
     page = (CLONE / "docs" / "experiments.md").read_text()
-    Path("grid.yaml").write_text(re.search(r"```yaml\n# grid.yaml\n(.*?)```", page, flags=re.DOTALL).group(1))
-    assert len(load_grid(Path("grid.yaml")).shapes) == 2
+    Path(name).write_text(re.search(rf"```yaml\n# {re.escape(name)}.*?\n(.*?)```", page, flags=re.DOTALL).group(1))
+    grid = load_grid(Path(name))
+    assert len(grid.shapes) == 2
+    check_grid(grid)
 
 
 README = (CLONE / "README.md").read_text(encoding="utf-8")

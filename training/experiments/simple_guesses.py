@@ -46,7 +46,7 @@ from .grid_results import GridResults, load_results
 from .guess_features import bag_of_tokens, first_tokens, length_bins, small_images, token_overlap
 from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
-from .rows import Run
+from .rows import reported
 from .run_settings import options_of_run
 from .runs import start_of
 
@@ -227,7 +227,7 @@ def guesses(folder: Path, options: list[str]) -> list[ScoredGuess] | None:
 def guesses_of_grid(results: GridResults, options: list[str]) -> list[ScoredGuess] | None:
     """`guesses_on` the rows of a grid, read as its baseline reads them. Raises ValueError as `guesses` does."""
     grid = results.grid
-    run = Run("report", grid.baseline, grid.seeds[0], grid.learning_rates[0])
+    run = reported(grid, grid.baseline, grid.seeds[0], grid.learning_rates[0])
     arguments = parse(grid.recipe, options_of_run(grid, run, start_of(results, run), options))
     if arguments.task != "embedding":  # whose labels a teacher makes
         arguments.teacher = None

@@ -140,12 +140,12 @@ def _notes(tuning: Tuning, shape: str, failed: list[int]) -> list[str]:
     """The notes of a cell: failed seeds, and what is wrong with the choice of its learning rate."""
     choice = tuning.choices[shape]
     notes = []
-    if shape in tuning.at_edge:
-        notes.append("the best learning rate is at the edge of the grid")
     if tuning.due:
         notes.append("the tuning is not finished")
     elif choice.learning_rate is None:
         notes.append("no learning rate finished")
+    elif shape in tuning.at_edge:
+        notes.append("the best learning rate is at the edge of the grid")
     if failed:
         notes.append(f"failed seeds: {', '.join(map(str, failed))}")
     if choice.tie:

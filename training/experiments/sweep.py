@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.documents import naming, write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..records import ResultRow
@@ -71,6 +71,7 @@ class Sweep:
         # Handlers that raise would lose the process that is being started.
         handlers = {number: signal.signal(number, self._interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
+            self._announce()
             self._start_due()
             while self.running:
                 self._await_end()
@@ -176,6 +177,11 @@ class Sweep:
         missing = sum(run.phase == phase for run in missing_runs(results))
         return f"{phase} {done}/{done + missing}"
 
+    def _announce(self) -> None:
+        """Prints how many runs have ended, and where those to come keep their logs."""
+        counts = ", ".join(map(self._count, phases(self.grid)))
+        print(f"[{counts}] the logs of the runs: {self.grid.path('runs')}", file=sys.stderr, flush=True)
+
     def _write(self, run: Run, row: ResultRow, outcome: str) -> None:
         """Puts a row into results.csv, and prints the outcome of the run."""
         self.rows[run] = replace(row, failures=self._failures_before(run), jobs=self.jobs)
@@ -259,7 +265,8 @@ def sweep(
     local = data_options(data_files)
     if not summary:
         make_cuts(grid, local)
-    check_grid(grid)
+    with naming(file):
+        check_grid(grid)
     if summary:
         results = load_results(grid)
         check_unchanged(grid, results.rows.values())

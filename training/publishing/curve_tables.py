@@ -98,7 +98,7 @@ def crossings(law: LawFile, evidence: Evidence) -> str | None:
 
 def limits_of(interval: list[float | None] | None) -> str:
     """An interval of tokens; a limit of None lies beyond the budgets."""
-    if interval is None:
+    if interval is None or interval == [None, None]:
         return "–"
     return " to ".join("beyond" if limit is None else millions(limit) for limit in interval)
 

@@ -187,9 +187,12 @@ def hardware(results: PublishedResults) -> str:
     repeated = ""
     if evidence.failures:
         repeated = f", {evidence.failures} further attempts failed and were repeated"
+    counted = ""
+    if evidence.curves is not None:
+        counted = " (trunks and branches count as runs of their own)"
     return (
         f"This run: {train.seconds:,.0f} s for {train.steps:,} steps, {processor}.\n\n"
-        f"The grid: {evidence.runs} runs, {evidence.failed} of them failed{repeated}, "
+        f"The grid: {evidence.runs} runs{counted}, {evidence.failed} of them failed{repeated}, "
         f"{duration(evidence.hours)} together without failed ones, on {'; '.join(evidence.processor)}; all of "
         f"them are in `model_cards/grids/{evidence.grid}/results.csv`. Their software: {software}; commits of this "
         f"project: {commits}."
