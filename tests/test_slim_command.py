@@ -75,6 +75,8 @@ def test_from_transformers_to_a_leaner_folder_and_back(leaner, source, rows, tmp
     result = leaner("slim", source, tmp_path / "slim", "--layers", 2, "--data", rows, "--base-model", "owner/parent")
     assert result.exit_code == 0, result.output
     assert "layers: [0, 1, 2, 3] → [" in result.output and "evenly spaced 0,2" in result.output
+    tokenizers = [(folder / "tokenizer.json").read_text() for folder in (source, tmp_path / "slim")]
+    assert tokenizers[0] == tokenizers[1]  # without the padding and truncation of the rows that chose
     slim, info = AutoModel.from_pretrained(tmp_path / "slim", add_pooling_layer=False, output_loading_info=True)
     assert slim.config.num_hidden_layers == 2
     assert not info["missing_keys"] and not info["unexpected_keys"]

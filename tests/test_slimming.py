@@ -13,7 +13,7 @@ from modeling_leaner import (
     LeanViTConfig,
     LeanViTForImageClassification,
 )
-from modeling_leaner.slimming import budget, measures, operations
+from modeling_leaner.slimming import budget, figure, measures, operations
 from modeling_leaner.slimming.figure import draw_scores
 from modeling_leaner.slimming.measures import Reference
 from modeling_leaner.slimming.operations import SlimError
@@ -325,11 +325,12 @@ class TestScores:
         """The search that shares beginnings gives the change of each model that was cut and run."""
         reference = Reference.of(model, [inputs(model)])
         ranking = measures.rank_layers(model, reference, 2)
-        assert sorted(layers for layers, _ in ranking) == [(0, 1), (0, 2), (1, 2)]
-        changes = [change for _, change in ranking]
+        assert sorted(choice.layers for choice in ranking) == [(0, 1), (0, 2), (1, 2)]
+        changes = [choice.change for choice in ranking]
         assert changes == sorted(changes) and changes[0] > 0
-        for layers, change in ranking:
-            assert reference.change(operations.keep_layers(model, layers)) == pytest.approx(change, rel=1e-4)
+        for choice in ranking:
+            cut = operations.keep_layers(model, choice.layers)
+            assert reference.change(cut) == pytest.approx(choice.change, rel=1e-4)
 
     def test_a_model_that_leaves_padding_out_is_ranked_as_one_that_does_not(self):
         """unpad_inputs, which decides how the states between layers look."""
@@ -338,8 +339,8 @@ class TestScores:
         for unpadded in (False, True):
             model.config.unpad_inputs = unpadded
             rankings.append(measures.rank_layers(model, Reference.of(model, [inputs(model)]), 2))
-        for (layers, change), (same_layers, same_change) in zip(*rankings):
-            assert layers == same_layers and same_change == pytest.approx(change, rel=1e-4)
+        for padded, unpadded in zip(*rankings):
+            assert unpadded.layers == padded.layers and unpadded.change == pytest.approx(padded.change, rel=1e-4)
 
     def test_greedy_beyond_the_depth_of_the_exhaustive_search(self, reference, monkeypatch):
         model, expected = reference
@@ -347,8 +348,8 @@ class TestScores:
         ranking = measures.rank_layers(model, expected, 2)
         first = measures.changes_by_layers(model, expected, [(1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)])
         survivors = min(first, key=first.get)
-        assert len(ranking) == 3 and all(set(layers) < set(survivors) for layers, _ in ranking)
-        assert ranking[0][1] == min(change for _, change in ranking)
+        assert len(ranking) == 3 and all(set(choice.layers) < set(survivors) for choice in ranking)
+        assert ranking[0].change == min(choice.change for choice in ranking)
 
     def test_heads_are_scored_by_what_their_removal_changes(self, model):
         reference = Reference.of(model, [inputs(model)])
@@ -489,6 +490,14 @@ class TestSlim:
             slim(make(), target, [], [])
         assert message in str(error.value)
 
+    def test_the_settings_of_an_error(self):
+        with pytest.raises(SlimError) as error:
+            slim(bert(), Target(layers=2, keep=(0, 1)), [], [])
+        assert error.value.settings == ("layers", "keep") and error.value.reason == "give one of them"
+        with pytest.raises(SlimError) as error:
+            slim(bert(), Target(), [], [])
+        assert error.value.settings == () and error.value.reason == str(error.value)
+
 
 class TestScoresOfACut:
     """What the cuts were chosen from."""
@@ -502,13 +511,26 @@ class TestScoresOfACut:
             others = [other for other in range(4) if other != layer]
             assert reference.change(operations.keep_layers(model, others)) == pytest.approx(change, rel=1e-4)
         assert scores.layers.influence == measures.block_influence(model, batches)
-        for name, change in scores.layers.choices.items():
-            layers = [int(layer) for layer in name.split()[-1].split(",")]
-            assert reference.change(operations.keep_layers(model, layers)) == pytest.approx(change, rel=1e-4)
-        names = list(scores.layers.choices)
+        for choice in scores.layers.choices:
+            cut = operations.keep_layers(model, choice.layers)
+            assert reference.change(cut) == pytest.approx(choice.change, rel=1e-4)
+        names = list(scores.as_document()["layers"]["choices"])
         assert names[0] == ",".join(map(str, scores.layers.kept))
+        assert names[-3].startswith("block influence ") and len(names) == 6
         assert names[-2:] == ["evenly spaced 0,2", "evenly spaced 1,3"]
         assert scores.heads is None
+
+    def test_named_layers_and_the_same_by_a_rule(self):
+        """Are two choices, of which the one that was made is marked."""
+        model = bert(num_hidden_layers=4)
+        batches = [inputs(model)]
+        scores = slim(model, Target(keep=(0, 2)), batches, batches).scores.layers
+        assert [choice.name for choice in scores.choices if scores.is_made(choice)] == ["0,2"]
+        changes = scores.changes_by_name()
+        assert changes["evenly spaced 0,2"] == changes["0,2"]
+        assert figure.two_lines(scores.choices[-1]) == "evenly spaced\n1,3"
+        colours = [figure.choice_colour(choice, scores) for choice in scores.choices]
+        assert colours == [figure.KEPT, figure.REMOVED, figure.RIVAL, figure.RIVAL]
 
     def test_heads_of_the_layers_that_stay(self):
         """By the numbers that the layers have in the source, and by what is added to the change of the layers."""
@@ -545,8 +567,10 @@ class TestChoices:
         batches = [inputs(model)]
         ranking = measures.rank_layers(model, Reference.of(model, batches), 2)
         slims = best_slims(model, Target(layers=2, heads=2), batches, batches, 3)
-        assert [tuple(slimmed.scores.layers.kept) for slimmed in slims] == [layers for layers, _ in ranking[:3]]
+        assert [tuple(slimmed.scores.layers.kept) for slimmed in slims] == [choice.layers for choice in ranking[:3]]
         for slimmed in slims:
+            scores = slimmed.scores.layers
+            assert [choice.layers for choice in scores.choices if scores.is_made(choice)] == [tuple(scores.kept)]
             alone = slim(model, Target(keep=tuple(slimmed.scores.layers.kept), heads=2), batches, batches)
             assert [cut.change for cut in slimmed.cuts] == [cut.change for cut in alone.cuts]
             assert torch.equal(output(slimmed.model), output(alone.model))

@@ -16,7 +16,7 @@ from ..conversion import load_lean, load_processors
 from ..inspection.layers import Row, rows_of
 from ..registry import IMAGES
 from ..shapes import load_config, modality_of
-from ..slimming.calibration import as_read
+from ..slimming.calibration import batches_of
 from ..slimming.operations import SlimError
 from ..training.data.sources import BUILT_IN, describe
 from ..training.running.evaluation import load as load_evaluation
@@ -128,7 +128,7 @@ def column_inputs(options: Options, model: PreTrainedModel, processor: object) -
         raise ValueError(f"--data: {source}: no row has anything in the column {column}")
     chosen = rows.select(range(min(len(rows), options.rows)))[column]
     try:
-        inputs = as_read(model, processor, chosen, options.max_length or LENGTH)
+        inputs = batches_of(model, processor, chosen, options.max_length or LENGTH)
     except SlimError as error:
         raise ValueError(f"--data: {source}: {error}") from error
     return Inputs(source, [row for batch in inputs for row in rows_of(batch)])

@@ -14,9 +14,8 @@ from safetensors import SafetensorError
 from ..conversion import load_lean
 from ..layers_leaner import LeanPreTrainedModel
 from ..registry import IMAGES
-from ..slimming.measures import Reference
+from ..slimming.measures import Reference, layer_names
 from ..slimming.operations import SlimError
-from ..slimming.scores import layer_names
 from ..slimming.slim import Slimmed
 from ..training.data.sentences import sentences
 from ..training.data.sources import load_training, split_files, whole_split
@@ -73,13 +72,13 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
     return Recovery(recipe, options)
 
 
-def check_held_out(held_out: Sequence, data: list[str], recovery: Recovery, source: str) -> None:
+def check_held_out(held_out_rows: Sequence, data: list[str], recovery: Recovery, source: str) -> None:
     """Raises SlimError where rows by which the tries are judged are among those that they are trained on.
 
     Files are compared by path; texts by content, too: whole, or by sentence where the recipe splits.
 
     Args:
-        held_out: texts or images, every other row of `data`.
+        held_out_rows: texts or images, every other row of `data`.
     """
     arguments = parse(recovery.recipe, recovery.options, fixed=WITHOUT_EVALUATION | {"shape": source})
     check_other_files(data, arguments)
@@ -89,9 +88,9 @@ def check_held_out(held_out: Sequence, data: list[str], recovery: Recovery, sour
         return
     shared: set[str] = set()
     for column in task.text_columns_of(arguments, rows):
-        shared |= shared_texts(set(held_out), rows[column], arguments.split_sentences)
+        shared |= shared_texts(set(held_out_rows), rows[column], arguments.split_sentences)
     if shared:
-        number = f"{len(shared)} of {len(held_out)} held-out rows"
+        number = f"{len(shared)} of {len(held_out_rows)} held-out rows"
         example = min(shared)[:60]
         raise SlimError(f"--data: {number} are among those that --recovery trains on, such as {example!r}")
 
@@ -108,38 +107,40 @@ def check_other_files(data: list[str], arguments: RecipeArguments) -> None:
         raise SlimError(f"--data: {names} is what --recovery trains on; every other row is held out, give others")
 
 
-def shared_texts(held_out: set[str], texts: Iterable[str | None], split_sentences: bool) -> set[str]:
+def shared_texts(held_out_texts: set[str], texts: Iterable[str | None], split_sentences: bool) -> set[str]:
     """The held-out texts that are among `texts`, or among their sentences."""
     shared: set[str] = set()
     for text in texts:
-        shared |= held_out & {text}
+        shared |= held_out_texts & {text}
         if split_sentences and text is not None:
-            shared |= held_out.intersection(sentences(text))
+            shared |= held_out_texts.intersection(sentences(text))
     return shared
 
 
 def choose_by_recovery(
-    slims: Sequence[Slimmed], recovery: Recovery, source: str, processors: list[object], reference: Reference
+    slims: Sequence[Slimmed], recovery: Recovery, source: str, processors: list[object], held_out_reference: Reference
 ) -> tuple[Slimmed, list[Try]]:
     """Trains each cut and returns the one whose output then is nearest to the source's, and what all came to.
 
     Args:
         source: folder or Hub id of the teacher.
-        reference: the source's output on held-out rows.
+        held_out_reference: the source's output on held-out rows.
 
     Raises:
         KeyboardInterrupt: a recovery was interrupted.
         ValueError: a recovery cannot be run; one line.
     """
-    trained = []
-    tries = []
+    trained: list[tuple[Slimmed, Try]] = []
     for number, slimmed in enumerate(slims, start=1):
         layers = slimmed.scores.layers.kept
         print(f"recovery {number} of {len(slims)}: layers {layer_names(layers)}", file=sys.stderr)
         model = recover(slimmed.model, recovery, source, processors)
-        trained.append(replace(slimmed, model=model))
-        tries.append(Try(layers, slimmed.cuts[-1].change, reference.change(model)))
-    return trained[tries.index(best_try(tries))], tries
+        attempt = Try(layers, before=slimmed.cuts[-1].change, after=held_out_reference.change(model))
+        trained.append((replace(slimmed, model=model), attempt))
+    tries = [attempt for _, attempt in trained]
+    best = best_try(tries)
+    chosen = next(slimmed for slimmed, attempt in trained if attempt is best)
+    return chosen, tries
 
 
 def recover(

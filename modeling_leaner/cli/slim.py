@@ -15,9 +15,9 @@ from ..layers_leaner import LeanPreTrainedModel
 from ..planning.dials import flag_of
 from ..slimming import budget, calibration
 from ..slimming.figure import draw_scores
-from ..slimming.measures import Batch, Reference
+from ..slimming.measures import Batch, Reference, layer_names
 from ..slimming.operations import SlimError, drop_pooler
-from ..slimming.scores import layer_names, score_tables
+from ..slimming.scores import score_tables
 from ..slimming.slim import RECORD, Cut, Slimmed, Target, best_slims, check_choice, check_target
 from ..support.documents import write_json
 from ..support.files import whole_folder
@@ -61,22 +61,22 @@ def run(options: Options) -> None:
     try:
         slim_to(options, target)
     except SlimError as error:
-        raise SlimError(by_flags(str(error), options)) from error
+        raise SlimError(by_flags(error, options)) from error
 
 
-def by_flags(message: str, options: Options) -> str:
-    """A message of `slimming` about a setting, with the option that sets it, or about a row, with where that is."""
-    setting, colon, reason = message.partition(":")
-    names = setting.split(" and ")
-    if setting == "count":
-        return f"--try:{reason}"
-    if setting == "calibration":
-        return f"{describe(None, 'train', options.data)}:{reason}"
-    if not set(names) <= vars(options).keys():
-        return message
-    if setting == "layers" and options.keep is not None:
-        names = ["keep"]
-    return " and ".join(map(flag_of, names)) + colon + reason
+def by_flags(error: SlimError, options: Options) -> str:
+    """The message of an error, with the options in place of the settings, or with where rows are from."""
+    if not error.settings:
+        return str(error)
+    if error.settings == ("count",):
+        place = "--try"
+    elif error.settings == ("calibration",):
+        place = describe(None, "train", options.data)
+    elif error.settings == ("layers",) and options.keep is not None:
+        place = flag_of("keep")
+    else:
+        place = " and ".join(map(flag_of, error.settings))
+    return f"{place}: {error.reason}"
 
 
 def slim_to(options: Options, target: Target) -> None:
@@ -93,21 +93,26 @@ def slim_to(options: Options, target: Target) -> None:
     if not processors:
         raise SlimError(f"{options.source}: no tokenizer or image processor, which the calibration rows need")
     rows = calibration_rows(options, model)
-    chosen_by, held_out = calibration.halves(rows)
+    choosing_rows, held_out_rows = calibration.halves(rows)
     if recovery is not None:
-        check_held_out(held_out, options.data, recovery, options.source)
-    batches = calibration.make_batches(model, processors[0], chosen_by, options.max_length)
-    others = calibration.make_batches(model, processors[0], held_out, options.max_length)
-    target = within_budget(options, target, model, batches)
+        check_held_out(held_out_rows, options.data, recovery, options.source)
+    choosing_batches = calibration.make_batches(model, processors[0], choosing_rows, options.max_length)
+    held_out_batches = calibration.make_batches(model, processors[0], held_out_rows, options.max_length)
+    target = within_budget(options, target, model, choosing_batches)
     slims = [
         replace(slimmed, model=without_untrained_pooler(slimmed.model, options.source))
-        for slimmed in best_slims(model, target, batches, others, count, progress_bar)
+        for slimmed in best_slims(model, target, choosing_batches, held_out_batches, count, progress_bar)
     ]
-    making = Making(options.base_model or options.source, len(chosen_by), len(held_out), command_line())
+    making = Making(
+        parent=options.base_model or options.source,
+        chosen_by=len(choosing_rows),
+        held_out=len(held_out_rows),
+        command=command_line(),
+    )
     slimmed = slims[0]
     if recovery is not None:
-        reference = Reference.of(model, others)
-        slimmed, tries = choose_by_recovery(slims, recovery, options.source, processors, reference)
+        held_out_reference = Reference.of(model, held_out_batches)
+        slimmed, tries = choose_by_recovery(slims, recovery, options.source, processors, held_out_reference)
         making = replace(making, recovery=recovery.command(making.parent), tries=tries)
     write(options, model, slimmed, processors, making)
     report(options.output, model, slimmed, making)
@@ -137,19 +142,27 @@ def read_target(options: Options) -> Target:
     if options.tries is not None and keep is not None:
         raise SlimError("--try: --keep has chosen the layers already; expected --layers in its place")
     return Target(
-        options.layers, keep, options.heads, options.total_heads, options.head_dim, options.intermediate_size
+        layers=options.layers,
+        keep=keep,
+        heads=options.heads,
+        total_heads=options.total_heads,
+        head_dim=options.head_dim,
+        intermediate_size=options.intermediate_size,
     )
 
 
 def within_budget(options: Options, target: Target, model: LeanPreTrainedModel, batches: list[Batch]) -> Target:
-    """The target with the most layers that the budget allows; unchanged where no budget is given."""
+    """The target with the most layers that the budget allows; unchanged where no budget is given.
+
+    `batches`: the time of the first is what counts for `--latency`.
+    """
     if options.params is not None:
         layers = budget.layers_for_params(model, budget.parse_share("--params", options.params))
     elif options.latency is not None:
         layers = budget.layers_for_latency(model, budget.parse_share("--latency", options.latency), batches[0])
     else:
         return target
-    return Target(**(vars(target) | {"layers": layers}))
+    return replace(target, layers=layers)
 
 
 def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
@@ -188,7 +201,8 @@ def write(
         write_slim_card(folder, options.output.name, source, slimmed, making)
         document = {**asdict(making), "cuts": [asdict(cut) for cut in slimmed.cuts]}
         (folder / RECORD).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        if draw_scores(slimmed.scores, folder):
+        figures = draw_scores(slimmed.scores, folder)
+        if figures:
             write_json(folder / "scores.json", slimmed.scores.as_document())
 
 

@@ -18,6 +18,7 @@ from ..support.documents import read_json
 LAW = "law.json"
 LAWS = Path("model_cards/grids")  # of the working folder, as for the commands that publish
 TOKENS = "tokens"
+COMMON = ("floor", "scale", "exponent")  # parameters that every form begins with
 # Where one follows from others, the later from the earlier:
 TERMS = ("layers", "heads", "width", "mlp", "head_dim", "parameters")
 TERM_NAMES = {"mlp": "MLP width", "head_dim": "head size", "parameters": "parameters without embeddings"}
@@ -48,9 +49,9 @@ class Form:
 
     @property
     def names(self) -> list[str]:
-        """The parameters in their order; the first three as natural logarithms, the others exponents of sizes."""
+        """The parameters in their order: COMMON as natural logarithms, then exponents of sizes."""
         exponents = [f"floor by {term}" for term in self.floor] + [f"scale by {term}" for term in self.scale]
-        return ["floor", "scale", "exponent", *exponents]
+        return [*COMMON, *exponents]
 
     @property
     def terms(self) -> list[str]:
@@ -61,7 +62,7 @@ class Form:
 def parts(
     form: Form, parameters: np.ndarray, sizes: dict[str, np.ndarray], tokens: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The floor and what training has still to take off it.
+    """The floor, and the reducible part: what training has still to take off.
 
     Args:
         parameters: (…, P), as `form.names`.
@@ -71,16 +72,16 @@ def parts(
     Returns:
         Two arrays (…, n).
     """
-    floor = parameters[..., 0, None]
-    scale = parameters[..., 1, None] - np.exp(parameters[..., 2, None]) * tokens
-    place = 3
-    for term in form.floor:
-        floor = floor + parameters[..., place, None] * sizes[term]
-        place += 1
-    for term in form.scale:
-        scale = scale + parameters[..., place, None] * sizes[term]
-        place += 1
-    return np.exp(floor) + 0 * tokens, np.exp(scale)
+    log_floor, log_scale, log_exponent, *powers = np.moveaxis(parameters[..., None], -2, 0)  # (…, 1) each
+    powers_of_floor = powers[: len(form.floor)]
+    powers_of_scale = powers[len(form.floor) :]
+    log_reducible = log_scale - np.exp(log_exponent) * tokens
+    for power, term in zip(powers_of_floor, form.floor):
+        log_floor = log_floor + power * sizes[term]
+    for power, term in zip(powers_of_scale, form.scale):
+        log_reducible = log_reducible + power * sizes[term]
+    floor, reducible = np.broadcast_arrays(np.exp(log_floor), np.exp(log_reducible))
+    return floor, reducible
 
 
 @dataclass(frozen=True)

@@ -38,10 +38,11 @@ def layers_for_params(model: LeanPreTrainedModel, share: float) -> int:
     limit = share * sizes[-1]
     allowed = [layers for layers, size in enumerate(sizes, start=1) if size <= limit]
     if not allowed:
-        raise SlimError(
-            f"params: no cut in depth has {share:g} of the source's {sizes[-1]:,} parameters; the smallest is "
+        reason = (
+            f"no cut in depth has {share:g} of the source's {sizes[-1]:,} parameters; the smallest is "
             f"{sizes[0] / sizes[-1]:.2f}x, one layer of {depth}, {sizes[0]:,}"
         )
+        raise SlimError(reason, settings=["params"])
     return allowed[-1]
 
 
@@ -66,10 +67,10 @@ def layers_for_latency(model: LeanPreTrainedModel, share: float, batch: Batch) -
     shares = dict(zip(depths, quickest / quickest[-1]))
     allowed = [layers for layers in shares if shares[layers] <= share]
     if not allowed:
-        raise SlimError(
-            f"latency: no cut in depth takes {share:g} of the source's time; the smallest, one layer, "
-            f"takes {shares[1]:.2f}x"
+        reason = (
+            f"no cut in depth takes {share:g} of the source's time; the smallest, one layer, takes {shares[1]:.2f}x"
         )
+        raise SlimError(reason, settings=["latency"])
     return max(allowed)
 
 

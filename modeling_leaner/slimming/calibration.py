@@ -1,5 +1,6 @@
 """Rows on which a model is run to see what it can spare: batches from texts or images, half of them held out."""
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -20,15 +21,15 @@ def make_batches(model: LeanPreTrainedModel, processor: object, rows: Sequence, 
     Raises SlimError for rows of another kind than the model reads, or fewer than 8.
     """
     if len(rows) < LEAST_ROWS:
-        raise SlimError(f"calibration: expected at least {LEAST_ROWS} rows, got {len(rows)}")
+        raise SlimError(f"expected at least {LEAST_ROWS} rows, got {len(rows)}", settings=["calibration"])
     try:
-        return as_read(model, processor, rows, max_length)
+        return batches_of(model, processor, rows, max_length)
     except SlimError as error:
-        raise SlimError(f"calibration: {error}") from error
+        raise SlimError(str(error), settings=["calibration"]) from error
 
 
-def as_read(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_length: int) -> list[Batch]:
-    """The same of any number of rows. Raises SlimError for rows of another kind than the model reads."""
+def batches_of(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_length: int) -> list[Batch]:
+    """As `make_batches`, of any number of rows. Raises SlimError for rows of another kind than the model reads."""
     reads_images = model.main_input_name == "pixel_values"
     for index, row in enumerate(rows):
         if isinstance(row, str) == reads_images:
@@ -38,14 +39,24 @@ def as_read(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_l
     if reads_images:
         return [dict(processor(list(group), return_tensors="pt")) for group in groups]
     length = min(max_length, model.config.max_position_embeddings)
-    return [tokenise(processor, list(group), length) for group in groups]
+    tokenizer = padding_tokenizer(processor)
+    return [tokenise(tokenizer, list(group), length) for group in groups]
+
+
+def padding_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A copy that pads at the right, for padding and truncation stay set in a tokenizer, which is saved with the cut.
+
+    Without padding token it pads with its end token, which the mask leaves out.
+    """
+    padding = copy.deepcopy(tokenizer)
+    if padding.pad_token is None:
+        padding.pad_token = padding.eos_token
+    padding.padding_side = "right"
+    return padding
 
 
 def tokenise(tokenizer: PreTrainedTokenizerBase, texts: list[str], max_length: int) -> dict[str, torch.Tensor]:
-    """One padded batch. A tokenizer without padding token pads with its end token, which the mask leaves out."""
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.padding_side = "right"
+    """One padded batch: input_ids and attention_mask, (B, T)."""
     batch = tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
     return {name: batch[name] for name in ("input_ids", "attention_mask")}
 

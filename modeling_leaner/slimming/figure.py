@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ..support.files import write_bytes
-from .scores import EVENLY, HeadScores, LayerScores, Scores, layer_names
+from .measures import BLOCK_INFLUENCE, EVENLY_SPACED, LayerChoice, layer_names
+from .scores import HeadScores, LayerScores, Scores
 
 
 WIDTH = 8.3  # inches, of a README's column
@@ -52,7 +53,7 @@ def draw_layers(axes: np.ndarray, scores: LayerScores) -> None:
     without.bar(layers, scores.alone, color=colours)
     without.set(title="one layer left out", ylabel="change of the output")
     influence.bar(layers, scores.influence, color=colours)
-    influence.set(title="block influence", ylabel="1 − cosine, input to output")
+    influence.set(title=BLOCK_INFLUENCE, ylabel="1 − cosine, input to output")
     for axis in (without, influence):
         axis.set_xlabel("layer")
         axis.locator_params(axis="x", integer=True)
@@ -66,25 +67,27 @@ def draw_layers(axes: np.ndarray, scores: LayerScores) -> None:
 
 def draw_choices(axis: Axes, scores: LayerScores) -> None:
     """The change of each choice of layers with its number; the first at the top."""
-    names = list(scores.choices)
-    colours = [choice_colour(name, scores) for name in names]
-    bars = axis.barh(range(len(names)), list(scores.choices.values()), color=colours)
+    places = range(len(scores.choices))
+    colours = [choice_colour(choice, scores) for choice in scores.choices]
+    bars = axis.barh(places, [choice.change for choice in scores.choices], color=colours)
     axis.bar_label(bars, fmt="%.3f", fontsize=8, padding=2)
-    axis.set_yticks(range(len(names)), [two_lines(name) for name in names], fontsize=8)
+    axis.set_yticks(places, [two_lines(choice) for choice in scores.choices], fontsize=8)
     axis.invert_yaxis()
     axis.margins(x=0.25)
     axis.set(title="layers that stay", xlabel="change of the output")
 
 
-def two_lines(name: str) -> str:
-    """The name of a choice, its layers below what they are chosen by."""
-    return "\n".join(name.rsplit(" ", 1))
+def two_lines(choice: LayerChoice) -> str:
+    """The layers of a choice, below the rule that they are chosen by where there is one."""
+    if choice.rule is None:
+        return layer_names(choice.layers)
+    return f"{choice.rule}\n{layer_names(choice.layers)}"
 
 
-def choice_colour(name: str, scores: LayerScores) -> str:
-    if name == layer_names(scores.kept):
+def choice_colour(choice: LayerChoice, scores: LayerScores) -> str:
+    if scores.is_made(choice):
         return KEPT
-    if name.startswith(EVENLY):
+    if choice.rule == EVENLY_SPACED:
         return RIVAL
     return REMOVED
 

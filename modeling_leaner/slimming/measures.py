@@ -5,7 +5,7 @@ token; its *change* is the share of its variance by which it moved: 0 where noth
 the mean output for every row.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
@@ -20,9 +20,11 @@ from .operations import SlimError
 
 
 EXHAUSTIVE_DEPTH = 12  # up to here every choice of layers is tried
+# Rules that choose layers without a search:
+EVENLY_SPACED = "evenly spaced"
+BLOCK_INFLUENCE = "block influence"
 
 Batch = dict[str, torch.Tensor]
-Layers = tuple[int, ...]
 
 
 def model_output(model: LeanPreTrainedModel, batch: Batch) -> torch.Tensor:
@@ -76,13 +78,14 @@ class Reference:
         rows = torch.cat(outputs).double()
         variance = (rows - rows.mean(dim=0)).square().sum().item()
         if not variance > 0:
-            raise SlimError(f"calibration: the output of {type(model).__name__} is the same for all {len(rows)} rows")
+            reason = f"the output of {type(model).__name__} is the same for all {len(rows)} rows"
+            raise SlimError(reason, settings=["calibration"])
         return cls(batches, outputs, variance)
 
     @torch.no_grad()
     def change(self, model: LeanPreTrainedModel) -> float:
         """The change of another model's output on the same batches."""
-        moved = [distance(model_output(model, batch), output) for batch, output in self.pairs()]
+        moved = [squared_error(model_output(model, batch), output) for batch, output in self.pairs()]
         return sum(moved) / self.variance
 
     def pairs(self) -> list[tuple[Batch, torch.Tensor]]:
@@ -90,8 +93,8 @@ class Reference:
         return list(zip(self.batches, self.outputs))
 
 
-def distance(output: torch.Tensor, reference: torch.Tensor) -> float:
-    """Sum of squared differences."""
+def squared_error(output: torch.Tensor, reference: torch.Tensor) -> float:
+    """Sum of squared differences, in float64."""
     return (output.double() - reference.double()).square().sum().item()
 
 
@@ -102,7 +105,7 @@ class LayerRunner:
         self.model = model
         self.batch = batch
         self.layers = model.base_model.layers
-        self.states: dict[Layers, torch.Tensor] = {}
+        self.states: dict[tuple[int, ...], torch.Tensor] = {}  # by the layers that were run
         handle = self.layers[0].register_forward_pre_hook(self._keep_arguments, with_kwargs=True)
         try:
             with padded(model):
@@ -119,12 +122,12 @@ class LayerRunner:
         """(B, T, D) → (B, T, D)"""
         return self.layers[index](states, *self.arguments, **self.options)
 
-    def after(self, chosen: Layers) -> torch.Tensor:
+    def after(self, chosen: tuple[int, ...]) -> torch.Tensor:
         """The states after these layers. Keeps those after their beginnings, and no others."""
         if chosen not in self.states:
             before = self.after(chosen[:-1])
             beginnings = {chosen[:length] for length in range(len(chosen))}
-            self.states = {layers: states for layers, states in self.states.items() if layers in beginnings}
+            self.states = {was_run: states for was_run, states in self.states.items() if was_run in beginnings}
             self.states[chosen] = self.run_layer(chosen[-1], before)
         return self.states[chosen]
 
@@ -156,42 +159,71 @@ def replaced_layers(model: LeanPreTrainedModel, layers: nn.ModuleList) -> Iterat
         model.base_model.layers = own
 
 
+def layer_names(layers: Iterable[int]) -> str:
+    """`(0, 4, 5)` as "0,4,5"."""
+    return ",".join(map(str, layers))
+
+
+@dataclass(frozen=True)
+class LayerChoice:
+    """Layers that stay, counted from 0, and the change of the output where the others go.
+
+    `rule`: EVENLY_SPACED or BLOCK_INFLUENCE, by which they are chosen; None of those that are ranked by the change or
+    named by a target.
+    """
+
+    layers: tuple[int, ...]
+    change: float
+    rule: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As "0,4,5", or "evenly spaced 0,2,4"."""
+        if self.rule is None:
+            return layer_names(self.layers)
+        return f"{self.rule} {layer_names(self.layers)}"
+
+
 @torch.no_grad()
 def changes_by_layers(
-    model: LeanPreTrainedModel, reference: Reference, choices: list[Layers], progress: Progress = no_progress
-) -> dict[Layers, float]:
-    """The change of the output for each choice of layers, in their order."""
-    moved = dict.fromkeys(sorted(choices), 0.0)
+    model: LeanPreTrainedModel,
+    reference: Reference,
+    candidates: list[tuple[int, ...]],
+    progress: Progress = no_progress,
+) -> dict[tuple[int, ...], float]:
+    """The change of the output by the layers that stay, for all candidates, in their order."""
+    moved = dict.fromkeys(sorted(candidates), 0.0)
     for batch, output in progress(reference.pairs(), "layers"):
         runner = LayerRunner(model, batch)
-        for layers in moved:
-            moved[layers] += distance(runner.output(runner.after(layers)), output)
-    return {layers: moved[layers] / reference.variance for layers in choices}
+        for kept in moved:
+            moved[kept] += squared_error(runner.output(runner.after(kept)), output)
+    return {kept: moved[kept] / reference.variance for kept in candidates}
 
 
 def rank_layers(
     model: LeanPreTrainedModel, reference: Reference, kept: int, progress: Progress = no_progress
-) -> list[tuple[Layers, float]]:
-    """Choices of `kept` layers and the change of the output, the least first.
+) -> list[LayerChoice]:
+    """Choices of `kept` layers, that with the least change of the output first.
 
     All choices up to a depth of 12. Beyond, one layer after the other is left out, always that which changes the
     output least (greedy); the choices are those of the last step.
     """
     depth = model.config.num_hidden_layers
     if depth <= EXHAUSTIVE_DEPTH:
-        choices = list(combinations(range(depth), kept))
-        return _least_first(changes_by_layers(model, reference, choices, progress))
+        candidates = list(combinations(range(depth), kept))
+        return _least_first(changes_by_layers(model, reference, candidates, progress))
     best = tuple(range(depth))
-    ranking = [(best, 0.0)]
+    ranking = [LayerChoice(best, 0.0)]
     while len(best) > kept:
-        choices = [best[:index] + best[index + 1 :] for index in range(len(best))]
-        ranking = _least_first(changes_by_layers(model, reference, choices, progress))
-        best = ranking[0][0]
+        candidates = [best[:index] + best[index + 1 :] for index in range(len(best))]
+        ranking = _least_first(changes_by_layers(model, reference, candidates, progress))
+        best = ranking[0].layers
     return ranking
 
 
-def _least_first(changes: dict[Layers, float]) -> list[tuple[Layers, float]]:
-    return sorted(changes.items(), key=lambda choice: choice[1])
+def _least_first(changes: dict[tuple[int, ...], float]) -> list[LayerChoice]:
+    choices = [LayerChoice(kept, change) for kept, change in changes.items()]
+    return sorted(choices, key=lambda choice: choice.change)
 
 
 @torch.no_grad()
@@ -220,7 +252,7 @@ def _token_mask(batch: Batch, states: torch.Tensor) -> torch.Tensor:
     return mask.bool()
 
 
-def evenly_spaced(depth: int, kept: int) -> list[Layers]:
+def evenly_spaced(depth: int, kept: int) -> list[tuple[int, ...]]:
     """The even choices of `kept` layers: from the first on, and so that the last is among them."""
     from_first = tuple(index * depth // kept for index in range(kept))
     to_last = tuple(sorted(depth - 1 - index for index in from_first))
@@ -294,8 +326,8 @@ def changes_by_head(
                     states = runner.run_layer(index, before)
                 for later in range(index + 1, depth):
                     states = runner.run_layer(later, states)
-                moved[index][head] += distance(runner.output(states), output)
-    return [layer / reference.variance for layer in moved]
+                moved[index][head] += squared_error(runner.output(states), output)
+    return [of_heads / reference.variance for of_heads in moved]
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """Changes of shape that carry the weights over: each function takes a model and returns a new one.
 
-Two kinds. *Exact* ones compute what the model computed, up to rounding: `add_heads`, `duplicate_heads`,
-`pad_head_dim`, `fold_value_bias`, `factor_heads` at full rank, `add_identity_layers`, and every cut that keeps
-everything. *Cuts* leave something out: `keep_layers`, `keep_heads`, `keep_neurons`, `factor_heads` below full rank.
+Two kinds. *Exact* ones compute what the model computed, up to rounding: `add_heads`, `add_neurons`, `duplicate_heads`,
+`pad_head_dim`, `fold_value_bias`, `factor_heads` at full rank, `add_identity_layers`, `drop_pooler` (of the token
+states), and every cut that keeps everything. *Cuts* leave something out: `keep_layers`, `keep_heads`, `keep_neurons`,
+`factor_heads` below full rank. `duplicate_heads`, `pad_head_dim` and `add_identity_layers` are for use from Python:
+`leaner slim` calls none of them.
 
 Letters as in `layers_leaner`: D hidden_size, H query heads, K key-value heads, d head_dim.
 """
@@ -24,7 +26,21 @@ Tensors = dict[str, torch.Tensor]
 
 
 class SlimError(ValueError):
-    """The model cannot be changed so; the message names the setting."""
+    """The model cannot be changed so. The message is the reason, behind the settings where there are any.
+
+    Attributes:
+        reason: what is wrong, and what is expected in its place.
+        settings: what is at fault: fields of `slim.Target`, "params" or "latency" (budgets), "count" (of choices) or
+            "calibration" (the rows); empty where the reason says it alone.
+    """
+
+    def __init__(self, reason: str, settings: Sequence[str] = ()):
+        message = reason
+        if settings:
+            message = f"{' and '.join(settings)}: {reason}"
+        super().__init__(message)
+        self.reason = reason
+        self.settings = tuple(settings)
 
 
 def keep_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> LeanPreTrainedModel:
@@ -41,15 +57,15 @@ def check_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> None:
     """Raises SlimError unless these are layers of the model, each once, in ascending order."""
     depth = model.config.num_hidden_layers
     if len(layers) == 0:
-        raise SlimError("layers: expected at least one")
+        raise SlimError("expected at least one", settings=["layers"])
     for layer in layers:
         if not 0 <= layer < depth:
-            raise SlimError(f"layers: there is no layer {layer}, expected 0..{depth - 1}")
+            raise SlimError(f"there is no layer {layer}, expected 0..{depth - 1}", settings=["layers"])
     for layer, following in pairwise(layers):
         if layer == following:
-            raise SlimError(f"layers: {layer} is named twice")
+            raise SlimError(f"{layer} is named twice", settings=["layers"])
         if layer > following:
-            raise SlimError(f"layers: expected ascending order, got {layer} before {following}")
+            raise SlimError(f"expected ascending order, got {layer} before {following}", settings=["layers"])
 
 
 def _check_depth(model: LeanPreTrainedModel, name: str, kept: Sequence[Sequence[int]]) -> None:
@@ -196,7 +212,8 @@ def pad_head_dim(model: LeanPreTrainedModel, head_dim: int, seed: int = 0) -> Le
     """
     size = model.config.head_dim
     if head_dim < size:
-        raise SlimError(f"head_dim: expected at least {size}, got {head_dim}; factor_heads makes it smaller")
+        reason = f"expected at least {size}, got {head_dim}; factor_heads makes it smaller"
+        raise SlimError(reason, settings=["head_dim"])
     generator = torch.Generator().manual_seed(seed)
     spread = model.config.initializer_range
 
@@ -240,7 +257,7 @@ def factor_heads(model: LeanPreTrainedModel, head_dim: int) -> LeanPreTrainedMod
     Query heads that share keys and values are factored together.
     """
     if head_dim < 1:
-        raise SlimError(f"head_dim: expected at least 1, got {head_dim}")
+        raise SlimError(f"expected at least 1, got {head_dim}", settings=["head_dim"])
     config = model.config
     model = fold_value_bias(model)
     size = config.head_dim

@@ -1,6 +1,6 @@
 """The scores of layers and heads, side by side: what a cut chose from, as numbers and as tables."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -8,12 +8,10 @@ from rich.table import Table
 
 from ..layers_leaner import LeanPreTrainedModel
 from . import measures
-from .measures import Layers, Reference
+from .measures import BLOCK_INFLUENCE, EVENLY_SPACED, LayerChoice, Reference
 
 
-BEST_SHOWN = 3  # choices of layers
-EVENLY = "evenly spaced"
-INFLUENCE = "block influence"
+BEST_SHOWN = 3  # choices of layers, that which was made among them, beside those by a rule
 
 
 @dataclass(frozen=True)
@@ -24,14 +22,22 @@ class LayerScores:
         alone: the change of the output where the layer alone is left out.
         influence: mean of 1 − cosine of the layer's input and output.
         kept: the layers that stay.
-        choices: the change of the output by name: the best choices, or the one that was named; the evenly spaced ones;
-            that of the layers with the most influence.
+        choices: the one that was made; the best others, none where the layers were named; that of the layers with the
+            most influence; the evenly spaced ones.
     """
 
     alone: list[float]
     influence: list[float]
     kept: list[int]
-    choices: dict[str, float]
+    choices: list[LayerChoice]
+
+    def is_made(self, choice: LayerChoice) -> bool:
+        """Whether it is the choice that was made. One by a rule is its rival, even where it keeps the same layers."""
+        return choice.rule is None and choice.layers == tuple(self.kept)
+
+    def changes_by_name(self) -> dict[str, float]:
+        """The change of the output by the name of each choice, for JSON."""
+        return {choice.name: choice.change for choice in self.choices}
 
 
 @dataclass(frozen=True)
@@ -62,36 +68,43 @@ class Scores:
 
     def as_document(self) -> dict[str, object]:
         """The numbers, for JSON."""
-        return asdict(self)
-
-
-def layer_names(layers: Iterable[int]) -> str:
-    """`(0, 4, 5)` as "0,4,5"."""
-    return ",".join(map(str, layers))
+        document = asdict(self)
+        if self.layers is not None:
+            document["layers"]["choices"] = self.layers.changes_by_name()
+        return document
 
 
 def score_layers(
-    model: LeanPreTrainedModel, reference: Reference, ranking: Sequence[tuple[Layers, float]]
+    model: LeanPreTrainedModel, reference: Reference, chosen: LayerChoice, ranking: Sequence[LayerChoice]
 ) -> LayerScores:
-    """The scores of layers, beside the choices of the ranking, of which the first is made."""
+    """The scores of layers, and beside the chosen ones the best others of the ranking and those by a rule."""
     depth = model.config.num_hidden_layers
-    kept = ranking[0][0]
+    count = len(chosen.layers)
     everything = tuple(range(depth))
     all_but_one = [everything[:layer] + everything[layer + 1 :] for layer in everything]
     influence = measures.block_influence(model, reference.batches)
-    most = sorted(sorted(everything, key=lambda layer: -influence[layer])[: len(kept)])
-    rivals = {f"{INFLUENCE} {layer_names(most)}": tuple(most)}
-    for layers in measures.evenly_spaced(depth, len(kept)):
-        rivals[f"{EVENLY} {layer_names(layers)}"] = layers
-    changes = measures.changes_by_layers(model, reference, sorted({*all_but_one, *rivals.values()}))
-    choices = {layer_names(layers): change for layers, change in ranking[:BEST_SHOWN]}
-    choices |= {name: changes[layers] for name, layers in rivals.items()}
-    return LayerScores([changes[layers] for layers in all_but_one], influence, list(kept), choices)
+    most_influential = layers_with_most(influence, count)
+    even = measures.evenly_spaced(depth, count)
+    candidates = sorted({*all_but_one, most_influential, *even})
+    changes = measures.changes_by_layers(model, reference, candidates)
+    alone = [changes[kept] for kept in all_but_one]
+    others = [choice for choice in ranking if choice.layers != chosen.layers]
+    choices = [chosen, *others[: BEST_SHOWN - 1]]
+    choices.append(LayerChoice(most_influential, changes[most_influential], BLOCK_INFLUENCE))
+    choices += [LayerChoice(kept, changes[kept], EVENLY_SPACED) for kept in even]
+    return LayerScores(alone, influence, list(chosen.layers), choices)
+
+
+def layers_with_most(influence: Sequence[float], count: int) -> tuple[int, ...]:
+    """The `count` layers with the most influence, in ascending order; of equal ones the first."""
+    most_first = sorted(range(len(influence)), key=lambda layer: -influence[layer])
+    return tuple(sorted(most_first[:count]))
 
 
 def score_heads(layers: list[int], changes: list[torch.Tensor], before: float, kept: list[list[int]]) -> HeadScores:
-    """The scores of heads, from the change of the output without each and that with all of them."""
-    return HeadScores(layers, [(layer - before).tolist() for layer in changes], kept)
+    """The scores of heads, from the change of the output without each, per layer (H), and that with all of them."""
+    added = [(of_heads - before).tolist() for of_heads in changes]
+    return HeadScores(layers, added, kept)
 
 
 def score_tables(scores: Scores) -> list[Table]:
@@ -106,7 +119,7 @@ def score_tables(scores: Scores) -> list[Table]:
 
 def layer_table(scores: LayerScores) -> Table:
     table = Table(title="layers", title_justify="left", box=None)
-    for name in ("layer", "change without it", "block influence", ""):
+    for name in ("layer", "change without it", BLOCK_INFLUENCE, ""):
         table.add_column(name, justify="right")
     for layer, (alone, influence) in enumerate(zip(scores.alone, scores.influence)):
         table.add_row(str(layer), f"{alone:.3f}", f"{influence:.3f}", stays(layer in scores.kept))
@@ -118,8 +131,8 @@ def choice_table(scores: LayerScores) -> Table:
     table.add_column("layers that stay")
     table.add_column("change", justify="right")
     table.add_column("")
-    for name, change in scores.choices.items():
-        table.add_row(name, f"{change:.3f}", stays(name == layer_names(scores.kept)))
+    for choice in scores.choices:
+        table.add_row(choice.name, f"{choice.change:.3f}", stays(scores.is_made(choice)))
     return table
 
 

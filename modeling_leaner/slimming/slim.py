@@ -1,6 +1,6 @@
 """A leaner model from a trained one: choose what to leave out, cut it, and say what that did to the output."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,12 +9,15 @@ import torch
 from ..layers_leaner import LeanPreTrainedModel
 from ..support.progress import Progress, no_progress
 from . import measures, operations
-from .measures import Batch, Layers, Reference
+from .measures import Batch, LayerChoice, Reference
 from .operations import SlimError
 from .scores import HeadScores, LayerScores, Scores, score_heads, score_layers
 
 
 RECORD = "slim.json"  # of a cut, beside its weights: what was left out
+
+# `operations.keep_heads` or `keep_neurons`: a model, per layer what stays, and the means of what goes or None.
+KeepParts = Callable[[LeanPreTrainedModel, list[list[int]], list[torch.Tensor] | None], LeanPreTrainedModel]
 
 
 @dataclass(frozen=True)
@@ -65,15 +68,15 @@ class Slimmed:
 def slim(
     model: LeanPreTrainedModel,
     target: Target,
-    calibration: list[Batch],
-    held_out: list[Batch],
+    choosing_batches: list[Batch],
+    held_out_batches: list[Batch],
     progress: Progress = no_progress,
 ) -> Slimmed:
     """Cuts a model down to a shape, without training: first layers, then heads, the MLP, the head size.
 
     Args:
-        calibration: batches by which is chosen what goes.
-        held_out: other batches, on which the change of the output is measured.
+        choosing_batches: those by which is chosen what goes.
+        held_out_batches: others, on which the change of the output is measured.
 
     Returns:
         the slim model, in the dtype and mode of the first.
@@ -81,14 +84,14 @@ def slim(
     Raises:
         SlimError: the model cannot have that shape; nothing is computed before.
     """
-    return best_slims(model, target, calibration, held_out, 1, progress)[0]
+    return best_slims(model, target, choosing_batches, held_out_batches, 1, progress)[0]
 
 
 def best_slims(
     model: LeanPreTrainedModel,
     target: Target,
-    calibration: list[Batch],
-    held_out: list[Batch],
+    choosing_batches: list[Batch],
+    held_out_batches: list[Batch],
     count: int,
     progress: Progress = no_progress,
 ) -> list[Slimmed]:
@@ -102,15 +105,15 @@ def best_slims(
     training = model.training
     model.eval()
     try:
-        chosen_by = Reference.of(model, calibration)
-        others = Reference.of(model, held_out)
-        ranking = rank_choices(model, target, chosen_by, progress)
+        choosing_reference = Reference.of(model, choosing_batches)
+        held_out_reference = Reference.of(model, held_out_batches)
+        ranking = rank_choices(model, target, choosing_reference, progress)
         slims = []
-        for place in range(min(count, len(ranking))):
-            state = _Slimming(model, chosen_by, others, progress)
-            state.cut_layers([ranking[place], *ranking[:place], *ranking[place + 1 :]])
-            state.cut_heads(target)
-            state.cut_neurons(target)
+        for chosen in ranking[:count]:
+            state = _Slimming(model, choosing_reference, held_out_reference, progress)
+            state.cut_layers(chosen, ranking)
+            state.change_heads(target)
+            state.change_neurons(target)
             state.cut_head_dim(target)
             slims.append(state.result(training))
     finally:
@@ -123,22 +126,25 @@ def check_choice(model: LeanPreTrainedModel, target: Target, count: int) -> None
     if count == 1:
         return
     if target.keep is not None:
-        raise SlimError("count: the layers are named, so there is nothing to choose; give a number instead")
+        reason = "the layers are named, so there is nothing to choose; give a number instead"
+        raise SlimError(reason, settings=["count"])
     if target.layers is None or target.layers == model.config.num_hidden_layers:
         depth = model.config.num_hidden_layers
-        raise SlimError(f"count: all {depth} layers stay, so there is nothing to choose; give a smaller number")
+        reason = f"all {depth} layers stay, so there is nothing to choose; give a smaller number"
+        raise SlimError(reason, settings=["count"])
 
 
 def rank_choices(
     model: LeanPreTrainedModel, target: Target, reference: Reference, progress: Progress
-) -> list[tuple[Layers, float]]:
-    """Choices of layers for the target and the change of the output, the least first; all layers where none goes."""
+) -> list[LayerChoice]:
+    """Choices of layers for the target, that with the least change of the output first; all layers where none goes."""
     depth = model.config.num_hidden_layers
     if target.keep is not None:
-        layers = tuple(target.keep)
-        return [(layers, measures.changes_by_layers(model, reference, [layers])[layers])]
+        named = tuple(target.keep)
+        changes = measures.changes_by_layers(model, reference, [named])
+        return [LayerChoice(named, changes[named])]
     if target.layers is None or target.layers == depth:
-        return [(tuple(range(depth)), 0.0)]
+        return [LayerChoice(tuple(range(depth)), 0.0)]
     return measures.rank_layers(model, reference, target.layers, progress)
 
 
@@ -149,27 +155,29 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     if not given:
         raise SlimError("nothing to cut: give layers, heads, head_dim or intermediate_size, or a budget")
     if target.layers is not None and target.keep is not None:
-        raise SlimError("layers and keep: give one of them")
+        raise SlimError("give one of them", settings=["layers", "keep"])
     if target.heads is not None and target.total_heads is not None:
-        raise SlimError("heads and total_heads: give one of them")
+        raise SlimError("give one of them", settings=["heads", "total_heads"])
     _check_size("layers", target.layers, config.num_hidden_layers)
     _check_size("head_dim", target.head_dim, config.head_dim)
     for name in ("heads", "intermediate_size"):
         value = getattr(target, name)
         if value is not None and value < 1:
-            raise SlimError(f"{name}: expected 1 or more, got {value}")
+            raise SlimError(f"expected 1 or more, got {value}", settings=[name])
     _check_more_heads(model, target)
     if target.keep is not None:
         operations.check_layers(model, target.keep)
     _check_total_heads(model, target)
     groups = getattr(config, "num_key_value_heads", 1)
     if target.heads is not None and operations.is_grouped(model, 0) and target.heads % groups:
-        raise SlimError(f"heads: expected a multiple of num_key_value_heads={groups}, got {target.heads}")
+        reason = f"expected a multiple of num_key_value_heads={groups}, got {target.heads}"
+        raise SlimError(reason, settings=["heads"])
 
 
 def _check_size(name: str, value: int | None, largest: int) -> None:
+    """Raises SlimError for a number that is not in 1..largest."""
     if value is not None and not 1 <= value <= largest:
-        raise SlimError(f"{name}: expected 1..{largest}, got {value}")
+        raise SlimError(f"expected 1..{largest}, got {value}", settings=[name])
 
 
 def _check_more_heads(model: LeanPreTrainedModel, target: Target) -> None:
@@ -178,9 +186,11 @@ def _check_more_heads(model: LeanPreTrainedModel, target: Target) -> None:
     if target.heads is None or target.heads <= min(heads):
         return
     if len(set(heads)) > 1:
-        raise SlimError(f"heads: expected 1..{min(heads)} for layers of {heads} heads, got {target.heads}")
+        reason = f"expected 1..{min(heads)} for layers of {heads} heads, got {target.heads}"
+        raise SlimError(reason, settings=["heads"])
     if operations.is_grouped(model, 0):
-        raise SlimError(f"heads: expected 1..{heads[0]}, since several heads share keys, got {target.heads}")
+        reason = f"expected 1..{heads[0]}, since several heads share keys, got {target.heads}"
+        raise SlimError(reason, settings=["heads"])
 
 
 def _check_total_heads(model: LeanPreTrainedModel, target: Target) -> None:
@@ -194,19 +204,32 @@ def _check_total_heads(model: LeanPreTrainedModel, target: Target) -> None:
         heads = sorted(heads)[-target.layers :]  # those with the most, which may be the ones that stay
     depth = len(heads)
     if not depth <= target.total_heads <= sum(heads):
-        raise SlimError(f"total_heads: expected {depth}..{sum(heads)} for {depth} layers, got {target.total_heads}")
+        reason = f"expected {depth}..{sum(heads)} for {depth} layers, got {target.total_heads}"
+        raise SlimError(reason, settings=["total_heads"])
     if hasattr(model.config, "num_key_value_heads"):
         name = type(model.config).__name__
-        raise SlimError(f"total_heads: {name} has one number of key-value heads; give heads, a number for every layer")
+        reason = f"{name} has one number of key-value heads; give heads, a number for every layer"
+        raise SlimError(reason, settings=["total_heads"])
 
 
 class _Slimming:
-    """The model so far, and its cuts."""
+    """The model so far, and its cuts.
 
-    def __init__(self, model: LeanPreTrainedModel, chosen_by: Reference, held_out: Reference, progress: Progress):
+    Args:
+        choosing_reference: the source's output on the rows by which is chosen what goes.
+        held_out_reference: that on the rows on which the change of the output is recorded.
+    """
+
+    def __init__(
+        self,
+        model: LeanPreTrainedModel,
+        choosing_reference: Reference,
+        held_out_reference: Reference,
+        progress: Progress,
+    ):
         self.model = model
-        self.chosen_by = chosen_by
-        self.held_out = held_out
+        self.choosing_reference = choosing_reference
+        self.held_out_reference = held_out_reference
         self.progress = progress
         self.cuts: list[Cut] = []
         self.layer_scores: LayerScores | None = None
@@ -216,75 +239,129 @@ class _Slimming:
         """Notes a cut that was made."""
         if rivals is None:
             rivals = {}
-        self.cuts.append(Cut(part, before, after, self.held_out.change(self.model), rivals))
+        self.cuts.append(Cut(part, before, after, self.held_out_reference.change(self.model), rivals))
 
     def result(self, training: bool) -> Slimmed:
         """The model in training mode or not, with its cuts."""
         return Slimmed(self.model.train(training), self.cuts, Scores(self.layer_scores, self.head_scores))
 
-    def cut_layers(self, ranking: list[tuple[Layers, float]]) -> None:
-        """Keeps the first choice of the ranking; the others are its rivals."""
-        best = ranking[0][0]
+    def cut_layers(self, chosen: LayerChoice, ranking: Sequence[LayerChoice]) -> None:
+        """Keeps the chosen layers; the other choices of the ranking are their rivals."""
         depth = self.model.config.num_hidden_layers
-        if len(best) == depth:
+        if len(chosen.layers) == depth:
             return
-        self.layer_scores = score_layers(self.model, self.chosen_by, ranking)
-        self.model = operations.keep_layers(self.model, best)
-        self.record("layers", list(range(depth)), list(best), self.layer_scores.choices)
+        self.layer_scores = score_layers(self.model, self.choosing_reference, chosen, ranking)
+        self.model = operations.keep_layers(self.model, chosen.layers)
+        self.record("layers", list(range(depth)), list(chosen.layers), self.layer_scores.changes_by_name())
 
-    def cut_heads(self, target: Target) -> None:
-        before = self.model.config.heads_per_layer
-        total = sum(before)
-        if target.heads is not None and target.heads > max(before):
-            self.model = operations.add_heads(self.model, target.heads - max(before))
-            self.record("heads", before, self.model.config.heads_per_layer)
-            return
+    def change_heads(self, target: Target) -> None:
+        """Leaves heads out, in every layer or of all layers together, or adds some, to reach the target."""
         if target.heads is not None:
-            wanted = target.heads * len(before)
+            most = max(self.model.config.heads_per_layer)
+            if target.heads > most:
+                self.add_heads(target.heads - most)
+            else:
+                self.cut_heads_per_layer(target.heads)
         elif target.total_heads is not None:
-            wanted = target.total_heads
-        else:
+            self.cut_total_heads(target.total_heads)
+
+    def add_heads(self, added: int) -> None:
+        """So many more in every layer, which contribute nothing yet."""
+        before = self.model.config.heads_per_layer
+        self.model = operations.add_heads(self.model, added)
+        self.record("heads", before, self.model.config.heads_per_layer)
+
+    def cut_heads_per_layer(self, wanted: int) -> None:
+        """Keeps the `wanted` heads of every layer whose absence changes the output most. No layer may have fewer."""
+        if set(self.model.config.heads_per_layer) == {wanted}:
             return
+        means, changes = self.measure_heads()
+        kept = [_best_heads(self.model, index, of_heads, wanted) for index, of_heads in enumerate(changes)]
+        self.keep_heads(kept, means, changes)
+
+    def cut_total_heads(self, wanted: int) -> None:
+        """Keeps the `wanted` heads of all layers together whose absence changes the output most."""
+        total = sum(self.model.config.heads_per_layer)
         if wanted > total:
-            raise SlimError(f"total_heads: the layers that stay have {total}, expected at most as many, got {wanted}")
+            reason = f"the layers that stay have {total}, expected at most as many, got {wanted}"
+            raise SlimError(reason, settings=["total_heads"])
         if wanted == total:
             return
-        means = measures.input_moments(self.model, self.chosen_by.batches, "self_attn.o_proj").means
-        changes = measures.changes_by_head(self.model, self.chosen_by, means, self.progress)
-        if target.heads is not None:
-            kept = [_best_heads(self.model, index, layer, target.heads) for index, layer in enumerate(changes)]
-        else:
-            kept = share_heads(changes, target.total_heads)
+        means, changes = self.measure_heads()
+        self.keep_heads(share_heads(changes, wanted), means, changes)
+
+    def measure_heads(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Per layer the mean of what its heads put out (H·d), and the change of the output without each head (H)."""
+        means = measures.input_moments(self.model, self.choosing_reference.batches, "self_attn.o_proj").means
+        changes = measures.changes_by_head(self.model, self.choosing_reference, means, self.progress)
+        return means, changes
+
+    def keep_heads(self, kept: list[list[int]], means: list[torch.Tensor], changes: list[torch.Tensor]) -> None:
+        """Leaves the other heads out, and notes the scores by which they were chosen.
+
+        Args:
+            kept: per layer the heads that stay.
+            means, changes: as `measure_heads` returns them.
+        """
+        before = self.model.config.heads_per_layer
         layers = list(range(len(before)))
         if self.layer_scores is not None:
             layers = self.layer_scores.kept
-        self.head_scores = score_heads(layers, changes, self.chosen_by.change(self.model), kept)
-        self.model, rivals = self.with_better_means(operations.keep_heads, kept, means)
+        change_before = self.choosing_reference.change(self.model)
+        self.head_scores = score_heads(layers, changes, change_before, kept)
+        self.model, rivals = self.cut_as_zero_or_mean(operations.keep_heads, kept, means)
         self.record("heads", before, self.model.config.heads_per_layer, rivals)
 
-    def cut_neurons(self, target: Target) -> None:
+    def change_neurons(self, target: Target) -> None:
+        """Leaves neurons of every MLP out, or adds some, to reach the target."""
+        wanted = target.intermediate_size
         width = self.model.config.intermediate_size
-        if target.intermediate_size is None or target.intermediate_size == width:
+        if wanted is None or wanted == width:
             return
-        if target.intermediate_size > width:
-            self.model = operations.add_neurons(self.model, target.intermediate_size - width)
-            self.record("intermediate_size", width, target.intermediate_size)
-            return
-        moments = measures.input_moments(self.model, self.chosen_by.batches, "mlp.fc2")
-        kept = []
-        for layer in measures.variance_by_neuron(self.model, moments):
-            kept.append(sorted(layer.topk(target.intermediate_size).indices.tolist()))
-        self.model, rivals = self.with_better_means(operations.keep_neurons, kept, moments.means)
-        self.record("intermediate_size", width, target.intermediate_size, rivals)
+        if wanted > width:
+            self.add_neurons(wanted - width)
+        else:
+            self.cut_neurons(wanted)
 
-    def with_better_means(self, cut, kept: Sequence[Sequence[int]], means: list[torch.Tensor]):
-        """The cut whose removed parts count as zero, or as their mean: the one that changes the output less."""
-        models = {"removed parts as zero": cut(self.model, kept), "as their mean": cut(self.model, kept, means)}
-        rivals = {name: self.chosen_by.change(model) for name, model in models.items()}
-        best = min(rivals, key=rivals.get)
-        return models[best], rivals
+    def add_neurons(self, added: int) -> None:
+        """So many more in every MLP, which contribute nothing yet."""
+        width = self.model.config.intermediate_size
+        self.model = operations.add_neurons(self.model, added)
+        self.record("intermediate_size", width, width + added)
+
+    def cut_neurons(self, wanted: int) -> None:
+        """Keeps the `wanted` neurons of every MLP that add the most variance."""
+        width = self.model.config.intermediate_size
+        moments = measures.input_moments(self.model, self.choosing_reference.batches, "mlp.fc2")
+        kept = []
+        for of_neurons in measures.variance_by_neuron(self.model, moments):
+            kept.append(sorted(of_neurons.topk(wanted).indices.tolist()))
+        self.model, rivals = self.cut_as_zero_or_mean(operations.keep_neurons, kept, moments.means)
+        self.record("intermediate_size", width, wanted, rivals)
+
+    def cut_as_zero_or_mean(
+        self, keep: KeepParts, kept: list[list[int]], means: list[torch.Tensor]
+    ) -> tuple[LeanPreTrainedModel, dict[str, float]]:
+        """The cut after which what goes counts as zero, or that after which it counts as its mean.
+
+        Args:
+            keep: makes the cut.
+            kept: per layer the heads or neurons that stay.
+            means: per layer the mean of what all of them put out.
+
+        Returns:
+            the one that changes the output less, and the change of both by name.
+        """
+        models = {
+            "removed parts as zero": keep(self.model, kept, None),
+            "as their mean": keep(self.model, kept, means),
+        }
+        changes = {name: self.choosing_reference.change(model) for name, model in models.items()}
+        best = min(changes, key=changes.get)
+        return models[best], changes
 
     def cut_head_dim(self, target: Target) -> None:
+        """Makes every head smaller, where the target says so."""
         size = self.model.config.head_dim
         if target.head_dim is None or target.head_dim == size:
             return
@@ -294,10 +371,10 @@ class _Slimming:
 
 def share_heads(changes: list[torch.Tensor], total: int) -> list[list[int]]:
     """The `total` heads whose absence changes the output most, over all layers together; at least one per layer."""
-    kept = [[int(layer.argmax())] for layer in changes]
+    kept = [[int(of_heads.argmax())] for of_heads in changes]
     ranking = []
-    for index, layer in enumerate(changes):
-        for head, change in enumerate(layer.tolist()):
+    for index, of_heads in enumerate(changes):
+        for head, change in enumerate(of_heads.tolist()):
             if head not in kept[index]:
                 ranking.append((change, index, head))
     ranking.sort(reverse=True)

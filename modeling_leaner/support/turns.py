@@ -1,6 +1,7 @@
 """Timing by turns: what is compared runs call by call beside each other, so that a slow minute is shared by all."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from torch.utils.benchmark import timer
@@ -8,6 +9,19 @@ from torch.utils.benchmark import timer
 
 WARM_UP = 2
 LEAST_ROUNDS = 3  # however long they take
+
+
+class Quartiles(NamedTuple):
+    """The 25th, 50th and 75th percentile of some times."""
+
+    low: float
+    median: float
+    high: float
+
+
+def quartiles(seconds: np.ndarray) -> list[Quartiles]:
+    """Of each call over its rounds: (calls, rounds) → a member for each call."""
+    return [Quartiles(*of_call) for of_call in np.percentile(seconds, (25, 50, 75), axis=1).T.tolist()]
 
 
 def seconds_of(call: Callable[[], object]) -> float:

@@ -44,12 +44,12 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
     try:
         prepared = prepare_source(grid, local)
         model = build_model(prepared.arguments, prepared.task).eval()
-        chosen_by, held_out = calibration_batches(prepared)
+        choosing_batches, held_out_batches = calibration_batches(prepared)
     except (ValueError, OSError) as error:
         raise GridError(f"cut_from: {grid.cut_from}: {' '.join(str(error).split())}") from error
     for shape in missing:
         try:
-            slimmed = slim(model, Target(**grid.cuts[shape]), chosen_by, held_out)
+            slimmed = slim(model, Target(**grid.cuts[shape]), choosing_batches, held_out_batches)
         except SlimError as error:
             raise GridError(f"cuts: {shape}: {error}") from error
         keep(Path(shape), slimmed, prepared.task.processing)
@@ -72,8 +72,8 @@ def calibration_batches(prepared: PreparedRun) -> tuple[list[Batch], list[Batch]
     rows = prepared.train
     count = min(ROWS, len(rows))
     places = [place * len(rows) // count for place in range(count)]
-    chosen_by, held_out = halves(places)
-    return batches_of(prepared, chosen_by), batches_of(prepared, held_out)
+    choosing_places, held_out_places = halves(places)
+    return batches_of(prepared, choosing_places), batches_of(prepared, held_out_places)
 
 
 def batches_of(prepared: PreparedRun, places: list[int]) -> list[Batch]:
