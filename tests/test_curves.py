@@ -25,28 +25,28 @@ SECONDS = {"deep.json": 0.2, "lean.json": 0.1}
 def test_the_line_between_two_points():
     """Over the logarithm: half-way between 1 and 100 is 10; at a point its value; beyond nothing."""
     points = [(1, 4.0), (100, 2.0)]
-    assert curves.read_at(points, 10) == (pytest.approx(3.0), None)
-    assert curves.read_at(points, 100) == (2.0, 0.0) == (points[1][1], 0.0)
-    assert curves.read_at(points, 0.99) is curves.read_at(points, 101) is curves.read_at([], 5) is None
-    assert curves.read_at([(7, 1.0)], 7) == (1.0, 0.0) and curves.read_at([(7, 1.0)], 8) is None
+    assert curves.interpolate(points, 10) == (pytest.approx(3.0), None)
+    assert curves.interpolate(points, 100) == (2.0, 0.0) == (points[1][1], 0.0)
+    assert curves.interpolate(points, 0.99) is curves.interpolate(points, 101) is curves.interpolate([], 5) is None
+    assert curves.interpolate([(7, 1.0)], 7) == (1.0, 0.0) and curves.interpolate([(7, 1.0)], 8) is None
 
 
 def test_the_error_is_exact_for_a_parabola_and_0_for_a_line():
     places = [1.0, 3.0, 10.0, 40.0]
     parabola = [(place, 5 - 2 * math.log(place) + 0.3 * math.log(place) ** 2) for place in places]
     for cost in (2.0, 5.0, 20.0):
-        value, error = curves.read_at(parabola, cost)
+        value, error = curves.interpolate(parabola, cost)
         expected = 5 - 2 * math.log(cost) + 0.3 * math.log(cost) ** 2
         assert value - expected == pytest.approx(error, rel=1e-9)
     line = [(place, 5 - 2 * math.log(place)) for place in places]
-    assert curves.read_at(line, 20.0)[1] == pytest.approx(0, abs=1e-12)
+    assert curves.interpolate(line, 20.0)[1] == pytest.approx(0, abs=1e-12)
 
 
 def test_the_error_bounds_that_of_a_power_law():
     """A loss that falls as in training: the true error is never more than what is said, nor far below it."""
     points = [(tokens, 2 + 30 * tokens**-0.2) for tokens in (1.2e6, 3.1e6, 6.1e6, 12.3e6)]
     for cost in np.geomspace(1.3e6, 12e6, 20):
-        value, error = curves.read_at(points, cost)
+        value, error = curves.interpolate(points, cost)
         assert abs(value - (2 + 30 * cost**-0.2)) <= 1.3 * error < 0.02
 
 

@@ -131,6 +131,13 @@ def test_a_teacher_runs_over_few_rows(folder, monkeypatch):
     assert len(prepared.train) == 24  # three steps of 8
 
 
+def test_the_layers_of_a_teacher_are_named_for_the_cuts(folder):
+    """Two for the cuts of two layers, of a model of four."""
+    write_grid(overrides=OVERRIDES | {"distill_hidden": 1.0, "distill_layers": [1, 3]})
+    prepared = cuts.prepare_source(load_grid(Path("grid.yaml")), ["--data_files", *data()])
+    assert prepared.task.config.num_hidden_layers == 4
+
+
 # In place of a training: says whether its shape has weights, and fails.
 STUB = """
 import sys

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from modeling_leaner.training.publishing.code_copies import check_modules, config_class_of
-from modeling_leaner.training.tasks.states import kept_layers
+from modeling_leaner.training.tasks.states import mapped_layers
 
 from modeling_leaner import conversion
 from modeling_leaner.checkpoints_leaner import INDEX, find_weights
@@ -61,7 +61,7 @@ def test_json_is_read(tmp_path):
         (INDEX, find_weights),
         ("modules.json", lambda folder: check_modules(folder / "modules.json")),
         ("modules.json", lambda folder: conversion.read_source_json(str(folder), "modules.json")),
-        ("slim.json", lambda folder: kept_layers(folder / "slim.json", 4)),
+        ("slim.json", lambda folder: mapped_layers(str(folder), [], 2, 4)),
         ("results.json", lambda folder: read_tested(".", "2505.20802", folder)),
     ],
 )

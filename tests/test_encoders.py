@@ -121,8 +121,8 @@ def test_intervals_are_paired():
     rng = np.random.default_rng(1)
     shares = rng.uniform(size=50)
     rows = encoder_rows.EncoderRows({}, None, None, None, {})
-    own = encoder_scores.Outcome(shares={"qnli": shares + 0.1, "cosine": shares})
-    found = encoder_scores.differences(own, encoder_scores.Outcome(shares={"qnli": shares}), rows)
+    own = encoder_scores.EncoderOutput(row_scores={"qnli": shares + 0.1, "cosine": shares})
+    found = encoder_scores.differences(own, encoder_scores.EncoderOutput(row_scores={"qnli": shares}), rows)
     assert found.keys() == {"qnli"}
     assert found["qnli"].low == pytest.approx(0.1) and found["qnli"].high == pytest.approx(0.1)
 
@@ -133,8 +133,8 @@ def test_intervals_of_correlations():
     numbers = rng.normal(size=200)
     pairs = encoder_rows.Pairs([], [], numbers)
     rows = encoder_rows.EncoderRows({"stsb": pairs}, None, None, None, {})
-    own = encoder_scores.Outcome(cosines={"stsb": numbers + 0.1 * rng.normal(size=200)})
-    parent = encoder_scores.Outcome(cosines={"stsb": numbers + rng.normal(size=200)})
+    own = encoder_scores.EncoderOutput(pair_cosines={"stsb": numbers + 0.1 * rng.normal(size=200)})
+    parent = encoder_scores.EncoderOutput(pair_cosines={"stsb": numbers + rng.normal(size=200)})
     found = encoder_scores.differences(own, parent, rows)["stsb"]
     assert 0 < found.low < found.value < found.high < 1
 
@@ -288,7 +288,7 @@ GLUE = LOCAL_DATA / "glue"
 def test_the_rows_of_glue():
     """2,702 questions among 3,911 sentences; 1,500 and 1,379 pairs."""
     given = {name: str(GLUE / name) for name in ("stsb", "qnli", "sst2")}
-    about = encoder_rows.load_rows(given, ["stsb", "stsb_test", "qnli", "sst2"]).about
+    about = encoder_rows.load_rows(given, ["stsb", "stsb_test", "qnli", "sst2"]).records
     assert (about["qnli"].rows, about["qnli"].documents) == (2702, 3911)
     assert (about["stsb"].rows, about["stsb_test"].rows) == (1500, 1379)
     assert (about["sst2"].rows, about["sst2_train"].rows) == (872, encoder_rows.PROBE_ROWS)

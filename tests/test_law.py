@@ -145,7 +145,7 @@ def test_a_limit_beyond_the_fit_is_none():
 
     document = fitting.fit_law(Nowhere(), made_up(late, noise=0.02))
     law = laws.law_of(document.document())
-    place = math.exp(float(crossings.crossing_tokens(law, sizes("shallow"), sizes("deep"), law.parameters)))
+    place = math.exp(float(crossings.ln_tokens_at_crossing(law, sizes("shallow"), sizes("deep"), law.parameters)))
     assert 3e6 < place < 12e6
     each = next(each for each in document.crossings if {each.ahead_below, each.other} == {"shallow", "deep"})
     assert each.interval[1] is None and "beyond the fit" in each.sentence

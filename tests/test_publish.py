@@ -152,9 +152,9 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
     assert {name for name in before if before[name] != after[name]} == set() and before.keys() == after.keys()
     assert not list((workshop / "model_cards").glob(".publish-*"))
     with pytest.raises(ValueError, match="leanbert-deep: there already, of deep/bert.json in the grid tiny"):
-        publish.check_target(target, loaded, "shallow/bert.json")
+        publish.read_target(target, loaded, "shallow/bert.json")
     with pytest.raises(ValueError, match="grids: there already, and not published by this command"):
-        publish.check_target(workshop / "model_cards/grids", loaded, loaded.baseline)
+        publish.read_target(workshop / "model_cards/grids", loaded, loaded.baseline)
     weights = (target / "model.safetensors").read_bytes()
     (target / "model.safetensors").write_bytes(weights[:-4] + bytes(4))
     try:
@@ -324,10 +324,10 @@ def test_a_failed_move_leaves_what_was_there(error, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", fails)
     with pytest.raises(type(error), match="disk full"):
-        publish.moved(scratch / "new", target, scratch)
+        publish.move_into_place(scratch / "new", target, scratch)
     assert (target / "file").read_text() == "target"
     monkeypatch.setattr(Path, "rename", rename)
-    publish.moved(scratch / "new", target, scratch)
+    publish.move_into_place(scratch / "new", target, scratch)
     assert (target / "file").read_text() == "new"
 
 

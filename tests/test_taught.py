@@ -215,12 +215,29 @@ class TestRuns:
         monkeypatch.setattr(taught, "teacher_columns", counted)
         sentences.prepare("--max_steps", 5)
         assert len(rows) == 40
-        sentences.prepare("--max_steps", 6, "--seed", 2, "--distill_task", 0.5)
-        assert len(rows) == 40
+        sentences.prepare("--max_steps", 6, "--seed", 2, "--distill_task", 0.5, "--distill_temperature", 3)
+        assert len(rows) == 40  # what is kept of a classifier is of no temperature
         shutil.rmtree(sentences.teacher)
         save_model(sentences.teacher, "sequence-classification", sentences.words, 5)
         sentences.prepare("--max_steps", -1)
         assert len(rows) == 80
+
+    @pytest.mark.parametrize(
+        "setting, values, weights",
+        [
+            ("--distill_temperature", (1, 3), []),
+            ("--distill_layers", (0, 1), ["--distill_logits", 0, "--distill_hidden", 1]),
+        ],
+    )
+    def test_other_stored_values_have_another_key(self, masked, setting, values, weights):
+        """Even where they take as many bytes: else the outputs of the one setting would be read for the other."""
+        runs = [masked.prepare(setting, value, *weights) for value in values]
+        (one,), (other,) = (run.task.parts for run in runs)
+        assert one.bytes_per_token == other.bytes_per_token
+        assert one.cache_key != other.cache_key
+        column = list(one.features)[-1]
+        stored = [run.train[0][column] for run in runs]
+        assert stored[0].shape == stored[1].shape and not np.array_equal(*stored)
 
     def test_the_teacher_runs_over_what_is_read_alone(self, sentences):
         """Two steps of 8 rows read 16 of 40, evenly over all of them, whatever the seed."""

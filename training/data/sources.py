@@ -281,6 +281,12 @@ def first_rows(rows: Rows, count: int | None) -> Rows:
     return rows.select(range(min(count, len(rows))))
 
 
+def evenly(count: int, most: int) -> list[int]:
+    """At most `most` of the row numbers below `count`, evenly spaced."""
+    taken = min(count, most)
+    return [place * count // taken for place in range(taken)]
+
+
 def content_sha256(rows: Rows, columns: list[str]) -> str | None:
     """Hash of what the rows hold in `columns`, whatever file they came from: images by pixels. None of a stream."""
     if isinstance(rows, IterableDataset):

@@ -32,10 +32,11 @@ WEIGHTS = "model.safetensors"
 
 
 class Step(NamedTuple):
-    """What one step of a run reads and costs."""
+    """What one step of a run reads and costs; row_tokens: of each row of the batch."""
 
     tokens: int
     flops: int
+    row_tokens: int
 
 
 class Branch(NamedTuple):
@@ -86,7 +87,7 @@ def step_of(grid: Grid, shape: str) -> Step | None:
     config = recipe_config(arguments)
     flops = config.count_flops(_row_length(arguments, config), task.head)
     rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
-    return Step(rows * flops.length, rows * flops.training_step)
+    return Step(rows * flops.length, rows * flops.training_step, flops.length)
 
 
 def _schedule_of(arguments: RecipeArguments) -> dict[str, object]:

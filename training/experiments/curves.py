@@ -17,17 +17,30 @@ from .grid_results import GridResults
 from .rows import finished_row, reported
 
 
-WAYS = ("tokens", "FLOPs", "seconds")
-Points = Sequence[tuple[float, float]]
+COST_KINDS = ("tokens", "FLOPs", "seconds")
 
 
-def second_difference(points: Points) -> float:
+class CurvePoint(NamedTuple):
+    """What a branch has cost, and its value of the metric."""
+
+    cost: float
+    value: float
+
+
+class Interpolated(NamedTuple):
+    """A value between points; error: how far off it may be, None where so few points cannot tell."""
+
+    value: float
+    error: float | None
+
+
+def second_difference(points: Sequence[tuple[float, float]]) -> float:
     """The second divided difference of three points: half the curvature there."""
     (x0, y0), (x1, y1), (x2, y2) = points
     return ((y2 - y1) / (x2 - x1) - (y1 - y0) / (x1 - x0)) / (x2 - x0)
 
 
-def read_at(points: Points, cost: float) -> tuple[float, float | None] | None:
+def interpolate(points: Sequence[CurvePoint], cost: float) -> Interpolated | None:
     """The value at a cost, and its error; None beyond the points.
 
     The value lies on the line over log cost between the two points around it, the error is what the curvature adds to
@@ -35,13 +48,13 @@ def read_at(points: Points, cost: float) -> tuple[float, float | None] | None:
     and None in between two points that are alone.
 
     Args:
-        points: cost and value, by increasing cost.
+        points: by increasing cost.
     """
     logs = [(math.log(point_cost), value) for point_cost, value in points]
     x = math.log(cost)
     for log_cost, value in logs:
         if math.isclose(log_cost, x, abs_tol=1e-9):
-            return value, 0.0
+            return Interpolated(value, 0.0)
     if not logs or not logs[0][0] < x < logs[-1][0]:
         return None
     right = bisect_left(logs, x, key=itemgetter(0))
@@ -51,23 +64,23 @@ def read_at(points: Points, cost: float) -> tuple[float, float | None] | None:
     value = value_a + (value_b - value_a) * (x - a) / (b - a)
     starts = [start for start in (left - 1, left) if 0 <= start <= len(logs) - 3]
     if not starts:
-        return value, None
+        return Interpolated(value, None)
     curvature = max(abs(second_difference(logs[start : start + 3])) for start in starts)
-    return value, curvature * (x - a) * (b - x)
+    return Interpolated(value, curvature * (x - a) * (b - x))
 
 
-def cost_of(results: GridResults, row: ResultRow, way: str) -> float | None:
-    """What a branch cost, in tokens, FLOPs or seconds; None where it is unknown."""
-    if way == "tokens":
+def cost_of(results: GridResults, row: ResultRow, cost_kind: str) -> float | None:
+    """What a branch cost, by one of `COST_KINDS`; None where it is unknown."""
+    if cost_kind == "tokens":
         return row.tokens
-    if way == "FLOPs":
+    if cost_kind == "FLOPs":
         return row.training_flops
     if results.step_seconds is None or row.steps is None:
         return None
     return row.steps * results.step_seconds[row.shape]
 
 
-def curve_of(results: GridResults, shape: str, seed: int, way: str) -> dict[int, tuple[float, float]]:
+def curve_of(results: GridResults, shape: str, seed: int, cost_kind: str) -> dict[int, CurvePoint]:
     """Cost and value of each finished branch of one seed at the shape's best rate, by the branch's tokens."""
     grid = results.grid
     rate = results.tuning.best[shape]
@@ -76,9 +89,9 @@ def curve_of(results: GridResults, shape: str, seed: int, way: str) -> dict[int,
         row = finished_row(results.rows, reported(grid, shape, seed, rate, branch))
         if row is None:
             continue
-        cost = cost_of(results, row, way)
+        cost = cost_of(results, row, cost_kind)
         if cost is not None:
-            points[branch] = (cost, row.value)
+            points[branch] = CurvePoint(cost, row.value)
     return points
 
 
@@ -93,16 +106,15 @@ class PairAtCost(NamedTuple):
     error: float | None
 
 
-def read_pair(results: GridResults, pair: Sequence[str], way: str) -> dict[int, PairAtCost]:
+def pair_at_equal_cost(results: GridResults, shape: str, other: str, cost_kind: str) -> dict[int, PairAtCost]:
     """Of each branch of the first shape: its values and those of the second at the same cost.
 
     Seeds whose second shape cannot be read there are left out.
     """
-    shape, other = pair
     grid = results.grid
     seeds = grid.seeds_for(shape)
-    own_curves = {seed: curve_of(results, shape, seed, way) for seed in seeds}
-    other_curves = {seed: curve_of(results, other, seed, way) for seed in seeds}
+    own_curves = {seed: curve_of(results, shape, seed, cost_kind) for seed in seeds}
+    other_curves = {seed: curve_of(results, other, seed, cost_kind) for seed in seeds}
     by_branch = {}
     for branch in grid.branches or []:
         values = []
@@ -111,14 +123,13 @@ def read_pair(results: GridResults, pair: Sequence[str], way: str) -> dict[int, 
         for seed in seeds:
             if branch not in own_curves[seed]:
                 continue
-            cost, value = own_curves[seed][branch]
-            at_same_cost = read_at(sorted(other_curves[seed].values()), cost)
+            own = own_curves[seed][branch]
+            at_same_cost = interpolate(sorted(other_curves[seed].values()), own.cost)
             if at_same_cost is None:
                 continue
-            other_value, error = at_same_cost
-            values.append(value)
-            others.append(other_value)
-            errors.append(error)
+            values.append(own.value)
+            others.append(at_same_cost.value)
+            errors.append(at_same_cost.error)
         by_branch[branch] = PairAtCost(values, others, _largest(errors))
     return by_branch
 

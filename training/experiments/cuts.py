@@ -20,10 +20,12 @@ from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, slim
 from modeling_leaner.support.documents import read_object, write_json
 
+from ..data.sources import evenly
 from ..running.loading import build_model
 from ..running.preparation import PreparedRun, prepare
 from ..settings.arguments import parse
 from ..tasks.base import Batch, evaluation_batches
+from ..tasks.embedding import Embedding
 from .branches import WEIGHTS, options_of
 from .grid import Grid, GridError
 
@@ -58,21 +60,24 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
 
 
 def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
-    """The model to cut, as a run of the grid would prepare it, of so few steps that a teacher runs over few rows."""
+    """The model to cut and its rows, as a run of the grid would prepare them.
+
+    A teacher stays where it makes the labels, for them alone; the run is of so few steps that it runs over few rows.
+    """
     overrides = dict(grid.overrides or {})
     if local:
         overrides.pop("data_files", None)  # this machine's copy takes its place
     arguments = parse(grid.recipe, ["--shape", grid.cut_from, *options_of(overrides), *local])
     arguments.max_steps = math.ceil(ROWS / arguments.train_batch_size)
+    arguments.distill_hidden = 0.0  # whose layers are named for the cuts, not for the model that is cut
+    if arguments.task != Embedding.name:
+        arguments.teacher = None
     return prepare(arguments)
 
 
 def calibration_batches(prepared: PreparedRun) -> tuple[list[Batch], list[Batch]]:
     """Training rows, evenly over all of them, as a run evaluates them: to choose by, and held out."""
-    rows = prepared.train
-    count = min(ROWS, len(rows))
-    places = [place * len(rows) // count for place in range(count)]
-    choosing_places, held_out_places = halves(places)
+    choosing_places, held_out_places = halves(evenly(len(prepared.train), ROWS))
     return batches_of(prepared, choosing_places), batches_of(prepared, held_out_places)
 
 

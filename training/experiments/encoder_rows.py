@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from datasets import ClassLabel
 
-from ..data.sources import Rows, describe, load_split
+from ..data.sources import Rows, describe, evenly, load_split
 from ..records import TextRows
 from ..tasks.base import require_columns
 from ..tasks.text import check_text, text_columns
@@ -57,19 +57,20 @@ class Labelled:
 
 @dataclass(frozen=True)
 class EncoderRows:
-    """All that encoders are scored on; what is None is not scored. `about` has what is said of each."""
+    """All that encoders are scored on; what is None is not scored."""
 
     pairs: dict[str, Pairs]
     """By the name of the score: stsb, stsb_test."""
     qnli: Questions | None
     sst2: Labelled | None
     sentences: list[str] | None
-    about: dict[str, TextRows]
+    records: dict[str, TextRows]
+    """Of every score what its rows are, and of sst2_train, which the probe is fitted on."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A split: its rows, and what is said of them."""
+    """A split: its rows, and where they come from."""
 
     rows: Rows
     source: str
@@ -100,7 +101,7 @@ class Split:
             raise ValueError(f"{self.source}: {column}: all are -1, which hides the labels; expected a copy with them")
         return labels
 
-    def about(self, texts: Iterable[str], count: int, documents: int | None = None) -> TextRows:
+    def record_of(self, texts: Iterable[str], count: int, documents: int | None = None) -> TextRows:
         """The record of `count` rows that were taken from this split, and the hash of their texts."""
         digest = hashlib.sha256()
         for text in texts:
@@ -115,17 +116,17 @@ class Split:
         )
 
 
-def local_data(entries: Sequence[str], names: Sequence[str] = NAMES) -> dict[str, str]:
+def local_data(entries: Sequence[str]) -> dict[str, str]:
     """Paths by name: a folder with the splits of a dataset, or a file where one split of it is read.
 
     Raises:
-        ValueError: an entry is not NAME=PATH with one of `names`, names one twice, or is of another kind.
+        ValueError: an entry is not NAME=PATH with one of `NAMES`, names one twice, or is of another kind.
     """
     given: dict[str, str] = {}
     for entry in entries:
         name, equals, path = entry.partition("=")
-        if not equals or name not in names or not path:
-            raise ValueError(f"--data {entry}: expected NAME=PATH with a NAME of {', '.join(names)}")
+        if not equals or name not in NAMES or not path:
+            raise ValueError(f"--data {entry}: expected NAME=PATH with a NAME of {', '.join(NAMES)}")
         if name in given:
             raise ValueError(f"--data: {name} is given twice, {given[name]} and {path}")
         if not Path(path).exists():
@@ -136,10 +137,10 @@ def local_data(entries: Sequence[str], names: Sequence[str] = NAMES) -> dict[str
     return given
 
 
-def read(name: str, split: str, given: Mapping[str, str]) -> Split:
+def read(name: str, split: str, local_paths: Mapping[str, str]) -> Split:
     """A split of the Hub's dataset, or of the local copy. Raises ValueError as `load_split`."""
     dataset, config = HUB[name]
-    path = given.get(name.removesuffix("_test"))
+    path = local_paths.get(name.removesuffix("_test"))
     data_files = []
     if path is not None:
         data_files = [path]
@@ -151,48 +152,41 @@ def read(name: str, split: str, given: Mapping[str, str]) -> Split:
     return Split(rows, source, dataset, config, split)
 
 
-def evenly(count: int, most: int) -> list[int]:
-    """At most `most` of the row numbers below `count`, evenly spaced."""
-    taken = min(count, most)
-    return [place * count // taken for place in range(taken)]
-
-
-def load_rows(given: Mapping[str, str], scores: Sequence[str]) -> EncoderRows:
+def load_rows(local_paths: Mapping[str, str], scores: Sequence[str]) -> EncoderRows:
     """The rows of these scores: stsb, stsb_test, qnli, sst2, cosine.
 
     Raises:
         ValueError: rows are missing, or lack texts or labels; names the file or dataset, the column and the row.
     """
-    about: dict[str, TextRows] = {}
+    records: dict[str, TextRows] = {}
     pairs = {}
     for name, split in (("stsb", "validation"), ("stsb_test", "test")):
         if name in scores:
-            pairs[name] = read_pairs(name, split, given, about)
+            pairs[name], records[name] = read_pairs(name, split, local_paths)
     questions = None
     if "qnli" in scores:
-        questions = read_questions(given, about)
+        questions, records["qnli"] = read_questions(local_paths)
     labelled = None
     if "sst2" in scores:
-        labelled = read_labelled(given, about)
+        labelled, records["sst2"], records["sst2_train"] = read_labelled(local_paths)
     sentences = None
     if "cosine" in scores:
-        sentences = read_sentences(given, about)
-    return EncoderRows(pairs, questions, labelled, sentences, about)
+        sentences, records["cosine"] = read_sentences(local_paths)
+    return EncoderRows(pairs, questions, labelled, sentences, records)
 
 
-def read_pairs(name: str, split: str, given: Mapping[str, str], about: dict[str, TextRows]) -> Pairs:
-    """Pairs of STS-B."""
-    held = read(name, split, given)
+def read_pairs(name: str, split: str, local_paths: Mapping[str, str]) -> tuple[Pairs, TextRows]:
+    """Pairs of STS-B, and their record."""
+    held = read(name, split, local_paths)
     first = held.texts("sentence1")
     second = held.texts("sentence2")
     numbers = held.labels("label", "score").astype(float)
-    about[name] = held.about([*first, *second], len(first))
-    return Pairs(first, second, numbers)
+    return Pairs(first, second, numbers), held.record_of([*first, *second], len(first))
 
 
-def read_questions(given: Mapping[str, str], about: dict[str, TextRows]) -> Questions:
-    """QNLI's questions whose sentence holds the answer, and the distinct sentences of all its rows."""
-    held = read("qnli", "validation", given)
+def read_questions(local_paths: Mapping[str, str]) -> tuple[Questions, TextRows]:
+    """QNLI's questions whose sentence holds the answer, and the distinct sentences of all its rows; their record."""
+    held = read("qnli", "validation", local_paths)
     labels = held.labels("label")
     entailed = 0
     feature = held.rows.features["label"]
@@ -206,33 +200,31 @@ def read_questions(given: Mapping[str, str], about: dict[str, TextRows]) -> Ques
     places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
     right = [places[sentences[row]] for row in chosen]
     asked = [questions[row] for row in chosen]
-    about["qnli"] = held.about([*asked, *places], len(asked), documents=len(places))
-    return Questions(asked, list(places), np.array(right))
+    record = held.record_of([*asked, *places], len(asked), documents=len(places))
+    return Questions(asked, list(places), np.array(right)), record
 
 
-def read_labelled(given: Mapping[str, str], about: dict[str, TextRows]) -> Labelled:
-    """Sentences of SST-2: some of the training rows, and the validation rows."""
-    train = read("sst2", "train", given)
+def read_labelled(local_paths: Mapping[str, str]) -> tuple[Labelled, TextRows, TextRows]:
+    """Sentences of SST-2, the validation rows and some of the training rows; the records of both."""
+    train = read("sst2", "train", local_paths)
     places = evenly(len(train.rows), PROBE_ROWS)
     train_texts = train.texts("sentence")
     fitted = [train_texts[place] for place in places]
     fitted_labels = train.labels("label")[places]
     if len(set(fitted_labels.tolist())) < 2:
         raise ValueError(f"{train.source}: label: one class alone, expected two to tell apart")
-    held = read("sst2", "validation", given)
+    held = read("sst2", "validation", local_paths)
     texts = held.texts("sentence")
-    about["sst2"] = held.about(texts, len(texts))
-    about["sst2_train"] = train.about(fitted, len(fitted))
-    return Labelled(fitted, fitted_labels, texts, held.labels("label"))
+    labelled = Labelled(fitted, fitted_labels, texts, held.labels("label"))
+    return labelled, held.record_of(texts, len(texts)), train.record_of(fitted, len(fitted))
 
 
-def read_sentences(given: Mapping[str, str], about: dict[str, TextRows]) -> list[str]:
-    """Held-out sentences: those given, else those of SST-2's validation rows."""
-    held = read("sentences", "validation", given)
+def read_sentences(local_paths: Mapping[str, str]) -> tuple[list[str], TextRows]:
+    """Held-out sentences, those given, else those of SST-2's validation rows; their record."""
+    held = read("sentences", "validation", local_paths)
     columns = text_columns(held.rows)
     if len(columns) != 1:
         raise ValueError(f"{held.source}: expected one column of sentences, found {', '.join(held.rows.column_names)}")
     texts = held.texts(columns[0])
     chosen = [texts[place] for place in evenly(len(texts), SENTENCES)]
-    about["cosine"] = held.about(chosen, len(chosen))
-    return chosen
+    return chosen, held.record_of(chosen, len(chosen))

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ..records import Difference
-from ..tasks.embedding import reciprocal_ranks, spearman, unit_vectors
+from ..tasks.vectors import reciprocal_ranks, spearman, unit_vectors
 from .encoder_rows import EncoderRows, Labelled
 
 
@@ -35,38 +35,38 @@ Encode = Callable[[list[str]], np.ndarray]  # texts → (N, D)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EncoderOutput:
     """What an encoder made of each row, before any mean."""
 
-    cosines: dict[str, np.ndarray] = field(default_factory=dict)
-    """Of the pairs, (N), by the name of the score."""
-    shares: dict[str, np.ndarray] = field(default_factory=dict)
-    """What a score is the mean of, (N): reciprocal ranks, hits, cosines to the parent."""
+    pair_cosines: dict[str, np.ndarray] = field(default_factory=dict)
+    """By score, (N): cosines of pairs, which are correlated with people's numbers."""
+    row_scores: dict[str, np.ndarray] = field(default_factory=dict)
+    """By score, (N): what it is the mean of, reciprocal ranks, hits or cosines to the parent."""
     sentences: np.ndarray | None = None
     """Vectors of the held-out sentences, of length one: (N, D)."""
 
 
-def outcome_of(encode: Encode, rows: EncoderRows, parent: Outcome | None = None) -> Outcome:
+def output_of(encode: Encode, rows: EncoderRows, parent: EncoderOutput | None = None) -> EncoderOutput:
     """What an encoder makes of the rows; cosines are those to the vectors of `parent`, None for the parent itself."""
-    cosines = {}
+    pair_cosines = {}
     for name, pairs in rows.pairs.items():
         first = unit_vectors(encode(pairs.first))
         second = unit_vectors(encode(pairs.second))
-        cosines[name] = (first * second).sum(axis=1)
-    shares = {}
+        pair_cosines[name] = (first * second).sum(axis=1)
+    row_scores = {}
     if rows.qnli is not None:
         questions = unit_vectors(encode(rows.qnli.questions))
-        shares["qnli"] = reciprocal_ranks(questions, unit_vectors(encode(rows.qnli.sentences)), rows.qnli.right)
+        row_scores["qnli"] = reciprocal_ranks(questions, unit_vectors(encode(rows.qnli.sentences)), rows.qnli.right)
     if rows.sst2 is not None:
-        shares["sst2"] = probe_hits(encode, rows.sst2)
+        row_scores["sst2"] = probe_hits(encode, rows.sst2)
     sentences = None
     if rows.sentences is not None:
         sentences = unit_vectors(encode(rows.sentences))
         reference = sentences
         if parent is not None:
             reference = parent.sentences
-        shares["cosine"] = (sentences * reference).sum(axis=1)
-    return Outcome(cosines, shares, sentences)
+        row_scores["cosine"] = (sentences * reference).sum(axis=1)
+    return EncoderOutput(pair_cosines, row_scores, sentences)
 
 
 def probe_hits(encode: Encode, rows: Labelled) -> np.ndarray:
@@ -76,22 +76,22 @@ def probe_hits(encode: Encode, rows: Labelled) -> np.ndarray:
     return (probe.predict(unit_vectors(encode(rows.texts))) == rows.labels).astype(float)
 
 
-def scores_of(outcome: Outcome, rows: EncoderRows) -> dict[str, float]:
+def scores_of(output: EncoderOutput, rows: EncoderRows) -> dict[str, float]:
     """The scores by name, in the order of `TITLES`."""
-    scores = {name: spearman(cosines, rows.pairs[name].numbers) for name, cosines in outcome.cosines.items()}
-    scores |= {name: float(shares.mean()) for name, shares in outcome.shares.items()}
+    scores = {name: spearman(cosines, rows.pairs[name].numbers) for name, cosines in output.pair_cosines.items()}
+    scores |= {name: float(values.mean()) for name, values in output.row_scores.items()}
     return {name: scores[name] for name in TITLES if name in scores}
 
 
-def differences(own: Outcome, parent: Outcome, rows: EncoderRows) -> dict[str, Difference]:
+def differences(own: EncoderOutput, parent: EncoderOutput, rows: EncoderRows) -> dict[str, Difference]:
     """Scores less the parent's, with 95 % intervals of a paired bootstrap over pairs, questions and sentences."""
     found = {}
-    for name, cosines in own.cosines.items():
+    for name, cosines in own.pair_cosines.items():
         numbers = rows.pairs[name].numbers
-        found[name] = bootstrapped(correlation_difference, (cosines, parent.cosines[name], numbers))
-    for name, shares in own.shares.items():
+        found[name] = bootstrapped(correlation_difference, (cosines, parent.pair_cosines[name], numbers))
+    for name, values in own.row_scores.items():
         if name != "cosine":
-            found[name] = bootstrapped(np.mean, (shares - parent.shares[name],))
+            found[name] = bootstrapped(np.mean, (values - parent.row_scores[name],))
     return {name: found[name] for name in TITLES if name in found}
 
 

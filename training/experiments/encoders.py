@@ -19,7 +19,7 @@ from modeling_leaner.conversion import TOKENIZER_FILES, files_of, load_lean, loa
 from modeling_leaner.hub_lookup import require_source
 from modeling_leaner.slimming.budget import parameters_of
 from modeling_leaner.slimming.operations import drop_pooler
-from modeling_leaner.slimming.slim import RECORD, cut_of_layers
+from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import free_path
 from modeling_leaner.support.quiet import quiet_libraries
@@ -28,10 +28,11 @@ from modeling_leaner.support.turns import take_turns
 
 from ..records import EncoderComparison, EncoderScores, EncoderTime, Environment
 from ..running.environment import environment, processor_flags
-from ..tasks.teacher import mean_vectors
+from ..tasks.states import kept_layers
 from ..tasks.text import vocabulary
+from ..tasks.vectors import mean_vectors
 from .encoder_rows import EncoderRows, load_rows, local_data
-from .encoder_scores import RESAMPLES, TITLES, Outcome, differences, outcome_of, scores_of
+from .encoder_scores import RESAMPLES, TITLES, EncoderOutput, differences, output_of, scores_of
 from .latency import inputs, seconds
 
 
@@ -85,7 +86,7 @@ def load_encoder(source: str) -> Encoder:
     name = source
     if Path(source).exists():
         name = Path(source).resolve().name
-    return Encoder(name, model, tokenizer, kept_layers(source, files))
+    return Encoder(name, model, tokenizer, layers_of_parent(source, files))
 
 
 def check_pooling(source: str, files: set[str]) -> None:
@@ -105,17 +106,14 @@ def check_pooling(source: str, files: set[str]) -> None:
         raise ValueError(f"{source}: {POOLING}: {', '.join(modes) or mode}; expected {MEAN} alone")
 
 
-def kept_layers(source: str, files: set[str]) -> list[int] | None:
+def layers_of_parent(source: str, files: set[str]) -> list[int] | None:
     """Which of its parent's layers a model has, by its slim.json; for a run, by the slim.json of its `shape`."""
     if RECORD in files:
-        cut = cut_of_layers(read_source_json(source, RECORD))
-        if cut is None:
-            return None
-        return cut["after"]
+        return kept_layers(read_source_json(source, RECORD))
     if "results.json" in files:
         shape = str(read_source_json(source, "results.json").get("shape"))
         if (Path(shape) / RECORD).is_file():
-            return kept_layers(shape, {RECORD})
+            return kept_layers(read_source_json(shape, RECORD))
     return None
 
 
@@ -132,12 +130,12 @@ def check_beside(parent: Encoder, other: Encoder, length: int) -> None:
     """Raises ValueError for a model of another family, vector size or vocabulary than the parent's, or too short."""
     kind = parent.model.config.model_type
     if other.model.config.model_type != kind:
-        theirs = f"{type(other.model).__name__} is a {other.model.config.model_type}"
-        raise ValueError(f"{other.name}: {theirs}; expected a {kind}, as {parent.name} is")
+        described = f"{type(other.model).__name__} is a {other.model.config.model_type}"
+        raise ValueError(f"{other.name}: {described}; expected a {kind}, as {parent.name} is")
     size = parent.model.config.hidden_size
-    theirs = other.model.config.hidden_size
-    if theirs != size:
-        raise ValueError(f"{other.name}: vectors of {theirs} numbers, those of {parent.name} have {size}")
+    width = other.model.config.hidden_size
+    if width != size:
+        raise ValueError(f"{other.name}: vectors of {width} numbers, those of {parent.name} have {size}")
     if vocabulary(parent.tokenizer) != vocabulary(other.tokenizer):
         raise ValueError(f"{other.name}: its tokenizer is not that of {parent.name}")
     positions = other.model.config.max_position_embeddings
@@ -173,16 +171,16 @@ def compare(encoders: Sequence[Encoder], rows: EncoderRows, length: int, rounds:
     if rounds:
         print(f"timing {len(encoders)} models, {rounds} rounds", file=sys.stderr, flush=True)
         times = times_of(encoders, rounds)
-    parent: Outcome | None = None
+    outputs: list[EncoderOutput] = []
     models = []
     for encoder, taken in zip(encoders, times):
         print(f"scoring {encoder.name}", file=sys.stderr, flush=True)
-        outcome = outcome_of(functools.partial(encoder.encode, length=length), rows, parent)
+        parent = outputs[0] if outputs else None
+        output = output_of(functools.partial(encoder.encode, length=length), rows, parent)
+        outputs.append(output)
         to_parent = {}
-        if parent is None:
-            parent = outcome
-        else:
-            to_parent = differences(outcome, parent, rows)
+        if parent is not None:
+            to_parent = differences(output, parent, rows)
         count = parameters_of(encoder.model)
         models.append(
             EncoderScores(
@@ -191,14 +189,14 @@ def compare(encoders: Sequence[Encoder], rows: EncoderRows, length: int, rounds:
                 body_parameters=count.without_embeddings,
                 kept_layers=encoder.kept_layers,
                 heads_per_layer=list(encoder.model.config.heads_per_layer),
-                scores=scores_of(outcome, rows),
+                scores=scores_of(output, rows),
                 differences=to_parent,
                 times=taken,
             )
         )
     return EncoderComparison(
         models=models,
-        data=rows.about,
+        data=rows.records,
         max_length=length,
         resamples=RESAMPLES,
         timed_length=TIMED_LENGTH,

@@ -9,7 +9,6 @@ import functools
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel, set_seed
@@ -17,7 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, set_seed
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import load_config, modality_of
 from modeling_leaner.support.documents import read_json, write_json
-from modeling_leaner.support.turns import seconds_of, take_turns
+from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
 
 from ..records import LatencyFile, checked
 from ..running.environment import environment
@@ -87,10 +86,13 @@ def measure(
 ) -> dict[str, dict[str, object]]:
     """Seconds of one forward pass per shape: median and quartiles over `rounds`."""
     calls = [functools.partial(seconds, model, inputs(model, batch, length)) for model in built.values()]
-    quartiles = np.percentile(take_turns(calls, rounds), (25, 50, 75), axis=1).T.tolist()
     return {
-        shape: {"seconds": middle, "quartiles": [low, high], "items_per_second": batch / middle}
-        for shape, (low, middle, high) in zip(built, quartiles)
+        shape: {
+            "seconds": times.median,
+            "quartiles": [times.low, times.high],
+            "items_per_second": batch / times.median,
+        }
+        for shape, times in zip(built, quartiles(take_turns(calls, rounds)))
     }
 
 

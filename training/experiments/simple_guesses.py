@@ -35,6 +35,7 @@ from ..running.evaluation import load
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments, parse
 from ..tasks.base import Task, evaluation_batches
+from ..tasks.embedding import Embedding
 from ..tasks.image_classification import ImageClassification
 from ..tasks.language_modelling import LanguageModelling
 from ..tasks.masked_lm import MaskedLM
@@ -229,7 +230,7 @@ def guesses_of_grid(results: GridResults, options: list[str]) -> list[ScoredGues
     grid = results.grid
     run = reported(grid, grid.baseline, grid.seeds[0], grid.learning_rates[0])
     arguments = parse(grid.recipe, options_of_run(grid, run, start_of(results, run), options))
-    if arguments.task != "embedding":  # whose labels a teacher makes
+    if arguments.task != Embedding.name:  # whose labels a teacher makes
         arguments.teacher = None
     prepared = prepare(arguments)
     if grid.metric not in (None, prepared.task.metric):  # which no guess is scored by

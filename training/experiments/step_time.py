@@ -8,12 +8,11 @@ nothing else runs. It writes step_seconds.json beside the grid's rows.
 import sys
 from pathlib import Path
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from modeling_leaner.support.documents import read_json, write_json
-from modeling_leaner.support.turns import seconds_of, take_turns
+from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
 
 from ..records import StepTimes, checked
 from ..running.environment import environment
@@ -35,8 +34,7 @@ class TrainingStep:
         self.model = model.train()
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=self.arguments.weight_decay)
         rows = self.arguments.per_device_train_batch_size
-        length = step_of(grid, shape).tokens // (rows * self.arguments.gradient_accumulation_steps)
-        self.batch = latency.inputs(model, rows, length)
+        self.batch = latency.inputs(model, rows, step_of(grid, shape).row_tokens)
         if "pixel_values" in self.batch:
             self.batch["labels"] = torch.zeros(rows, dtype=torch.long)
         else:
@@ -70,11 +68,11 @@ def measure(grid: Grid, rounds: int = ROUNDS) -> dict[str, dict[str, object]]:
     steps = {shape: step_of(grid, shape) for shape in grid.shapes}
     if None in steps.values():
         raise GridError("recipe: expected a task whose rows are all as long")
-    calls = [TrainingStep(grid, shape, model).seconds for shape, model in latency.models(grid).items()]
-    quartiles = np.percentile(take_turns(calls, rounds), (25, 50, 75), axis=1).T.tolist()
+    models = latency.models(grid)
+    calls = [TrainingStep(grid, shape, model).seconds for shape, model in models.items()]
     return {
-        shape: {"seconds": middle, "quartiles": [low, high], "tokens": steps[shape].tokens}
-        for shape, (low, middle, high) in zip(grid.shapes, quartiles)
+        shape: {"seconds": times.median, "quartiles": [times.low, times.high], "tokens": steps[shape].tokens}
+        for shape, times in zip(models, quartiles(take_turns(calls, rounds)))
     }
 
 
@@ -108,14 +106,10 @@ def step_seconds(grid: Grid) -> dict[str, float] | None:
     except ValueError as error:
         raise GridError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner step-time writes it") from error
     for shape in grid.shapes:
-        step = step_of(grid, shape)
-        expected = None
-        if step is not None:
-            expected = step.tokens
-        tokens = None
-        if shape in measured:
-            tokens = measured[shape].tokens
+        planned = step_of(grid, shape)
+        expected = planned.tokens if planned is not None else None
+        tokens = measured[shape].tokens if shape in measured else None
         if expected is None or tokens != expected:
             mismatch = f"expected a step of {shape} of {expected} tokens, got {tokens}"
             raise GridError(f"{path}: {mismatch}; leaner step-time measures it")
-    return {shape: step.seconds for shape, step in measured.items()}
+    return {shape: timing.seconds for shape, timing in measured.items()}

@@ -8,15 +8,15 @@ from typing import Any
 
 from ..records import (
     BranchCell,
+    BudgetSummary,
     CellSummary,
     Contrast,
-    Curve,
     FailedRun,
     PairedStatistics,
     Reading,
     ResultRow,
 )
-from .curves import WAYS, read_pair
+from .curves import COST_KINDS, pair_at_equal_cost
 from .grid import Grid
 from .grid_cells import GridCells, cells_of
 from .grid_results import GridResults
@@ -184,7 +184,7 @@ def _branch_cell(grid: Grid, cells: GridCells, shape: str) -> BranchCell:
     )
 
 
-def curves(results: GridResults) -> list[Curve]:
+def summaries_by_budget(results: GridResults) -> list[BudgetSummary]:
     """Of each branch, the shortest first: every shape's values, costs and difference from the baseline, and contrasts.
 
     The contrasts are corrected for their number within each branch. Those that count are the summary's own, of the
@@ -193,12 +193,12 @@ def curves(results: GridResults) -> list[Curve]:
     grid = results.grid
     if grid.branches is None:
         return []
-    branches = []
+    summaries = []
     for tokens in grid.branches:
         cells = cells_of(results, tokens)
         shapes = [_branch_cell(grid, cells, shape) for shape in grid.shapes]
-        branches.append(Curve(branch=tokens, shapes=shapes, contrasts=contrasts(grid, cells)))
-    return branches
+        summaries.append(BudgetSummary(branch=tokens, shapes=shapes, contrasts=contrasts(grid, cells)))
+    return summaries
 
 
 def readings(results: GridResults, higher_is_better: bool | None) -> list[Reading]:
@@ -208,12 +208,12 @@ def readings(results: GridResults, higher_is_better: bool | None) -> list[Readin
         return []
     all_readings = []
     for shape, other in grid.contrasts:
-        for way in WAYS:
-            for branch, pair in read_pair(results, (shape, other), way).items():
+        for cost_kind in COST_KINDS:
+            for branch, pair in pair_at_equal_cost(results, shape, other, cost_kind).items():
                 reading = Reading(
                     shape=shape,
                     minus=other,
-                    equal=way,
+                    equal=cost_kind,
                     branch=branch,
                     **paired_statistics(pair.values, pair.others, grid.margin, higher_is_better).document(),
                     interpolation_error=pair.error,
@@ -269,8 +269,8 @@ class Summary:
     learning_rates: list[float]
     """All that are tried, with those that the tuning added."""
     contrasts: list[Contrast]
-    curves: list[Curve]
-    """Of every branch."""
+    curves: list[BudgetSummary]
+    """Of every branch, the shortest first."""
     readings: list[Reading]
     shapes: list[CellSummary]
     failed: list[FailedRun]
@@ -312,7 +312,7 @@ def summarise(results: GridResults) -> Summary:
         higher_is_better=higher_is_better,
         learning_rates=results.tuning.learning_rates,
         contrasts=contrasts(grid, cells),
-        curves=curves(results),
+        curves=summaries_by_budget(results),
         readings=readings(results, higher_is_better),
         shapes=[_cell(results, cells, shape) for shape in grid.shapes],
         failed=[FailedRun(**run._asdict(), error=row.error) for run, row in failed.items()],

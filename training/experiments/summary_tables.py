@@ -7,8 +7,8 @@ from rich.table import Table
 
 from modeling_leaner.support.terminal import plain_console
 
-from ..records import CellSummary, Contrast, Curve, Reading
-from .curves import WAYS
+from ..records import BudgetSummary, CellSummary, Contrast, Reading
+from .curves import COST_KINDS
 from .grid import short_name
 from .summary import Summary
 
@@ -58,11 +58,11 @@ def reading_table(contrast: Contrast, readings: list[Reading]) -> Table:
     caption = "difference with its 95 % interval, ± error of the interpolation"
     table = Table(title=" − ".join(pair), caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("tokens", justify="right")
-    for way in WAYS:
-        table.add_column(f"equal {way}", justify="right")
+    for cost_kind in COST_KINDS:
+        table.add_column(f"equal {cost_kind}", justify="right")
     for branch in dict.fromkeys(reading.branch for reading in of_pair):
-        at_branch = [reading for reading in of_pair if reading.branch == branch]
-        table.add_row(f"{branch:,}", *map(_reading_text, at_branch))
+        at_branch = {reading.equal: reading for reading in of_pair if reading.branch == branch}
+        table.add_row(f"{branch:,}", *(_reading_text(at_branch[cost_kind]) for cost_kind in COST_KINDS))
     return table
 
 
@@ -86,13 +86,13 @@ def choice_line(cell: CellSummary) -> str:
     return f"{line}, the tuning seeds differ by {cell.tuning_spread:.4f}"
 
 
-def curve_table(curves: list[Curve]) -> Table:
+def budgets_table(summaries: list[BudgetSummary]) -> Table:
     """Mean ± sd of each shape at each budget."""
     table = Table(caption="mean ± sd by tokens", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("shape")
-    for curve in curves:
-        table.add_column(f"{curve.branch:,}", justify="right")
-    for cells in zip(*(curve.shapes for curve in curves)):
+    for summary in summaries:
+        table.add_column(f"{summary.branch:,}", justify="right")
+    for cells in zip(*(summary.shapes for summary in summaries)):
         values = [f"{_text(cell.mean, '.4f')} ± {_text(cell.sd, '.4f')}" for cell in cells]
         table.add_row(cells[0].shape, *values)
     return table
@@ -137,7 +137,7 @@ def show(summary: Summary) -> None:
         for note in cell.notes:
             console.print(f"{cell.shape}: {note}", soft_wrap=True)
     if summary.curves:
-        console.print(curve_table(summary.curves))
+        console.print(budgets_table(summary.curves))
     if summary.readings:
         for contrast in summary.contrasts:
             console.print(reading_table(contrast, summary.readings))

@@ -18,42 +18,46 @@ def crossing(law: Law, sizes: dict[str, dict[str, float]], shape: str, other: st
     """The budget at which two shapes are equal, with its interval.
 
     Args:
-        sizes: of each shape.
+        sizes: shape → term → value.
     """
     low, _ = law.ranges[TOKENS]
+    ahead, behind = shape, other  # at the smallest budget
     if law.at(sizes[shape], low, law.parameters) > law.at(sizes[other], low, law.parameters):
-        shape, other = other, shape  # `shape` is ahead at the smallest budget
-    ln_tokens = float(crossing_tokens(law, sizes[shape], sizes[other], law.parameters))
+        ahead, behind = other, shape
+    ln_tokens = float(ln_tokens_at_crossing(law, sizes[ahead], sizes[behind], law.parameters))
     if not math.isfinite(ln_tokens):
         return Crossing(
-            ahead_below=shape,
-            ahead_above=shape,
+            ahead_below=ahead,
+            ahead_above=ahead,
             tokens=None,
             interval=None,
-            other=other,
-            sentence=f"{shape} and {other}: {NO_CROSSING}, {shape} ahead",
+            other=behind,
+            sentence=f"{ahead} and {behind}: {NO_CROSSING}, {ahead} ahead",
         )
     tokens = math.exp(ln_tokens)
     limits = None
     if len(law.replicates):
-        of_refits = crossing_tokens(law, sizes[shape], sizes[other], law.replicates)
+        of_refits = ln_tokens_at_crossing(law, sizes[ahead], sizes[behind], law.replicates)
+        # The nearest refit, for some never cross and are ±∞, between which there is nothing:
         limits = [tokens_of(limit) for limit in np.quantile(of_refits, (0.025, 0.975), method="nearest")]
-    per_parameter = tokens / sizes[shape]["parameters"]
+    per_parameter = tokens / sizes[ahead]["parameters"]
     return Crossing(
-        ahead_below=shape,
-        ahead_above=other,
+        ahead_below=ahead,
+        ahead_above=behind,
         tokens=tokens,
         interval=limits,
-        other=other,
+        other=behind,
         tokens_per_parameter=per_parameter,
         sentence=(
             f"below {tokens:.3g} tokens ({limits_text(limits)}), {per_parameter:.2g} a "
-            f"parameter of {shape} without embeddings, {shape} is ahead of {other}"
+            f"parameter of {ahead} without embeddings, {ahead} is ahead of {behind}"
         ),
     )
 
 
-def crossing_tokens(law: Law, shape: dict[str, float], other: dict[str, float], parameters: np.ndarray) -> np.ndarray:
+def ln_tokens_at_crossing(
+    law: Law, shape: dict[str, float], other: dict[str, float], parameters: np.ndarray
+) -> np.ndarray:
     """ln tokens at which two shapes are equal by parameters (…, P), by bisection.
 
     Args:

@@ -14,15 +14,13 @@ from ..experiments.grid_cells import cells_of
 from ..experiments.grid_results import GridResults
 
 
-MEAN_OF_SEEDS = -1  # in place of a point's seed
-
-
 @dataclass(frozen=True)
 class Point:
-    """One finished run of a branch: the shape, the seed, the tokens and the quality, lower is better."""
+    """One finished run of a branch, or the mean of some: the quality is lower where it is better."""
 
     shape: str
-    seed: int
+    seed: int | None
+    """None of a mean over seeds."""
     tokens: int
     quality: float
 
@@ -107,7 +105,7 @@ def by_seed(points: Sequence[Point], shape: str) -> dict[int, dict[int, float]]:
 def cell_means(points: Sequence[Point]) -> list[Point]:
     """A point for each shape and budget, at the mean over the seeds."""
     return [
-        Point(shape, MEAN_OF_SEEDS, tokens, statistics.fmean(qualities))
+        Point(shape, None, tokens, statistics.fmean(qualities))
         for (shape, tokens), qualities in by_cell(points).items()
     ]
 

@@ -13,13 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from modeling_leaner.planning.laws import TERMS, TOKENS, Form, parts
+from modeling_leaner.planning.laws import COMMON, TERMS, TOKENS, Form, parts
 
 from .data import LawData, Point, by_cell
 
 
 TOKENS_ONLY = Form()  # the curve over tokens alone
-COMMON = len(TOKENS_ONLY.names)  # every form begins with floor, scale and exponent; γ and β of sizes follow
 
 # Bounds of the parameters:
 FLOOR_BOUNDS = (1e-3, 2.0)  # times the best quality
@@ -75,7 +74,7 @@ class Fitter:
         def jacobian(parameters: np.ndarray) -> np.ndarray:
             """(n, P): the floor and the reducible part are exponentials of sums, so the derivatives are products."""
             floor, reducible = parts(form, parameters, sizes, tokens)
-            exponent = np.exp(parameters[2])
+            exponent = np.exp(parameters[COMMON.index("exponent")])
             columns = [floor, reducible, -reducible * tokens * exponent]
             columns += [floor * sizes[term] for term in form.floor]
             columns += [reducible * sizes[term] for term in form.scale]
@@ -115,7 +114,7 @@ class Fitter:
             random = np.random.default_rng(0)
             for _ in range(RANDOM_STARTS):
                 drawn = start.copy()
-                drawn[COMMON:] = random.normal(0, RANDOM_SPREAD, len(drawn) - COMMON)
+                drawn[len(COMMON) :] = random.normal(0, RANDOM_SPREAD, len(drawn) - len(COMMON))
                 starts.append(drawn)
         return self.fit(form, points, starts)
 
@@ -135,7 +134,7 @@ def bounds(form: Form, quality: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         [math.log(share * worst) for share in SCALE_BOUNDS],
         [math.log(exponent) for exponent in EXPONENT_BOUNDS],
     ]
-    ranges += [[-MOST_SIZE_EXPONENT, MOST_SIZE_EXPONENT]] * (len(form.names) - COMMON)
+    ranges += [[-MOST_SIZE_EXPONENT, MOST_SIZE_EXPONENT]] * (len(form.names) - len(COMMON))
     lower, upper = np.array(ranges).T
     return lower, upper
 

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 
-from modeling_leaner.planning.laws import LAW, TERM_NAMES, TERMS, TOKENS, Form, law_of
+from modeling_leaner.planning.laws import COMMON, LAW, TERM_NAMES, TERMS, TOKENS, Form, law_of
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
@@ -29,7 +29,7 @@ from ..records import LawErrors, LawFile, LawForm, LawTie
 from .crossings import crossing
 from .data import LawData, cell_means, read_data
 from .figure import FIGURE, law_figure
-from .fit import COMMON, TOKENS_ONLY, Fitter
+from .fit import TOKENS_ONLY, Fitter
 from .refits import fitted_parameters, replicates
 from .search import Search
 from .terms import independent_terms, not_fitted, ties
@@ -38,13 +38,13 @@ from .validation import errors_of, is_found, leave_each_out
 
 NO_LAW = "no law of shape found"
 MIN_SHAPES = 4  # two are left where one is predicted and another is left out of the search
-MIN_BUDGETS = COMMON  # floor, scale and exponent
+MIN_BUDGETS = len(COMMON)  # floor, scale and exponent
 
 
 def check_enough(data: LawData, terms: Sequence[str], where: str) -> None:
     """Raises GridError where there are too few finished shapes, budgets or cells for a law with these terms."""
     budgets = len({point.tokens for point in data.points})
-    parameters = COMMON + len(terms)
+    parameters = len(COMMON) + len(terms)
     have = f"{data.cell_count} finished cells of {len(data.shapes)} shapes and {budgets} budgets"
     if data.cell_count < parameters or len(data.shapes) < MIN_SHAPES or budgets < MIN_BUDGETS:
         need = f"{MIN_SHAPES} shapes, {MIN_BUDGETS} budgets and {parameters} cells, as many as parameters, or more"

@@ -8,11 +8,11 @@ import statistics
 
 import numpy as np
 
-from modeling_leaner.planning.laws import Form, interval
+from modeling_leaner.planning.laws import COMMON, Form, interval
 
 from ..records import LawParameter
 from .data import LawData, by_seed
-from .fit import COMMON, Fitter
+from .fit import Fitter
 
 
 REFITS = 200
@@ -58,7 +58,7 @@ def fitted_parameters(form: Form, parameters: np.ndarray, refits: np.ndarray) ->
         limits = None
         if len(refits):
             limits = list(interval(refits[:, place]))
-        is_logarithm = place < COMMON
+        is_logarithm = place < len(COMMON)
         if is_logarithm:
             value = math.exp(fitted)
             if limits is not None:

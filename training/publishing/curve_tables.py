@@ -8,7 +8,7 @@ from .wording.amounts import millions, number, score, short_label
 
 def budgets(evidence: Evidence) -> list[str]:
     """The branches, the shortest first, as a header names them."""
-    return [f"{millions(curve.branch)} tokens" for curve in evidence.curves]
+    return [f"{millions(budget.branch)} tokens" for budget in evidence.curves]
 
 
 def label_of(shape: str, evidence: Evidence) -> str:
@@ -19,11 +19,6 @@ def label_of(shape: str, evidence: Evidence) -> str:
 def pair_of(contrast: Contrast | Reading, evidence: Evidence) -> str:
     """`4 × 6 against 8 × 3`."""
     return f"{label_of(contrast.shape, evidence)} against {label_of(contrast.minus, evidence)}"
-
-
-def branch_cell(shape: str, cells: list[BranchCell]) -> BranchCell:
-    """The cell of a shape."""
-    return next(cell for cell in cells if cell.shape == shape)
 
 
 def branch_score(cell: BranchCell) -> str:
@@ -38,7 +33,7 @@ def scores_by_budget(evidence: Evidence, own: str | None = None) -> str:
     """`branch_score` of every shape of which a run has ended, a line each, `own` in bold."""
     lines = []
     for cell in evidence.cells:
-        branches = [branch_cell(cell.shape, curve.shapes) for curve in evidence.curves]
+        branches = [budget.cell(cell.shape) for budget in evidence.curves]
         if not any(branch.n or branch.failed for branch in branches):
             continue
         line = [short_label(cell, evidence), number(cell.parameters, ",d"), *map(branch_score, branches)]
@@ -53,15 +48,15 @@ def contrasts_by_budget(evidence: Evidence) -> str | None:
     if evidence.readings is None:
         return None
     lines = []
-    for contrast in evidence.curves[-1].contrasts:
-        pair = pair_of(contrast, evidence)
+    for contrast in evidence.longest.contrasts:
+        pair = pair_of(contrast, evidence)  # on the first line of its readings alone
         own = [each for each in evidence.readings if (each.shape, each.minus) == (contrast.shape, contrast.minus)]
         for equal in dict.fromkeys(reading.equal for reading in own):
             readings = [reading for reading in own if reading.equal == equal]
             if any(reading.pairs for reading in readings):
                 differences = [paired_difference(reading, evidence) for reading in readings]
                 lines.append((pair, equal, pairs_of(readings), *differences))
-                pair = ""  # on its first line alone
+                pair = ""
     if not lines:
         return None
     header = ("first against second, + where the first is better", "at equal", "pairs", *budgets(evidence))
@@ -80,7 +75,7 @@ def crossings(law: LawFile, evidence: Evidence) -> str | None:
     """At which budget the two shapes of each contrast are equal by the law; None of a law without shapes."""
     if not law.crossings:
         return None
-    pairs = [{contrast.shape, contrast.minus} for contrast in evidence.curves[-1].contrasts]
+    pairs = [{contrast.shape, contrast.minus} for contrast in evidence.longest.contrasts]
     lines = []
     for crossing in law.crossings:
         if {crossing.ahead_below, crossing.other} not in pairs:

@@ -3,8 +3,9 @@ contrasts.
 """
 
 import statistics
+from typing import NamedTuple
 
-from ..experiments.curves import WAYS, curve_of
+from ..experiments.curves import COST_KINDS, curve_of
 from ..records import Cell, Evidence, FigurePanel, Line
 from .curve_tables import pair_of
 from .findings import GatheredGrid
@@ -13,28 +14,36 @@ from .wording.amounts import direction, gain, short_label
 from .wording.scoring import best_of
 
 
-TITLES = {"tokens": "Over tokens", "FLOPs": "Over FLOPs of training", "seconds": "Over seconds of training"}
-UNITS = {"tokens": ("tokens, millions", 1e6), "FLOPs": ("FLOPs, 10¹²", 1e12), "seconds": ("seconds", 1.0)}
+class Axis(NamedTuple):
+    """A cost as the axis of a panel; unit: what 1 is on it."""
+
+    title: str
+    label: str
+    unit: float
+
+    def place_of(self, cost: float) -> float:
+        """A cost in the axis's unit, to three significant digits: the ticks show these very numbers."""
+        return float(f"{cost / self.unit:.3g}")
 
 
-def in_units(cost: float, way: str) -> float:
-    """A cost in the unit of its axis, to three significant digits: the ticks show these very numbers."""
-    _, unit = UNITS[way]
-    return float(f"{cost / unit:.3g}")
+AXES = {
+    "tokens": Axis("Over tokens", "tokens, millions", 1e6),
+    "FLOPs": Axis("Over FLOPs of training", "FLOPs, 10¹²", 1e12),
+    "seconds": Axis("Over seconds of training", "seconds", 1.0),
+}
 
 
-def curve_line(gathered: GatheredGrid, cell: Cell, way: str) -> Line | None:
+def curve_line(gathered: GatheredGrid, cell: Cell, cost_kind: str) -> Line | None:
     """A shape's mean over the seeds at each branch, with their range; None where none has a cost and a value."""
     results = gathered.results
-    curves = [curve_of(results, cell.shape, seed, way) for seed in results.grid.seeds_for(cell.shape)]
+    curves = [curve_of(results, cell.shape, seed, cost_kind) for seed in results.grid.seeds_for(cell.shape)]
     line = Line(label=short_label(cell, gathered.evidence), x=[], y=[], low=[], high=[])
     for branch in results.grid.branches:
         points = [curve[branch] for curve in curves if branch in curve]
         if not points:
             continue
-        values = [value for _, value in points]
-        cost, _ = points[0]
-        line.x.append(in_units(cost, way))
+        values = [point.value for point in points]
+        line.x.append(AXES[cost_kind].place_of(points[0].cost))  # every seed has the same cost
         line.y.append(statistics.fmean(values))
         line.low.append(min(values))
         line.high.append(max(values))
@@ -43,10 +52,10 @@ def curve_line(gathered: GatheredGrid, cell: Cell, way: str) -> Line | None:
     return line
 
 
-def quality_panel(gathered: GatheredGrid, way: str) -> FigurePanel | None:
+def quality_panel(gathered: GatheredGrid, cost_kind: str) -> FigurePanel | None:
     """Every shape over one cost, the best simple guess as a level; None where the cost is not known."""
     evidence = gathered.evidence
-    lines = [curve_line(gathered, cell, way) for cell in evidence.cells]
+    lines = [curve_line(gathered, cell, cost_kind) for cell in evidence.cells]
     lines = [line for line in lines if line is not None]
     if not lines:
         return None
@@ -55,8 +64,8 @@ def quality_panel(gathered: GatheredGrid, way: str) -> FigurePanel | None:
     if best is not None:
         _, level = best
     return FigurePanel(
-        title=TITLES[way],
-        x=UNITS[way][0],
+        title=AXES[cost_kind].title,
+        x=AXES[cost_kind].label,
         y=f"{evidence.metric}, {direction(evidence)}",
         x_scale="log",
         level=level,
@@ -66,14 +75,14 @@ def quality_panel(gathered: GatheredGrid, way: str) -> FigurePanel | None:
 
 def contrast_line(evidence: Evidence, place: int) -> Line | None:
     """A contrast over tokens, plus = better, with its intervals where all budgets have one; None before any pair."""
-    contrasts = [(curve.branch, curve.contrasts[place]) for curve in evidence.curves]
+    contrasts = [(budget.branch, budget.contrasts[place]) for budget in evidence.curves]
     known = [(tokens, contrast) for tokens, contrast in contrasts if contrast.pairs]
     if not known:
         return None
     _, first = known[0]
     line = Line(
         label=pair_of(first, evidence),
-        x=[in_units(tokens, "tokens") for tokens, _ in known],
+        x=[AXES["tokens"].place_of(tokens) for tokens, _ in known],
         y=[gain(contrast.difference, evidence) for _, contrast in known],
     )
     intervals = [contrast.interval for _, contrast in known]
@@ -86,13 +95,13 @@ def contrast_line(evidence: Evidence, place: int) -> Line | None:
 
 def contrasts_panel(evidence: Evidence) -> FigurePanel | None:
     """The contrasts over tokens; None before any pair."""
-    lines = [contrast_line(evidence, place) for place in range(len(evidence.curves[0].contrasts))]
+    lines = [contrast_line(evidence, place) for place in range(len(evidence.longest.contrasts))]
     lines = [line for line in lines if line is not None]
     if not lines:
         return None
     return FigurePanel(
         title="Differences at equal tokens",
-        x=UNITS["tokens"][0],
+        x=AXES["tokens"].label,
         y=f"difference in {evidence.metric}, + is better",
         x_scale="log",
         level=0.0,
@@ -102,7 +111,7 @@ def contrasts_panel(evidence: Evidence) -> FigurePanel | None:
 
 def curves_figure(gathered: GatheredGrid, theme: str, form: str = "svg") -> bytes:
     """Quality over each known cost, and the contrasts; bands are the range over seeds, of a contrast its interval."""
-    panels = [quality_panel(gathered, way) for way in WAYS]
+    panels = [quality_panel(gathered, cost_kind) for cost_kind in COST_KINDS]
     panels.append(contrasts_panel(gathered.evidence))
     shown = [panel for panel in panels if panel is not None]
     return panels_figure(shown, f"curves-{gathered.results.name}", theme, form, one_legend=True)

@@ -84,7 +84,7 @@ def planned_pairs(gathered: GatheredGrid) -> list[tuple[str, int]]:
     """Of each contrast its name, and how many seeds both of its shapes are to have."""
     grid = gathered.results.grid
     planned = []
-    for contrast in gathered.evidence.curves[-1].contrasts:
+    for contrast in gathered.evidence.longest.contrasts:
         shared = set(grid.seeds_for(contrast.shape)) & set(grid.seeds_for(contrast.minus))
         planned.append((pair_of(contrast, gathered.evidence), len(shared)))
     return planned
@@ -104,7 +104,7 @@ def contrasts_of(gathered: GatheredGrid) -> Noted | None:
     return Noted(contrasts_note(gathered.evidence, planned_pairs(gathered)), table)
 
 
-def law_of(gathered: GatheredGrid) -> Noted | None:
+def law_section(gathered: GatheredGrid) -> Noted | None:
     """The law and where it has the shapes of the contrasts equal; None where none was fitted."""
     law = law_of_grid(gathered)
     if law is None:
@@ -122,7 +122,7 @@ def grid_section(name: str, gathered: GatheredGrid) -> GridSection:
         scores=scores_by_budget(evidence),
         scores_note=scores_note(evidence),
         contrasts=contrasts_of(gathered),
-        law=law_of(gathered),
+        law=law_section(gathered),
         cells=all_cells({name: with_runs(evidence)}),
     )
 

@@ -101,7 +101,7 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     file = folder / "results.json"
     results = results_in(file)
     task = TASKS.get(results.task)
-    has_no_head = task is not None and task.head == ""
+    has_no_head = task is not None and task.trains_bare_model()
     classes = []
     for auto, target in config.auto_classes().items():
         is_bare = auto == "AutoModel"

@@ -34,7 +34,6 @@ from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
 from .cards import write_card
 from .code_copies import renew_code
-from .curve_tables import branch_cell
 from .cut_parents import parent_fields, parent_results
 from .folders import CARDS, LICENSE, RUN_FILES, results_in, without_local_settings
 from .index import write_index
@@ -84,19 +83,26 @@ def reproducible_shape(grid: Grid, shape: str, folder: Path) -> str:
     return str(CARDS / name)
 
 
-def gathered(results: GridResults) -> Evidence:
+def checked_evidence(results: GridResults) -> Evidence:
     """The evidence of the rows. Raises GridError where they are of another grid."""
     check_unchanged(results.grid, results.rows.values())
     return gather(results)
 
 
 @contextlib.contextmanager
-def in_place_of(folder: Path, target: Path) -> Iterator[None]:
-    """Errors of a folder that is written aside name the folder that it is for."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(str(error).replace(str(folder), str(target))) from error
+def replacing(target: Path) -> Iterator[Path]:
+    """A path beside `target` to make a folder at, which takes its place if all goes well; else `target` stays.
+
+    Raises:
+        ValueError: as raised within, of `target` in place of the path.
+    """
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".publish-") as scratch:
+        folder = Path(scratch) / target.name
+        try:
+            yield folder
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(folder), str(target))) from error
+        move_into_place(folder, target, Path(scratch))
 
 
 def published_results(
@@ -141,14 +147,14 @@ def branches(grid: Grid, shape: str, rate: float, evidence: Evidence) -> list[di
         return None
     seed = grid.seeds[0]
     described = []
-    for curve in evidence.curves:
-        folder = reported(grid, shape, seed, rate, curve.branch).folder(grid)
-        value = branch_cell(shape, curve.shapes).values.get(str(seed))
+    for budget in evidence.curves:
+        folder = reported(grid, shape, seed, rate, budget.branch).folder(grid)
+        value = budget.cell(shape).values.get(str(seed))
         if value is None:
             raise ValueError(f"{grid.path('results.csv')}: no finished run {folder.name}")
         if not (folder / WEIGHTS).is_file():
             raise ValueError(f"{folder / WEIGHTS}: expected the weights of this branch, found none")
-        described.append({"tokens": curve.branch, "value": value, "weights_sha256": sha256(folder / WEIGHTS)})
+        described.append({"tokens": budget.branch, "value": value, "weights_sha256": sha256(folder / WEIGHTS)})
     return described
 
 
@@ -183,7 +189,7 @@ def writing(folder: Path, options: list[str]) -> dict[str, object] | None:
         return continuations(folder, train[task.text_column], held_out[task.text_column])
 
 
-def check_target(target: Path, grid: Grid, shape: str) -> PublishedResults:
+def read_target(target: Path, grid: Grid, shape: str) -> PublishedResults:
     """The results of a folder that is there.
 
     Raises:
@@ -205,7 +211,7 @@ def check_target(target: Path, grid: Grid, shape: str) -> PublishedResults:
     return results
 
 
-def moved(folder: Path, target: Path, scratch: Path) -> None:
+def move_into_place(folder: Path, target: Path, scratch: Path) -> None:
     """Moves a folder to the place of another, which stays where it was if that fails."""
     before = scratch / "before"
     if target.is_dir():
@@ -226,22 +232,19 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
     """
     grid = loaded.grid
     target = cards / grid.publish[shape]
-    results = check_target(target, grid, shape)
+    results = read_target(target, grid, shape)
     if grid.branches is not None and results.branches is None:
         raise ValueError(f"{target}: published without the budgets of its run; leaner publish GRID.yaml --replace")
-    fresh = {"partners": grid.partners(shape), "evidence": gathered(loaded)}
+    fresh = {"partners": grid.partners(shape), "evidence": checked_evidence(loaded)}
     if results.cut_parent is not None:
         fresh["cut_parent"] = results.cut_parent.model_copy(update=parent_fields(grid, shape))
     results = results.model_copy(update=fresh)
-    with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
-        folder = Path(scratch) / target.name
+    with replacing(target) as folder:
         shutil.copytree(target, folder)
         renew_code(folder)
         write_json(folder / "results.json", results.document())
-        with in_place_of(folder, target):
-            write_card(folder)
+        write_card(folder)
         write_grid(grid)  # which a verification reads; what no run depends on may have changed
-        moved(folder, target, Path(scratch))
     return target
 
 
@@ -256,11 +259,11 @@ def published_recipe(source: Path, shape: str) -> dict[str, object]:
     return without_local_settings(read_yaml(source / "recipe.yaml")) | {"shape": shape}
 
 
-def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = CARDS) -> Path:
+def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: Path = CARDS) -> Path:
     """Writes one folder from its run, whole or not at all, once it has been verified.
 
     Args:
-        options: `--data_files` and the like, where the evaluation rows lie here.
+        data_files: the local copy of the rows; empty for those of the Hub.
 
     Raises:
         ValueError: a run is missing, or the folder does not hold what its card says.
@@ -268,21 +271,21 @@ def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = C
     grid = loaded.grid
     target = cards / grid.publish[shape]
     source = run_to_publish(loaded, shape)
+    options = data_options(data_files)
     if target.exists():
-        check_target(target, grid, shape)
-    fitted = None
+        read_target(target, grid, shape)
+    scored_guesses = None
     if grid.metric in (None, results_in(source / "results.json").metric):  # else no guess is scored by it
-        fitted = guesses(source, options)
-    if fitted:
-        write_json(grid.path(GUESSES), fitted)
-        loaded = GridResults(grid, loaded.rows)  # whose guesses are these
-    results = published_results(source, grid, shape, gathered(loaded), options)
+        scored_guesses = guesses(source, options)
+    if scored_guesses:
+        write_json(grid.path(GUESSES), scored_guesses)
+        loaded = GridResults(grid, loaded.rows)  # without the guesses that it has read before
+    results = published_results(source, grid, shape, checked_evidence(loaded), options)
     local_copies = {}
-    if options:
-        local_copies[dataset_name(results)] = options[1:]
+    if data_files:
+        local_copies[dataset_name(results)] = list(data_files)
     cards.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
-        folder = Path(scratch) / target.name
+    with replacing(target) as folder:
         folder.mkdir()
         for pattern in RUN_FILES:
             for path in source.glob(pattern):
@@ -292,23 +295,18 @@ def publish(loaded: GridResults, shape: str, options: list[str], cards: Path = C
         renew_code(folder)  # the run may be older than the package
         write_published_recipe(folder, published_recipe(source, results.shape))
         write_json(folder / "results.json", results.document())
-        with in_place_of(folder, target):
-            write_card(folder)
-            verify(folder, local_copies)
+        write_card(folder)
+        verify(folder, local_copies)
         write_grid(grid)
-        moved(folder, target, Path(scratch))
     return target
 
 
 def renew_encoder(folder: Path) -> Path:
     """Writes card and code of a sentence encoder's folder, all or nothing. Raises ValueError as `write_card`."""
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".publish-") as scratch:
-        renewed = Path(scratch) / folder.name
+    with replacing(folder) as renewed:
         shutil.copytree(folder, renewed)
         renew_code(renewed)
-        with in_place_of(renewed, folder):
-            write_card(renewed)
-        moved(renewed, folder, Path(scratch))
+        write_card(renewed)
     return folder
 
 
@@ -334,18 +332,18 @@ def renew_all() -> None:
             raise ValueError(f"{CARDS / name}: no grid in {GRIDS} has it under publish")
     for name in there:
         loaded, shape = known[name]
-        check_target(CARDS / name, loaded.grid, shape)
+        read_target(CARDS / name, loaded.grid, shape)
     for name in there:
         print(renew(*known[name]))
     for name in encoders:
         print(renew_encoder(CARDS / name))
 
 
-def publish_grid(file: Path, options: list[str], replace: bool) -> None:
+def publish_grid(file: Path, data_files: Sequence[str], replace: bool) -> None:
     """`publish`, or `renew` where the folder is there and not to be replaced, for each shape that a grid publishes.
 
     Raises:
-        ValueError: the grid publishes nothing, or as of `check_target`, before anything is written.
+        ValueError: the grid publishes nothing, or as of `read_target`, before anything is written.
     """
     grid = load_grid(file)
     if not grid.publish:
@@ -353,13 +351,13 @@ def publish_grid(file: Path, options: list[str], replace: bool) -> None:
     targets = {shape: CARDS / name for shape, name in grid.publish.items()}
     for shape, target in targets.items():
         if target.exists():
-            check_target(target, grid, shape)
+            read_target(target, grid, shape)
     loaded = load_results(grid)
     for shape, target in targets.items():
         if target.exists() and not replace:
             print(renew(loaded, shape))
         else:
-            print(publish(loaded, shape, options))
+            print(publish(loaded, shape, data_files))
 
 
 def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool = False) -> None:
@@ -372,5 +370,5 @@ def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool
     if file is None:
         renew_all()
     else:
-        publish_grid(file, data_options(data_files), replace)
+        publish_grid(file, data_files, replace)
     print(write_index(CARDS))

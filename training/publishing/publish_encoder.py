@@ -10,7 +10,6 @@ import dataclasses
 import json
 import shlex
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,15 +28,16 @@ from ..experiments.encoder_rows import EncoderRows, load_rows, local_data
 from ..experiments.encoder_scores import TITLES
 from ..experiments.encoders import ROUNDS, Encoder, compare, load_beside
 from ..experiments.grid import is_folder_name
-from ..records import Lengths, PublishedEncoder, RunResults, StoredWeights, Train, checked
+from ..records import EncoderComparison, Lengths, PublishedEncoder, RunResults, StoredWeights, Train, checked
 from ..running.loading import load_processing
 from ..settings.arguments import RecipeArguments, parse, settings_parser, words_of
-from ..tasks.embedding import Embedding, unit_vectors
+from ..tasks.embedding import Embedding
+from ..tasks.vectors import unit_vectors
 from .cards import write_card
 from .code_copies import renew_code
 from .folders import CARDS, results_in, without_local_settings
 from .index import encoder_line, write_index
-from .publish import in_place_of, moved, write_published_recipe
+from .publish import replacing, write_published_recipe
 from .verify_encoder import verify_encoder
 from .verify_weights import tolerance
 
@@ -139,7 +139,8 @@ def tokens_seen(arguments: RecipeArguments, encoder: Encoder, run: Train) -> int
     tokenizer = load_processing(arguments, encoder.model.config, None)
     task = Embedding(arguments, encoder.model.config, tokenizer)
     task.configure(train)
-    rows = task.tokens(train, describe(arguments.dataset, arguments.train_split, arguments.data_files), training=True)
+    source = describe(arguments.dataset, arguments.train_split, arguments.data_files)
+    rows = task.tokenised(train, source, training=True)
     batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * run.processes
     lengths = np.asarray(rows["length"][:])
     return round(lengths.mean() * run.steps * batch)
@@ -235,11 +236,10 @@ def commands_of(
 
 
 def published_results(
-    name: str, origin: Origin, results: RunResults, commands: list[str], made: Mapping[str, object]
+    origin: Origin, results: RunResults, comparison: EncoderComparison, **fields: object
 ) -> PublishedEncoder:
-    """results.json: the run's own, without paths of this machine, and what was `made` of it."""
+    """results.json: the run's own, without paths of this machine, its comparison, and further fields of the record."""
     recipe = without_local_settings(results.recipe)
-    comparison = made["comparison"]
     own = comparison.models[-1]
     allowed = {score: tolerance(score, value, comparison.data[score].rows) for score, value in own.scores.items()}
     # Of every thread, whether it computed or waited:
@@ -249,13 +249,12 @@ def published_results(
         "shape": without_local_paths(str(origin.cut)),
         "recipe": recipe | {"teacher": origin.base_model},
         "parameters": own.parameters,
-        "name": name,
         "base_model": origin.base_model,
         "license": origin.license,
         "core_hours": hours,
-        "commands": commands,
+        "comparison": comparison,
         "tolerances": allowed,
-        **made,
+        **fields,
     }
     return checked(PublishedEncoder, document, origin.run / "results.json")
 
@@ -281,42 +280,41 @@ def publish_encoder(
     target = cards / name
     check_target(target, replace)
     results, slim = read_origin(origin)
-    given = local_data(data, ("stsb", "qnli", "sst2", "sentences"))
+    given = local_data(data)
     check_parent(origin.parent)
     if threads is not None:
         torch.set_num_threads(threads)
-    encoders, length = load_beside([origin.parent, str(origin.cut), str(origin.run)])
+    (parent, cut, recovered), length = load_beside([origin.parent, str(origin.cut), str(origin.run)])
     rows = load_rows(given, list(TITLES))
     arguments = settings_of(origin)
-    tokens = tokens_seen(arguments, encoders[2], results.train)
-    dtype, stored = choose_dtype(encoders[2], rows, length)
-    rounded = rounded_encoder(encoders[2], dtype, name)
-    published = dataclasses.replace(rounded, kept_layers=encoders[1].kept_layers)
-    made = {
-        "tokens": tokens,
-        "stored": stored,
-        "lengths": lengths_of(origin.parent, length, arguments),
-        "comparison": compare([*encoders[:2], published], rows, length, rounds),
-    }
+    tokens = tokens_seen(arguments, recovered, results.train)
+    dtype, stored = choose_dtype(recovered, rows, length)
+    published = dataclasses.replace(rounded_encoder(recovered, dtype, name), kept_layers=cut.kept_layers)
+    comparison = compare([parent, cut, published], rows, length, rounds)
     cards.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cards, prefix=".publish-") as scratch:
-        folder = Path(scratch) / name
+    with replacing(target) as folder:
         folder.mkdir()
-        with in_place_of(folder, target):
-            write_model(folder, published, dtype, origin.parent, length)
-            made["weights_sha256"] = sha256(folder / "model.safetensors")
-            commands = commands_of(name, origin, results, slim, given)
-            document = published_results(name, origin, results, commands, made)
-            write_json(folder / "results.json", document.document())
-            cleaned = slim | {"command": without_local_paths(str(slim["command"])), "parent": origin.base_model}
-            write_json(folder / RECORD, cleaned)
-            write_published_recipe(folder, {**document.recipe, "shape": document.shape})
-            for kept in TRAINING_RECORDS:
-                if (origin.run / kept).is_file():
-                    shutil.copyfile(origin.run / kept, folder / kept)
-            write_card(folder)
-            verify_encoder(folder, document, given, short=True)
-        moved(folder, target, Path(scratch))
+        write_model(folder, published, dtype, origin.parent, length)
+        document = published_results(
+            origin,
+            results,
+            comparison,
+            name=name,
+            commands=commands_of(name, origin, results, slim, given),
+            tokens=tokens,
+            stored=stored,
+            lengths=lengths_of(origin.parent, length, arguments),
+            weights_sha256=sha256(folder / "model.safetensors"),
+        )
+        write_json(folder / "results.json", document.document())
+        cleaned = slim | {"command": without_local_paths(str(slim["command"])), "parent": origin.base_model}
+        write_json(folder / RECORD, cleaned)
+        write_published_recipe(folder, {**document.recipe, "shape": document.shape})
+        for kept in TRAINING_RECORDS:
+            if (origin.run / kept).is_file():
+                shutil.copyfile(origin.run / kept, folder / kept)
+        write_card(folder)
+        verify_encoder(folder, document, given, short=True)
     return target
 
 

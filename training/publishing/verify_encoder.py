@@ -15,11 +15,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from ..experiments.encoder_rows import NAMES, EncoderRows, load_rows
-from ..experiments.encoder_scores import Outcome, outcome_of, scores_of
+from ..experiments.encoder_scores import EncoderOutput, output_of, scores_of
 from ..experiments.encoders import load_encoder
 from ..records import PublishedEncoder
-from ..tasks.embedding import unit_vectors
-from ..tasks.teacher import padded_batches
+from ..tasks.vectors import padded_batches, unit_vectors
 from .stranger import HIDDEN, run_without_package
 
 
@@ -52,7 +51,7 @@ def stranger_vectors(folder: Path, texts: list[str], length: int) -> np.ndarray:
     return vectors[np.argsort(places)]
 
 
-def scores_again(folder: Path, rows: EncoderRows, length: int, parent: Outcome | None) -> dict[str, float]:
+def scores_again(folder: Path, rows: EncoderRows, length: int, parent: EncoderOutput | None) -> dict[str, float]:
     """The scores of a folder's weights; all vectors are made by one other process."""
     places: dict[str, int] = {}
 
@@ -64,22 +63,22 @@ def scores_again(folder: Path, rows: EncoderRows, length: int, parent: Outcome |
     def look_up(texts: list[str]) -> np.ndarray:
         return vectors[[places[text] for text in texts]]
 
-    outcome_of(collect, rows)
+    output_of(collect, rows)
     vectors = stranger_vectors(folder, list(places), length)
-    return scores_of(outcome_of(look_up, rows, parent), rows)
+    return scores_of(output_of(look_up, rows, parent), rows)
 
 
-def parent_vectors(source: str, rows: EncoderRows, length: int) -> Outcome:
+def parent_vectors(source: str, rows: EncoderRows, length: int) -> EncoderOutput:
     """The parent's vectors of the held-out sentences."""
-    return Outcome(sentences=unit_vectors(load_encoder(source).encode(rows.sentences, length)))
+    return EncoderOutput(sentences=unit_vectors(load_encoder(source).encode(rows.sentences, length)))
 
 
 def check_rows(file: Path, results: PublishedEncoder, rows: EncoderRows) -> None:
     """Raises ValueError where rows are not those that the card is of."""
-    for name, about in rows.about.items():
+    for name, found in rows.records.items():
         stated = results.comparison.data[name]
-        if (about.rows, about.sha256) != (stated.rows, stated.sha256):
-            message = f"{about.rows} rows of {about.dataset} with {about.sha256} differ from the card's"
+        if (found.rows, found.sha256) != (stated.rows, stated.sha256):
+            message = f"{found.rows} rows of {found.dataset} with {found.sha256} differ from the card's"
             raise ValueError(f"{file}: comparison.data.{name}: {message}, {stated.rows} rows with {stated.sha256}")
 
 
@@ -111,7 +110,7 @@ def verify_encoder(folder: Path, results: PublishedEncoder, given: Mapping[str, 
     for name in wanted:
         allowed = results.tolerances[name]
         if not abs(found[name] - expected[name]) <= allowed:
-            place = f"comparison.models.2.scores.{name}"
+            place = f"comparison.models.{len(results.comparison.models) - 1}.scores.{name}"
             raise ValueError(f"{file}: {place} is {expected[name]}, the weights give {found[name]} (± {allowed:g})")
     said = ", ".join(f"{name} {found[name]:.4f}" for name in wanted)
     left = [name for name in expected if name not in wanted]

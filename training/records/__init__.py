@@ -29,7 +29,7 @@ from .published import (
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
 from .study import FigurePanel, Line, Outcome, Statement, StudyFile, Whose
-from .summary import BranchCell, CellSummary, Contrast, Curve, FailedRun, PairedStatistics, Reading
+from .summary import BranchCell, BudgetSummary, CellSummary, Contrast, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
 
@@ -38,6 +38,7 @@ __all__ = [
     "BenchComparison",
     "BenchFile",
     "BranchCell",
+    "BudgetSummary",
     "Cell",
     "CellScore",
     "CellSummary",
@@ -47,7 +48,6 @@ __all__ = [
     "Contrast",
     "Count",
     "Crossing",
-    "Curve",
     "CutParent",
     "CutStep",
     "Difference",

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from .base import Count, Duration, Record
 from .guesses import Guess, RowError
-from .summary import CellSummary, Curve, Reading
+from .summary import BudgetSummary, CellSummary, Reading
 from .timings import Latency
 
 
@@ -149,7 +149,7 @@ class Evidence(Record):
     higher_is_better: bool | None
     cells: list[Cell] = Field(min_length=1)
     """Of a grid with branches at its longest one."""
-    curves: Annotated[list[Curve], Field(min_length=1)] | None = None
+    curves: Annotated[list[BudgetSummary], Field(min_length=1)] | None = None
     """Of every branch, the shortest first; None of a grid without branches."""
     readings: list[Reading] | None = None
     """The grid's contrasts at equal cost; None without branches or without contrasts."""
@@ -173,6 +173,11 @@ class Evidence(Record):
     """The versions of each package that runs were made with."""
     commits: list[str]
     """Of this project, that runs were made with."""
+
+    @property
+    def longest(self) -> BudgetSummary:
+        """The shapes at the longest budget, of a grid with branches."""
+        return self.curves[-1]
 
     @model_validator(mode="after")
     def _has_baseline(self) -> Self:

@@ -82,13 +82,17 @@ class BranchCell(PairedStatistics, BranchScore):
     """The runs of one shape at one budget, compared with the baseline there."""
 
 
-class Curve(Record):
-    """All shapes at one budget."""
+class BudgetSummary(Record):
+    """All shapes at one budget: a point of every curve."""
 
     branch: Count
     """In tokens."""
     shapes: list[BranchCell]
     contrasts: list[Contrast]
+
+    def cell(self, shape: str) -> BranchCell:
+        """The runs of a shape."""
+        return next(cell for cell in self.shapes if cell.shape == shape)
 
 
 class TunedScore(Record):

@@ -207,7 +207,7 @@ def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
 
 def is_possible(task: type[Task], config: LeanConfig) -> bool:
     """Whether a family has the head of a task; a task of bare models is for every family that reads text."""
-    if task.head == "":
+    if task.trains_bare_model():
         return modality_of(config) is TEXT
     return task.head in config.task_heads
 
@@ -307,7 +307,7 @@ def build_model(arguments: RecipeArguments, task: Task, complete: bool = False) 
     wrong = [name for name, *_ in info["mismatched_keys"] if not name.startswith(new)]
     if wrong:
         raise ValueError(f"{source}: tensors do not fit its config.json: {', '.join(sorted(wrong))}")
-    if task.head == "":
+    if task.trains_bare_model():
         new = (*new, "pooler.")  # a bare model may have been saved without
     missing = [name for name in info["missing_keys"] if not name.startswith(new)]
     if missing:
@@ -318,6 +318,6 @@ def build_model(arguments: RecipeArguments, task: Task, complete: bool = False) 
 
 def without_unused_pooler(model: PreTrainedModel, task: Task) -> PreTrainedModel:
     """A bare model without the pooling layer that no task reads."""
-    if task.head == "" and getattr(model, "pooler", None) is not None:
+    if task.trains_bare_model() and getattr(model, "pooler", None) is not None:
         return drop_pooler(model)
     return model

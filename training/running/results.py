@@ -82,7 +82,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
 def parameters_of(trainer: LeanTrainer) -> int:
     """Parameters of the model; those of a bare one are counted, as it may have a pooling layer or not."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    if trainer.task.head == "":
+    if trainer.task.trains_bare_model():
         return model.num_parameters()
     return model.config.count_parameters(type(model).__name__).total
 

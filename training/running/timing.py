@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning.memory import StepSetting, scored_rows
-from modeling_leaner.support.turns import seconds_of, take_turns
+from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
 
 
 @contextmanager
@@ -149,10 +149,9 @@ def measure(configs: Sequence[LeanConfig], setting: StepSetting, rounds: int = 7
     }
     rows: list[dict[str, float]] = [{} for _ in benches]
     for name, call in calls.items():
-        low, middle, high = np.percentile(time_each(benches, call, rounds), (25, 50, 75), axis=1)
-        for index, row in enumerate(rows):
-            row[name] = float(middle[index])
-            row[f"{name}_spread"] = float(high[index] - low[index]) / 2
+        for row, times in zip(rows, quartiles(time_each(benches, call, rounds))):
+            row[name] = times.median
+            row[f"{name}_spread"] = (times.high - times.low) / 2
     for row, bench in zip(rows, benches):
         row["training_items_per_second"] = setting.batch_size / row["training_step_s"]
         row["inference_items_per_second"] = setting.batch_size / row["inference_s"]

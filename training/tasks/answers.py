@@ -1,11 +1,11 @@
-"""What is kept of a teacher's logits for each row, and how far a student's are from them.
+"""What is kept of a teacher's logits for each row, and how far a student's are from them: `TeacherTargets` each.
 
-The distance is Kullback and Leibler's, of the teacher's distribution to the student's, both at a temperature, times
-the square of that (Hinton et al. 2015, arXiv 1503.02531). Shapes: B rows, T tokens, C classes, N predicted tokens, V
-vocabulary, K kept tokens.
+The loss is Kullback and Leibler's divergence of the teacher's distribution to the student's, both at a temperature,
+times the square of that (Hinton et al. 2015, arXiv 1503.02531). Shapes: B rows, T tokens, C classes, N predicted
+tokens, V vocabulary, K kept tokens.
 """
 
-from typing import Protocol
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -14,26 +14,11 @@ from torch.nn import functional as F
 from transformers.utils import ModelOutput
 
 from .base import Batch, Task
+from .teacher_targets import TeacherTargets
 
 
 NOWHERE = -1e4  # logit of a token that is padding
 LEAST = 1e-9  # probability of what is not among the kept tokens
-
-
-class Answers(Protocol):
-    """What is kept, as columns of the prepared rows."""
-
-    features: dict[str, object]
-    bytes_per_token: int  # that a row takes in the cache
-
-    def of_rows(self, outputs: ModelOutput, batch: Batch) -> list[dict[str, np.ndarray]]:
-        """The columns of each row of a batch, from the teacher's outputs."""
-
-    def collate(self, rows: list[dict]) -> Batch:
-        """The columns of some rows as tensors."""
-
-    def distance(self, logits: object, batch: Batch) -> torch.Tensor:
-        """Mean over the rows, or over the predicted tokens, from the student's outputs."""
 
 
 def divergence(teacher: torch.Tensor, student: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -44,22 +29,23 @@ def divergence(teacher: torch.Tensor, student: torch.Tensor, temperature: float)
 
 
 class ClassLogits:
-    """The logits (C) of a row; of a regression its number, whose squared error is the distance."""
+    """The logits (C) of a row; of a regression its number, whose squared error is the loss."""
 
     features = {"teacher_logits": List(Value("float32"))}
     bytes_per_token = 0
+    cache_key = ("ClassLogits",)
 
     def __init__(self, task: Task):
         self.temperature = task.arguments.distill_temperature
         self.regression = task.regression
 
-    def of_rows(self, outputs: ModelOutput, batch: Batch) -> list[dict[str, np.ndarray]]:
+    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
         return [{"teacher_logits": row.numpy()} for row in outputs.logits.float()]
 
     def collate(self, rows: list[dict]) -> Batch:
         return {"teacher_logits": torch.from_numpy(np.stack([row["teacher_logits"] for row in rows]))}
 
-    def distance(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
+    def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
         if self.regression:
             return F.mse_loss(outputs.logits.float(), batch["teacher_logits"])
         return divergence(batch["teacher_logits"], outputs.logits, self.temperature)
@@ -70,6 +56,7 @@ class SpanLogits:
 
     features = {"teacher_logits": List(Value("float32"))}
     bytes_per_token = 8
+    cache_key = ("SpanLogits",)
 
     def __init__(self, task: Task):
         self.temperature = task.arguments.distill_temperature
@@ -80,9 +67,8 @@ class SpanLogits:
         logits = torch.stack([outputs.start_logits, outputs.end_logits], dim=1).float()
         return logits.masked_fill(mask[:, None] == 0, NOWHERE)
 
-    def of_rows(self, outputs: ModelOutput, batch: Batch) -> list[dict[str, np.ndarray]]:
-        lengths = batch["attention_mask"].sum(dim=1).tolist()
-        logits = self.both(outputs, batch["attention_mask"])
+    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
+        logits = self.both(outputs, inputs["attention_mask"])
         return [{"teacher_logits": row[:, :length].flatten().numpy()} for row, length in zip(logits, lengths)]
 
     def collate(self, rows: list[dict]) -> Batch:
@@ -91,7 +77,7 @@ class SpanLogits:
         padded = [F.pad(row, (0, longest - row.shape[1]), value=NOWHERE) for row in kept]
         return {"teacher_logits": torch.stack(padded)}
 
-    def distance(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
+    def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
         return divergence(batch["teacher_logits"], self.both(outputs, batch["attention_mask"]), self.temperature)
 
 
@@ -109,14 +95,18 @@ class TopTokens:
         self.kept = min(task.arguments.distill_top_k, task.config.vocab_size)
         self.bytes_per_token = 8 * self.kept
 
+    @property
+    def cache_key(self) -> tuple[str, int, float]:
+        return ("TopTokens", self.kept, self.temperature)
+
     def predicted(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The logits of the predicted tokens (N, V), and which those are: (B, T), or (B, T − 1)."""
         logits, labels = self.task.aligned(logits, labels)
         counted = labels != -100
         return logits[counted], counted
 
-    def of_rows(self, outputs: ModelOutput, batch: Batch) -> list[dict[str, np.ndarray]]:
-        logits, counted = self.predicted(outputs.logits, batch["labels"])
+    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
+        logits, counted = self.predicted(outputs.logits, inputs["labels"])
         top = F.log_softmax(logits.float() / self.temperature, dim=-1).topk(self.kept)
         sizes = counted.sum(dim=1).tolist()
         rows = []
@@ -130,7 +120,7 @@ class TopTokens:
         joined = {name: np.concatenate([row[name] for row in rows]) for name in self.features}
         return {name: torch.from_numpy(values).view(-1, self.kept) for name, values in joined.items()}
 
-    def distance(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
+    def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
         logits = outputs.logits
         if logits.dim() == 3:  # of every position
             logits, _ = self.predicted(logits, batch["labels"])
@@ -146,7 +136,7 @@ def with_the_rest(log_probabilities: torch.Tensor) -> torch.Tensor:
     return torch.cat([log_probabilities, rest.clamp(min=LEAST).log()], dim=1)
 
 
-ANSWERS: dict[str, type[Answers]] = {  # of a task, by its name
+ANSWERS: dict[str, Callable[[Task], TeacherTargets]] = {  # of a task, by its name
     "image-classification": ClassLogits,
     "sequence-classification": ClassLogits,
     "question-answering": SpanLogits,

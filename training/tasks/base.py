@@ -27,6 +27,7 @@ from ..settings.arguments import METRICS, RecipeArguments
 Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
 TARGETS = ("labels", "start_positions", "end_positions")
+ROWS_AT_ONCE = 64  # that a model reads together where it does not learn from them
 EVALUATION_STREAM = 0
 TRAINING_STREAM = 1
 
@@ -144,7 +145,7 @@ class Task:
     name: str
     hub_name: str  # of the task on the Hub
     title: str  # for people, as a heading
-    head: str
+    head: str  # of the model's class, as ForMaskedLM; empty where the model has none
     modality: Modality
     does: str  # what a model does, for a card's first sentence
     not_for: str  # what it is not good for
@@ -166,6 +167,18 @@ class Task:
         self.metric = arguments.metric or self.metrics[0]
         if self.metric not in self.metrics:
             raise ValueError(f"metric: {self.metric}: the task {self.name} has {', '.join(self.metrics)}")
+
+    @classmethod
+    def trains_bare_model(cls) -> bool:
+        """Whether the model has no head, so that its states are what is trained."""
+        return cls.head == ""
+
+    @classmethod
+    def fits_class(cls, name: str) -> bool:
+        """Whether a model's class, by its name, is one that the task trains."""
+        if cls.trains_bare_model():
+            return name.endswith("Model")
+        return name.endswith(cls.head)
 
     @classmethod
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
@@ -242,6 +255,13 @@ class Task:
         """Uniform numbers in [0, 1): (B, *shape)."""
         drawn = np.stack([generator.random(shape, dtype=np.float32) for generator in generators])
         return torch.from_numpy(drawn).to(like.device)
+
+
+def batches_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """The places of rows, at most `size` at a time, shortest rows first, so that little of a batch is padding."""
+    order = sorted(range(len(lengths)), key=lambda place: lengths[place])
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
 
 
 def evaluation_batches(task: Task, rows: Rows, places: Sequence[int], size: int) -> Iterator[Batch]:

@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import torch
 from datasets import IterableDataset
-from scipy import stats
 from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedModel
 
@@ -17,9 +16,7 @@ from .base import Batch, Prepare, column_names, find_column, require_columns
 from .classification import LABEL_COLUMNS
 from .teacher import load_teacher, rows_of_run, with_vectors
 from .text import TextTask, check_text
-
-
-RANKS = 10  # of the mean reciprocal rank
+from .vectors import mean_reciprocal_rank, spearman, unit_vectors
 
 
 class Embedding(TextTask):
@@ -70,17 +67,17 @@ class Embedding(TextTask):
         """Rows of tokens; of a pair two rows, one after the other."""
         if training and self.has_pairs:
             raise ValueError("text_pair_column: pairs are evaluated on, not trained on; leave it out to learn vectors")
-        prepared = self.tokens(rows, source, training)
+        prepared = self.tokenised(rows, source, training)
         if self.has_pairs:
             return prepared
         teacher = load_teacher(self.arguments.teacher, self)
         return with_vectors(prepared, teacher, source, bf16=training and self.arguments.bf16)
 
     def prepare_inputs(self, rows: Rows, source: str) -> Rows:
-        return self.tokens(rows, source, training=False)
+        return self.tokenised(rows, source, training=False)
 
-    def tokens(self, rows: Rows, source: str, training: bool) -> Rows:
-        """The token ids of each text and how many there are; to train on no more rows than the run reads."""
+    def tokenised(self, rows: Rows, source: str, training: bool) -> Rows:
+        """Rows of the token ids of each text and how many there are; to train on no more rows than the run reads."""
         require_columns(rows, self.columns(), source)
         settings = (self.texts, self.label_column, self.length, self.arguments.split_sentences, self.tokenizer_key())
         read = Prepare(partial(self._read, source=source), (self.name, settings))
@@ -159,35 +156,3 @@ class Embedding(TextTask):
         if self.label_column is None:
             return {"mrr": mean_reciprocal_rank(first, second)}
         return {"spearman": spearman((first * second).sum(axis=1), prediction.label_ids[0::2])}
-
-
-def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """(N, D), each of length one."""
-    vectors = vectors.astype(np.float64)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-
-
-def spearman(cosines: np.ndarray, numbers: np.ndarray) -> float:
-    """Spearman's correlation of (N) and (N); 0 where it is undefined, since one side is constant."""
-    if np.ptp(cosines) == 0 or np.ptp(numbers) == 0:
-        return 0.0
-    return float(stats.spearmanr(cosines, numbers).statistic)
-
-
-def reciprocal_ranks(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(Q, D), (N, D) and the place of each query's document, (Q), → (Q): 1/rank, 0 beyond rank 10.
-
-    Documents that are exactly as near as the right one, such as the same text again, do not count against it.
-    """
-    found = np.zeros(len(queries))
-    for index, query in enumerate(queries):
-        likeness = documents @ query
-        rank = 1 + int((likeness > likeness[right[index]] + 1e-9).sum())
-        if rank <= RANKS:
-            found[index] = 1 / rank
-    return found
-
-
-def mean_reciprocal_rank(queries: np.ndarray, documents: np.ndarray) -> float:
-    """Of query i among all documents, document i being the right one: the mean of `reciprocal_ranks`."""
-    return float(reciprocal_ranks(queries, documents, np.arange(len(queries))).mean())

@@ -3,7 +3,9 @@
 Shapes: B rows, T tokens, L layers of the student, D width.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,24 +35,30 @@ def mapped_layers(shape: str, named: list[int], depth: int, teacher_depth: int) 
             if not 0 <= layer < teacher_depth:
                 raise ValueError(f"distill_layers: the teacher has no layer {layer}, expected 0..{teacher_depth - 1}")
         return named
-    kept = kept_layers(Path(shape) / RECORD, teacher_depth)
-    if len(kept) == depth:
-        return kept
+    file = Path(shape) / RECORD
+    if file.is_file():
+        kept = kept_layers(read_json(file), teacher_depth)
+        if kept is not None and len(kept) == depth:
+            return kept
     return [max(0, (layer + 1) * teacher_depth // depth - 1) for layer in range(depth)]
 
 
-def kept_layers(file: Path, teacher_depth: int) -> list[int]:
-    """The layers that a cut kept of a source of that depth; none where the file does not say."""
-    if not file.is_file():
-        return []
-    cut = cut_of_layers(read_json(file))
-    if cut is None or len(cut["before"]) != teacher_depth:
-        return []
+def kept_layers(record: Mapping[str, Any], source_depth: int | None = None) -> list[int] | None:
+    """Which layers of its source a cut kept, from 0, by its slim.json; None where it cut no layers.
+
+    Args:
+        source_depth: how many layers the source has to have; None also where the cut is of another depth.
+    """
+    cut = cut_of_layers(record)
+    if cut is None:
+        return None
+    if source_depth is not None and len(cut["before"]) != source_depth:
+        return None
     return cut["after"]
 
 
 class States:
-    """The states after some layers of the teacher: (L, T, D) for a row, in 16 bits."""
+    """The states after some layers of the teacher: (L, T, D) for a row, in 16 bits; see `TeacherTargets`."""
 
     features = {"teacher_states": List(Value("float16"))}
 
@@ -59,7 +67,11 @@ class States:
         self.width = width
         self.bytes_per_token = 2 * len(layers) * width
 
-    def of_rows(self, outputs: ModelOutput, lengths: list[int]) -> list[dict[str, np.ndarray]]:
+    @property
+    def cache_key(self) -> tuple[str, tuple[int, ...], int]:
+        return ("States", tuple(self.layers), self.width)
+
+    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
         states = torch.stack([outputs.hidden_states[layer + 1] for layer in self.layers], dim=1)  # (B, L, T, D)
         return [{"teacher_states": row[:, :length].half().flatten().numpy()} for row, length in zip(states, lengths)]
 
@@ -73,7 +85,7 @@ class States:
         mask = torch.arange(longest) < lengths[:, None]
         return {"teacher_states": torch.stack(padded), "teacher_mask": mask}
 
-    def distance(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
+    def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
         """Mean over layers and tokens of 1 − cosine."""
         states = torch.stack(list(outputs["hidden_states"][1:]), dim=1)  # (B, L, T, D)
         cosines = F.cosine_similarity(states.float(), batch["teacher_states"].float(), dim=-1)  # (B, L, T)

@@ -6,8 +6,10 @@ row must be the same in every epoch: a masked language model hides the same toke
 sees an image as it is evaluated.
 """
 
+import dataclasses
 import shutil
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from datasets import Dataset, Features
 from datasets.fingerprint import Hasher
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
 
 from modeling_leaner import __version__
 from modeling_leaner.registry import IMAGES
@@ -25,13 +28,14 @@ from modeling_leaner.registry import IMAGES
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
 from .answers import ANSWERS
-from .base import Batch, Generators, Task, evaluation_generators
+from .base import ROWS_AT_ONCE, Batch, Generators, Task, batches_by_length, evaluation_generators
 from .states import States, mapped_layers
-from .teacher import ROWS_AT_ONCE, ROWS_SORTED, load_teacher, precision, rows_of_run, weights_sha256
+from .teacher import ROWS_SORTED, load_teacher, precision, rows_of_run, weights_sha256
+from .teacher_targets import TeacherTargets
 
 
-TARGETS = ("teacher_logits", "teacher_tokens", "teacher_log_probabilities", "teacher_states", "teacher_mask")
-ROW = "teacher_row"
+TEACHER_TENSORS = ("teacher_logits", "teacher_tokens", "teacher_log_probabilities", "teacher_states", "teacher_mask")
+ROW = "teacher_row"  # column of the index of a row in the split
 LOGITS_AT_ONCE = 2**27  # half a GiB
 DISK_SHARE = 0.8  # of the free bytes that the cache may take
 
@@ -64,8 +68,8 @@ class Taught:
         return getattr(self.task, name)
 
     @property
-    def parts(self) -> list[object]:
-        """What is kept of the teacher's outputs."""
+    def parts(self) -> list[TeacherTargets]:
+        """The kinds of targets that are kept of the teacher's outputs."""
         return [part for part in (self.answers, self.states) if part is not None]
 
     def collate(self, rows: list[dict]) -> Batch:
@@ -78,33 +82,36 @@ class Taught:
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
         """As the task's; where tokens are hidden, those of a row are always the same ones."""
-        targets = {name: tensor for name, tensor in batch.items() if name in TARGETS}
-        places = batch.get(ROW)
-        plain = {name: tensor for name, tensor in batch.items() if name not in (*TARGETS, ROW)}
-        if places is not None and self.task.modality is not IMAGES:
-            generators = evaluation_generators(places.tolist())
+        plain, targets = self.split(batch)
+        indices = plain.pop(ROW, None)
+        if indices is not None and self.task.modality is not IMAGES:
+            generators = evaluation_generators(indices.tolist())
         return {**self.task.transform(plain, generators, training), **targets}
+
+    @staticmethod
+    def split(batch: Batch) -> tuple[Batch, Batch]:
+        """What the task itself reads, and the targets that the teacher gave; none of these for held-out rows."""
+        plain = {name: tensor for name, tensor in batch.items() if name not in TEACHER_TENSORS}
+        targets = {name: tensor for name, tensor in batch.items() if name in TEACHER_TENSORS}
+        return plain, targets
 
     def loss(self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None) -> tuple[torch.Tensor, object]:
         """The weighted sum of the three, each a mean of this batch; of rows without targets the task's own loss."""
-        plain = {name: tensor for name, tensor in inputs.items() if name not in TARGETS}
-        if len(plain) == len(inputs):
+        plain, targets = self.split(inputs)
+        if not targets:
             return self.own_loss(model, plain)
         arguments = self.task.arguments
         if self.states is not None:
             plain["output_hidden_states"] = True
-        keeping = nullcontext()
-        if self.answers is not None:
-            keeping = scored_tokens(model)
-        with keeping as scored:
+        with vocabulary_logits(model, are_learned=self.answers is not None) as logits:
             own, outputs = self.own_loss(model, plain)
-        if scored and outputs.logits is None:
-            outputs.logits = scored[-1]
+        if logits and outputs.logits is None:
+            outputs = dataclasses.replace(outputs, logits=logits[-1])
         loss = arguments.distill_task * own
         if self.answers is not None:
-            loss = loss + arguments.distill_logits * self.answers.distance(outputs, inputs)
+            loss = loss + arguments.distill_logits * self.answers.loss(outputs, inputs)
         if self.states is not None:
-            loss = loss + arguments.distill_hidden * self.states.distance(outputs, inputs)
+            loss = loss + arguments.distill_hidden * self.states.loss(outputs, inputs)
         if items is not None:  # Trainer leaves the division by the batches of a step to this
             loss = loss / arguments.gradient_accumulation_steps
         return loss, outputs
@@ -118,16 +125,20 @@ class Taught:
 
 
 @contextmanager
-def scored_tokens(model: nn.Module):
-    """The logits of a language model's vocabulary, in a list; a masked one scores the hidden tokens and keeps none."""
-    scored: list[torch.Tensor] = []
+def vocabulary_logits(model: nn.Module, are_learned: bool) -> Iterator[list[torch.Tensor]]:
+    """A list that gets the logits of a vocabulary, (..., V), each time that the model computes some inside the block.
+
+    A masked language model computes those of the hidden tokens alone, and puts none out. The list stays empty for a
+    model without `lm_head`, and where the logits are not learned: of a loss in chunks it would hold every chunk.
+    """
+    computed: list[torch.Tensor] = []
     head = getattr(getattr(model, "module", model), "lm_head", None)
-    if head is None:
-        yield scored
+    if head is None or not are_learned:
+        yield computed
         return
-    handle = head.register_forward_hook(lambda module, args, logits: scored.append(logits))
+    handle = head.register_forward_hook(lambda module, args, logits: computed.append(logits))
     try:
-        yield scored
+        yield computed
     finally:
         handle.remove()
 
@@ -151,10 +162,6 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     teacher = load_teacher(arguments.teacher, task)
     rows = rows_of_run(rows, arguments)
     taught = Taught(task, teacher)
-    kind = [(type(part).__name__, part.bytes_per_token) for part in taught.parts]
-    layers = taught.states.layers if taught.states else None
-    numbers = (arguments.mask_fraction, arguments.distill_temperature, arguments.bf16)
-    key = (task.name, kind, layers, numbers, reading_key(task), weights_sha256(teacher), __version__)
     columns = {name: feature for part in taught.parts for name, feature in part.features.items()}
     features = Features({**rows.features, **columns, ROW: datasets.Value("int64")})
     read = partial(teacher_columns, taught=taught, teacher=teacher)
@@ -170,10 +177,18 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
         with_indices=True,
         batch_size=ROWS_SORTED,
         features=features,
-        new_fingerprint=Hasher.hash((rows._fingerprint, key)),
+        new_fingerprint=Hasher.hash((rows._fingerprint, outputs_key(taught, teacher))),
         desc="the teacher's outputs",
     )
     return taught, kept.with_format("numpy")
+
+
+def outputs_key(taught: Taught, teacher: PreTrainedModel) -> tuple:
+    """What decides which values are stored of the teacher's outputs on given rows: their name in the cache."""
+    task = taught.task
+    parts = tuple(part.cache_key for part in taught.parts)
+    settings = (task.arguments.mask_fraction, task.arguments.bf16)
+    return (task.name, parts, settings, reading_key(task), weights_sha256(teacher), __version__)
 
 
 def reading_key(task: Task) -> str:
@@ -206,7 +221,7 @@ def check_disk(taught: Taught, rows: Dataset) -> None:
     if "input_ids" in rows.column_names:
         tokens = sum(map(len, rows["input_ids"]))
     else:
-        tokens = len(rows) * (taught.task.config.num_patches + 1)
+        tokens = len(rows) * taught.task.config.default_length
     needed = tokens * sum(part.bytes_per_token for part in taught.parts)
     folder = Path(datasets.config.HF_DATASETS_CACHE)
     free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
@@ -217,34 +232,47 @@ def check_disk(taught: Taught, rows: Dataset) -> None:
         )
 
 
-@torch.no_grad()
 def teacher_columns(
-    batch: dict[str, Any], indices: list[int], taught: Taught, teacher: PreTrainedModel
+    batch: dict[str, list], indices: list[int], taught: Taught, teacher: PreTrainedModel
 ) -> dict[str, list]:
-    """The teacher's columns for some rows, which are padded together by their length."""
+    """The teacher's columns for some rows, in their order; rows of like length are read together.
+
+    Args:
+        batch: the columns of the prepared rows.
+        indices: of each row in the split; a row's decides what is hidden of it.
+    """
     rows = [dict(zip(batch, values)) for values in zip(*batch.values())]
-    sizes = [len(row.get("input_ids", ())) for row in rows]
-    order = sorted(range(len(rows)), key=lambda place: sizes[place])
-    columns: list[dict] = [{}] * len(rows)
-    together = rows_at_once(teacher, max(sizes))
-    for start in range(0, len(order), together):
-        places = order[start : start + together]
-        numbers = [indices[place] for place in places]
-        collated = taught.task.collate([rows[place] for place in places])
-        inputs = taught.task.transform(collated, evaluation_generators(numbers), training=False)
-        read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name not in taught.label_names}
-        with precision(teacher, taught.arguments.bf16):
-            outputs = teacher(**read, output_hidden_states=taught.states is not None)
-        outputs = type(outputs)({name: on_cpu(value) for name, value in outputs.items()})
-        kept: list[dict] = [{ROW: number} for number in numbers]
-        if taught.answers is not None:
-            kept = [one | other for one, other in zip(kept, taught.answers.of_rows(outputs, inputs))]
-        if taught.states is not None:
-            lengths = [sizes[place] or outputs.hidden_states[0].shape[1] for place in places]
-            kept = [one | other for one, other in zip(kept, taught.states.of_rows(outputs, lengths))]
-        for place, row in zip(places, kept):
-            columns[place] = row
+    lengths = row_lengths(batch, len(rows), teacher)
+    columns: list[dict[str, Any]] = [{ROW: index} for index in indices]
+    for places in batches_by_length(lengths, rows_at_once(teacher, max(lengths))):
+        rows_read = [rows[place] for place in places]
+        indices_read = [indices[place] for place in places]
+        lengths_read = [lengths[place] for place in places]
+        inputs, outputs = read_by_teacher(rows_read, indices_read, taught, teacher)
+        for part in taught.parts:
+            for place, values in zip(places, part.of_rows(outputs, inputs, lengths_read)):
+                columns[place] |= values
     return {name: [row[name] for row in columns] for name in columns[0]}
+
+
+def row_lengths(batch: dict[str, list], count: int, teacher: PreTrainedModel) -> list[int]:
+    """How many tokens each of `count` rows has for the teacher: all images as many, texts those of `input_ids`."""
+    if "input_ids" not in batch:
+        return [teacher.config.default_length] * count
+    return [len(ids) for ids in batch["input_ids"]]
+
+
+@torch.no_grad()
+def read_by_teacher(
+    rows: list[dict[str, Any]], indices: list[int], taught: Taught, teacher: PreTrainedModel
+) -> tuple[Batch, ModelOutput]:
+    """Some rows as a batch, and the teacher's outputs on it, both on the CPU; `indices` are those in the split."""
+    collated = taught.task.collate(rows)
+    inputs = taught.task.transform(collated, evaluation_generators(indices), training=False)
+    read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name not in taught.label_names}
+    with precision(teacher, taught.arguments.bf16):
+        outputs = teacher(**read, output_hidden_states=taught.states is not None)
+    return inputs, type(outputs)({name: on_cpu(value) for name, value in outputs.items()})
 
 
 def rows_at_once(teacher: PreTrainedModel, tokens: int) -> int:

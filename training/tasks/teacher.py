@@ -1,7 +1,6 @@
 """A trained model that another one learns from: whether it fits, and its sentence vectors, computed once."""
 
 import hashlib
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -15,14 +14,14 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import load_lean, load_processors
 from modeling_leaner.hub_lookup import require_source
 from modeling_leaner.registry import IMAGES
-from modeling_leaner.slimming.measures import mean_over_tokens
 
+from ..data.sources import evenly
 from ..settings.arguments import RecipeArguments
 from .base import Task
 from .text import vocabulary
+from .vectors import mean_vectors
 
 
-ROWS_AT_ONCE = 64
 ROWS_SORTED = 2048  # by length, so that rows of like length are padded together
 
 
@@ -37,7 +36,7 @@ def rows_of_run(rows: Dataset, arguments: RecipeArguments) -> Dataset:
     count = arguments.max_steps * batch
     if count >= len(rows):
         return rows
-    return rows.select([place * len(rows) // count for place in range(count)])
+    return rows.select(evenly(len(rows), count))
 
 
 def load_teacher(source: str, task: Task) -> PreTrainedModel:
@@ -48,22 +47,23 @@ def load_teacher(source: str, task: Task) -> PreTrainedModel:
             student, or is too narrow or too wide for what is learned.
     """
     ignore = []
-    if task.head == "":
+    if task.trains_bare_model():
         ignore.append("pooler.*")
     try:
         require_source(source)
         model = load_lean(source, ignore=ignore).eval()
     except (ValueError, OSError) as error:
         raise ValueError(f"teacher: {error}") from error
-    if task.head == "":
+    if task.trains_bare_model():
         model = model.base_model
     config = task.config
     if model.config.model_type != config.model_type:
         raise ValueError(f"teacher: {source} is a {model.config.model_type}, expected a {config.model_type}")
-    if not type(model).__name__.endswith(task.head):
-        raise ValueError(f"teacher: {source} is a {type(model).__name__}, expected one {task.head} for {task.name}")
+    name = type(model).__name__
+    if not task.fits_class(name):
+        raise ValueError(f"teacher: {source} is a {name}, expected one {task.head} for {task.name}")
     same_width = model.config.hidden_size == config.hidden_size
-    if not same_width and (task.head == "" or task.arguments.distill_hidden):
+    if not same_width and (task.trains_bare_model() or task.arguments.distill_hidden):
         width = model.config.hidden_size
         raise ValueError(f"teacher: {source} has vectors of {width} numbers, the student of {config.hidden_size}")
     check_classes(source, model.config, task)
@@ -152,30 +152,3 @@ def teacher_vectors(batch: dict[str, list], teacher: PreTrainedModel, bf16: bool
     """`mean_vectors` of prepared rows, as their labels."""
     with precision(teacher, bf16):
         return {"labels": mean_vectors(batch["input_ids"], teacher)}
-
-
-@torch.no_grad()
-def mean_vectors(ids: list[list[int]], model: PreTrainedModel) -> list[np.ndarray]:
-    """The mean over tokens of the last states: (D) for each row of token ids."""
-    vectors: list[np.ndarray] = [np.empty(0)] * len(ids)
-    for places, padded, mask in padded_batches(ids):
-        mask = mask.to(model.device)
-        states = model(input_ids=padded.to(model.device), attention_mask=mask).last_hidden_state.float()
-        for place, mean in zip(places, mean_over_tokens(states, mask).cpu().numpy()):
-            vectors[place] = mean
-    return vectors
-
-
-def padded_batches(ids: list[list[int]]) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-    """Rows of token ids by length: their places, and the ids and the mask of what is no padding, each (B, T)."""
-    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-    for start in range(0, len(order), ROWS_AT_ONCE):
-        places = order[start : start + ROWS_AT_ONCE]
-        longest = len(ids[places[-1]])
-        padded = torch.zeros(len(places), longest, dtype=torch.long)
-        mask = torch.zeros_like(padded)
-        for row, place in enumerate(places):
-            length = len(ids[place])
-            padded[row, :length] = torch.as_tensor(ids[place])
-            mask[row, :length] = 1
-        yield places, padded, mask

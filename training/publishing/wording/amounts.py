@@ -2,6 +2,7 @@
 
 from modeling_leaner.support.terminal import plural
 
+from ...experiments import run_statistics
 from ...experiments.evidence import baseline_of
 from ...records import BranchCell, Cell, CellScore, Evidence, FineTuned, PairedStatistics, Reference, RunResults
 
@@ -51,9 +52,7 @@ def is_under_way(evidence: Evidence) -> bool:
 
 def gain(value: float, evidence: Evidence) -> float:
     """A difference of the metric, plus = better."""
-    if evidence.higher_is_better:
-        return value
-    return -value
+    return run_statistics.gain(value, evidence.higher_is_better)
 
 
 def interval_of(compared: PairedStatistics, evidence: Evidence) -> list[float] | None:

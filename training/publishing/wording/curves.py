@@ -48,7 +48,7 @@ def contrasts_note(evidence: Evidence, planned: list[tuple[str, int]]) -> str:
     Args:
         planned: of each contrast its name, and how many pairs of runs it is to have.
     """
-    last = evidence.curves[-1]
+    last = evidence.longest
     tests = "; ".join(contrast_text(contrast, *names) for contrast, names in zip(last.contrasts, planned))
     text = (
         "Paired by seed; in parentheses the 95 % interval over the seeds. At equal tokens both end at the budget. At "

@@ -98,10 +98,25 @@ def grid_text(evidence: Evidence) -> str:
     reference = reference_note(evidence)
     if reference is not None:
         text += f" {reference}"
-    notes = [f"{label(cell)}: {note}" for cell in evidence.cells for note in cell.notes]
+    notes = notes_text(evidence)
     if notes:
-        text += f" Notes: {'; '.join(notes)}."
+        text += f" Notes: {notes}."
     return text
+
+
+def notes_text(evidence: Evidence) -> str:
+    """The notes of the cells, each note once: of which shapes, or of none where it is of all."""
+    shapes_of: dict[str, list[str]] = {}
+    for cell in evidence.cells:
+        for note in cell.notes:
+            shapes_of.setdefault(note, []).append(label(cell))
+    parts = []
+    for note, shapes in shapes_of.items():
+        if len(shapes) == len(evidence.cells):
+            parts.append(note)
+        else:
+            parts.append(f"{', '.join(shapes)}: {note}")
+    return "; ".join(parts)
 
 
 def correlation_text(correlation: Correlation, groups: str, ranked: str) -> str:

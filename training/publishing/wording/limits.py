@@ -79,7 +79,7 @@ def length_tested(evidence: Evidence) -> str:
     """How long the training was, at most."""
     if evidence.curves is None:
         return "one length of training"
-    return f"at most {millions(evidence.curves[-1].branch)} tokens of training"
+    return f"at most {millions(evidence.longest.branch)} tokens of training"
 
 
 def limits(evidence: Evidence, results: PublishedResults) -> list[str]:
