@@ -54,7 +54,7 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
             slimmed = slim(model, Target(**grid.cuts[shape]), choosing_batches, held_out_batches)
         except SlimError as error:
             raise GridError(f"cuts: {shape}: {error}") from error
-        keep(Path(shape), slimmed, prepared.task.processing)
+        write_cut(Path(shape), slimmed, prepared.task.processing)
         change = slimmed.cuts[-1].change
         print(f"{shape}: cut from {grid.cut_from}; the output changed by {change:.3f}", file=sys.stderr, flush=True)
 
@@ -90,7 +90,7 @@ def batches_of(prepared: PreparedRun, places: list[int]) -> list[Batch]:
     ]
 
 
-def keep(folder: Path, slimmed: Slimmed, processing: object) -> None:
+def write_cut(folder: Path, slimmed: Slimmed, processing: object) -> None:
     """The folder of a cut: its model, what it reads by, and slim.json; the weights come last, with them it is whole.
 
     Raises:
@@ -108,7 +108,8 @@ def keep(folder: Path, slimmed: Slimmed, processing: object) -> None:
                 check_same(folder, slimmed.cuts)
                 # Those in git stay: the same cut, but for the rounding of its changes.
                 held = {name for name in ("config.json", RECORD) if (folder / name).is_file()}
-            for path in sorted(Path(scratch).iterdir(), key=lambda path: path.name == WEIGHTS):
+            weights_last = sorted(Path(scratch).iterdir(), key=lambda path: path.name == WEIGHTS)
+            for path in weights_last:
                 if path.name not in held:
                     path.replace(folder / path.name)
     except OSError as error:

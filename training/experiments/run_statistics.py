@@ -30,7 +30,7 @@ def paired_statistics(
     vanishing spread: 0 or 1.
     """
     differences = [value - base for value, base in zip(values, baseline, strict=True)]
-    result = PairedStatistics(pairs=len(differences), difference=None, interval=None, p=None, p_non_inferiority=None)
+    result = PairedStatistics.unknown(pairs=len(differences))
     if not differences:
         return result
     mean = statistics.fmean(differences)

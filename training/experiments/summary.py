@@ -156,7 +156,7 @@ def _notes(tuning: Tuning, shape: str, failed: list[int]) -> list[str]:
 def _against_baseline(grid: Grid, cells: GridCells, shape: str) -> PairedStatistics:
     """`paired` of a shape with the baseline; the baseline itself has the same fields, all None."""
     if shape == grid.baseline:
-        return PairedStatistics(**dict.fromkeys(PairedStatistics.model_fields))
+        return PairedStatistics.unknown()
     return paired(grid, cells, shape, grid.baseline)
 
 

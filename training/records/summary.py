@@ -3,6 +3,8 @@
 A record that has several classes before its name has their fields, too, those of the last class first.
 """
 
+from typing import Self
+
 from .base import Count, Duration, Record
 
 
@@ -19,6 +21,11 @@ class PairedStatistics(Record):
     """Two-sided, of no difference."""
     p_non_inferiority: float | None = None
     """One-sided, of a loss of at least the margin."""
+
+    @classmethod
+    def unknown(cls, pairs: int | None = None) -> Self:
+        """Nothing is known but how many pairs there are. Every field is set, so that a document has each as null."""
+        return cls(pairs=pairs, difference=None, interval=None, p=None, p_non_inferiority=None)
 
 
 class ShapePair(Record):
