@@ -18,6 +18,7 @@ import transformers
 from huggingface_hub.utils import are_progress_bars_disabled
 from modeling_leaner.training.running import evaluation
 from modeling_leaner.training.settings import arguments
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import modeling_leaner
@@ -36,6 +37,13 @@ def leaner():
 
 def test_version(leaner):
     assert leaner("--version").output == f"leaner {__version__}\n"
+
+
+def test_local_data_have_one_name():
+    """Of every command that reads some."""
+    options = [set(option.opts) for command in get_command(app).commands.values() for option in command.params]
+    local = [names for names in options if "--data-files" in names]
+    assert len(local) > 5 and all("--data" in names for names in local)
 
 
 def test_shapes(leaner):

@@ -444,7 +444,8 @@ def verify_cards(
         list[Path] | None, typer.Argument(help="Published ones; left out, all there are.", callback=existing_folders)
     ] = None,
     data_files: Annotated[
-        list[str] | None, typer.Option("--data-files", metavar="NAME=FOLDER ...", help="Local copies of datasets.")
+        list[str] | None,
+        typer.Option("--data-files", "--data", metavar="NAME=FOLDER ...", help="Local copies of datasets."),
     ] = None,
     short: Annotated[bool, typer.Option("--short", help="The first rows only.")] = False,
 ) -> None:
