@@ -1,5 +1,7 @@
 """Conditioning of attention, measured: how near its matrices are to losing rank, and how alike its heads are."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 
@@ -8,6 +10,27 @@ from transformers import PreTrainedModel
 
 from .layers_leaner import LeanAttention
 from .unpadding_leaner import padded
+
+
+def is_named_as(module: torch.nn.Module | None, kind: type[torch.nn.Module]) -> bool:
+    """Whether a module's class has the name of `kind`.
+
+    By name, for a model that was loaded with `trust_remote_code=True` has classes of its own: copies of this
+    package's, of which its modules are no instances.
+    """
+    return type(module).__name__ == kind.__name__
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; afterwards each of its modules is in the mode that it had."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 @dataclass(frozen=True)
@@ -108,7 +131,7 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
     Raises:
         ValueError: the model has no attention of this family.
     """
-    attentions = [module for module in model.modules() if type(module).__name__ == LeanAttention.__name__]
+    attentions = [module for module in model.modules() if is_named_as(module, LeanAttention)]
     if not attentions:
         raise ValueError(f"{type(model).__name__}: no LeanAttention in it")
     mask = inputs.get("attention_mask")
@@ -118,12 +141,10 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
         conditions[projection] = median_condition_number(arguments[0], mask)
 
     handles = [attention.o_proj.register_forward_pre_hook(measure) for attention in attentions]
-    training = model.training
     try:
-        with padded(model):
-            model.eval()(**inputs)
+        with evaluating(model), padded(model):
+            model(**inputs)
     finally:
-        model.train(training)
         for handle in handles:
             handle.remove()
     return [conditions[attention.o_proj] for attention in attentions]

@@ -17,7 +17,13 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled, StrictDataclassError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,
+    OfflineModeIsEnabled,
+    StrictDataclassError,
+)
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
@@ -39,15 +45,16 @@ class ConversionError(ValueError):
 
 @dataclass(frozen=True)
 class Relative:
-    """A family and its relative in transformers.
+    """A family and its relative in transformers, whose configuration has this `model_type`.
 
     `classes`: class of transformers → ours. `fields`: configuration field of transformers → ours. `only`: options of
     transformers of which we support one value. `names`: regular expressions, tensor name of transformers → ours,
     applied in order. `transposed`: our names of the matrices that transformers stores transposed (Conv1D). `fused`:
-    part of the name under which transformers stores q, k and v as one tensor. `shared`: fields with the same name.
+    part of the name under which transformers stores q, k and v as one tensor. `unread`: a tensor of transformers that
+    its model never reads as such, and that has the name of another here. `shared`: fields with the same name.
     """
 
-    source: str
+    model_type: str
     config_class: type[LeanConfig]
     modeling: object
     classes: dict[str, str]
@@ -56,6 +63,7 @@ class Relative:
     names: list[tuple[str, str]]
     transposed: str | None = None
     fused: str | None = None
+    unread: str | None = None
     shared: tuple[str, ...] = field(
         default=("id2label", "label2id", "problem_type", "dtype", "bos_token_id", "eos_token_id", "pad_token_id")
     )
@@ -73,7 +81,7 @@ ENCODER = BLOCK | same(
 TEXT = same("vocab_size", "max_position_embeddings")
 
 VIT = Relative(
-    source="vit",
+    model_type="vit",
     config_class=LeanViTConfig,
     modeling=modeling_lean_vit,
     classes={"ViTModel": "LeanViTModel", "ViTForImageClassification": "LeanViTForImageClassification"},
@@ -92,7 +100,7 @@ VIT = Relative(
     ],
 )
 BERT = Relative(
-    source="bert",
+    model_type="bert",
     config_class=LeanBERTConfig,
     modeling=modeling_lean_bert,
     classes={
@@ -128,9 +136,10 @@ BERT = Relative(
         (r"cls\.predictions\.decoder", "lm_head"),
         (r"cls\.predictions\.bias", "lm_head.bias"),
     ],
+    unread="cls.predictions.bias",  # that of the decoder is read; of a tied model they are one tensor
 )
 GPT = Relative(
-    source="gpt2",
+    model_type="gpt2",
     config_class=LeanGPTConfig,
     modeling=modeling_lean_gpt,
     classes={
@@ -173,7 +182,7 @@ GPT = Relative(
     fused="c_attn",
 )
 RELATIVES = (VIT, BERT, GPT)
-MODEL_TYPES = [name for relative in RELATIVES for name in (relative.source, relative.config_class.model_type)]
+MODEL_TYPES = [name for relative in RELATIVES for name in (relative.model_type, relative.config_class.model_type)]
 SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}  # one of them is enough
 PREPROCESSORS = (
@@ -194,7 +203,7 @@ def our_names(relative: Relative, name: str) -> list[str]:
 
 def to_lean_config(config: PreTrainedConfig) -> LeanConfig:
     """Our configuration for one of transformers. Raises ConversionError for an option that we do not support."""
-    relative = _relative(config.model_type, [relative.source for relative in RELATIVES])
+    relative = _relative(config.model_type, [relative.model_type for relative in RELATIVES])
     for name, supported in relative.only.items():
         value = getattr(config, name, supported)
         if value != supported:
@@ -226,26 +235,27 @@ def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
     """transformers' configuration for one of ours. Raises ConversionError for a field that it does not have."""
     relative = _relative(config.model_type, [relative.config_class.model_type for relative in RELATIVES])
     if config.per_layer_attributes:
-        raise ConversionError(f"per_layer_config: {relative.source} has the same heads in every layer")
+        raise ConversionError(f"per_layer_config: {relative.model_type} has the same heads in every layer")
     if config.head_dim * config.num_attention_heads != config.hidden_size:
         raise ConversionError(
             f"head_dim={config.head_dim} × num_attention_heads={config.num_attention_heads} is not "
-            f"hidden_size={config.hidden_size}, as {relative.source} needs"
+            f"hidden_size={config.hidden_size}, as {relative.model_type} needs"
         )
     if getattr(config, "num_key_value_heads", config.num_attention_heads) != config.num_attention_heads:
-        raise ConversionError(f"num_key_value_heads={config.num_key_value_heads}: {relative.source} has one per head")
+        given = config.num_key_value_heads
+        raise ConversionError(f"num_key_value_heads={given}: {relative.model_type} has one per head")
     values = {theirs: getattr(config, ours) for theirs, ours in relative.fields.items()}
     values |= {name: getattr(config, name) for name in relative.shared if hasattr(config, name)}
     if relative is GPT:
         values["embd_pdrop"] = config.hidden_dropout_prob
         values["classifier_dropout"] = config.classifier_dropout
-    return transformers.CONFIG_MAPPING[relative.source](**values)
+    return transformers.CONFIG_MAPPING[relative.model_type](**values)
 
 
 def _relative(model_type: str, expected: list[str]) -> Relative:
     """The family of a `model_type`, which must be among the expected ones."""
     for relative in RELATIVES:
-        if model_type in expected and model_type in (relative.source, relative.config_class.model_type):
+        if model_type in expected and model_type in (relative.model_type, relative.config_class.model_type):
             return relative
     raise ConversionError(f"model_type {model_type!r} has no relative here, expected one of {', '.join(expected)}")
 
@@ -257,7 +267,7 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
         ConversionError: there is none, or a weight is NaN or infinite; names the class, option or tensor.
     """
     relative = _relative(model.config.model_type, MODEL_TYPES)
-    to_lean = model.config.model_type == relative.source
+    to_lean = model.config.model_type == relative.model_type
     if to_lean:
         classes = relative.classes
         modeling = relative.modeling
@@ -270,13 +280,13 @@ def convert(model: PreTrainedModel) -> PreTrainedModel:
     if name not in classes:
         raise ConversionError(f"{name} has no relative here, expected one of {', '.join(sorted(classes))}")
     options = {}
-    if name.endswith("Model") and not name.endswith("LMHeadModel") and hasattr(model, "pooler"):
+    if hasattr(model, "pooler"):
         options["add_pooling_layer"] = model.pooler is not None
-    source = model.state_dict()
-    _require_finite(source)
+    state = model.state_dict()
+    _require_finite(state)
     target_class = getattr(modeling, classes[name])
     target = target_class(config, **options).to(model.device, model.dtype)
-    tensors = _to_lean(relative, source) if to_lean else _from_lean(relative, source, target.state_dict())
+    tensors = _to_lean(relative, state) if to_lean else _from_lean(relative, state, target.state_dict())
     _load_exactly(target, tensors)
     if target.can_generate():
         target.generation_config = copy.deepcopy(model.generation_config)
@@ -290,10 +300,12 @@ def _require_finite(tensors: dict[str, torch.Tensor]) -> None:
         raise ConversionError(f"NaN or infinite weights in {in_one_line(broken)}")
 
 
-def _to_lean(relative: Relative, source: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _to_lean(relative: Relative, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Our tensors by our names; of the two output biases of an untied BERT, the one that BERT reads."""
     tensors = {}
-    for theirs, tensor in source.items():
+    for theirs, tensor in state.items():
+        if theirs == relative.unread:
+            continue
         names = our_names(relative, theirs)
         if relative.transposed and re.search(relative.transposed, names[0]):
             tensor = tensor.T
@@ -302,15 +314,15 @@ def _to_lean(relative: Relative, source: dict[str, torch.Tensor]) -> dict[str, t
     return tensors
 
 
-def _from_lean(relative: Relative, source: dict[str, torch.Tensor], target: Iterable[str]) -> dict[str, torch.Tensor]:
+def _from_lean(relative: Relative, state: dict[str, torch.Tensor], target: Iterable[str]) -> dict[str, torch.Tensor]:
     """transformers' tensors by the names of its model, `target`."""
     tensors = {}
     for theirs in target:
         names = our_names(relative, theirs)
-        missing = [name for name in names if name not in source]
+        missing = [name for name in names if name not in state]
         if missing:
             raise ConversionError(f"tensor {missing[0]} is missing, needed for {theirs}")
-        tensor = torch.cat([source[name] for name in names], dim=0)
+        tensor = torch.cat([state[name] for name in names], dim=0)
         if relative.transposed and re.search(relative.transposed, names[0]):
             tensor = tensor.T
         tensors[theirs] = tensor.clone(memory_format=torch.contiguous_format)
@@ -446,16 +458,28 @@ def _named_errors(source: str) -> Iterator[None]:
         yield
     except SafetensorError as error:
         raise OSError(f"{source}: damaged or not safetensors ({error}); expected {WEIGHTS}") from error
-    except StrictDataclassError as error:
-        raise ConversionError(f"{source}/config.json: {error}") from error
     except ConversionError as error:
         raise ConversionError(_with_source(source, error)) from error
-    except OSError as error:
+    except (OSError, HFValidationError) as error:
         raise OSError(_with_source(source, error)) from error
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ConversionError(f"{source}/config.json: cannot be read as a configuration: {error}") from error
     except RuntimeError as error:  # tensors do not fit, or more memory is needed than there is
         raise ConversionError(_with_source(source, error)) from error
+
+
+@contextlib.contextmanager
+def _wrong_values(place: str, failure: str) -> Iterator[None]:
+    """Turns what files with wrong values raise while they are read, nearly anything, into a ConversionError.
+
+    Only around what reads them: the same error elsewhere is a bug.
+    """
+    try:
+        yield
+    except (ConversionError, HFValidationError):
+        raise
+    except StrictDataclassError as error:
+        raise ConversionError(f"{place}: {error}") from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConversionError(f"{place}: {failure}: {error}") from error
 
 
 def _with_source(source: str, error: Exception) -> str:
@@ -510,15 +534,17 @@ def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) 
         refuse_pickles(source)
     else:
         _check_config(folder)
-    config = AutoConfig.from_pretrained(source)
-    if folder is not None:
-        _check_weights(folder)
-    model_class = _model_class(config, needs_relative)
+    with _wrong_values(f"{source}/config.json", "cannot be read as a configuration"):
+        config = AutoConfig.from_pretrained(source)
+        if folder is not None:
+            _check_weights(folder)
+        model_class = _model_class(config, needs_relative)
     load = {"output_loading_info": True, "dtype": "auto", "ignore_mismatched_sizes": True, "use_safetensors": True}
-    model, info = model_class.from_pretrained(source, **load)
-    missing = info["missing_keys"]
-    if missing and all(name.startswith("pooler.") for name in missing):
-        model, info = model_class.from_pretrained(source, add_pooling_layer=False, **load)
+    with _wrong_values(source, "cannot be loaded"):
+        model, info = model_class.from_pretrained(source, **load)
+        missing = info["missing_keys"]
+        if missing and all(name.startswith("pooler.") for name in missing):
+            model, info = model_class.from_pretrained(source, add_pooling_layer=False, **load)
     if folder is not None:
         integers = find_integers(find_weights(folder), model.state_dict(), f"{model_class.base_model_prefix}.")
         if integers:
@@ -530,7 +556,7 @@ def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) 
 def _model_class(config: PreTrainedConfig, needs_relative: bool) -> type[PreTrainedModel]:
     """The class that config.json names. Raises ConversionError for one without relative, before anything is built."""
     relative = _relative(config.model_type, MODEL_TYPES)
-    if config.model_type == relative.source:
+    if config.model_type == relative.model_type:
         modeling = transformers
         expected = sorted(relative.classes)
         to_lean_config(config)

@@ -110,8 +110,9 @@ class TestMeasurement:
 
     def test_the_model_stays_as_it_was(self):
         model = bert(2).train()
+        model.layers[0].eval()
         effective_ranks(model, token_rows())
-        assert model.training
+        assert model.training and not model.layers[0].mlp.training
 
     def test_rows_shorter_than_the_heads(self):
         with pytest.raises(ValueError, match="row 0 has 3 tokens, and layer 0 has 6 heads; expected at least 6"):

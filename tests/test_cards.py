@@ -289,6 +289,7 @@ def test_seeds_that_were_all_planned_at_once_are_not_later_ones(grids):
     seeds = [seed + 10 for seed in known.evidence.seeds]
     evidence = known.evidence.model_copy(update={"cells": cells, "seeds": seeds})
     assert findings.later_seeds({"enwik8-text-causal": replace(known, evidence=evidence)}) is None
+    assert findings.later_seeds({"planned": known}) is None  # seven seeds, all of them planned
 
 
 def renumbered(values: dict[str, float]) -> dict[str, float]:

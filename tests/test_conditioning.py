@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTForCausalLM, LeanViTForImageClassification
-from modeling_leaner.conditioning import head_condition_numbers
+from modeling_leaner.conditioning import evaluating, head_condition_numbers
 from modeling_leaner.shapes import load_shape
 
 
@@ -66,6 +66,18 @@ def test_other_families_and_what_is_left_behind(name):
     found = head_condition_numbers(model, **inputs)
     assert len(found) == config.num_hidden_layers and min(found) >= 1
     assert model.training and not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_modules_that_were_frozen_stay_so():
+    """Each module has the mode that it had, in a model that trains but for a layer."""
+    model = LeanBERTModel(small()).train()
+    model.layers[0].eval()
+    modes = [module.training for module in model.modules()]
+    head_condition_numbers(model, input_ids=torch.randint(5, 50, (1, 6)))
+    assert [module.training for module in model.modules()] == modes
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == modes
 
 
 def test_foreign_model():

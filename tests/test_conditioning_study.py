@@ -6,6 +6,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import active_children
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -259,6 +260,22 @@ class TestConclusions:
         assert order_statement(arms(kappas, ends)).verdict == "agrees"
         turned = dict(zip(kappas, reversed(ends.values())))
         assert order_statement(arms(kappas, turned)).verdict == "disagrees"
+
+    def test_the_order_at_the_limit(self):
+        """Five starts whose ranks correlate by exactly 0.8, of which numpy makes a little less: 0.8 or more agrees."""
+        assert len(ARMS) == 5
+        kappas = dict(zip(ARMS, (100.0, 200.0, 300.0, 400.0, 500.0)))
+        ends = dict(zip(ARMS, ([2.1], [2.0], [2.2], [2.4], [2.3])))
+        statement = order_statement(arms(kappas, ends))
+        assert statement.verdict == "agrees" and statement.numbers["Spearman's correlation"] == 0.8
+        lower = dict(zip(ARMS, ([2.2], [2.0], [2.1], [2.3], [2.4])))
+        statement = order_statement(arms(kappas, lower))
+        assert statement.verdict == "disagrees" and statement.numbers["Spearman's correlation"] == 0.7
+
+    @pytest.mark.parametrize(("correlation", "verdict"), [(0.7999999999999999, "agrees"), (0.7999, "disagrees")])
+    def test_the_limit_of_the_steps_to_a_loss(self, correlation, verdict, monkeypatch):
+        monkeypatch.setattr("scipy.stats.spearmanr", lambda *ranks: SimpleNamespace(statistic=correlation))
+        assert speed_statement(arms({}, {})).verdict == verdict
 
     def test_the_steps_to_a_loss(self):
         kappas = {arm: 100.0 * place for place, arm in enumerate(ARMS, 1)}

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanGPTForCausalLM, LeanViTConfig
+from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanGPTForCausalLM, LeanViTConfig, conversion
 from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import (
     RELATIVES,
@@ -24,6 +24,7 @@ from modeling_leaner.conversion import (
     convert_checkpoint,
     copy_sentence_transformers_files,
     from_lean_config,
+    load_lean,
     to_lean_config,
 )
 
@@ -50,7 +51,7 @@ CASES = [
     pytest.param(relative, name, shape, id=f"{name}-{index}")
     for relative in RELATIVES
     for name in relative.classes
-    for index, shape in enumerate(SHAPES[relative.source])
+    for index, shape in enumerate(SHAPES[relative.model_type])
 ]
 
 
@@ -126,6 +127,17 @@ def test_comparison_sees_a_planted_bug(name):
         layer.self_attn.q_proj, layer.self_attn.v_proj = layer.self_attn.v_proj, layer.self_attn.q_proj
     with torch.no_grad():
         assert distance(lean(**inputs(name)).logits, model(**inputs(name)).logits) > 1e-2
+
+
+def test_an_untied_bert_keeps_the_bias_that_it_reads(monkeypatch):
+    """In whatever order its tensors are: the decoder's own, not the one beside it."""
+    model = build("BertForMaskedLM", SHAPES["bert"][2])
+    predictions = model.cls.predictions
+    assert not torch.equal(predictions.bias, predictions.decoder.bias)
+    state = model.state_dict()
+    for tensors in (state, dict(reversed(state.items()))):
+        monkeypatch.setattr(model, "state_dict", lambda tensors=tensors: tensors)
+        assert torch.equal(convert(model).lm_head.bias, predictions.decoder.bias)
 
 
 @pytest.mark.parametrize("name", ["ViTModel", "BertModel"])
@@ -318,6 +330,24 @@ def test_configurations_that_cannot_be_converted(bert, tmp_path, values, message
         convert_checkpoint(bert, tmp_path / "ours")
 
 
+def test_only_what_is_damaged_is_called_so(bert, tmp_path, monkeypatch):
+    """A bug stays what it is; a name that no model has, and files beside config.json, are named as themselves."""
+    with pytest.raises(OSError, match="^Repo id must .*'a b/c d'"):
+        load_lean("a b/c d")
+    lean = convert(build("GPT2LMHeadModel", SHAPES["gpt2"][0]))
+    lean.save_pretrained(tmp_path / "lean")
+    (tmp_path / "lean" / "generation_config.json").write_text("[]")
+    with pytest.raises(ConversionError, match="lean: cannot be loaded: 'list' object"):
+        load_lean(tmp_path / "lean")
+
+    def broken(model):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(conversion, "convert", broken)
+    with pytest.raises(TypeError, match="^a bug$"):
+        load_lean(bert)
+
+
 def test_sources_that_hold_no_checkpoint(bert, tmp_path):
     sources = {tmp_path / "nowhere": "nowhere: no such folder", bert / "config.json": "config.json: a file, expected"}
     for source, message in sources.items():
@@ -370,8 +400,6 @@ def test_a_full_disk(bert, tmp_path, monkeypatch, error):
 @pytest.mark.parametrize(("whole", "status"), [(False, 130), (True, 0)])
 def test_interrupted(bert, tmp_path, monkeypatch, whole, status):
     """Ctrl-C before the folder is whole leaves nothing and says so, also by its status; after that OUT is complete."""
-    from modeling_leaner import conversion
-
     convert_as_always = conversion.convert_checkpoint
 
     def interrupted(source, output, ignore):

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import shutil
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,7 @@ def test_the_layers_of_a_teacher_are_named_for_the_cuts(folder):
 # In place of a training: says whether its shape has weights, and fails.
 STUB = """
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 shape = Path(sys.argv[sys.argv.index("--shape") + 1])
@@ -270,14 +272,30 @@ def test_a_grid_knows_every_part_of_a_cut():
     assert set(CUT_KEYS) == {field.name for field in dataclasses.fields(Target)}
 
 
+def rows_by_shape(grid):
+    """Shape → the values of its runs, in the order of the seeds."""
+    values = defaultdict(list)
+    with (CLONE / f"model_cards/grids/{grid}/results.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            values[row["shape"]].append(float(row["value"]))
+    return values
+
+
+def test_the_page_has_the_losses_of_its_rows():
+    """docs/slimming.md, the cut LeanGPT: each seed's loss, and by how much it is above the parent's."""
+    page = (CLONE / "docs" / "slimming.md").read_text(encoding="utf-8")
+    parent = read_json(CLONE / "model_cards/leangpt-mini-enwik8/results.json")["metrics"]["eval_loss"]
+    for values in rows_by_shape("enwik8-text-causal-slim").values():
+        losses = ", ".join(f"{value:.3f}" for value in values)
+        above = ", ".join(f"{100 * (value / parent - 1):.1f}" for value in values)
+        assert f"| 600 | {losses} | {above} % |" in page
+
+
 def test_the_page_has_the_accuracies_of_its_rows():
-    """docs/slimming.md, the cut miniature: each seed's accuracy, and its share of the parent's."""
+    """docs/slimming.md, the cut LeanViT: each seed's accuracy, and its share of the parent's."""
     page = (CLONE / "docs" / "slimming.md").read_text(encoding="utf-8")
     parent = read_json(CLONE / "model_cards/leanvit-mini-cifar10/results.json")["metrics"]["eval_accuracy"]
-    with (CLONE / "model_cards/grids/cifar10-slim/results.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for shape in dict.fromkeys(row["shape"] for row in rows):
-        values = [float(row["value"]) for row in rows if row["shape"] == shape]
+    for values in rows_by_shape("cifar10-slim").values():
         accuracies = ", ".join(f"{value:.3f}" for value in values)
         shares = ", ".join(f"{value / parent:.1%}".removesuffix("%") for value in values)
         assert f"| 1,249 | {accuracies} | {shares} % |" in page

@@ -275,7 +275,7 @@ class Miniature(NamedTuple):
 
 
 def miniatures() -> dict[str, Miniature]:
-    """Folder → its cell of README's table of scores, which has a line a task and a column a shape."""
+    """Folder → what README's table of scores says of it: a line a task, a column a shape, in a cell a model or two."""
     table = README[README.index("| family |") :].split("\n\n")[0]
     header, _, *lines = table.splitlines()
     shapes = cells_of(header)[2:-1]
@@ -283,10 +283,12 @@ def miniatures() -> dict[str, Miniature]:
     for line in lines:
         family, rows, *scores, guess = cells_of(line)
         for shape, cell in zip(shapes, scores, strict=True):
-            found = re.fullmatch(r"\[([\d.]+)\]\(model_cards/([\w-]+)\), ([\d.]+M)(?: \(cut\))?", cell)
-            assert found or cell == "–", cell
-            if found:
-                score, folder, parameters = found.groups()
+            if cell == "–":
+                continue
+            for model in cell.split("; "):
+                told = re.fullmatch(r"\[([\d.]+)\]\(model_cards/([\w-]+)\), ([\d.]+M)(?: \(cut\))?", model)
+                assert told, model
+                score, folder, parameters = told.groups()
                 named[folder] = Miniature(family, shape, rows.split(", ")[-1], score, parameters, guess)
     return named
 

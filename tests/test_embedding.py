@@ -9,10 +9,11 @@ import torch
 from datasets import Dataset
 from modeling_leaner.training import train
 from modeling_leaner.training.running import evaluation
-from modeling_leaner.training.tasks import embedding, teacher
+from modeling_leaner.training.settings.arguments import parse
+from modeling_leaner.training.tasks import embedding, taught, teacher
 from scipy import stats
 from training_data import SIZES, documents, labelled, merged, read_lines, save_encoder
-from transformers import AutoModel, EvalPrediction
+from transformers import AutoModel, AutoTokenizer, EvalPrediction
 
 from modeling_leaner import LeanBERTModel
 from modeling_leaner.slimming.operations import drop_pooler
@@ -209,6 +210,15 @@ def test_the_right_document_is_found():
 def test_sentences(text, expected):
     parts = embedding.sentences(text)
     assert len(parts) == expected and all(20 <= len(part) <= 220 for part in parts)
+
+
+@pytest.mark.parametrize("words, unit", [([], "1 - cosine"), (["--vector_loss", "squared_error"], "squared error")])
+def test_the_unit_of_the_loss(words, unit, folders):
+    arguments = parse(None, ["--task", "embedding", "--max_length", "24", "--teacher", "nobody", *words])
+    student = LeanBERTModel.from_pretrained(folders / "student").config
+    task = embedding.Embedding(arguments, student, AutoTokenizer.from_pretrained(folders / "student"))
+    assert task.loss_unit == unit
+    assert taught.loss_unit_of(embedding.Embedding, vars(arguments), student) == unit
 
 
 def test_an_undefined_correlation_is_zero():

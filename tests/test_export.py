@@ -187,6 +187,30 @@ def test_the_comparison_sees_a_cache_that_is_ignored():
     assert all(size.past + size.length <= 64 for size in parity.sizes(exportable))
 
 
+def test_a_cache_comes_out_only_where_one_goes_in():
+    """Of every head of the decoder, whose configuration asks for a cache, and of the decoder itself."""
+    tests = FAMILIES["gpt"]()
+    for head in [head for family, head in HEADS if family == "gpt"]:
+        exportable = ExportableModel(tests.build("base", getattr(modeling_leaner, head)))
+        assert exportable.model.config.use_cache
+        with torch.no_grad():
+            names = exportable(**make_inputs(exportable, Size(rows=2, length=5)))
+        assert any(name.startswith("present.") for name in names) == exportable.keeps_cache, head
+
+
+def test_only_what_a_token_has_is_left_out_at_padding():
+    """By name and rank: a classifier of as many classes as a row has tokens has no padding in its logits."""
+    inputs = {"input_ids": torch.zeros(3, 20, dtype=torch.long), "attention_mask": torch.ones(3, 20)}
+    inputs["attention_mask"][2, :4] = 0
+    tokens = 3 * 20 - 4
+    of_rows = torch.zeros(3, 20)
+    assert parity.without_padding("logits", of_rows, inputs).shape == (3, 20)
+    assert parity.without_padding("pooler_output", of_rows, inputs).shape == (3, 20)
+    assert parity.without_padding("logits", torch.zeros(3, 20, 7), inputs).shape == (tokens, 7)
+    assert parity.without_padding("hidden_states.1", torch.zeros(3, 20, 7), inputs).shape == (tokens, 7)
+    assert parity.without_padding("start_logits", of_rows, inputs).shape == (tokens,)
+
+
 @pytest.mark.parametrize("kind", ["onnx", pytest.param("torch", marks=pytest.mark.full)])
 @pytest.mark.parametrize(("family", "head"), HEADS)
 def test_every_head(family, head, kind, tmp_path):

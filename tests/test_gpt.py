@@ -13,6 +13,7 @@ from modeling_leaner import (
     LeanGPTForTokenClassification,
     LeanGPTModel,
 )
+from modeling_leaner.layers_leaner import LEAN_ATTENTION
 
 
 class TestLeanGPT(TextModelTests):
@@ -159,9 +160,9 @@ class TestLeanGPT(TextModelTests):
         assert torch.equal(model.generate(prompt, max_new_tokens=8, do_sample=True, top_k=1), greedy)
 
     def test_generate_batch(self, shape):
-        """Continuous batching over a paged cache says what `generate` says."""
+        """Continuous batching over a paged cache says what `generate` says, from the family's own attention on."""
         model = self.generating(shape)
-        model.set_attn_implementation("sdpa")
+        assert model.config._attn_implementation == LEAN_ATTENTION
         model.config.allow_global_per_layer_attribute_access = True  # the paged cache is sized by one number of heads
         prompts = [self.ids(1, 5, seed=1)[0], self.ids(1, 9, seed=2)[0], self.ids(1, 3, seed=3)[0]]
         rows = [model.generate(prompt[None], max_new_tokens=6, do_sample=False)[0] for prompt in prompts]

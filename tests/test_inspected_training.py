@@ -69,7 +69,7 @@ def test_the_curve(tmp_path, monkeypatch):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     drawn = []
     monkeypatch.setattr(figure, "widen", drawn.extend)
-    figure.plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", "loss")
+    figure.plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", "loss", "nats")
     assert len(drawn) == 2 and (tmp_path / "training.png").stat().st_size > 0
     curves = [list(line.get_ydata()) for line in drawn[1].get_lines()]
     assert curves == [[5, 10, 15], [9, 9, 9]] and drawn[1].get_yscale() == "log"

@@ -263,6 +263,12 @@ class TestLayers:
         monkeypatch.setattr(inspection, "MOST_ROWS", 79)
         assert inspect_layers(model, rows, [0])[0] == estimated
 
+    def test_modules_that_were_frozen_stay_so(self):
+        model = bert().train()
+        model.layers[0].eval()
+        inspect_layers(model, rows_of(token_rows()), jacobian="none")
+        assert model.training and model.layers[1].mlp.training and not model.layers[0].mlp.training
+
     def test_what_cannot_be_inspected(self):
         model, rows = bert(), rows_of(token_rows(2, 3))
         with pytest.raises(
@@ -273,6 +279,8 @@ class TestLayers:
             inspect_layers(model, rows_of(token_rows(1, 1)))
         with pytest.raises(ValueError, match="layers: there is no layer 2, expected 0 to 1"):
             inspect_layers(model, rows, layers=[0, 2])
+        with pytest.raises(ValueError, match="^layers: expected at least one$"):
+            inspect_layers(model, rows, layers=[])
         with pytest.raises(ValueError, match="ResNetModel: no layers with a LeanAttention in it"):
             config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1])
             inspect_layers(transformers.ResNetModel(config), rows)

@@ -383,6 +383,8 @@ class TestPlan:
     def test_inputs(self):
         config = with_inputs(load_shape("gpt/base"), length=2048, vocab_size=300)
         assert (config.max_position_embeddings, config.vocab_size, config.eos_token_id) == (2048, 300, 299)
+        several = load_shape("gpt/base", eos_token_id=[50256, 7])
+        assert with_inputs(several, vocab_size=300).eos_token_id == [299, 7]
         assert with_inputs(load_shape("gpt/base"), length=64).max_position_embeddings == 1024
         assert with_inputs(load_shape("vit/base"), image_size=384).num_patches == 576
         varied = load_shape("gpt/tiny", per_layer_config={0: {"num_attention_heads": 9}})
@@ -521,7 +523,8 @@ class TestBadInput:
         budget = Budget(parameters=30e6, memory=7e9)
         with pytest.raises(NoShapeFits, match=r"none of 20 shapes tried \(fixed: none; head sizes 32, 64\)") as caught:
             plan("gpt", budget)
-        assert caught.value.goal == "--memory 7GB" and "contradict" not in str(caught.value)
+        goal = caught.value.goal
+        assert (goal.budget, goal.name) == ("memory", "--memory 7GB") and "contradict" not in str(caught.value)
         assert plan("gpt", budget, Dials(head_dim=128))
         with pytest.raises(NoShapeFits, match="fixed: --layers 12 --mlp-ratio 4"):
             plan("gpt", budget, Dials(layers=12, mlp_ratio=4))

@@ -37,11 +37,12 @@ from modeling_leaner.training.publishing import (
     verify_weights,
 )
 from modeling_leaner.training.publishing.folders import results_in
-from modeling_leaner.training.publishing.wording import amounts, comparison, limits, provenance, scoring
+from modeling_leaner.training.publishing.wording import amounts, comparison, index_page, limits, provenance, scoring
 from modeling_leaner.training.records import (
     Cell,
     Environment,
     Evidence,
+    Guess,
     PublishedResults,
     ResultRow,
     Train,
@@ -123,6 +124,8 @@ def test_the_card_shows_the_grid(workshop):
         kappas = [float(row["kappa_end"]) for row in rows if row["shape"] == cell.shape]
         assert cell.kappa_end == pytest.approx(stats.gmean(kappas)) and f"→ {cell.kappa_end:.3g}" in text
         assert cell.latency.one.seconds > 0 and f"{cell.parameters:,}" in text
+        assert cell.milliseconds == pytest.approx(1e3 * cell.latency.one.seconds)
+        assert cell.model_copy(update={"latency": None}).milliseconds is None
     assert found.cells[1].parameters_over_baseline < 1
     guesses = ("majority class", "length only", "first token only", "bag of tokens")
     results = json.loads((workshop / "model_cards/leanbert-shallow/results.json").read_text())
@@ -454,6 +457,10 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert "in runs of max_steps 3, which may favour what learns quickly" in limits.chosen(found, "rows")
     found.cells[1].notes = ["the best learning rate is at the edge of the grid"]
     assert "Note: the best learning rate is at the edge of the grid." in comparison.claims(found)
+    edge = index_page.notes_text(found)
+    assert edge.endswith(": the best learning rate is at the edge of the grid") and edge[0].isdigit()
+    found.cells[0].notes = found.cells[1].notes
+    assert index_page.notes_text(found) == "the best learning rate is at the edge of the grid"  # once, of all
     found.cells[1].verdict = run_statistics.NOT_LEARNED
     assert "; no verdict: the baseline" in comparison.claims(found) and "undecided" not in comparison.claims(found)
     found.cells[1].verdict, found.cells[1].pairs, found.cells[1].interval = "undecided", 7, [-0.1, 0.2]
@@ -656,7 +663,7 @@ def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
     try:
         path.write_text(json.dumps([{"name": "a bag", "value": 0.99}]))
         found = gathered(Path("grid.yaml"))
-        assert scoring.best_of(found) == ("a bag", 0.99)
+        assert scoring.best_of(found) == Guess(name="a bag", value=0.99)
         assert [cell.learned for cell in found.cells] == [False, False]
         assert "loses to the best simple guess that reads the input (a bag, 0.990)" in comparison.notes_on(found)
     finally:

@@ -141,7 +141,7 @@ class TestCard:
         assert card.data.license == "apache-2.0" and card.data.library_name == "sentence-transformers"
         assert card.data.datasets == ["LTCB/enwik8"] and card.data.language == "en"
         assert {"sentence-transformers", "modeling_leaner", "custom_code", "pruned"} <= set(card.data.tags)
-        own = results.comparison.models[-1].scores
+        own = results.own_scores.scores
         found = {each.metric_name: each.metric_value for each in card.data.eval_results}
         assert len(found) == 4
         assert found["STS-B test, Spearman"] == pytest.approx(own["stsb_test"], abs=1e-3)
@@ -222,7 +222,7 @@ class TestVerified:
         rows = [*made[1], f"parent={made[0][0]}"]
         result = run_leaner("verify-cards", folder, "--data_files", *rows)
         assert result.exit_code == 0, result.output
-        own = results_in(folder / "results.json").comparison.models[-1].scores
+        own = results_in(folder / "results.json").own_scores.scores
         for name, value in own.items():
             assert f"{name} {value:.4f}" in result.stdout
         assert "not computed again" not in result.stdout
@@ -302,7 +302,9 @@ class TestWalkers:
     def test_the_index(self, folder):
         text = index.render(Path("model_cards"))
         results = results_in(folder / "results.json")
-        parent, _, own = results.comparison.models
+        parent = results.parent_scores
+        own = results.own_scores
+        assert [results.parent_scores, results.cut_scores, results.own_scores] == results.comparison.models
         assert f"| [{NAME}]({NAME}) | {BASE} | 2&nbsp;×&nbsp;4 | {own.parameters:,} |" in text
         assert f"{own.scores['qnli']:.3f} ({parent.scores['qnli']:.3f})" in text
         shutil.rmtree(folder)

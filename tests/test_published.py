@@ -8,7 +8,7 @@ import pytest
 from modeling_leaner.training.experiments import summary
 from modeling_leaner.training.experiments.grid import check_unchanged, load_grid
 from modeling_leaner.training.experiments.grid_results import load_results
-from modeling_leaner.training.publishing import curves_page, index, verify, verify_grid
+from modeling_leaner.training.publishing import cards, curves_page, index, verify, verify_grid
 from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder, PublishedResults
 from training_data import LOCAL_DATA
@@ -63,6 +63,19 @@ def test_a_folder_is_small_and_names_no_local_path(folder):
             text = path.read_text(encoding="utf-8")
             assert "../" not in text and str(ROOT.parent) not in text, path
             assert not re.search(r"(?<![\w/:.])/(home|tmp|root|Users|mnt|var)/", text), path
+
+
+@pytest.mark.parametrize(
+    "name, unit",
+    [("leanvit-slim-mini-cifar10", "weighted sum (held-out: nats)"), ("leanvit-mini-cifar10", "nats")],
+)
+def test_the_unit_in_a_folders_picture_of_its_run(name, unit, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(cards, "plot", lambda *given: drawn.append(given))
+    cards.draw_training(CARDS / name)
+    ((log, picture, metric, loss_unit, guess),) = drawn
+    assert (log.name, picture.name, metric, loss_unit) == ("metrics.jsonl", "training.png", "accuracy", unit)
+    assert guess.name and 0 < guess.value < 1
 
 
 def test_all_folders_together_are_small():

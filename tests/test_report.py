@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from modeling_leaner.training.publishing.cards import write_run_card as write_card
 from modeling_leaner.training.publishing.snippets import task_snippet
+from modeling_leaner.training.records import Guess
 from modeling_leaner.training.running.environment import environment, git_commit, peak_memory_bytes
 from modeling_leaner.training.running.figure import plot
 from modeling_leaner.training.settings.arguments import TASK_NAMES, parse
@@ -238,7 +239,7 @@ def test_the_figure_shows_every_point(lines, tmp_path, monkeypatch):
     figures, savefig = [], Figure.savefig
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (figures.append(self), savefig(self, *a, **k))[1])
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", "accuracy")
+    plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", "accuracy", "nats")
     pixels = imread(tmp_path / "training.png")
     assert pixels.shape[1] > 1000 and pixels.std() > 0.05 and not list(tmp_path.glob(".*"))
     left, *beside = figures[0].axes
@@ -262,20 +263,22 @@ def test_the_figure_shows_every_point(lines, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "metric, labels",
+    "metric, unit, labels",
     [
-        ("loss", ["loss, nats"]),
-        ("eval_perplexity", ["loss, nats", "perplexity"]),
-        ("pearson", ["loss, squared error", "pearson"]),
+        ("loss", "nats", ["loss, nats"]),
+        ("loss", "squared error", ["loss, squared error"]),
+        ("eval_perplexity", "nats", ["loss, nats", "perplexity"]),
+        ("pearson", "weighted sum", ["loss, weighted sum", "pearson"]),
     ],
 )
-def test_the_figure_names_units(metric, labels, tmp_path, monkeypatch):
+def test_the_figure_names_units(metric, unit, labels, tmp_path, monkeypatch):
     figures = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: figures.append(self))
     values = {"eval_loss": 1.0, "eval_perplexity": 2.7, "eval_pearson": 0.5}
     lines = [json.dumps({"step": step, **values}) for step in (1, 2)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
-    plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", metric, guess=("a bag", 0.25))
+    bag = Guess(name="a bag", value=0.25)
+    plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", metric, unit, guess=bag)
     assert [axis.get_ylabel() for axis in figures[0].axes] == labels
     *_, guess = figures[0].axes[-1].lines
     assert guess.get_label() == "best guess: a bag, 0.250" and list(guess.get_ydata()) == [0.25, 0.25]

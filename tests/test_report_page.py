@@ -21,7 +21,7 @@ from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.rows import reported, write_rows
 from modeling_leaner.training.publishing import index, report_data, tables
 from modeling_leaner.training.publishing.wording.scoring import best_of, has_outliers
-from modeling_leaner.training.records import ResultRow
+from modeling_leaner.training.records import Guess, ResultRow
 from PIL import Image
 from scipy import stats
 from training_data import write_shape
@@ -193,9 +193,9 @@ def test_what_is_not_comparable_shares_no_chart(written, read):
     assert "Not all on the same held-out rows" in listops["notes"][0] and "20,000" in listops["notes"][0]
     guesses = {name: best_of(written[1][name].evidence) for name in listops["grids"]}
     for line in listops["guesses"]:
-        assert {(line["value"], line["text"].split(": ")[1].rpartition(",")[0])} == {
-            guesses[name][::-1] for name in line["grids"]
-        }
+        name = line["text"].split(": ")[1].rpartition(",")[0]
+        for grid in line["grids"]:
+            assert guesses[grid] == Guess(name=name, value=line["value"])
     named = sorted(name for line in listops["guesses"] for name in line["grids"])
     assert named == sorted(name for name, best in guesses.items() if best is not None) != []
 

@@ -416,6 +416,12 @@ class TestSlim:
         assert slimmed.cuts[-1].change == pytest.approx(reference.change(slimmed.model))
         assert min(slimmed.cuts[1].rivals.values()) <= max(slimmed.cuts[1].rivals.values())
 
+    def test_modules_that_were_frozen_stay_so(self):
+        model = bert().train()
+        model.layers[0].eval()
+        slimmed = slim(model, Target(layers=2), [inputs(model)], [inputs(model)])
+        assert model.training and not model.layers[0].mlp.training and slimmed.model.training
+
     def test_what_matters_stays(self):
         """A head and a layer that do nothing are what goes."""
         model = gpt()

@@ -132,6 +132,12 @@ class TestSingleLayer:
         assert all(ratio.max() <= 1 for ratio in ratios.values())
         assert ratios["‖∇_U Φ‖"].max() > 0.5 and ratios["‖∇²Φ‖"].max() > 0.01
 
+    def test_margins_before_and_after_a_step(self):
+        """Of each trial, and the step moves them."""
+        found = heads_theory.margins(mixture_data(MIXTURE, SEEDS), 2, 1.0, SEEDS)
+        assert found.before.shape == found.after.shape == (len(SEEDS),)
+        assert not torch.equal(found.before, found.after)
+
     def test_margin(self):
         """Two examples at a right angle have 1/√2; opposite ones of one label none."""
         features = torch.eye(2)

@@ -12,6 +12,7 @@ from modeling_leaner.training.settings.arguments import parse
 from modeling_leaner.training.tasks.image_classification import ImageClassification
 from modeling_leaner.training.tasks.registry import TASKS
 from modeling_leaner.training.tasks.text import text_columns
+from PIL import Image as PILImage
 from scipy import stats
 from sklearn import metrics as reference
 from training_data import documents, labelled, merged, pictures, write_shape
@@ -27,7 +28,9 @@ def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordp
     texts = [text for column in text_columns(rows) for text in rows[column]]
     task = TASKS[kind](arguments, config, train_tokenizer(texts, tokenizer, 300, 24, family))
     task.configure(rows)
-    return task, task.prepare(rows, "made up", training=False).with_format("numpy")
+    prepared = task.prepare(rows, "made up", training=False)
+    task.keep_held_out(rows, prepared)
+    return task, prepared.with_format("numpy")
 
 
 def test_numbers_are_classes_that_are_texts_of_numbers(tmp_path):
@@ -120,6 +123,21 @@ def test_every_token_is_predicted_once(tmp_path):
     assert task.processing.decode(targets).replace("<|endoftext|>", "") == "".join(documents(30, 0)["text"])
 
 
+def test_no_token_of_another_row_is_read_first(tmp_path):
+    """The first row of each 1,000 documents begins with the separator, whatever token the last one ends with."""
+    task, _ = text_task("causal-lm", tmp_path, family="gpt", tokenizer="byte-bpe")
+    first, *_ = task._pack({"input_ids": [[5, 6, 7], [8, 9]]}, [0, 1])["input_ids"]
+    assert first.tolist() == [task.processing.eos_token_id, 5, 6, 7, 8, 9]
+
+
+def test_rows_prepared_afterwards_leave_the_scores_alone(tmp_path):
+    """What a score divides by is of the rows that the task was told to keep, not of those prepared last."""
+    task, rows = text_task("causal-lm", tmp_path, family="gpt", tokenizer="byte-bpe")
+    kept = task.text_bytes
+    task.prepare(documents(3, 1), "others", training=False)
+    assert task.text_bytes == kept == sum(len(text.encode()) for text in documents(30, 0)["text"])
+
+
 def test_language_model_scores(tmp_path):
     """Loss, perplexity and bits per byte against the definition, on random logits."""
     task, rows = text_task("causal-lm", tmp_path, family="gpt", tokenizer="byte-bpe")
@@ -185,6 +203,21 @@ def test_regression_scores(tmp_path):
     assert task.score(EvalPrediction(np.ones((50, 1)), labels))["pearson"] == 0.0
 
 
+def test_the_unit_of_the_loss(tmp_path):
+    """Nats of classes and tokens, whatever the metric; a squared error of numbers."""
+    numbers = labelled(40, 0, ("sentence",), 0)
+    classes = labelled(40, 0, ("sentence",), 2)
+    for words in ((), ("--metric", "loss")):
+        task, _ = text_task("sequence-classification", tmp_path, *words, rows=numbers)
+        task.config.update(task.configure(numbers))
+        assert task.loss_unit == "squared error"
+        task, _ = text_task("sequence-classification", tmp_path, *words, rows=classes)
+        task.config.update(task.configure(classes))
+        assert task.loss_unit == "nats"
+    task, _ = text_task("masked-lm", tmp_path)
+    assert task.loss_unit == "nats"
+
+
 def image_task(tmp_path, *words, rows=None):
     rows = pictures(40, 0) if rows is None else rows
     config = AutoConfig.from_pretrained(write_shape("vit", tmp_path))
@@ -206,6 +239,34 @@ def test_images_are_what_the_processor_makes(tmp_path):
     _, ours = prepared_batch(task, rows, training=False)
     theirs = task.processing(rows["image"][:], return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(ours["pixel_values"], theirs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("settings", [{"resample": 0}, {"resample": 2}, {"do_rescale": False}])
+def test_what_the_processor_states_is_done(settings, tmp_path):
+    """Resizing by the nearest pixel is number 0, which is a choice; and pixels that are not to be scaled are not."""
+    task, rows = image_task(tmp_path)
+    task.processing = ViTImageProcessorPil(size={"height": 16, "width": 16}, **settings)
+    _, ours = prepared_batch(task, rows, training=False)
+    theirs = task.processing(rows["image"][:], return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(ours["pixel_values"], theirs.float(), atol=1e-4, rtol=1e-5)
+
+
+def test_without_a_stated_way_to_resize(tmp_path):
+    task, _ = image_task(tmp_path)
+    task.processing.resample = None
+    assert task.resampling == PILImage.Resampling.BILINEAR
+
+
+def test_mixup_shares_are_those_of_earlier_runs(tmp_path):
+    """Four numbers are drawn of a row before mixup's share is."""
+    task, rows = image_task(tmp_path, "--mixup_alpha", "0.4")
+    _, mixed = prepared_batch(task, rows, training=True)
+    drawn = np.random.default_rng((1, 0))
+    drawn.random(4, dtype=np.float32)
+    share = drawn.beta(0.4, 0.4)
+    label = rows[0]["label"]
+    other = rows[39]["label"]
+    assert label != other and mixed["labels"][0, label].item() == pytest.approx(share, rel=1e-5)
 
 
 def test_crops_mirrors_and_mixup(tmp_path):

@@ -122,6 +122,10 @@ class TestWhatIsLearned:
         mixed = losses(self.weighted(sentences, [0.5, 2, 3]), student)
         assert mixed == pytest.approx(np.dot(parts, [0.5, 2, 3]), rel=1e-4)
 
+    def test_the_unit_of_the_loss(self, sentences):
+        """A weighted sum of what is trained on; held-out rows have no teacher."""
+        assert sentences.prepare().task.loss_unit == "weighted sum (held-out: nats)"
+
     @staticmethod
     def weighted(pair, weights):
         names = ("--distill_task", "--distill_logits", "--distill_hidden")

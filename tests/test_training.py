@@ -21,7 +21,7 @@ from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from modeling_leaner.training import train
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.running import evaluation, run_folder
+from modeling_leaner.training.running import environment, evaluation, run_folder
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
 from modeling_leaner.training.running.clock import Clock
 from modeling_leaner.training.running.trainer import LeanTrainer
@@ -42,7 +42,7 @@ FEW = """--max_steps 4 --per_device_train_batch_size 8 --eval_strategy no --save
 @pytest.fixture
 def run(tmp_path, capsys, monkeypatch):
     """Trains on given rows; returns status, stderr and the folder, whose figure is empty: drawing it takes longest."""
-    monkeypatch.setattr(train, "plot", lambda metrics, output, metric: output.touch())
+    monkeypatch.setattr(train, "plot", lambda metrics, output, *labels: output.touch())
 
     def run(task, family, rows, *words, held_out=None, shape=None, few=FEW):
         files = []
@@ -851,3 +851,60 @@ def test_new_weights_are_as_wide_as_the_recipe_says(run, implementation, monkeyp
     assert json.loads((folder / "config.json").read_text())["initializer_range"] == 0.06
     folder.rename(folder.with_name("trained"))
     refused(run("masked-lm", "bert", documents(24, 0), "--initializer_range", "0"), "initializer_range: 0")
+
+
+def test_a_checkpoint_goes_on_with_its_own_tokenizer(run, tmp_path):
+    """Whatever tokenizer a recipe names, which is for a shape without weights."""
+    rows = documents(16, 0)
+    _, _, folder = run("masked-lm", "bert", rows)
+    pretrained = folder.rename(tmp_path / "pretrained")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("task: masked-lm\ntokenizer: wordpiece\n")
+    data = ["--data_files", f"train={tmp_path / 'train.parquet'}", f"validation={tmp_path / 'validation.parquet'}"]
+    line = [str(recipe), "--shape", str(pretrained), "--output_dir", str(tmp_path / "run"), *FEW, *data]
+    train.main(line)
+    train.main([*line, "--resume"])
+    assert "tokenizer:" not in (tmp_path / "run" / "recipe.yaml").read_text()
+    assert "tokenizer" not in json.loads((tmp_path / "run" / "results.json").read_text())["recipe"]
+
+
+def test_the_commit_is_that_of_the_start(run, monkeypatch):
+    """Files may change while a run trains."""
+    commits = ["before"]
+    trainer_of = train.trainer_of
+
+    def commit_and_train(prepared):
+        commits.append("after")
+        return trainer_of(prepared)
+
+    monkeypatch.setattr(environment, "git_commit", lambda package: commits[-1])
+    monkeypatch.setattr(train, "trainer_of", commit_and_train)
+    environment.code_commit.cache_clear()
+    try:
+        _, _, folder = run("masked-lm", "bert", documents(16, 0))
+    finally:
+        environment.code_commit.cache_clear()
+    assert commits == ["before", "after"]
+    assert json.loads((folder / "results.json").read_text())["environment"]["git_commit"] == "before"
+
+
+def test_promised_checkpoints_outlive_the_end(run):
+    """Those of the steps asked for and the newest, beside a best one that is evaluated."""
+    words = "--max_steps 4 --eval_strategy steps --eval_steps 1 --save_strategy steps --save_steps 1".split()
+    words += ["--save_total_limit", "1", "--checkpoint_steps", "2", "--metric_for_best_model", "loss"]
+    status, said, folder = run("masked-lm", "bert", documents(16, 0), *words, "--learning_rate", "1e-30")
+    assert status == 0, said
+    assert {"checkpoint-2", "checkpoint-4"} <= {path.name for path in folder.glob("checkpoint-*")}
+
+
+def test_what_needs_evaluations_is_refused_without(run):
+    words = ["--early_stopping_patience", "2", "--eval_split", "none"]
+    refused(run("masked-lm", "bert", documents(16, 0), *words), "early_stopping_patience", "holdout or eval_split")
+    words = ["--metric_for_best_model", "pearson"]
+    refused(run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), *words), "metric_for_best_model: pearson", "accuracy")
+
+
+def test_a_refused_run_leaves_no_folder_above(run, tmp_path):
+    words = ["--output_dir", str(tmp_path / "new" / "deep" / "run"), "--text_column", "none"]
+    refused(run("masked-lm", "bert", documents(16, 0), *words), "text_column")
+    assert not (tmp_path / "new").exists()

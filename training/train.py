@@ -21,6 +21,7 @@ from modeling_leaner.support.terminal import visible
 from .data.sources import Rows
 from .publishing.cards import write_run_card
 from .records import RunResults, checked
+from .running.environment import code_commit
 from .running.errors import explain
 from .running.figure import plot
 from .running.loading import build_model
@@ -42,6 +43,7 @@ def run(arguments: RecipeArguments, recipe: str | None, command: str) -> RunResu
         ValueError, OSError: one line that names file, column and row, or key.
     """
     quiet_libraries()
+    code_commit()  # files may change while it trains
     _ = arguments.device  # sets up the processes, if there are several
     with alone_in(arguments):
         return _run(arguments, recipe, command)
@@ -95,7 +97,7 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
         return None
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
     results = results_of_run(trainer, prepared, metrics)
-    plot(folder / METRICS_FILE, folder / "training.png", trainer.task.metric)
+    plot(folder / METRICS_FILE, folder / "training.png", trainer.task.metric, trainer.task.loss_unit)
     write_json(folder / RESULTS, results.document())
     write_run_card(folder)
     if arguments.push_to_hub:
@@ -115,13 +117,17 @@ def send(trainer: LeanTrainer, folder: str) -> None:
 def trainer_of(prepared: PreparedRun) -> LeanTrainer:
     """The trainer of a run with its model: new weights from the seed, or those of a checkpoint.
 
+    Sets eval_strategy, metric_for_best_model and greater_is_better of the settings.
+
     Raises:
-        ValueError: as `build_model` and `choose_best_by`.
+        ValueError: as `build_model` and `choose_best_by`; or early stopping has no rows to go by.
     """
     arguments = prepared.arguments
     task = prepared.task
     model = build_model(arguments, task)
     if prepared.held_out is None:
+        if arguments.early_stopping_patience is not None:
+            raise ValueError("early_stopping_patience: expected evaluation rows; set holdout or eval_split")
         arguments.eval_strategy = transformers.trainer_utils.IntervalStrategy.NO
     choose_best_by(arguments, task)
     return LeanTrainer(model, arguments, task, train_dataset=prepared.train, eval_dataset=prepared.held_out_rows)
@@ -150,8 +156,9 @@ def choose_best_by(arguments: RecipeArguments, task: Task) -> None:
     if not metric:
         metric = task.metric
     metric = metric.removeprefix("eval_")
-    if metric not in task.metrics:
-        raise ValueError(f"metric_for_best_model: {metric}: the task {task.name} has {', '.join(task.metrics)}")
+    if metric not in task.computed_metrics:
+        computed = ", ".join(task.computed_metrics)
+        raise ValueError(f"metric_for_best_model: {metric}: the task {task.name} has {computed}")
     arguments.metric_for_best_model = metric
     arguments.greater_is_better = metric not in task.lower_is_better
 

@@ -150,12 +150,15 @@ def plan(
     check_plan(context.params, given)
     with slow_imports(models=measure or heads in HEAD_WAYS):
         from .plan import Options, run
+    options = Options(**context.params | {"data": data or []}, given=given)
     if heads in HEAD_WAYS:
         with slow_imports():
             from ..support.quiet import quiet_libraries
-            from .plan_heads import run
+            from .plan_heads import run_with_heads
         quiet_libraries()
-    run(Options(**context.params | {"data": data or []}, given=given))
+        run_with_heads(options)
+    else:
+        run(options)
 
 
 @app.command(cls=Command, rich_help_panel=MODELS)

@@ -21,8 +21,8 @@ PLAN_CHOICES = {
     "device": ("cpu", "gpu"),
 }
 HEAD_WAYS = {"auto": ("total_heads", "recipe", "data", "seed"), "random": ("seed",)}  # with their own options
-OF_HEADS = HEAD_WAYS["auto"]
-OF_ANY_HEADS = ("family", "like", "heads", "write", "as_json")  # beside their own
+HEAD_WAY_OPTIONS = HEAD_WAYS["auto"]
+ALLOWED_WITH_HEAD_WAYS = ("family", "like", "heads", "write", "as_json")  # beside their own
 BENCH_CHOICES = {
     "phases": ("training", "inference", "decoding"),
     "dtypes": ("float32", "bfloat16", "float16"),
@@ -119,19 +119,20 @@ def check_calibration_rows(rows: int) -> None:
         raise ValueError(f"--rows {rows}: expected at least {LEAST_CALIBRATION_ROWS}, half of them held out")
 
 
-def check_plan(given: Mapping[str, Any], named: Sequence[str] = ()) -> None:
+def check_plan(options: Mapping[str, Any], given: Sequence[str] = ()) -> None:
     """Raises ValueError that names the option of `leaner plan` and what was expected.
 
     Args:
-        named: the options on the command line.
+        options: all of them, those with their default, too.
+        given: the names of those on the command line.
     """
-    check_heads(given, named)
-    family = given["family"]
-    like = given["like"]
+    check_heads(options, given)
+    family = options["family"]
+    like = options["like"]
     if family is not None:
         check_family(family)
     for name, choices in PLAN_CHOICES.items():
-        value = given[name]
+        value = options[name]
         if value is not None and value not in choices:
             hint = did_you_mean(value, choices)
             raise ValueError(f"--{name} {value}: expected one of {', '.join(choices)}{hint}")
@@ -139,56 +140,56 @@ def check_plan(given: Mapping[str, Any], named: Sequence[str] = ()) -> None:
         raise ValueError(f"--family: expected one of {', '.join(FAMILIES)}, or --like SHAPE")
     if like is not None:
         check_like(like)
-    if given["pick"] is not None and given["write"] is None:
-        raise ValueError(f"--pick {given['pick']}: is the row that --write NAME saves; expected both")
-    if given["batch"] > MOST_INPUT:
-        raise ValueError(f"--batch {given['batch']}: expected at most {MOST_INPUT}")
+    if options["pick"] is not None and options["write"] is None:
+        raise ValueError(f"--pick {options['pick']}: is the row that --write NAME saves; expected both")
+    if options["batch"] > MOST_INPUT:
+        raise ValueError(f"--batch {options['batch']}: expected at most {MOST_INPUT}")
     for name in ("batch", "rows", "pick"):
-        value = given[name]
+        value = options[name]
         if value is not None and value < 1:
             raise ValueError(f"--{name} {value}: expected a number above 0")
-    if given["latency"] is not None and not given["measure"]:
-        raise ValueError(f"--latency {given['latency']}: needs --measure, for time is measured on this machine")
+    if options["latency"] is not None and not options["measure"]:
+        raise ValueError(f"--latency {options['latency']}: needs --measure, for time is measured on this machine")
     for name, symbol in PLAN_SIZES.items():
-        if given[name] is not None:
-            parse_size(f"--{name}", given[name], symbol)
+        if options[name] is not None:
+            parse_size(f"--{name}", options[name], symbol)
 
 
-def check_heads(given: Mapping[str, Any], named: Sequence[str]) -> None:
-    """Raises ValueError for what goes with `--heads auto` or `random` alone, or not with it."""
-    heads = given["heads"]
+def check_heads(options: Mapping[str, Any], given: Sequence[str]) -> None:
+    """As `check_plan`, for what goes with `--heads auto` or `random` alone, or not with it."""
+    heads = options["heads"]
     own = HEAD_WAYS.get(heads, ())
-    for name in named:
+    for name in given:
         flag = f"--{dashed(name)}"
-        if name in OF_HEADS and name not in own:
-            ways = " or ".join(f"--heads {way}" for way, options in HEAD_WAYS.items() if name in options)
+        if name in HEAD_WAY_OPTIONS and name not in own:
+            ways = " or ".join(f"--heads {way}" for way, own_options in HEAD_WAYS.items() if name in own_options)
             raise ValueError(f"{flag}: goes with {ways}")
-        if heads in HEAD_WAYS and name not in (*own, *OF_ANY_HEADS):
+        if heads in HEAD_WAYS and name not in (*own, *ALLOWED_WITH_HEAD_WAYS):
             raise ValueError(f"{flag}: not with --heads {heads}, which changes the heads of --like alone")
     if heads in HEAD_WAYS:
-        if given["like"] is None:
+        if options["like"] is None:
             raise ValueError(f"--heads {heads}: expected --like SHAPE, whose heads these are")
-        if given["data"] and given["recipe"] is None:
+        if options["data"] and options["recipe"] is None:
             raise ValueError("--data: expected --recipe as well, which says how rows are read")
     elif heads is not None and re.fullmatch(r"-?\d+", heads) is None:
         raise ValueError(f"--heads {heads}: expected a number, {' or '.join(HEAD_WAYS)}")
 
 
-def check_bench(given: Mapping[str, Any]) -> None:
+def check_bench(options: Mapping[str, Any]) -> None:
     """Raises ValueError that names the option of `leaner bench`, or the shape, and what was expected."""
     for name, choices in BENCH_CHOICES.items():
-        if given[name] is None:
+        if options[name] is None:
             continue
-        for value in given[name]:
+        for value in options[name]:
             if value not in choices:
                 hint = did_you_mean(value, choices)
                 raise ValueError(f"--{name} {value}: expected {', '.join(choices)}{hint}")
     for name in BENCH_LISTS:
-        values = given[name] or []
+        values = options[name] or []
         for value in values:
             if values.count(value) > 1:
                 raise ValueError(f"--{dashed(name)} {value}: given twice")
-    for shape in given["shapes"]:
+    for shape in options["shapes"]:
         check_shape(shape)
 
 

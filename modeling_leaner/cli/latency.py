@@ -97,7 +97,7 @@ class LatencySearch:
         try:
             return self.question.answer(replace(self.budget, flops=ceiling), self.dials, self.question.rows)
         except NoShapeFits as error:
-            misses_ceiling = error.goal is not None and error.goal.startswith("--flops")
+            misses_ceiling = error.goal is not None and error.goal.budget == "flops"
             if ceiling == self.highest or not misses_ceiling:
                 raise
             return [cost_of(error.nearest, setting)]  # nobody gave this ceiling: the shape's own time decides

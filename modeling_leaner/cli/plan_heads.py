@@ -49,7 +49,7 @@ class Measured:
     ranks: list[list[float]]
 
 
-def run(options: Options) -> None:
+def run_with_heads(options: Options) -> None:
     """Shares out or reorders the heads of `--like`, prints the shape, and writes it where asked to.
 
     Raises ValueError or OSError that names the option.

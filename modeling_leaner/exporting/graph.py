@@ -90,6 +90,8 @@ class ExportableModel(nn.Module):
             for index, (key, value) in enumerate(zip(past_key_values[::2], past_key_values[1::2])):
                 cache.update(key, value, index)
             inputs |= {"position_ids": position_ids, CACHE: cache, "use_cache": True}
+        elif not self.keeps_cache and hasattr(self.model.config, "use_cache"):
+            inputs["use_cache"] = False  # else a decoder gives out a cache that no input takes
         return by_name(self.model(**inputs))
 
 

@@ -11,6 +11,7 @@ from .graph import ExportableModel, Inputs, Size, longest, make_inputs
 # The largest difference that a file may have, as in Parity:
 IN_FLOAT32 = 1e-3  # rounding gives 1e-6, a mask or a cache that is ignored more than 1e-2
 IN_INT8 = 0.2  # of the published models 0.15 at most, 0.02 in the middle
+RANKS_BY_TOKEN = {"last_hidden_state": 3, "hidden_states": 3, "logits": 3, "start_logits": 2, "end_logits": 2}
 SIZES = (Size(rows=3, length=20, past=11), Size(rows=1, length=6), Size(rows=1, length=1, past=9))
 
 
@@ -38,16 +39,20 @@ def sizes(exportable: ExportableModel) -> list[Size]:
 
 
 def without_padding(name: str, output: torch.Tensor, inputs: Inputs) -> torch.Tensor:
-    """The part of an output that means something: nothing at padding."""
+    """The part of an output that means something: nothing at padding.
+
+    An output has a place for each token, (B, T, ...), by its name and rank: logits (B, num_labels) are of whole rows.
+    """
     mask = inputs.get("attention_mask")
     if mask is None or mask.ndim > 2:
         return output
     if name.startswith("present."):
         return output[mask.all(dim=1)]
-    tokens = inputs["input_ids"].shape
-    if output.shape[:2] == tokens:
-        return output[mask[:, -tokens[1] :].bool()]
-    return output
+    quantity = name.partition(".")[0]  # hidden_states.0, a layer each
+    if RANKS_BY_TOKEN.get(quantity) != output.ndim:
+        return output
+    length = inputs["input_ids"].shape[1]
+    return output[mask[:, -length:].bool()]
 
 
 @torch.inference_mode()

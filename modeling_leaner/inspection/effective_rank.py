@@ -6,7 +6,7 @@ from statistics import mean
 import torch
 from transformers import PreTrainedModel
 
-from ..conditioning import effective_rank
+from ..conditioning import effective_rank, evaluating
 from ..support.progress import Progress, no_progress
 from .layers import AttentionBranch, Row, Walk, check_block
 
@@ -24,9 +24,7 @@ def effective_ranks(
     Raises:
         ValueError: as `layers.inspect_layers`.
     """
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         walk = Walk(model, rows)
         ranks = []
         for layer in progress(list(range(len(walk.blocks))), "layers"):
@@ -37,8 +35,6 @@ def effective_ranks(
             ranks.append([mean(of_heads) for of_heads in zip(*of_rows)])
             walk.pass_block(layer)
         return ranks
-    finally:
-        model.train(training)
 
 
 def ranks_of_row(branch: AttentionBranch, row: torch.Tensor) -> list[float]:

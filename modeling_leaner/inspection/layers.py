@@ -14,7 +14,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ..conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
+from ..conditioning import (
+    Spectrum,
+    attention_entropy,
+    evaluating,
+    head_similarity,
+    is_named_as,
+    query_key_spectrum,
+)
 from ..layers_leaner import LeanAttention, LeanPostNormBlock
 from ..support.progress import Progress, no_progress
 from ..support.terminal import plural
@@ -72,7 +79,7 @@ class AttentionBranch(nn.Module):
     def __init__(self, block: nn.Module, dtype: torch.dtype):
         super().__init__()
         self.norm = nn.Identity()
-        if type(block).__name__ != LeanPostNormBlock.__name__:
+        if not is_named_as(block, LeanPostNormBlock):
             self.norm = copy.deepcopy(block.norm1)
         self.attention = copy.deepcopy(block.self_attn)
         self.to(dtype).requires_grad_(False)
@@ -138,7 +145,7 @@ def blocks_of(model: PreTrainedModel) -> nn.ModuleList:
     """The blocks of a model of this family. Raises ValueError for a model without attention layers."""
     blocks = getattr(getattr(model, "base_model", None), "layers", [])
     attentions = [getattr(block, "self_attn", None) for block in blocks]
-    if not attentions or any(type(attention).__name__ != LeanAttention.__name__ for attention in attentions):
+    if not attentions or not all(is_named_as(attention, LeanAttention) for attention in attentions):
         raise ValueError(f"{type(model).__name__}: no layers with a LeanAttention in it")
     return blocks
 
@@ -171,18 +178,19 @@ def inspect_layers(
         jacobian: exact (at most 4,096 numbers in a row's states), matrix-free, auto for exact where it fits, or none.
 
     Raises:
-        ValueError: the model has no such layer, or no attention of this family; weights or states are not finite; a
-            row has fewer tokens than a layer has heads; the exact Jacobian would be too large.
+        ValueError: the model has no such layer, or no attention of this family; no layer or no row is given; weights
+            or states are not finite; a row has fewer tokens than a layer has heads; the exact Jacobian would be too
+            large.
     """
     depth = len(blocks_of(model))
     if layers is None:
         layers = range(depth)
     check_layers("layers", layers, depth)
+    if not layers:
+        raise ValueError("layers: expected at least one")
     if not rows:
         raise ValueError("rows: expected at least one")
-    training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         walk = Walk(model, rows)
         reports = []
         for layer in progress(list(range(max(layers) + 1)), "layers"):
@@ -191,8 +199,6 @@ def inspect_layers(
                 reports.append(inspect_block(walk.blocks[layer], layer, states, jacobian))
             walk.pass_block(layer)
         return reports
-    finally:
-        model.train(training)
 
 
 def check_layers(name: str, layers: Sequence[int], depth: int) -> None:

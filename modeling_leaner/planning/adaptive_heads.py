@@ -22,7 +22,11 @@ def total_heads(config: LeanConfig) -> int:
 
 
 def head_step(config: LeanConfig) -> int:
-    """What divides the heads of every layer: of LeanGPT its number of key-value heads; 1 of the other families."""
+    """What divides the heads of every layer: of LeanGPT its number of key-value heads; 1 of the other families.
+
+    Also where each head has a key-value head of its own, in which `dials.head_multiple` is 1: layers that differ have
+    one number of key-value heads, which stays.
+    """
     return fields_of(config).get("num_key_value_heads", 1)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import exp, log
 from pathlib import Path
+from typing import NamedTuple
 
 from ..configuration_leaner import LeanConfig
 from ..registry import IMAGES
@@ -22,15 +23,39 @@ VERDICT_WORDS = {True: "yes", False: "no", None: "–"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one source says of one shape: yes (True), no (False) or nothing (None), and how far off in `margin`.
+    """What one source says of one shape: yes (True), no (False) or nothing (None), and how far off.
 
-    A margin in layers is the shape's less the source's: + is deeper than it names, − shallower. `extrapolated`: the
-    shape, or its family, lies outside what the source measured, as printed in `Source.valid`.
+    `numbers` say how far: none, one or two, each printed as `form`, a format specification. A number of layers is the
+    shape's less the source's: + is deeper than it names, − shallower. `extrapolated`: the shape, or its family, lies
+    outside what the source measured, as printed in `Source.valid`.
     """
 
     agrees: bool | None
-    margin: str
+    numbers: tuple[float, ...] = ()
+    form: str = ""
     extrapolated: bool = False
+
+    @property
+    def margin(self) -> str:
+        """The numbers as tables have them: `+6.0`, `0.12`, `0.6/2.0`; empty where there is none."""
+        return "/".join(format(number, self.form) for number in self.numbers)
+
+    @property
+    def off(self) -> str:
+        """The numbers without their sign: `6.0`."""
+        unsigned = self.form.removeprefix("+")
+        return "/".join(format(abs(number), unsigned) for number in self.numbers)
+
+    @property
+    def side(self) -> str:
+        """On which side of what the source names: "above" or "below"."""
+        if any(number < 0 for number in self.numbers):
+            return "below"
+        return "above"
+
+    def document(self) -> dict[str, object]:
+        """As JSON."""
+        return {"agrees": self.agrees, "margin": self.margin, "extrapolated": self.extrapolated}
 
     def __str__(self) -> str:
         text = f"{VERDICT_WORDS[self.agrees]} {self.margin}".strip()
@@ -73,8 +98,8 @@ class Case:
 class Source:
     """One source of advice: its name in tables, what it optimises, where it is valid, and the unit of its margin.
 
-    `reason` gives a verdict's number in a sentence, for yes and for no: {margin} as the verdict has it, {off} without
-    its sign, {side} "above" or "below", {head_dim} of the shape.
+    `reason` gives a verdict's number in a sentence, for yes and for no: {margin}, {off} and {side} of the verdict,
+    {head_dim} of the shape.
     """
 
     name: str
@@ -94,9 +119,8 @@ class Source:
 
     def explain(self, verdict: Verdict, head_dim: int) -> str:
         """The source and its reason, as a sentence has them: `Wies 2021 (width is 0.12 of the vocabulary)`."""
-        side = "below" if verdict.margin.startswith("-") else "above"
-        off = verdict.margin.lstrip("+-")
-        return f"{self.paper} ({self.reason.format(margin=verdict.margin, off=off, side=side, head_dim=head_dim)})"
+        said = {"margin": verdict.margin, "off": verdict.off, "side": verdict.side}
+        return f"{self.paper} ({self.reason.format(**said, head_dim=head_dim)})"
 
 
 def within(size: float, low: float, high: float) -> bool:
@@ -166,7 +190,7 @@ def fitted_depth_of_size(parameters: float) -> float:
 def judge_floor(case: Case) -> Verdict:
     """Yes from log3(d) layers on; the margin is in layers."""
     margin = off_by(case.layers - depth_floor(case.width))
-    return Verdict(margin >= 0, f"{margin:+.1f}")
+    return Verdict(margin >= 0, (margin,), "+.1f")
 
 
 def judge_fit(case: Case) -> Verdict:
@@ -174,7 +198,7 @@ def judge_fit(case: Case) -> Verdict:
     margin = off_by(case.layers - fitted_depth_of_size(case.parameters))
     low, high = FIT_DEPTHS
     inside = fitted_parameters(low) <= case.parameters <= fitted_parameters(high) and low <= case.layers <= high
-    return Verdict(abs(margin) <= FIT_OFF, f"{margin:+.1f}", not inside or case.family != "gpt")
+    return Verdict(abs(margin) <= FIT_OFF, (margin,), "+.1f", not inside or case.family != "gpt")
 
 
 # One rule each.
@@ -193,7 +217,7 @@ def judge_rank(case: Case) -> Verdict:
     The source speaks of vocabularies; a patch's values as its rank are this project's reading.
     """
     ratio = case.width / input_rank(case.config)
-    return Verdict(ratio <= 1, f"{ratio:.2f}", modality_of(case.config) is IMAGES)
+    return Verdict(ratio <= 1, (ratio,), ".2f", modality_of(case.config) is IMAGES)
 
 
 def judge_low_rank(case: Case) -> Verdict:
@@ -202,7 +226,7 @@ def judge_low_rank(case: Case) -> Verdict:
     The theorem is about strictly positive matrices, which causal attention never has.
     """
     ratio = case.config.head_dim / case.length
-    return Verdict(ratio >= 1, f"{ratio:.2f}", case.family == "gpt")
+    return Verdict(ratio >= 1, (ratio,), ".2f", case.family == "gpt")
 
 
 @dataclass(frozen=True)
@@ -245,17 +269,17 @@ def judge_lean(case: Case) -> Verdict:
     width, MLP and heads × head size, with fewer parameters. Rows are of one seed each.
     """
     if case.start is None:
-        return Verdict(None, "")
+        return Verdict(None)
     layers = case.start.num_hidden_layers
     heads = max(case.start.heads_per_layer)
-    margin = f"{case.layers / layers:.1f}/{case.heads / heads:.1f}"
+    shares = (case.layers / layers, case.heads / heads)
     rows = [row for row in LEAN_ROWS if row.is_change(layers, case.layers, heads, case.heads)]
     if not rows or case.layers >= layers or case.heads <= heads:
-        return Verdict(None, margin, extrapolated=True)
+        return Verdict(None, shares, ".1f", extrapolated=True)
     kept = attention_and_widths(case.config) == attention_and_widths(case.start)
     fewer = case.config.count_parameters().total < case.start.count_parameters().total
     same = any(row.audited and row.family == case.family for row in rows)
-    return Verdict(True, margin, not (kept and fewer and same))
+    return Verdict(True, shares, ".1f", not (kept and fewer and same))
 
 
 def attention_and_widths(config: LeanConfig) -> tuple[int, int, int]:
@@ -274,8 +298,8 @@ def judge_kaplan(case: Case) -> Verdict:
     aspect = case.width / case.layers
     low, high = KAPLAN_ASPECTS
     if low <= aspect <= high:
-        return Verdict(True, f"{aspect:.0f}", extrapolated=case.family != "gpt")
-    return Verdict(None, f"{aspect:.0f}", extrapolated=True)
+        return Verdict(True, (aspect,), ".0f", extrapolated=case.family != "gpt")
+    return Verdict(None, (aspect,), ".0f", extrapolated=True)
 
 
 DEEP_ENOUGH = (32, 36)  # layers at which the gain from deepening converges
@@ -288,13 +312,20 @@ def judge_deep_narrow(case: Case) -> Verdict:
     """
     low, high = DEEP_ENOUGH
     if case.layers < low:
-        return Verdict(False, f"{case.layers - low:+d}", extrapolated=True)
+        return Verdict(False, (case.layers - low,), "+d", extrapolated=True)
     if case.layers > high:
-        return Verdict(False, f"{case.layers - high:+d}", extrapolated=True)
-    return Verdict(True, "", extrapolated=True)
+        return Verdict(False, (case.layers - high,), "+d", extrapolated=True)
+    return Verdict(True, extrapolated=True)
 
 
-MOBILE_SHAPES = ((125e6, 30), (350e6, 32))  # parameters, layers
+class MobileShape(NamedTuple):
+    """The depth that MobileLLM names for a size."""
+
+    parameters: float
+    layers: int
+
+
+MOBILE_SHAPES = (MobileShape(125e6, 30), MobileShape(350e6, 32))
 MOBILE_OFF = 2  # layers
 
 
@@ -304,9 +335,11 @@ def judge_mobile(case: Case) -> Verdict:
     The margin is in layers. The threshold is this project's.
     """
     total = case.config.count_parameters().total
-    _, layers = min(MOBILE_SHAPES, key=lambda shape: abs(log(total / shape[0])))
-    inside = within(total, MOBILE_SHAPES[0][0], MOBILE_SHAPES[1][0]) and case.family == "gpt"
-    return Verdict(abs(case.layers - layers) <= MOBILE_OFF, f"{case.layers - layers:+d}", not inside)
+    smaller, larger = MOBILE_SHAPES
+    nearer = min(MOBILE_SHAPES, key=lambda shape: abs(log(total / shape.parameters)))
+    margin = case.layers - nearer.layers
+    inside = within(total, smaller.parameters, larger.parameters) and case.family == "gpt"
+    return Verdict(abs(margin) <= MOBILE_OFF, (margin,), "+d", not inside)
 
 
 PETTY_SIZES = (41e6, 374e6)
@@ -319,10 +352,10 @@ def judge_petty(case: Case) -> Verdict:
     threshold is published. Sizes are total parameters, of both shapes.
     """
     if case.start is None:
-        return Verdict(None, "")
+        return Verdict(None)
     sizes = [config.count_parameters().total for config in (case.config, case.start)]
     inside = all(within(size, *PETTY_SIZES) for size in sizes) and case.family == "gpt"
-    return Verdict(None, f"{case.layers / case.start.num_hidden_layers:.2f}", not inside)
+    return Verdict(None, (case.layers / case.start.num_hidden_layers,), ".2f", not inside)
 
 
 SOVIT_FAMILY = "vit"
@@ -363,12 +396,12 @@ def judge_sovit(case: Case) -> Verdict:
     The margin is the depth over the curve's.
     """
     if case.family != SOVIT_FAMILY:
-        return Verdict(None, "")
+        return Verdict(None)
     size = block_parameters(case.config)
     best = sovit_shape(size)
     ours = {"layers": case.layers, "width": case.width, "mlp": case.config.intermediate_size}
     agrees = all(1 / SOVIT_OFF <= ours[name] / best[name] <= SOVIT_OFF for name in best)
-    return Verdict(agrees, f"{ours['layers'] / best['layers']:.2f}", not within(size, *SOVIT_RANGE))
+    return Verdict(agrees, (ours["layers"] / best["layers"],), ".2f", not within(size, *SOVIT_RANGE))
 
 
 DELUSION_SIZES = (17e6, 7e9)
@@ -383,7 +416,7 @@ def judge_delusion(case: Case) -> Verdict:
     """Yes up to D_crit; the margin is in layers. Sizes are total parameters."""
     margin = off_by(case.layers - critical_depth(case.width))
     inside = within(case.config.count_parameters().total, *DELUSION_SIZES) and case.family == "gpt"
-    return Verdict(margin <= 0, f"{margin:+.1f}", not inside)
+    return Verdict(margin <= 0, (margin,), "+.1f", not inside)
 
 
 # Kernels and servers by the head sizes they take. One that pads a head to the next size it has counts as taking it,
@@ -411,7 +444,7 @@ def has_fused_kernel(head_dim: int) -> bool:
 def judge_kernels(case: Case) -> Verdict:
     """Yes where every kernel and server takes the head size; the margin is how many do."""
     takes = kernels_for(case.config.head_dim)
-    return Verdict(all(takes.values()), f"{sum(takes.values())}/{len(takes)}")
+    return Verdict(all(takes.values()), (sum(takes.values()), len(takes)), "d")
 
 
 SOURCES: dict[str, Source] = {
@@ -546,7 +579,7 @@ def judge_law(law: Law, case: Case) -> Verdict | None:
         agrees = True
     if low > 0:
         agrees = False
-    return Verdict(agrees, f"{difference:+.4f}")
+    return Verdict(agrees, (difference,), "+.4f")
 
 
 def law_source(name: str, law: Law) -> Source:

@@ -89,18 +89,22 @@ def attention_width(config: LeanConfig) -> int:
 # Shapes
 
 
-def key_value_groups(base: LeanConfig) -> int | None:
+def fixed_key_value_heads(base: LeanConfig) -> int | None:
     """Key-value heads where they are fewer than the heads; they stay. None where they follow the heads."""
     fields = fields_of(base)
-    groups = fields.get("num_key_value_heads")
-    if groups == fields["num_attention_heads"]:
+    key_value_heads = fields.get("num_key_value_heads")
+    if key_value_heads == fields["num_attention_heads"]:
         return None
-    return groups
+    return key_value_heads
 
 
 def head_multiple(base: LeanConfig) -> int:
-    """What divides every number of heads: the base's key-value heads, or 1 where they follow the heads."""
-    return given_or(key_value_groups(base), 1)
+    """What divides every number of heads: the base's key-value heads, or 1 where they follow the heads.
+
+    They can follow because all layers of a planned shape are alike. Where layers differ they cannot, and
+    `adaptive_heads.head_step` says what divides the heads.
+    """
+    return given_or(fixed_key_value_heads(base), 1)
 
 
 def whole_groups(base: LeanConfig, heads: float) -> int:
@@ -140,7 +144,7 @@ def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int
     fields["num_attention_heads"] = heads
     fields["head_dim"] = head_dim
     fields["intermediate_size"] = mlp
-    if "num_key_value_heads" in fields and key_value_groups(base) is None:
+    if "num_key_value_heads" in fields and fixed_key_value_heads(base) is None:
         fields["num_key_value_heads"] = heads
     if "pooler_output_size" in fields and base.pooler_output_size == base.hidden_size:
         fields["pooler_output_size"] = width
@@ -195,9 +199,9 @@ def check_dials(dials: Dials, base: LeanConfig) -> None:
             check_dial(name, value)
     if dials.mlp is not None and dials.mlp_ratio is not None:
         raise ValueError("--mlp and --mlp-ratio: expected one of them")
-    groups = head_multiple(base)
-    if dials.heads is not None and dials.heads % groups:
-        raise ValueError(f"--heads {dials.heads}: expected a multiple of the {groups} key-value heads")
+    multiple = head_multiple(base)
+    if dials.heads is not None and dials.heads % multiple:
+        raise ValueError(f"--heads {dials.heads}: expected a multiple of the {multiple} key-value heads")
 
 
 def check_dial(name: str, value: float) -> None:
@@ -235,7 +239,7 @@ def with_inputs(
     if vocab_size is not None:
         for name in fields:
             if name.endswith("_token_id") and fields[name] is not None:
-                fields[name] = min(fields[name], vocab_size - 1)
+                fields[name] = within_vocabulary(fields[name], vocab_size)
     if config.per_layer_attributes:
         fields["per_layer_config"] = heads_by_layer(config.heads_per_layer)
     try:
@@ -245,6 +249,14 @@ def with_inputs(
         if given:
             culprit = ", ".join(f"{flag_of(name)} {value}" for name, value in given.items())
         raise ValueError(f"{culprit}: {error}") from error
+
+
+def within_vocabulary(token: int | list[int], vocab_size: int) -> int | list[int]:
+    """A special token's id, or the list of them, with the vocabulary's last in place of those beyond it."""
+    last = vocab_size - 1
+    if isinstance(token, list):
+        return [min(each, last) for each in token]
+    return min(token, last)
 
 
 def check_input(family: str, name: str, value: int) -> None:

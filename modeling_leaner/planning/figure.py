@@ -114,12 +114,14 @@ def depth_bands(middle: LeanConfig, marked: Callable[[str], str]) -> list[Band]:
     parameters = middle.count_parameters()
     size = f"{parameters.total / 1e6:.3g}M"
     best = fitted_depth_of_size(parameters.without_embeddings)
-    (_, mobile_low), (_, mobile_high) = MOBILE_SHAPES
+    mobile_depths = [shape.layers for shape in MOBILE_SHAPES]
+    mobile_low = min(mobile_depths) - MOBILE_OFF
+    mobile_high = max(mobile_depths) + MOBILE_OFF
     bands = [
         Band(LEAST_DEPTH, depth_floor(width), "tab:red", f"{marked('floor')}: too shallow for width {width}"),
         Band(best - FIT_OFF, best + FIT_OFF, "tab:purple", f"{marked('fit')}: best depth ± {FIT_OFF} at {size}"),
         Band(*DEEP_ENOUGH, "tab:orange", f"{marked('narrow')}: converged"),
-        Band(mobile_low - MOBILE_OFF, mobile_high + MOBILE_OFF, "tab:brown", f"{marked('mobile')}: its depths"),
+        Band(mobile_low, mobile_high, "tab:brown", f"{marked('mobile')}: its depths"),
     ]
     if family_of(middle) == SOVIT_FAMILY:
         depth = sovit_shape(block_parameters(middle))["layers"]

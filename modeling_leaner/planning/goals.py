@@ -32,25 +32,15 @@ class Budget:
 NO_BUDGET = Budget()
 
 
-class NoShapeFits(ValueError):
-    """No shape meets the budget; the message names the nearest and by how much it misses.
-
-    `nearest` is that shape, and `goal` the name of the budget that it misses; None where no budget is to blame.
-    """
-
-    def __init__(self, message: str, nearest: LeanConfig | None = None, goal: str | None = None):
-        super().__init__(message)
-        self.nearest = nearest
-        self.goal = goal
-
-
 @dataclass(frozen=True)
 class Goal:
-    """One budget: its flag and text, what it measures, and the value not to exceed (`ceiling`) or to reach.
+    """One budget: what it measures, and the value not to exceed (`ceiling`) or to reach.
 
-    `slack` is the share of the target by which it may be exceeded.
+    `budget` is the field of `Budget` that sets it, "equal" also where equality with the start goes without saying;
+    `name` is how messages call it. `slack` is the share of the target by which it may be exceeded.
     """
 
+    budget: str
     name: str
     target: float
     cost: Callable[[LeanConfig], float]
@@ -68,6 +58,18 @@ class Goal:
     def is_out_of_reach(self, config: LeanConfig) -> bool:
         """Whether a shape is too small for a size to reach; a ceiling may be kept by any distance."""
         return not self.ceiling and 1 - self.load(config) > TOLERANCE
+
+
+class NoShapeFits(ValueError):
+    """No shape meets the budget; the message names the nearest and by how much it misses.
+
+    `nearest` is that shape, and `goal` what it misses; None where no budget is to blame.
+    """
+
+    def __init__(self, message: str, nearest: LeanConfig | None = None, goal: Goal | None = None):
+        super().__init__(message)
+        self.nearest = nearest
+        self.goal = goal
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,13 @@ def goals_of(budget: Budget, setting: StepSetting, start: LeanConfig | None) -> 
 
     ceilings = []
     if budget.flops is not None:
-        ceilings.append(Goal(f"--flops {human(budget.flops)}", budget.flops, flops))
+        ceilings.append(Goal("flops", f"--flops {human(budget.flops)}", budget.flops, flops))
     if budget.memory is not None:
-        ceilings.append(Goal(f"--memory {human_bytes(budget.memory)}", budget.memory, memory, show=human_bytes))
+        name = f"--memory {human_bytes(budget.memory)}"
+        ceilings.append(Goal("memory", name, budget.memory, memory, show=human_bytes))
     if budget.parameters is not None:
         name = f"--params {human_count(budget.parameters)}"
-        size = Goal(name, budget.parameters, total_parameters, ceiling=False, show=human_count)
+        size = Goal("parameters", name, budget.parameters, total_parameters, ceiling=False, show=human_count)
         return [size, *ceilings]
     if budget.equal == "flops":
         return [equal_to("FLOPs", start, flops, human), *ceilings]
@@ -146,7 +149,7 @@ def equal_to(
     """What the starting point costs as a goal, met within 1 % on either side."""
     target = cost(start)
     name = f"{quantity} of --like, {show(target)}"
-    return Goal(name, target, cost, ceiling=False, show=show, slack=TOLERANCE)
+    return Goal("equal", name, target, cost, ceiling=False, show=show, slack=TOLERANCE)
 
 
 def first_missed(config: LeanConfig, goals: list[Goal]) -> Goal | None:
@@ -164,8 +167,8 @@ def refusal(goals: list[Goal], misses: list[Miss], dials: Dials) -> NoShapeFits:
     """The error where every shape that was tried misses a budget; it does not claim that no other would fit."""
     nearest = min(misses, key=lambda miss: miss.distance)
     if len(goals) == 1 or len(misses) == 1:
-        return NoShapeFits(f"no shape fits: {nearest}", nearest.config, nearest.goal.name)
+        return NoShapeFits(f"no shape fits: {nearest}", nearest.config, nearest.goal)
     sizes = ", ".join(map(str, sorted({miss.config.head_dim for miss in misses})))
     tried = f"none of {len(misses)} shapes tried (fixed: {dials}; head sizes {sizes})"
     together = " and ".join(goal.name for goal in goals)
-    return NoShapeFits(f"{tried} fits {together} together: {nearest}", nearest.config, nearest.goal.name)
+    return NoShapeFits(f"{tried} fits {together} together: {nearest}", nearest.config, nearest.goal)

@@ -90,7 +90,7 @@ class Candidate:
             "flops_over_start": self.flops_over_start,
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "memory": asdict(self.memory),
-            "advice": {name: asdict(verdict) for name, verdict in self.advice.items()},
+            "advice": {name: verdict.document() for name, verdict in self.advice.items()},
         }
 
 

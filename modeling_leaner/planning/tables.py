@@ -28,7 +28,7 @@ LEGEND = (
     f"the source names, − fewer. fit says yes within {FIT_OFF} layer, mobile within {MOBILE_OFF}, sovit within 20 %: "
     "these limits are the planner's own."
 )
-NOT_REACHED = Verdict(None, "")  # by a law that was fitted here
+NOT_REACHED = Verdict(None)  # by a law that was fitted here
 COSTS = (
     "Parameters include the pretraining head. FLOPs are forward, of matrix products; attention is the share that "
     "grows with the length. Training memory is the most that the tensors of a step take at once."

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ..conditioning import evaluating
 from ..layers_leaner import LeanPreTrainedModel
 from ..support.progress import Progress, no_progress
 from . import measures, operations
@@ -103,8 +104,7 @@ def best_slims(
     check_target(model, target)
     check_choice(model, target, count)
     training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         choosing_reference = Reference.of(model, choosing_batches)
         held_out_reference = Reference.of(model, held_out_batches)
         ranking = rank_choices(model, target, choosing_reference, progress)
@@ -116,8 +116,6 @@ def best_slims(
             state.change_neurons(target)
             state.cut_head_dim(target)
             slims.append(state.result(training))
-    finally:
-        model.train(training)
     return slims
 
 

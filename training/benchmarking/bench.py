@@ -72,7 +72,6 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
         "torch": software["torch"],
         "transformers": software["transformers"],
     }
-    of_the_code = {"git_commit": software["git_commit"]}  # that ran: files may change meanwhile
     cells = []
     compared = []
     for workload in workloads:
@@ -89,7 +88,7 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
         matrix_product_flops=rates,
         processor_flags=processor_flags(),
         timm=timm_version(),
-        environment=Environment(**{**environment(), **of_the_code}),
+        environment=Environment(**environment()),
     )
     for name, mean in document.geometric_means.items():
         print(f"{name}: {mean:.2f}")

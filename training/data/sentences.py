@@ -2,8 +2,10 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from datasets import Dataset, Value
 
@@ -17,6 +19,7 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 SENTENCE_LENGTHS = range(20, 221)  # characters
 WORD = re.compile(r"\w+")
 WORDS_IN_A_ROW = 8
+Match = Literal["equal", "alike"]
 
 
 def sentences(text: str) -> list[str]:
@@ -37,7 +40,7 @@ def runs_of(words: list[str]) -> Iterator[str]:
 
 
 class Tested:
-    """Texts that a model is tested on, and what was found of them among sentences to train on.
+    """Texts that a model is tested on.
 
     Args:
         source: files, or a Hub dataset as ID:CONFIGURATION:SPLIT, the configuration empty where it has none.
@@ -51,18 +54,14 @@ class Tested:
             words = words_of(text)
             self.texts.add(" ".join(words))
             self.runs.update(runs_of(words))
-        self.equal = 0
-        self.alike = 0
 
-    def has(self, words: list[str]) -> bool:
-        """Whether one of the texts has the same words, or 8 of them in a row; counts what was found."""
+    def match(self, words: list[str]) -> Match | None:
+        """equal: one of the texts has the same words; alike: one has 8 of them in a row; None where none has."""
         if " ".join(words) in self.texts:
-            self.equal += 1
-            return True
+            return "equal"
         if any(run in self.runs for run in runs_of(words)):
-            self.alike += 1
-            return True
-        return False
+            return "alike"
+        return None
 
 
 def read_texts(source: str) -> Iterable[str]:
@@ -96,6 +95,7 @@ def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> N
     if output.exists():
         raise FileExistsError(f"{output} exists already")
     tested = [Tested(name) for name in leave_out]
+    found: list[Counter[Match]] = [Counter() for _ in tested]  # of each, how many sentences match
     kept = {}
     left_out = set()
     total = 0
@@ -108,8 +108,13 @@ def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> N
             key = " ".join(words)
             if key in kept or key in left_out:
                 continue
-            held = [texts.has(words) for texts in tested]  # each counts its own
-            if any(held):
+            is_tested = False
+            for texts, counts in zip(tested, found, strict=True):
+                match = texts.match(words)
+                if match is not None:
+                    counts[match] += 1
+                    is_tested = True
+            if is_tested:
                 left_out.add(key)
             else:
                 kept[key] = sentence
@@ -119,7 +124,7 @@ def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> N
     content = io.BytesIO()
     Dataset.from_dict({"text": list(kept.values())}).to_parquet(content)
     write_bytes(output, content.getvalue())
-    for texts in tested:
-        alike = f"{texts.alike:,} with {WORDS_IN_A_ROW} words in a row of theirs"
-        print(f"{texts.source}: left out {texts.equal:,} sentences that are among its texts, {alike}")
+    for texts, counts in zip(tested, found, strict=True):
+        alike = f"{counts['alike']:,} with {WORDS_IN_A_ROW} words in a row of theirs"
+        print(f"{texts.source}: left out {counts['equal']:,} sentences that are among its texts, {alike}")
     print(f"{output}: {len(kept):,} sentences of {total:,}, {len(left_out):,} left out, the rest there already")

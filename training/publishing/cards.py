@@ -16,6 +16,9 @@ from ..experiments.evidence import heads_of
 from ..experiments.grid import is_folder_name
 from ..records import Cell, CutStep, Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..running.figure import plot
+from ..running.trainer import METRICS_FILE
+from ..tasks.registry import TASKS
+from ..tasks.taught import loss_unit_of
 from . import figures, tables
 from .curve_tables import own_branches, scores_by_budget
 from .cut_parents import cuts_in
@@ -29,7 +32,6 @@ from .wording import comparison, limits, opening, provenance, samples, scoring, 
 
 FIGURE = "evidence.png"
 CURVES = "training.png"
-METRICS = "metrics.jsonl"
 
 
 @dataclass
@@ -272,14 +274,23 @@ def write_eval_results(file: Path, entries: str | None) -> None:
     write_bytes(file, entries.encode())
 
 
+def draw_training(folder: Path) -> None:
+    """Draws the run of a published folder of a grid, where its log is there. Raises ValueError as `read_run`."""
+    log = folder / METRICS_FILE
+    if not log.is_file():
+        return
+    run = read_run(folder)
+    results = run.results
+    loss_unit = loss_unit_of(TASKS[results.task], run.settings, run.config)
+    plot(log, folder / CURVES, results.main_metric, loss_unit, scoring.best_of(results.evidence))
+
+
 def write_card(folder: Path) -> None:
     """Writes README.md, and for a published folder its figures and `.eval_results/`, once everything is checked."""
     text, results = render(folder)
     if isinstance(results, PublishedResults):
         write_bytes(folder / FIGURE, figures.evidence_figure(results))
-        if (folder / METRICS).is_file():
-            guess = scoring.best_of(results.evidence)
-            plot(folder / METRICS, folder / CURVES, results.main_metric, guess)
+        draw_training(folder)
         write_eval_results(folder / ".eval_results" / "results.yaml", eval_results(results))
     write_bytes(folder / "README.md", text.encode())
 

@@ -62,7 +62,7 @@ def quality_panel(gathered: GatheredGrid, cost_kind: str) -> FigurePanel | None:
     level = None
     best = best_of(evidence)
     if best is not None:
-        _, level = best
+        level = best.value
     return FigurePanel(
         title=AXES[cost_kind].title,
         x=AXES[cost_kind].label,

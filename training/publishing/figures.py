@@ -47,9 +47,9 @@ def draw_seeds(axis: Axes, place: int, values: list[float], centre: float, colou
     axis.plot(values, heights, "o", color=colour, alpha=0.8, markersize=5)
     if len(values) > 1:
         axis.plot([centre, centre], [place - 0.4, place + 0.4], color=colour, linewidth=2)
-    for value in values[:1]:
-        if len(values) == 1:
-            axis.annotate(f"{value:.3f}", (value, place), (0, 7), textcoords="offset points", ha="center", fontsize=9)
+    if len(values) == 1:
+        (value,) = values
+        axis.annotate(f"{value:.3f}", (value, place), (0, 7), textcoords="offset points", ha="center", fontsize=9)
 
 
 def centre_of(cell: Cell, evidence: Evidence) -> float:
@@ -102,13 +102,6 @@ def parameters_in_millions(cell: Cell) -> float:
     return cell.parameters / 1e6
 
 
-def milliseconds(cell: Cell) -> float | None:
-    """The time of inference of one input; None where it was not measured."""
-    if cell.latency is None:
-        return None
-    return cell.latency.one.seconds * 1e3
-
-
 def evidence_figure(results: PublishedResults) -> bytes:
     """PNG of a grid's cells, a line each: every seed's metric, parameters, and milliseconds where they are known."""
     evidence = results.evidence
@@ -134,7 +127,7 @@ def evidence_figure(results: PublishedResults) -> bytes:
     note_guess(axis, evidence)
     draw_bars(bars[0], evidence, [parameters_in_millions(cell) for cell in cells], "parameters, millions", ".2f")
     if timed:
-        draw_bars(bars[1], evidence, [milliseconds(cell) for cell in cells], "one input, ms", ".1f")
+        draw_bars(bars[1], evidence, [cell.milliseconds for cell in cells], "one input, ms", ".1f")
     seeds = len(evidence.seeds)
     dots = "one seed a shape"
     if seeds > 1:
@@ -151,11 +144,10 @@ def note_guess(axis: Axes, evidence: Evidence) -> None:
     text = f"{evidence.metric}, {direction(evidence)}"
     best = best_of(evidence)
     if best is not None:
-        guess, value = best
-        text += f"; best simple guess ({guess}) {value:.3f}"
+        text += f"; best simple guess ({best.name}) {best.value:.3f}"
         low, high = axis.get_xlim()
-        if low <= value <= high:
-            axis.axvline(value, color="grey", linestyle=":")
+        if low <= best.value <= high:
+            axis.axvline(best.value, color="grey", linestyle=":")
             text += ", dotted"
         else:
             text += ", outside"
@@ -220,7 +212,7 @@ def compared(title: str, name: str, cell: Cell, evidence: Evidence) -> Compariso
     guess = None
     best = best_of(evidence)
     if best is not None:
-        _, guess = best
+        guess = best.value
     return Comparison(
         group=title,
         name=f"{name}: {cell.layers} × {cell.heads_text}",

@@ -58,7 +58,8 @@ def read_folders(cards: Path) -> list[RunResults]:
 
 def encoder_line(results: PublishedEncoder) -> tuple[str, ...]:
     """A published sentence encoder in a line of a table, beside its parent."""
-    parent, cut, own = results.comparison.models
+    parent = results.parent_scores
+    own = results.own_scores
     scores = [f"{own.scores[name]:.3f} ({parent.scores[name]:.3f})" for name in ("stsb_test", "qnli", "cosine")]
     many = max(own.times, key=int)
     shape = tables.unbroken(f"{len(own.heads_per_layer)} × {heads_in_words(own)}")
@@ -108,8 +109,7 @@ def guess_to_beat(evidence: Evidence) -> str:
     best = scoring.best_of(evidence)
     if best is None:
         return "–"
-    name, value = best
-    return f"{value:.3f} ({name})"
+    return f"{best.value:.3f} ({best.name})"
 
 
 def place_in_table(results: PublishedResults) -> tuple[str, int, str]:

@@ -240,7 +240,7 @@ def published_results(
 ) -> PublishedEncoder:
     """results.json: the run's own, without paths of this machine, its comparison, and further fields of the record."""
     recipe = without_local_settings(results.recipe)
-    own = comparison.models[-1]
+    _, _, own = comparison.models
     allowed = {score: tolerance(score, value, comparison.data[score].rows) for score, value in own.scores.items()}
     # Of every thread, whether it computed or waited:
     hours = results.train.seconds * results.environment.threads * results.train.processes / 3600

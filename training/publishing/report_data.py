@@ -14,8 +14,8 @@ from ..experiments.evidence import kind
 from ..experiments.rows import finished_row, reported
 from ..experiments.run_settings import settings
 from ..experiments.run_statistics import NOT_LEARNED, mean_of_known
-from ..experiments.summary import curves
-from ..records import Cell, Evidence, ResultRow
+from ..experiments.summary import summaries_by_budget
+from ..records import Cell, Evidence, Guess, ResultRow
 from ..tasks.registry import TASKS
 from . import tables
 from .figures import centre_of, compared
@@ -148,9 +148,6 @@ def costs_of(gathered: GatheredGrid, cell: Cell, branch: int | None) -> dict[str
     """What a cell cost up to a branch, in the units of AXES, the mean over its seeds; of memory the largest."""
     rows = rows_at(gathered, cell, branch)
     step = step_of(gathered.results.grid, cell.shape)
-    milliseconds = None
-    if cell.latency is not None:
-        milliseconds = cell.latency.one.seconds * 1e3
     memory = max((row.peak_memory_bytes for row in rows if row.peak_memory_bytes), default=None)
     if memory is not None:
         memory /= 2**30
@@ -160,7 +157,7 @@ def costs_of(gathered: GatheredGrid, cell: Cell, branch: int | None) -> dict[str
         "flops": mean_of_known(flops_of(row, step) for row in rows),
         "seconds": mean_of_known(row.seconds for row in rows),
         "step_seconds": apart(gathered, rows),
-        "milliseconds": milliseconds,
+        "milliseconds": cell.milliseconds,
         "memory": memory,
     }
 
@@ -223,8 +220,8 @@ def verdict_of(cell: Cell, evidence: Evidence) -> str:
     return cell.verdict
 
 
-def guess_of(evidence: Evidence) -> tuple[str, float] | None:
-    """Name and value of a grid's best simple guess; None where none is known."""
+def guess_of(evidence: Evidence) -> Guess | None:
+    """A grid's best simple guess; None where none is known."""
     if evidence.metric is None:
         return None
     return best_of(evidence)
@@ -235,8 +232,7 @@ def guess_text(evidence: Evidence) -> str:
     best = guess_of(evidence)
     if best is None:
         return "–"
-    name, value = best
-    return f"{value:.4f} ({name})"
+    return f"{best.value:.4f} ({best.name})"
 
 
 def tooltip_of(cell: Cell, evidence: Evidence, branch: int | None) -> list[str]:
@@ -292,14 +288,14 @@ def mark_of(gathered: GatheredGrid, evidence: Evidence, cell: Cell, branch: int 
 
 def by_branch(gathered: GatheredGrid) -> Iterator[tuple[int | None, Evidence]]:
     """The evidence of a grid at each of its branches, the longest last; of a grid without branches that of its end."""
-    for curve in curves(gathered.results)[:-1]:
+    for budget in summaries_by_budget(gathered.results)[:-1]:
         cells = []
-        for cell, then in zip(gathered.evidence.cells, curve.shapes):
-            same = ("n", "mean", "sd", "values", "pairs", "difference", "interval")
-            values = {name: getattr(then, name) for name in same}
+        for cell, then in zip(gathered.evidence.cells, budget.shapes, strict=True):
+            of_branch = ("n", "mean", "sd", "values", "pairs", "difference", "interval")
+            values = {name: getattr(then, name) for name in of_branch}
             values |= {"verdict": BEFORE_THE_END, "notes": []}
             cells.append(cell.model_copy(update=values))
-        yield curve.branch, gathered.evidence.model_copy(update={"cells": cells})
+        yield budget.branch, gathered.evidence.model_copy(update={"cells": cells})
     yield gathered.results.grid.longest, gathered.evidence
 
 
@@ -320,8 +316,8 @@ def guess_lines(grids: Grids) -> list[Line]:
         best = guess_of(gathered.evidence)
         if best is None:
             continue
-        guess, value = best
-        line = lines.setdefault(best, Line(f"best simple guess: {guess}, {value:.3f}", value, []))
+        text = f"best simple guess: {best.name}, {best.value:.3f}"
+        line = lines.setdefault((best.name, best.value), Line(text, best.value, []))
         line.grids.append(name)
     return list(lines.values())
 

@@ -75,11 +75,9 @@ def paired_difference(compared: PairedStatistics, evidence: Evidence) -> str:
     return f"{text} ({low:+.3f} to {high:+.3f})"
 
 
-def milliseconds(cell: Cell) -> str:
-    """The time of inference of one input."""
-    if cell.latency is None:
-        return "–"
-    return number(cell.latency.one.seconds * 1e3, ".1f")
+def milliseconds_text(cell: Cell) -> str:
+    """The time of inference of one input; a dash where it was not measured."""
+    return number(cell.milliseconds, ".1f")
 
 
 def throughput(cell: Cell) -> str:
@@ -120,7 +118,13 @@ def comparison(evidence: Evidence, own: str) -> str:
     )
     lines = []
     for cell in evidence.cells:
-        line = [shape_and_start(cell), size(cell), score(cell, ".4f"), compared(cell, evidence), milliseconds(cell)]
+        line = [
+            shape_and_start(cell),
+            size(cell),
+            score(cell, ".4f"),
+            compared(cell, evidence),
+            milliseconds_text(cell),
+        ]
         if cell.shape == own:
             line = [in_bold(value) for value in line]
         lines.append(line)
@@ -222,7 +226,7 @@ def column(cell: Cell, evidence: Evidence) -> dict[str, str]:
         "learning rate": number(cell.learning_rate, "g"),
         "training, seconds (runs at a time)": f"{number(cell.seconds, ',.0f')} ({runs_at_a_time(cell)})",
         "training, largest memory, GiB": gibibytes(cell.peak_memory_bytes),
-        "inference, batch 1, ms": milliseconds(cell),
+        "inference, batch 1, ms": milliseconds_text(cell),
         "inference, batch 32, inputs/s": throughput(cell),
     }
 
@@ -305,8 +309,7 @@ def all_cells(grids: dict[str, Evidence]) -> str:
         grid_name = f"`{grid}`, {evidence.metric} ({direction(evidence)})"
         best = best_of(evidence)
         if best is not None:
-            guess, value = best
-            grid_name += f"; best simple guess {value:.4f} ({guess})"
+            grid_name += f"; best simple guess {best.value:.4f} ({best.name})"
         for cell in evidence.cells:
             lines.append((grid_name, *cell_line(cell, evidence)))
             grid_name = ""  # on the grid's first line alone
@@ -332,5 +335,5 @@ def cell_line(cell: Cell, evidence: Evidence) -> tuple[str, ...]:
         f"{unbroken(kappa(cell.kappa_start))}{NO_BREAK}→ {unbroken(kappa(cell.kappa_end))}",
         number(cell.learning_rate, "g"),
         number(cell.seconds, ",.0f"),
-        milliseconds(cell),
+        milliseconds_text(cell),
     )

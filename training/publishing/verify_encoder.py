@@ -93,7 +93,7 @@ def verify_encoder(folder: Path, results: PublishedEncoder, given: Mapping[str, 
         ValueError: rows are others, or a score is too far off; names file and field.
     """
     file = folder / "results.json"
-    expected = results.comparison.models[-1].scores
+    expected = results.own_scores.scores
     wanted = [name for name in expected if name != "cosine"]
     if short:
         wanted = list(SHORT)

@@ -129,3 +129,18 @@ class PublishedEncoder(RunResults):
     """How far each score may be off on another machine."""
     comparison: EncoderComparison
     """The parent, the cut before its recovery, and the stored weights."""
+
+    @property
+    def parent_scores(self) -> EncoderScores:
+        """Of the encoder that it was cut from."""
+        return self.comparison.models[0]
+
+    @property
+    def cut_scores(self) -> EncoderScores:
+        """Of the cut before its recovery."""
+        return self.comparison.models[1]
+
+    @property
+    def own_scores(self) -> EncoderScores:
+        """Of the stored weights."""
+        return self.comparison.models[-1]

@@ -75,6 +75,13 @@ class Cell(CellSummary):
             return str(self.heads)
         return "/".join(map(str, self.heads))
 
+    @property
+    def milliseconds(self) -> float | None:
+        """Of the inference of one input; None where it was not measured."""
+        if self.latency is None:
+            return None
+        return self.latency.one.seconds * 1e3
+
 
 class FineTuned(Record):
     """A grid that started from another grid's weights."""

@@ -68,7 +68,7 @@ class Train(Record):
     seconds: Duration
     """From the first step to the last."""
     loss: float | None = None
-    """Mean over the last logged steps, in nats a token or a row."""
+    """Mean over the last logged steps, in the unit of the task's loss."""
     peak_memory_bytes: Count
     """The most memory that was held."""
     peak_memory_kind: str
@@ -114,7 +114,7 @@ class RunResults(Record):
     higher_is_better: bool
     """Of the main metric."""
     metrics: dict[str, float]
-    """Of the evaluation, by name with eval_: shares from 0 to 1, losses in nats."""
+    """Of the evaluation, by name with eval_: shares from 0 to 1, losses in the unit of the task's loss."""
     chance: Chance | None = None
     """None where the task has no such guess."""
     parameters: Count

@@ -2,6 +2,7 @@
 
 import platform
 import re
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from subprocess import DEVNULL, CalledProcessError, check_output
@@ -56,6 +57,12 @@ def git_commit(package: Path) -> str | None:
     return f"{commit}-dirty"
 
 
+@cache
+def code_commit() -> str | None:
+    """The commit of the code that this process runs, as it was when first asked: ask before the work begins."""
+    return git_commit(Path(modeling_leaner.__file__).parent)
+
+
 def used_gpus() -> list[int]:
     """Indices of the CUDA devices on which this process has allocated memory."""
     return [index for index in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(index) > 0]
@@ -103,7 +110,7 @@ def environment() -> dict[str, str | int | bool | None]:
         "huge_pages": huge_pages_are_asked_for(),
         "modeling_leaner": modeling_leaner.__version__,
         **{name: version(name) for name in PACKAGES},
-        "git_commit": git_commit(Path(modeling_leaner.__file__).parent),
+        "git_commit": code_commit(),
     }
 
 

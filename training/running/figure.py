@@ -11,29 +11,27 @@ from matplotlib.figure import Figure
 
 from modeling_leaner.support.files import write_bytes
 
+from ..records import Guess
 from .inspection import KAPPA
 
 
 SHARES = ("accuracy", "f1", "exact_match")  # metrics from 0 to 1
 LEGEND = {"fontsize": 9, "handlelength": 1.4, "columnspacing": 1.2}
 MANY = 60  # points of a curve; more than these are drawn small
-SQUARED_ERRORS = ("pearson", "spearman", "squared_error")  # metrics of tasks whose loss is the squared error
 
 
-def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float] | None = None) -> None:
+def plot(metrics_file: Path, output: Path, metric: str, loss_unit: str, guess: Guess | None = None) -> None:
     """PNG of a run against its steps: the training and the held-out loss; beside it the held-out `metric`, and κ.
 
     A metric that is the loss, or that was measured once at most, has no panel of its own; κ has one where the run
     logged it (`inspect`).
 
     Args:
-        guess: name and value of a guess that the metric should be better than; drawn with the metric.
+        loss_unit: what the loss is measured in, as `Task.loss_unit` says it.
+        guess: what the metric should be better than; drawn with the metric.
     """
     metric = metric.removeprefix("eval_")
     rows = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
-    loss_label = "loss, nats"
-    if metric in SQUARED_ERRORS:
-        loss_label = "loss, squared error"
     has_metric = metric != "loss" and len(points_of(rows, f"eval_{metric}")) > 1
     kappas = kappa_names(rows)
     panels = 1 + has_metric + bool(kappas)
@@ -45,10 +43,10 @@ def plot(metrics_file: Path, output: Path, metric: str, guess: tuple[str, float]
         draw_metric(axes[1], rows, metric)
     draw_curve(axes[0], rows, "loss", "training", "tab:blue")
     draw_curve(axes[0], rows, "eval_loss", "held-out", "tab:orange")
-    axes[0].set_ylabel(loss_label)
-    if guess is not None and (metric == "loss" or len(axes) == 2):
-        name, value = guess
-        axes[-1].axhline(value, color="grey", linestyle=":", label=f"best guess: {name}, {value:.3f}")
+    axes[0].set_ylabel(f"loss, {loss_unit}")
+    if guess is not None and (metric == "loss" or has_metric):
+        label = f"best guess: {guess.name}, {guess.value:.3f}"
+        axes[-1].axhline(guess.value, color="grey", linestyle=":", label=label)
     widen(figure.axes)
     for axis in figure.axes:
         axis.set_xlabel("training step (updates of the weights)")

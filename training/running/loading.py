@@ -76,6 +76,14 @@ def is_checkpoint_with(source: str, file: str) -> bool:
     return not folder.is_dir() or (folder / file).is_file()
 
 
+def recorded_settings(arguments: RecipeArguments) -> dict[str, object]:
+    """What the run's recipe.yaml and results.json say: of a checkpoint that keeps its own tokenizer no other one."""
+    settings = dict(arguments.settings)
+    if is_checkpoint_with(str(arguments.shape), "tokenizer.json"):
+        settings.pop("tokenizer", None)
+    return settings
+
+
 def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows | None) -> object:
     """The image processor or tokenizer: a checkpoint's own; else the recipe's, trained on the training rows.
 
@@ -103,7 +111,6 @@ def load_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows |
     if is_checkpoint_with(source, "tokenizer.json"):
         if "tokenizer" in arguments.given:
             raise ValueError(f"tokenizer: {source} keeps its own; --tokenizer is for a shape without weights")
-        arguments.settings.pop("tokenizer", None)  # the recipe's is for a shape without weights
         tokenizer = read_tokenizer(source)
         if arguments.max_length:
             tokenizer.model_max_length = arguments.max_length

@@ -96,7 +96,10 @@ def held_out_source(arguments: RecipeArguments) -> str:
 
 
 def prepare_held_out(task: Task, rows: Rows | None, inputs_alone: bool = False) -> HeldOut | None:
-    """The evaluation rows as the model reads them, or by `prepare_inputs` alone; None where there are none."""
+    """The evaluation rows as the model reads them, or by `prepare_inputs` alone; None where there are none.
+
+    The task keeps what it scores them by, but for `inputs_alone`.
+    """
     if rows is None:
         return None
     source = held_out_source(task.arguments)
@@ -105,6 +108,7 @@ def prepare_held_out(task: Task, rows: Rows | None, inputs_alone: bool = False) 
             prepared = task.prepare_inputs(rows, source)
         else:
             prepared = task.prepare(rows, source, training=False)
+            task.keep_held_out(rows, prepared)
     prepared = prepared.with_format("numpy")
     return HeldOut(source, prepared, content_sha256(rows, task.columns()))
 

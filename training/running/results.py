@@ -11,7 +11,7 @@ from ..records import RunResults, checked
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import first_inputs
 from .environment import environment, peak_memory_bytes
-from .loading import build_model
+from .loading import build_model, recorded_settings
 from .preparation import PreparedRun, split_name
 from .trainer import LeanTrainer, scores
 
@@ -61,7 +61,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
         "training_data": run.training_data,
         "classes_never_seen": task.never_seen(run.train),
         "condition": conditioning,
-        "recipe": arguments.settings,
+        "recipe": recorded_settings(arguments),
         "train": {
             "steps": state.global_step,
             "epochs": state.epoch,

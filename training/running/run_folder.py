@@ -15,6 +15,7 @@ from modeling_leaner.support.files import write_bytes
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments, read_recipe
 from .checkpoints import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
+from .loading import recorded_settings
 from .preparation import PreparedRun
 
 
@@ -33,7 +34,7 @@ def alone_in(arguments: RecipeArguments) -> Iterator[None]:
         yield
         return
     folder = Path(arguments.output_dir)
-    made = not folder.exists()
+    new = [path for path in (folder, *folder.parents) if not path.exists()]  # the innermost first
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # This process's own: loader workers that outlive a killed run for a moment do not keep it.
@@ -47,13 +48,20 @@ def alone_in(arguments: RecipeArguments) -> Iterator[None]:
             yield
         finally:
             (folder / LOCK).unlink(missing_ok=True)
-            if made and not any(folder.iterdir()):  # refused: nothing is left behind
-                folder.rmdir()
+            remove_empty(new)  # refused: nothing is left behind
+
+
+def remove_empty(folders: list[Path]) -> None:
+    """Removes folders, the innermost first, up to one that holds something."""
+    for folder in folders:
+        if any(folder.iterdir()):
+            return
+        folder.rmdir()
 
 
 def settings_of(arguments: RecipeArguments) -> dict[str, object]:
     """What `recipe.yaml` of the folder says."""
-    return {**arguments.settings, "shape": arguments.shape}
+    return {**recorded_settings(arguments), "shape": arguments.shape}
 
 
 def write_recipe(folder: Path, arguments: RecipeArguments, recipe: str | None) -> None:

@@ -73,6 +73,8 @@ class LeanTrainer(Trainer):
     def __init__(self, model: PreTrainedModel, args: RecipeArguments, task: Task, **kwargs):
         self.task = task
         self.folder = Path(args.output_dir)
+        self.checkpoints_kept = args.save_total_limit
+        args.save_total_limit = None  # Trainer's own deletions know neither checkpoint_steps nor what is whole
         self.clock = Clock()
         self.average = WeightAverage(args.ema_decay)
         self.interruption = Interruption()
@@ -243,14 +245,9 @@ class LeanTrainer(Trainer):
         """As Trainer's; then writes the average, and last the list of files that declares the checkpoint whole."""
         self.guard.check_finite(self.model, self.state.global_step)
         folder = self.folder / f"checkpoint-{self.state.global_step}"
-        limit = self.args.save_total_limit
-        self.args.save_total_limit = None  # old ones are deleted below, once the new one counts
-        try:
-            if folder.exists() and self.args.should_save:
-                (folder / COMPLETE).unlink(missing_ok=True)
-            super()._save_checkpoint(model, trial)
-        finally:
-            self.args.save_total_limit = limit
+        if folder.exists() and self.args.should_save:
+            (folder / COMPLETE).unlink(missing_ok=True)
+        super()._save_checkpoint(model, trial)
         if self.args.world_size > 1:
             self.accelerator.wait_for_everyone()
         if not self.args.should_save:
@@ -259,7 +256,7 @@ class LeanTrainer(Trainer):
         self.average.save(self.model, folder)
         self.clock.save(folder)
         declare_whole(folder)
-        rotate(self.folder, limit, self.args.checkpoint_steps, self.state.best_model_checkpoint)
+        rotate(self.folder, self.checkpoints_kept, self.args.checkpoint_steps, self.state.best_model_checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
         super()._load_from_checkpoint(resume_from_checkpoint, model)

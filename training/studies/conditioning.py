@@ -251,6 +251,11 @@ def cause_outcome(found: PairedStatistics) -> Outcome:
     return "undecided"
 
 
+def is_ordered(correlation: float) -> bool:
+    """Whether a rank correlation is `ORDERED` or more: of exactly 0.8 a computer finds 0.7999999999999999."""
+    return rounded(correlation) >= ORDERED
+
+
 def order_statement(arms: Arms) -> Statement:
     """Whether the arms rank by loss as they rank by κ."""
     from scipy.stats import spearmanr  # takes seconds to import
@@ -267,7 +272,7 @@ def order_statement(arms: Arms) -> Statement:
         statement="Over all these starts, the lower κ, the lower the loss.",
         rule=f"Spearman's correlation of their mean κ at the start and mean loss at the end of {ORDERED} or more (by "
         "chance in 8 of the 120 orders of five, 7 %)",
-        verdict=verdict(correlation >= ORDERED),
+        verdict=verdict(is_ordered(correlation)),
         finding=f"{correlation:+.2f} over {len(by_kappa)} starts; κ and loss: {words}.",
         numbers={**arms.numbers(), "Spearman's correlation": rounded(correlation, 4)},
     )
@@ -295,7 +300,7 @@ def speed_statement(arms: Arms) -> Statement:
         statement="Runs that start with a lower κ reach a given loss in fewer steps.",
         rule=f"Spearman's correlation over all runs of the intervention of {ORDERED} or more; those of one start are "
         "alike, so no test",
-        verdict=verdict(correlation >= ORDERED),
+        verdict=verdict(is_ordered(correlation)),
         finding=f"{correlation:+.2f} over {len(pairs)} runs of {len(arms.runs)} starts, no test, to a loss of "
         f"{target:.3f}, which the unchanged start has after {HALFWAY:.0%} of its steps; {missed} never had it and "
         "count as the slowest.",

@@ -26,7 +26,16 @@ from .heads_statements import (
     test_loss_statement,
     trend_statement,
 )
-from .heads_theory import BOUNDS, bound_ratios, draw, gradient_error, identity_at_zero, margins, scaled
+from .heads_theory import (
+    BOUNDS,
+    StepMargins,
+    bound_ratios,
+    draw,
+    gradient_error,
+    identity_at_zero,
+    margins,
+    scaled,
+)
 from .single_layer import Data, constant_steps, train, zeros
 from .study import Findings, Progress, Study, double_precision
 from .synthetic import Mixture, Planted, mixture_data, planted_data
@@ -230,7 +239,8 @@ def gap_statement(gaps: dict[int, Tensor]) -> Statement:
     )
 
 
-Margins = dict[str, dict[tuple[int, float], tuple[Tensor, Tensor]]]  # data → heads, radius → before and after the step
+MarginsOfData = dict[tuple[int, float], StepMargins]  # by heads and radius
+Margins = dict[str, MarginsOfData]  # by data model
 
 
 def all_margins(settings: Settings, progress: Progress) -> Margins:
@@ -248,20 +258,21 @@ def all_margins(settings: Settings, progress: Progress) -> Margins:
     return found
 
 
-def margin_numbers(of_data: dict[tuple[int, float], tuple[Tensor, Tensor]]) -> dict[str, float]:
+def margin_numbers(of_data: MarginsOfData) -> dict[str, float]:
     """The mean margins."""
     numbers = {}
-    for (heads, radius), (before, after) in of_data.items():
-        numbers[f"margin with H = {heads}, R = {radius:g}, before the step"] = rounded(before.mean().item())
-        numbers[f"margin with H = {heads}, R = {radius:g}, after it"] = rounded(after.mean().item())
+    for (heads, radius), found in of_data.items():
+        name = f"margin with H = {heads}, R = {radius:g}"
+        numbers[f"{name}, before the step"] = rounded(found.before.mean().item())
+        numbers[f"{name}, after it"] = rounded(found.after.mean().item())
     return numbers
 
 
-def separable_statement(name: str, of_data: dict[tuple[int, float], tuple[Tensor, Tensor]], known: str) -> Statement:
+def separable_statement(name: str, of_data: MarginsOfData, known: str) -> Statement:
     """Whether the features ∇Φ are separable after one random step."""
-    positive = sum(int((after > 0).sum()) for _, after in of_data.values())
-    trials = sum(len(after) for _, after in of_data.values())
-    wider = sum(int((after > before).sum()) for before, after in of_data.values())
+    positive = sum(int((found.after > 0).sum()) for found in of_data.values())
+    trials = sum(len(found.after) for found in of_data.values())
+    wider = sum(int((found.after > found.before).sum()) for found in of_data.values())
     return Statement(
         paper=PAPER,
         place="margin after one step",
@@ -282,7 +293,7 @@ def margin_statement(found: Margins, settings: Settings) -> Statement:
     numbers = {}
     wider = []
     for name, of_data in found.items():
-        after = {key: pair[1].mean().item() for key, pair in of_data.items()}
+        after = {key: one.after.mean().item() for key, one in of_data.items()}
         for radius in settings.margin_radii:
             wider.append(after[many, radius] > after[few, radius])
         by_radius = [after[many, radius] for radius in settings.margin_radii]
@@ -414,7 +425,7 @@ def panels_of(runs: Runs, gaps: dict[int, Tensor], found: Margins, settings: Set
     )
     heads = settings.margin_heads
     by_heads = [
-        line(f"{name}, R = {radius:g}", heads, [of_data[number, radius][1] for number in heads])
+        line(f"{name}, R = {radius:g}", heads, [of_data[number, radius].after for number in heads])
         for name, of_data in found.items()
         for radius in (settings.margin_radii[0], settings.margin_radii[-1])
     ]

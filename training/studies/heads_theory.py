@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -182,8 +183,15 @@ def scaled(data: Data, radius: float) -> Data:
     return Data(*parts, planted=data.planted)
 
 
-def margins(data: Data, heads: int, step: float, seeds: list[int]) -> tuple[Tensor, Tensor]:
-    """The margin of each trial before and after one step of gradient descent from `random_start`: (R,) each."""
+class StepMargins(NamedTuple):
+    """The margin of each trial, (R,), before a step of gradient descent and after it."""
+
+    before: Tensor
+    after: Tensor
+
+
+def margins(data: Data, heads: int, step: float, seeds: list[int]) -> StepMargins:
+    """The margins before and after one step of gradient descent from `random_start`."""
     weights = random_start(heads, data, seeds)
     after = weights.less(constant_steps(step)(gradients(data.train, weights), 1))
     found = []
@@ -194,4 +202,4 @@ def margins(data: Data, heads: int, step: float, seeds: list[int]) -> tuple[Tens
             here = Weights(state.w[number : number + 1], state.u[number : number + 1])
             each.append(margin(kernel_features(one, here), one.y[0]))
         found.append(torch.tensor(each))
-    return found[0], found[1]
+    return StepMargins(*found)

@@ -18,7 +18,7 @@ from modeling_leaner.support.files import whole_folder, write_bytes
 
 from ..publishing.figures import THEMES
 from ..records import Environment, FigurePanel, Statement, StudyFile, Whose
-from ..running.environment import environment
+from ..running.environment import code_commit, environment
 from .figure import study_figure
 from .page import OF_QUICK, finding_of, study_page
 
@@ -111,7 +111,7 @@ def command_of(study: Study, size: str) -> str:
 def conduct(study: Study, size: str, settings: Any, progress: Progress = say) -> StudyFile:
     """Runs a study of a size by its settings. Raises ValueError or OSError where it cannot read what it needs."""
     start = processor_seconds()
-    code = environment()["git_commit"]  # read before the run: the checkout may have changed by its end
+    code_commit()  # files may change during the run
     with threads_of(study):
         findings = study.run(settings, progress)
         machine = environment()
@@ -126,7 +126,7 @@ def conduct(study: Study, size: str, settings: Any, progress: Progress = say) ->
         statements=findings.statements,
         panels=findings.panels,
         seconds=round(seconds, 1),
-        environment=Environment(**{**machine, "git_commit": code}),
+        environment=Environment(**machine),
         tested=sum(statement.verdict != NOT_TESTED for statement in findings.statements),
     )
 

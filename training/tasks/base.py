@@ -6,9 +6,10 @@ see the same masks. (Mixup's partners and shares are of one process's batch.) Sh
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -185,10 +186,25 @@ class Task:
         """The columns whose text the task reads, for a tokenizer to be trained on."""
         return []
 
+    @classmethod
+    def loss_unit_of(cls, settings: Mapping[str, Any], config: LeanConfig) -> str:
+        """What the task's own loss is measured in, by the settings of a run and the configuration of its model."""
+        return "nats"
+
+    @property
+    def loss_unit(self) -> str:
+        """What the losses of the run are measured in, for people; known once `config` is the model's."""
+        return self.loss_unit_of(vars(self.arguments), self.config)
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """What the task can be scored by; the first is the one that counts where the recipe names none."""
         return METRICS[self.name]
+
+    @property
+    def computed_metrics(self) -> tuple[str, ...]:
+        """Those of `metrics` that an evaluation has; known once the task is configured."""
+        return self.metrics
 
     @property
     def higher_is_better(self) -> bool:
@@ -205,6 +221,9 @@ class Task:
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         """Rows of numbers, ready for `collate`. Raises ValueError that names source, column and row."""
         raise NotImplementedError
+
+    def keep_held_out(self, rows: Rows, prepared: Rows) -> None:
+        """Keeps what `score` needs of the evaluation rows, as they were and as `prepare` made them."""
 
     def prepare_inputs(self, rows: Rows, source: str) -> Rows:
         """Rows to look at a model with, ready for `first_inputs`; without targets where these cost a teacher.

@@ -21,8 +21,7 @@ class CausalLM(LanguageModelling):
 
     def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
         """Rows that share one token with the row before, so that every token is predicted exactly once."""
-        stream = self._join(batch["input_ids"])
-        stream = [stream[-1], *stream]  # the end of the text before
+        stream = [self.separator, *self._join(batch["input_ids"])]  # the end of the text before
         starts = range(0, len(stream) - 1, self.length - 1)
         rows = [stream[start : start + self.length] for start in starts]
         return {"input_ids": [np.array(row, dtype=np.int32) for row in rows], "length": [len(row) for row in rows]}

@@ -4,7 +4,9 @@ A metric is computed by `score`; its name stands in `METRICS` of settings/argume
 """
 
 import typing
+from collections.abc import Mapping
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +14,8 @@ from datasets import ClassLabel, IterableDataset, Value
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 from transformers import EvalPrediction
+
+from modeling_leaner.configuration_leaner import LeanConfig
 
 from ..data.sources import Rows
 from .base import Task, column_names, features_of, find_column, place_in_file
@@ -26,6 +30,12 @@ class Classification(Task):
     """What the two classification tasks share: their labels, and how these are scored."""
 
     named_by_text = False  # whether the classes are texts of the training rows, whose numbers nothing declares
+
+    @classmethod
+    def loss_unit_of(cls, settings: Mapping[str, Any], config: LeanConfig) -> str:
+        if config.problem_type == "regression":
+            return "squared error"
+        return "nats"
 
     def configure(self, train: Rows) -> dict[str, object]:
         available = column_names(train)

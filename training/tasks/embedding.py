@@ -1,6 +1,8 @@
 """The task on sentence vectors: learn a teacher's, be scored on pairs of sentences by their likeness."""
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,6 +10,7 @@ from datasets import IterableDataset
 from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedModel
 
+from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.slimming.measures import mean_over_tokens
 
 from ..data.sentences import sentences
@@ -34,6 +37,12 @@ class Embedding(TextTask):
     does = "turns texts into vectors that are near where the texts are alike"
     not_for = "search that somebody relies on"
     has_own_loss = True
+
+    @classmethod
+    def loss_unit_of(cls, settings: Mapping[str, Any], config: LeanConfig) -> str:
+        if settings["vector_loss"] == "squared_error":
+            return "squared error"
+        return "1 - cosine"
 
     @property
     def is_scored_only(self) -> bool:

@@ -57,6 +57,13 @@ class ImageClassification(Classification):
         read = Prepare(function, (settings, self.processing.to_json_string()))
         return read(rows, self.arguments.preprocessing_workers, f"images of {source}")
 
+    @property
+    def resampling(self) -> int:
+        """How images are resized, a number of PIL.Image.Resampling: the processor's, bilinear where it states none."""
+        if self.processing.resample is None:
+            return PILImage.Resampling.BILINEAR
+        return self.processing.resample
+
     def _read(
         self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int], feature: object
     ) -> dict:
@@ -69,7 +76,7 @@ class ImageClassification(Classification):
             if mode is not None and image.mode != mode:
                 image = image.convert(mode)
             if image.size != size[::-1]:
-                image = image.resize(size[::-1], self.processing.resample or PILImage.Resampling.BILINEAR)
+                image = image.resize(size[::-1], self.resampling)
             pixels.append(np.asarray(image, dtype=np.uint8).reshape(*size, -1).transpose(2, 0, 1).ravel())
         return {"pixels": pixels, "labels": self.labels(batch, indices, source, feature)}
 
@@ -101,15 +108,21 @@ class ImageClassification(Classification):
         }
 
     def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
-        """Crop, mirror and mixup while training; always the processor's scale, mean and deviation."""
+        """Crop, mirror and mixup while training; always the processor's scale, mean and deviation, where it has them.
+
+        Of the four numbers drawn for a row the fourth is not read: it stays, so that what the same generator draws
+        next, mixup's share, is what it was in earlier runs.
+        """
         pixels = batch["pixel_values"]
         labels = batch["labels"]
         if training:
-            draws = self._random(generators, (4,), pixels)  # (B, 4): row, column, mirror, mixup
+            draws = self._random(generators, (4,), pixels)  # (B, 4): row, column, mirror, not read
             pixels = self._crop(pixels, draws[:, :2])
             if self.arguments.horizontal_flip:
                 pixels = torch.where((draws[:, 2] < 0.5)[:, None, None, None], pixels.flip(-1), pixels)
-        pixels = pixels.float() * self.processing.rescale_factor
+        pixels = pixels.float()
+        if self.processing.do_rescale:
+            pixels = pixels * self.processing.rescale_factor
         if self.processing.do_normalize:
             mean = torch.tensor(self.processing.image_mean, device=pixels.device)[:, None, None]
             deviation = torch.tensor(self.processing.image_std, device=pixels.device)[:, None, None]

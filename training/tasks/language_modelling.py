@@ -14,7 +14,10 @@ from .text import TextTask, check_text
 
 
 class LanguageModelling(TextTask):
-    """Documents joined with a separator between them and cut into rows; nothing is dropped, the last row is short."""
+    """Documents with a separator after each, joined and cut into rows, 1,000 documents at a time.
+
+    Nothing is dropped: the last row of each 1,000 documents is short.
+    """
 
     trained_unit = "rows"
     is_scored_by_token = True
@@ -30,8 +33,6 @@ class LanguageModelling(TextTask):
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         require_columns(rows, self.columns(), source)
-        if not training:  # UTF-8 bytes of all documents
-            self.text_bytes = sum(len(str(row[self.text_column]).encode()) for row in rows)
         key = (self.text_column, self.arguments.whole_word_masking, self.tokenizer_key())
         tokens = Prepare(partial(self._tokens, source=source), key)
         rows = tokens(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
@@ -39,6 +40,18 @@ class LanguageModelling(TextTask):
             raise ValueError(f"{source}: {self.text_column} holds no text")
         # One process: where rows are cut must not depend on how many there are.
         return Prepare(self._pack, (self.name, self.length))(rows, 1, f"rows of {source}")
+
+    def keep_held_out(self, rows: Rows, prepared: Rows) -> None:
+        """Keeps the UTF-8 bytes of all documents, by which the nats of all their tokens are divided."""
+        texts = (str(row[self.text_column]) for row in rows)  # str: nothing has read the rows of a stream yet
+        self.text_bytes = sum(len(text.encode()) for text in texts)
+
+    @property
+    def separator(self) -> int:
+        """The number of the token that ends a document: the end of a text, or where the tokenizer has none, sep."""
+        if self.processing.eos_token_id is None:
+            return self.processing.sep_token_id
+        return self.processing.eos_token_id
 
     def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
         """Loss, in nats per token, of guessing each token by its frequency in the training rows (plus one)."""
@@ -62,11 +75,8 @@ class LanguageModelling(TextTask):
     def _tokens(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
         """Each document's tokens with a separator at the end and, for whole words, the number of each token's word."""
         check_text(batch, self.text_column, indices, source)
-        separator = self.processing.eos_token_id
-        if separator is None:
-            separator = self.processing.sep_token_id
         encodings = self.processing(batch[self.text_column], add_special_tokens=False, verbose=False).encodings
-        columns = {"input_ids": [np.array([*encoding.ids, separator], dtype=np.int32) for encoding in encodings]}
+        columns = {"input_ids": [np.array([*encoding.ids, self.separator], dtype=np.int32) for encoding in encodings]}
         if self.arguments.whole_word_masking:
             columns["words"] = [np.array([*encoding.word_ids, -1], dtype=np.int32) for encoding in encodings]
         return columns

@@ -44,11 +44,12 @@ class QuestionAnswering(TextTask):
             raise ValueError("streaming: question-answering needs the whole split")
         key = (self.name, self.length, self.arguments.doc_stride, training, self.tokenizer_key())
         cut = Prepare(partial(self._read, training=training, source=source), key)
-        features = cut(rows, self.arguments.preprocessing_workers, f"windows of {source}")
-        if not training:
-            self.examples = rows
-            self.features = features
-        return features
+        return cut(rows, self.arguments.preprocessing_workers, f"windows of {source}")
+
+    def keep_held_out(self, rows: Rows, prepared: Rows) -> None:
+        """Keeps the questions with their answers, and the windows that the logits are of."""
+        self.examples = rows
+        self.features = prepared
 
     def _read(self, batch: dict[str, list], indices: list[int], training: bool, source: str) -> dict:
         for column in ("question", "context"):

@@ -22,6 +22,12 @@ class SequenceClassification(Classification, TextTask):
     not_for = "decisions about texts"
     lower_is_better = ("loss", "squared_error")
 
+    @property
+    def computed_metrics(self) -> tuple[str, ...]:
+        if self.regression:
+            return (*REGRESSION_METRICS, "loss")
+        return tuple(name for name in self.metrics if name not in REGRESSION_METRICS)
+
     def columns(self) -> list[str]:
         return [*self.texts, self.label_column]
 

@@ -8,7 +8,7 @@ sees an image as it is evaluated.
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
 from modeling_leaner import __version__
+from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.registry import IMAGES
 
 from ..data.sources import Rows
@@ -66,6 +67,10 @@ class Taught:
         if name == "task":  # not there yet, while a copy is made
             raise AttributeError(name)
         return getattr(self.task, name)
+
+    @property
+    def loss_unit(self) -> str:
+        return loss_unit_of(type(self.task), vars(self.task.arguments), self.task.config)
 
     @property
     def parts(self) -> list[TeacherTargets]:
@@ -143,6 +148,19 @@ def vocabulary_logits(model: nn.Module, are_learned: bool) -> Iterator[list[torc
         handle.remove()
 
 
+def is_taught(task_name: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a run of these settings learns from a teacher what its task alone does not read of it."""
+    return settings["teacher"] is not None and (task_name in ANSWERS or bool(settings["distill_hidden"]))
+
+
+def loss_unit_of(task_class: type[Task], settings: Mapping[str, Any], config: LeanConfig) -> str:
+    """What the losses of a run are measured in, by all its settings and the configuration of its model."""
+    own = task_class.loss_unit_of(settings, config)
+    if is_taught(task_class.name, settings):
+        return f"weighted sum (held-out: {own})"
+    return own
+
+
 def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     """The task that learns from the settings' teacher, and the training rows with what the teacher puts out.
 
@@ -155,7 +173,7 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     if arguments.teacher is None:
         return task, rows
     check_settings(arguments, task)
-    if task.name not in ANSWERS and not arguments.distill_hidden:
+    if not is_taught(task.name, vars(arguments)):
         return task, rows
     if not isinstance(rows, Dataset):
         raise ValueError("teacher: streaming: the teacher reads the whole split once")

@@ -100,7 +100,7 @@ def check_images(source: str, config: LeanConfig, task: Task) -> None:
     if (config.image_shape, config.num_channels) != (task.config.image_shape, task.config.num_channels):
         raise ValueError(f"teacher: {source} has image_size {config.image_size}, the student {task.config.image_size}")
     for processor in load_processors(source):
-        for key in ("rescale_factor", "do_normalize", "image_mean", "image_std"):
+        for key in ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"):
             theirs = getattr(processor, key)
             ours = getattr(task.processing, key)
             if theirs != ours:

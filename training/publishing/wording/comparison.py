@@ -87,16 +87,15 @@ def learned_note(evidence: Evidence) -> str | None:
     base = baseline_of(evidence)
     if base.learned is not False or best is None or base.mean is None:
         return None
-    name, value = best
     compared = "is not clearly better than"
-    if gain(base.mean - value, evidence) < 0:
+    if gain(base.mean - best.value, evidence) < 0:
         compared = "loses to"
     why = "What is compared is how fast the shapes begin to learn."
     if has_outliers(evidence):
         why = "One of its runs is an outlier, which makes that mean uncertain."
     return (
         f"**No verdict on quality:** the baseline's mean ({evidence.metric} {base.mean:.3f}) {compared} the best "
-        f"simple guess that reads the input ({name}, {value:.3f}). {why}"
+        f"simple guess that reads the input ({best.name}, {best.value:.3f}). {why}"
     )
 
 

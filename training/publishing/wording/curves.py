@@ -19,8 +19,8 @@ def scores_note(evidence: Evidence) -> str:
     )
     best = best_of(evidence)
     if best is not None:
-        name, value = best
-        text += f" Best simple guess {value:.4f} ({name}): the dotted line where the axis is {evidence.metric}."
+        text += f" Best simple guess {best.value:.4f} ({best.name}): the dotted line where the axis is "
+        text += f"{evidence.metric}."
     return text
 
 

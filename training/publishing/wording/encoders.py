@@ -25,15 +25,15 @@ def purpose(results: PublishedEncoder) -> str:
 
 def standing(results: PublishedEncoder) -> str:
     """Its score and its speed beside its parent's."""
-    parent, cut, own = results.comparison.models
+    own = results.own_scores
     name = "stsb"
     split = "validation"
     if "stsb_test" in own.scores:
         name = "stsb_test"
         split = "test"
     text = (
-        f"STS-B {split} (Spearman): **{own.scores[name]:.3f}**, its parent {parent.scores[name]:.3f}, the cut before "
-        f"its recovery {cut.scores[name]:.3f}."
+        f"STS-B {split} (Spearman): **{own.scores[name]:.3f}**, its parent "
+        f"{results.parent_scores.scores[name]:.3f}, the cut before its recovery {results.cut_scores.scores[name]:.3f}."
     )
     if own.times:
         many = max(own.times, key=int)

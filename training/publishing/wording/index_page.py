@@ -36,8 +36,8 @@ def not_learned_line(grid: str, evidence: Evidence) -> str:
     count = len(outliers(base, evidence))
     if count:
         text += f", the mean of {base.n} runs, outliers: {count}"
-    name, value = best_of(evidence)
-    text += f", against {value:.3f} ({name})"
+    best = best_of(evidence)
+    text += f", against {best.value:.3f} ({best.name})"
     for guess in guesses_of(evidence):
         if guess.name == AS_MANY_ROWS:
             text += f", or {guess.value:.3f} from as many rows as the runs read"

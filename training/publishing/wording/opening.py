@@ -84,9 +84,8 @@ def standing(results: PublishedResults) -> str:
     best = best_of(evidence)
     if best is None:
         return text
-    name, guess = best
-    verdict = guess_verdict(gain(value - guess, evidence), error)
-    return f"{text} The best simple guess ({name}) has {guess:.3f}, {verdict}."
+    verdict = guess_verdict(gain(value - best.value, evidence), error)
+    return f"{text} The best simple guess ({best.name}) has {best.value:.3f}, {verdict}."
 
 
 def guess_verdict(ahead: float, error: float | None) -> str:

@@ -16,19 +16,16 @@ def guesses_of(evidence: Evidence) -> list[Guess]:
     return evidence.guesses or []
 
 
-def best_of(evidence: Evidence) -> tuple[str, float] | None:
-    """Name and value of the best simple guess that reads the input, else of the one that reads nothing.
-
-    None where neither is known.
-    """
-    guesses = {guess.name: guess.value for guess in guesses_of(evidence)}
+def best_of(evidence: Evidence) -> Guess | None:
+    """The best simple guess that reads the input, else the one that reads nothing; None where neither is known."""
+    guesses = guesses_of(evidence)
     chance = baseline_of(evidence).chance
     if chance is not None and not guesses:
-        guesses["a guess that reads nothing"] = chance
-    best = best_guess(guesses.values(), evidence.higher_is_better)
-    for name, value in guesses.items():
-        if value == best:
-            return name, value
+        guesses = [Guess(name="a guess that reads nothing", value=chance)]
+    best = best_guess([guess.value for guess in guesses], evidence.higher_is_better)
+    for guess in guesses:
+        if guess.value == best:
+            return guess
     return None
 
 
@@ -47,7 +44,7 @@ def outliers(cell: Cell, evidence: Evidence) -> list[str]:
     best = best_of(evidence)
     if best is None:
         return far_below
-    return [seed for seed in far_below if gain(values[seed] - best[1], evidence) <= 0]
+    return [seed for seed in far_below if gain(values[seed] - best.value, evidence) <= 0]
 
 
 def has_outliers(evidence: Evidence) -> bool:
