@@ -39,7 +39,7 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
             [LeanBlock(config, index, is_causal=True) for index in range(config.num_hidden_layers)]
         )
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.gradient_checkpointing = False
+        self.gradient_checkpointing = False  # merge_with_config_defaults reads it: a layer run twice fills no cache
         scale = (2 * config.num_hidden_layers) ** -0.5
         for layer in self.layers:  # what writes to the residual stream starts smaller (GPT-2, section 2.3)
             layer.self_attn.o_proj.init_scale = scale
@@ -145,6 +145,12 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
                 loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
         cache = outputs.past_key_values
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **recorded(outputs))
+
+    def init_continuous_batching(self, *args, **kwargs) -> object:
+        """As in transformers, of `generate_batch`, too; from then on by SDPA in place of this file's own attention."""
+        if self.config._attn_implementation == self.get_correct_attn_implementation("lean"):
+            self.set_attn_implementation("sdpa")  # a paged cache takes none but transformers' own
+        return super().init_continuous_batching(*args, **kwargs)
 
     def chunked_loss(
         self,

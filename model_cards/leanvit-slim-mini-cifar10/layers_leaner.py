@@ -373,14 +373,14 @@ def class_loss(
     """Loss of one prediction per item, from logits (B, num_labels); None without labels.
 
     The kind of loss follows `config.problem_type` and, where that is None, the labels: (B,) classes; (B,) or
-    (B, num_labels) numbers for regression; (B, num_labels) zeros and ones for several labels at once.
+    (B, num_labels) numbers for regression; (B, num_labels) zeros and ones, as floats, for several labels at once.
     """
     if labels is None:
         return None
     config = model.config
     if config.problem_type in (None, "single_label_classification") and config.num_labels > 1:
         check_range("labels", labels, config.num_labels, "num_labels", ignore_index=-100)
-    loss = model.loss_function(labels, logits, config, **kwargs)
+    loss = model.loss_function(labels, logits, config, **kwargs)  # sets a problem_type that is None
     items = kwargs.get("num_items_in_batch")
     if items is not None and config.problem_type != "single_label_classification":
         loss = loss * labels.numel() / items  # transformers' mean is of one batch, Trainer divides by all accumulated

@@ -22,7 +22,7 @@ def rows_for(lengths: list[int], size: int) -> list[list[int]]:
     free: list[int] = []
     for sequence in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
         length = lengths[sequence]
-        row = next((row for row, room in enumerate(free) if room >= length), None)
+        row = next((index for index, room in enumerate(free) if room >= length), None)
         if row is None:
             row = len(rows)
             rows.append([])
@@ -40,12 +40,10 @@ def cheapest_rows(lengths: list[int], longest: int, config: LeanConfig) -> tuple
     """
     inner = config.head_dim * sum(config.heads_per_layer)  # of all layers
     linear = config.hidden_size * (4 * inner + 2 * config.intermediate_size * config.num_hidden_layers)
-    choices = []
-    for size in range(longest, MOST_ROWS_IN_ONE * longest + 1, longest):
-        rows = rows_for(lengths, size)
-        choices.append((len(rows) * size * (linear + 2 * size * inner), size, rows))
-    _, size, rows = min(choices)
-    return rows, size
+    packings = {size: rows_for(lengths, size) for size in range(longest, MOST_ROWS_IN_ONE * longest + 1, longest)}
+    costs = {size: len(rows) * size * (linear + 2 * size * inner) for size, rows in packings.items()}
+    size = min(costs, key=costs.get)  # of equal costs the shortest rows
+    return packings[size], size
 
 
 class Unpadding:

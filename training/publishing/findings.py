@@ -342,10 +342,8 @@ def length_of_training(grids: Grids) -> str | None:
 
 def findings(grids: Grids) -> list[str]:
     """Paragraphs for the index."""
-    evidence = {name: gathered.evidence for name, gathered in grids.items()}
     paragraphs = [
-        f"**Verdicts.** {verdicts(evidence)}",
-        later_seeds(grids),
+        verdicts_and_later_seeds(grids),
         conditioning_and_loss(grids),
         kappa_and_quality(grids),
         medians(grids),
@@ -354,6 +352,15 @@ def findings(grids: Grids) -> list[str]:
         length_of_training(grids),
     ]
     return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def verdicts_and_later_seeds(grids: Grids) -> str:
+    """What is kept without loss, and the same test on the seeds that were added later, one paragraph."""
+    text = f"**Verdicts.** {verdicts({name: gathered.evidence for name, gathered in grids.items()})}"
+    later = later_seeds(grids)
+    if later is not None:
+        text += f" {later}"
+    return text
 
 
 def conditioning_and_loss(grids: Grids) -> str | None:

@@ -1,0 +1,506 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
+"""What the three configurations share: free shape fields, strict keys, heads per layer, and counting by arithmetic."""
+
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import wraps
+from types import NoneType, UnionType
+from typing import ClassVar, get_args
+
+from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
+from transformers.activations import ACT2FN
+from transformers.configuration_utils import PreTrainedConfig
+from transformers.utils import logging
+
+
+# Keys that transformers itself reads or writes and that are neither fields nor attributes of PreTrainedConfig.
+TRANSFORMERS_KEYS = frozenset(
+    "add_cross_attention attn_implementation auto_map bos_token_id cross_attention_hidden_size decoder_start_token_id "
+    "eos_token_id experts_implementation finetuning_task gradient_checkpointing is_decoder model_type pad_token_id "
+    "prefix pruned_heads quantization_config sep_token_id task_specific_params tie_encoder_decoder "
+    "tie_last_hidden_states tie_word_embeddings tokenizer_class torchscript transformers_weights".split()
+)
+
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+# Beyond these a typing error in a configuration would exhaust the memory before anything could say so.
+MOST_LAYERS = 10_000
+MOST_LABELS = 10_000_000
+LARGEST_SIZE = 2**31 - 1
+EXPECTED = {  # of transformers' own fields
+    "problem_type": f"one of {', '.join(PROBLEM_TYPES)}",
+    "id2label": 'a mapping of numbers to names, as {0: "no"}',
+}
+TYPE_NAMES = {
+    int: "an integer",
+    float: "a number",
+    bool: "True or False",
+    str: "a string",
+    list: "a list",
+    list[int]: "a list of integers",
+    list[str]: "a list of strings",
+    tuple[int, int]: "a pair of integers",
+    NoneType: "None",
+}
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Exact number of parameters of one architecture; tied weights count once.
+
+    `embeddings` counts the lookup tables (tokens, positions, token types) and the CLS token, not the projections.
+    """
+
+    total: int
+    embeddings: int
+
+    @property
+    def without_embeddings(self) -> int:
+        return self.total - self.embeddings
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating point operations of the matrix products for one sequence (or image) of `length` tokens.
+
+    A multiply-add counts as 2. Causal attention is counted in full, as profilers do; norms, activations, softmax and
+    lookups are left out. The backward pass costs two products per product, but one where the input is data and needs
+    no gradient (`no_input_gradient`: pixels).
+    """
+
+    length: int
+    linear: int
+    attention: int
+    no_input_gradient: int = 0
+
+    @property
+    def forward(self) -> int:
+        return self.linear + self.attention
+
+    @property
+    def training_step(self) -> int:
+        return 3 * self.forward - self.no_input_gradient
+
+
+@dataclass(frozen=True)
+class LinearSize:
+    """Size of a linear layer; `tokens` is how many vectors of one sequence pass through it."""
+
+    inputs: int
+    outputs: int
+    bias: bool = True
+    tokens: int = 1
+    reads_data: bool = False
+
+    @property
+    def parameters(self) -> int:
+        return (self.inputs + self.bias) * self.outputs
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.tokens * self.inputs * self.outputs
+
+
+def describe_type(annotation: type | UnionType) -> str:
+    """A field's type in plain English: `int | None` → "an integer or None"."""
+    alternatives = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    if float in alternatives:  # an integer is a number
+        alternatives = tuple(kind for kind in alternatives if kind is not int)
+    return " or ".join(TYPE_NAMES.get(kind, str(kind)) for kind in alternatives)
+
+
+def describe_error(cls: type, error: StrictDataclassFieldValidationError, values: dict) -> str:
+    """One line for a value of the wrong type: the field, the types that it may have and what was given instead."""
+    types = {field.name: field.type for field in fields(cls)}
+    field_name = str(error).split("'")[1]  # the error keeps the name nowhere else
+    key = field_name if field_name in values else field_name.removeprefix("_")
+    if field_name not in types or key not in values:
+        return f"{cls.__name__}: {' '.join(str(error).split())}"
+    expected = EXPECTED.get(field_name, describe_type(types[field_name]))
+    return f"{cls.__name__}: {key} must be {expected}, got {values[key]!r}"
+
+
+def strict_config(cls: type) -> type:
+    """transformers' strict dataclass, with a ValueError that names the field for every value it refuses."""
+    cls = strict(cls)
+    strict_init = cls.__init__
+
+    @wraps(strict_init)
+    def __init__(self, *args, **kwargs) -> None:
+        try:
+            strict_init(self, *args, **kwargs)
+        except StrictDataclassFieldValidationError as error:
+            raise ValueError(describe_error(cls, error, kwargs)) from error
+        except StrictDataclassClassValidationError as error:
+            raise ValueError(str(error.__cause__)) from error
+
+    cls.__init__ = __init__
+    return cls
+
+
+@strict_config
+class LeanConfig(PreTrainedConfig):
+    """Base class of LeanViTConfig, LeanBERTConfig and LeanGPTConfig with the fields that all three share.
+
+    The numbers of layers and heads, the width, the head size and the MLP width are independent of each other. The
+    number of heads may differ from layer to layer, `per_layer_config={0: {"num_attention_heads": 4}}`; the head size
+    is the same in every layer.
+
+    Raises:
+        ValueError: an unknown key, a value of the wrong type, a size or number of labels below 1, a probability
+            outside [0, 1), an unknown activation or problem type, or a `hidden_size` that is not a multiple of
+            `num_attention_heads` where `head_dim` is left out. The message names the field.
+
+    Args:
+        hidden_size (`int`, defaults to 768): width of the residual stream.
+        num_hidden_layers (`int`, defaults to 12): number of blocks.
+        num_attention_heads (`int`, defaults to 12): query heads of every layer that `per_layer_config` does not name.
+        head_dim (`int`, *optional*): size of one head; by default `hidden_size / num_attention_heads`.
+        intermediate_size (`int`, defaults to 3072): width of the MLP.
+        hidden_act (`str`, defaults to `"gelu"`, LeanGPT `"gelu_new"`): activation of the MLP, a key of `ACT2FN`.
+        hidden_dropout_prob (`float`, defaults to 0.1, LeanViT 0): dropout after embeddings, attention and MLP.
+        attention_probs_dropout_prob (`float`, defaults to 0.1, LeanViT 0): dropout on attention probabilities.
+        initializer_range (`float`, defaults to 0.02): standard deviation of the initial weights.
+        layer_norm_eps (`float`, defaults to 1e-12, LeanGPT 1e-5): epsilon of every LayerNorm.
+    """
+
+    attribute_map: ClassVar[dict[str, str]] = {"layer_norm_epsilon": "layer_norm_eps"}
+    base_model_tp_plan: ClassVar[dict[str, str]] = {
+        **{f"layers.*.self_attn.{name}_proj": "colwise" for name in "qkv"},
+        "layers.*.self_attn.o_proj": "rowwise",
+        "layers.*.mlp.fc1": "colwise",
+        "layers.*.mlp.fc2": "rowwise",
+    }
+    # The ends of the class names of the family's heads. A family also counts what is outside its blocks, in
+    # `_embedding_parameters` and `_outer_linears`.
+    task_heads: ClassVar[tuple[str, ...]] = ()
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    head_dim: int | None = None
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.0
+    attention_probs_dropout_prob: float | int = 0.0
+    initializer_range: float | int = 0.02
+    layer_norm_eps: float | int = 1e-12
+
+    def __init_subclass__(cls, *args, **kwargs):
+        super().__init_subclass__(*args, **kwargs)
+        cls.__eq__ = LeanConfig.__eq__  # the dataclass decorator writes one that fails on heads per layer
+
+    def __post_init__(self, **kwargs):
+        self._refuse(self._unknown_keys(kwargs))
+        if kwargs.get("num_labels", 1) is None:
+            kwargs.pop("num_labels")
+        self._check_kwargs(kwargs)
+        heads = self.num_attention_heads
+        if self.head_dim is None and heads > 0 and self.hidden_size % heads == 0:
+            self.head_dim = self.hidden_size // heads  # validate_architecture refuses a head_dim that stays None
+        super().__post_init__(**kwargs)
+
+    def _check_kwargs(self, kwargs: dict) -> None:
+        """Checks what transformers would read without a check, or refuse with a message that names no field."""
+        model_type = kwargs.get("model_type", self.model_type)
+        self._require(model_type == self.model_type, f"model_type must be {self.model_type!r}, got {model_type!r}")
+        self._require_size("num_labels", kwargs.get("num_labels", 1), MOST_LABELS)
+        if kwargs.get("per_layer_config") is not None:
+            self._check_layers(kwargs["per_layer_config"])
+        self._require_size("num_hidden_layers", self.num_hidden_layers, MOST_LAYERS)
+        self._check_labels()
+        self._check_dtype(self.dtype)
+        self._check_dtype(kwargs.get("torch_dtype"))
+
+    def _check_layers(self, layers: object) -> None:
+        """Checks that `per_layer_config` maps layers to numbers of heads."""
+        example = '{0: {"num_attention_heads": 4}}'
+        is_mapping = isinstance(layers, dict) and all(isinstance(layer, dict) for layer in layers.values())
+        self._require(is_mapping, f"per_layer_config must map layers to fields, as {example}, got {layers!r}")
+        for index, layer in layers.items():
+            in_range = str(index).isdecimal() and int(index) < self.num_hidden_layers
+            last = self.num_hidden_layers - 1
+            self._require(in_range, f"per_layer_config must name layers in 0..{last}, as {example}, got {index!r}")
+            others = sorted(layer.keys() - {"num_attention_heads"})
+            self._require(not others, f"per_layer_config varies {others}, but only num_attention_heads may vary")
+            for heads in layer.values():
+                self._require_size(f"per_layer_config[{index}]: num_attention_heads", heads)
+
+    def _check_labels(self) -> None:
+        """Checks `problem_type` and the names of the classes."""
+        self._require(
+            self.problem_type is None or self.problem_type in PROBLEM_TYPES,
+            f"problem_type must be {EXPECTED['problem_type']}, got {self.problem_type!r}",
+        )
+        if self.id2label is None:
+            return
+        is_mapping = isinstance(self.id2label, dict) and all(str(index).isdecimal() for index in self.id2label)
+        self._require(is_mapping, f"id2label must be {EXPECTED['id2label']}, got {self.id2label!r}")
+        self._require(len(self.id2label) > 0, "id2label must name at least one class, got {}")
+
+    def _check_dtype(self, dtype: object) -> None:
+        if dtype is None:
+            return
+        import torch  # here alone, so that counting needs no torch
+
+        value = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+        self._require(isinstance(value, torch.dtype), f'dtype must be one of torch, as "float32", got {dtype!r}')
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return {**self.to_dict(), "_name_or_path": None} == {**other.to_dict(), "_name_or_path": None}
+
+    @classmethod
+    def auto_classes(cls) -> dict[str, str]:
+        """The family's `auto_map` for config.json: name of the Auto class → file.Class, for every head."""
+        family = cls.__name__.removesuffix("Config")
+        classes = {"AutoConfig": f"configuration_{cls.model_type}.{cls.__name__}"}
+        for head in ("Model", *cls.task_heads):
+            auto_class = {"Model": "AutoModel", "Backbone": "AutoBackbone"}.get(head, f"AutoModel{head}")
+            classes[auto_class] = f"modeling_{cls.model_type}.{family}{head}"
+        return classes
+
+    @classmethod
+    def _own_keys(cls) -> set[str]:
+        """Names of the family's own fields, with their aliases."""
+        names = {field.name for field in fields(cls)} - {field.name for field in fields(PreTrainedConfig)}
+        return names | set(cls.attribute_map)
+
+    @classmethod
+    def _unknown_keys(cls, keys: Iterable[str]) -> list[str]:
+        """The keys that neither this family nor transformers knows."""
+        known = cls._own_keys() | TRANSFORMERS_KEYS
+        unknown = []
+        for key in keys:
+            if key not in known and not key.startswith("_") and not hasattr(PreTrainedConfig, key):
+                unknown.append(key)
+        if unknown:  # imported late: only a surprising key pays for it
+            from transformers import GenerationConfig
+
+            unknown = [key for key in unknown if key not in vars(GenerationConfig())]
+        return unknown
+
+    @classmethod
+    def _nearest(cls, key: str, cutoff: float = 0.6) -> list[str]:
+        """The field whose name is most like `key`, in a list that is empty where none is like it."""
+        known = sorted(cls._own_keys() | {"per_layer_config", "num_labels"})
+        return difflib.get_close_matches(key, known, n=1, cutoff=cutoff)
+
+    @classmethod
+    def _refuse(cls, keys: list[str]) -> None:
+        """Raises ValueError for the first of the unknown keys, with the nearest field where one is near."""
+        if not keys:
+            return
+        key = keys[0]
+        near = cls._nearest(key)
+        hint = f"did you mean {near[0]}?" if near else "unknown key"
+        raise ValueError(f"{cls.__name__}: {key or repr(key)}: {hint}")
+
+    @classmethod
+    def from_dict(cls, config_dict: dict, **kwargs):
+        """The configuration that a config.json holds; other keyword arguments override its fields.
+
+        As in transformers, but a key that is nearly the name of a field is a ValueError. Other unknown keys are kept,
+        with a warning.
+        """
+        unknown = cls._unknown_keys(config_dict)
+        misspelt = [key for key in unknown + cls._unknown_keys(kwargs) if cls._nearest(key, cutoff=0.85)]
+        cls._refuse(misspelt)
+        if unknown:
+            logging.get_logger(__name__).warning(f"{cls.__name__}: unknown keys are kept as they are: {unknown}")
+        known = {key: value for key, value in config_dict.items() if key not in unknown}
+        # transformers would set these on the finished configuration, unchecked; it reads dtype="auto" itself.
+        checked = {field.name for field in fields(cls)} - {"dtype"} | {"per_layer_config"}
+        for key in checked & kwargs.keys():
+            known[key] = kwargs.pop(key)
+        loaded = super().from_dict(known, **kwargs)
+        config = loaded[0] if isinstance(loaded, tuple) else loaded  # a tuple with return_unused_kwargs
+        for key in unknown:
+            setattr(config, key, config_dict[key])
+        return loaded
+
+    @classmethod
+    def _dict_from_json_file(cls, json_file):
+        """As in transformers; OSError for a file that holds something else than a JSON object."""
+        document = super()._dict_from_json_file(json_file)
+        if not isinstance(document, dict):
+            raise OSError(f"{json_file}: must hold a JSON object, got {document!r:.40}")
+        return document
+
+    @classmethod
+    def from_json_file(cls, json_file):
+        return cls.from_dict(cls._dict_from_json_file(json_file))
+
+    def _require(self, condition: bool, message: str) -> None:
+        if not condition:
+            raise ValueError(f"{type(self).__name__}: {message}")
+
+    def _require_size(self, name: str, value: object, largest: int = LARGEST_SIZE) -> None:
+        self._require(type(value) is int and value >= 1, f"{name} must be an integer ≥ 1, got {value!r}")
+        self._require(value <= largest, f"{name} must be at most {largest:,}, got {value:,}")
+
+    def _require_sizes(self, *names: str) -> None:
+        for name in names:
+            self._require_size(name, self._getattr_without_heterogeneous_validation(name))
+
+    def validate_architecture(self) -> None:
+        """Checks every field, after construction and before saving; the messages name the field."""
+        varied = sorted(self.per_layer_attributes or ())
+        only_heads = varied in ([], ["num_attention_heads"])
+        self._require(only_heads, f"per_layer_config varies {varied}, but only num_attention_heads may vary")
+        self._require_sizes("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        heads = self._getattr_without_heterogeneous_validation("num_attention_heads")
+        self._require(
+            self.head_dim is not None,
+            f"num_attention_heads={heads} does not divide hidden_size={self.hidden_size}: give head_dim",
+        )
+        self._require_sizes("head_dim")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            probability = getattr(self, name)
+            self._require(0 <= probability < 1, f"{name} must be at least 0 and below 1, got {probability}")
+        spread, epsilon = self.initializer_range, self.layer_norm_eps
+        self._require(0 <= spread < math.inf, f"initializer_range must be finite and at least 0, got {spread}")
+        self._require(0 < epsilon < math.inf, f"layer_norm_eps must be finite and above 0, got {epsilon}")
+        self._require_activation("hidden_act")
+        self._check_labels()
+        if varied:
+            for index, heads in enumerate(self.heads_per_layer):
+                self._require_size(f"per_layer_config[{index}]: num_attention_heads", heads)
+
+    def _require_activation(self, name: str) -> None:
+        value = getattr(self, name)
+        self._require(value in ACT2FN, f"{name} {value!r} is not one of transformers' ACT2FN")
+
+    @property
+    def heads_per_layer(self) -> list[int]:
+        """Query heads of each layer."""
+        return [layer.num_attention_heads for layer in self.per_layer_config]
+
+    @property
+    def key_value_heads_per_layer(self) -> list[int]:
+        """Key-value heads of each layer."""
+        return self.heads_per_layer
+
+    def _layer_linears(self) -> list[LinearSize]:
+        """The linear layers of all blocks; every token passes through each, which `tokens` = 1 stands for."""
+        width = self.hidden_size
+        mlp = self.intermediate_size
+        bias = getattr(self, "qkv_bias", True)
+        linears = []
+        for query_heads, key_value_heads in zip(self.heads_per_layer, self.key_value_heads_per_layer):
+            queries = query_heads * self.head_dim
+            keys = key_value_heads * self.head_dim
+            linears += [LinearSize(width, queries, bias), LinearSize(width, keys, bias), LinearSize(width, keys, bias)]
+            linears += [LinearSize(queries, width), LinearSize(width, mlp), LinearSize(mlp, width)]
+        return linears
+
+    def _outer_parameters(self, head: str) -> int:
+        """Parameters outside the blocks that are neither embeddings nor linear layers, minus those that are tied."""
+        return 2 * self.hidden_size  # one norm
+
+    def _head(self, architecture: str | None) -> str:
+        """The head that a class name ends in; by default the family's pretraining head (ForMaskedLM and so on)."""
+        name = architecture or self.task_heads[0]
+        for head in ("Model", *self.task_heads):
+            if name.endswith(head):
+                return head
+        heads = ", ".join(("Model", *self.task_heads))
+        raise ValueError(f"{type(self).__name__}: unknown architecture {name!r}, expected one of {heads}")
+
+    def count_parameters(self, architecture: str | None = None) -> ParameterCount:
+        """Exact parameters of `architecture`, a class name or its end (`"ForMaskedLM"`): those of the built module.
+
+        By default those of the family's pretraining head, as in the usual 86.6M of ViT-B/16 and 124.4M of GPT-2.
+        """
+        head = self._head(architecture)
+        embeddings = self._embedding_parameters()
+        linears = sum(linear.parameters for linear in self._layer_linears() + self._outer_linears(head, 1))
+        norms = 4 * self.hidden_size * self.num_hidden_layers
+        return ParameterCount(embeddings + linears + norms + self._outer_parameters(head), embeddings)
+
+    def count_flops(self, length: int | None = None, architecture: str | None = None) -> Flops:
+        """FLOPs of `architecture` for one sequence of `length` tokens (left out, the longest the positions allow).
+
+        Raises ValueError for a length that is no whole number from 1 to the longest.
+        """
+        if length is None:
+            length = self.default_length
+        self._require(type(length) is int, f"length must be a whole number, got {length!r}")
+        self._require(1 <= length <= self.default_length, f"length must be in 1..{self.default_length}, got {length}")
+        outer = self._outer_linears(self._head(architecture), length)
+        in_layers = length * sum(linear.flops for linear in self._layer_linears())
+        outside = sum(linear.flops for linear in outer)
+        attention = 4 * length**2 * self.head_dim * sum(self.heads_per_layer)
+        no_input_gradient = sum(linear.flops for linear in outer if linear.reads_data)
+        return Flops(length, in_layers + outside, attention, no_input_gradient)
+
+    def kv_bytes_per_token(self, bytes_per_value: int = 2) -> int | None:
+        """Bytes of the key-value cache per token (2 a value: bfloat16); None for a family that keeps no cache."""
+        return None
+
+    def estimate_activation_bytes(self, batch_size: int, length: int | None = None, bytes_per_value: int = 4) -> int:
+        """Estimate, in bytes, of what the layers keep for the backward pass of one training step.
+
+        Counted are norms and their statistics, q, k, v, the attention's output and log-sum-exp, the MLP around its
+        activation, and one byte per dropped value. It holds without gradient checkpointing and for attention that
+        keeps no weights: SDPA, on a CPU only without attention dropout.
+        """
+        if length is None:
+            length = self.default_length
+        dropped = 2 * self.hidden_size if self.hidden_dropout_prob else 0
+        per_token = 0
+        for query_heads, key_value_heads in zip(self.heads_per_layer, self.key_value_heads_per_layer):
+            norms = 4 * self.hidden_size + 4
+            attention = 2 * self.head_dim * (query_heads + key_value_heads) + query_heads
+            mlp = 2 * self.intermediate_size
+            per_token += (norms + attention + mlp) * bytes_per_value + dropped
+        return batch_size * length * per_token
+
+
+@strict_config
+class LeanTextConfig(LeanConfig):
+    """Base class of LeanBERTConfig and LeanGPTConfig with the fields that the two text families share.
+
+    Args:
+        vocab_size (`int`, defaults to 30522, LeanGPT 50257): size of the vocabulary.
+        max_position_embeddings (`int`, defaults to 512, LeanGPT 1024): longest sequence.
+        classifier_dropout (`float`, *optional*): dropout before a classifier; by default `hidden_dropout_prob`.
+        pad_token_id (`int`, *optional*, LeanBERT 0): padding token; LeanBERT's embedding of it starts at zero.
+        bos_token_id (`int`, *optional*, LeanGPT 50256): beginning-of-text token.
+        eos_token_id (`int` or list, *optional*, LeanGPT 50256): end-of-text token.
+        tie_word_embeddings (`bool`, defaults to `True`): the language-model head shares the token embeddings.
+    """
+
+    base_model_pp_plan: ClassVar[dict[str, tuple]] = {
+        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+        "embeddings": (["inputs_embeds"], ["hidden_states"]),
+        "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
+    }
+
+    vocab_size: int = 30522
+    hidden_dropout_prob: float | int = 0.1
+    attention_probs_dropout_prob: float | int = 0.1
+    max_position_embeddings: int = 512
+    classifier_dropout: float | int | None = None
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    tie_word_embeddings: bool = True
+
+    def validate_architecture(self) -> None:
+        super().validate_architecture()
+        self._require_sizes("vocab_size", "max_position_embeddings")
+        dropout = self.classifier_dropout
+        if dropout is not None:
+            self._require(0 <= dropout < 1, f"classifier_dropout must be at least 0 and below 1, got {dropout}")
+        pad, last = self.pad_token_id, self.vocab_size - 1
+        if pad is not None:
+            self._require(0 <= pad <= last, f"pad_token_id {pad} must be in 0..vocab_size-1={last}")
+
+    @property
+    def default_length(self) -> int:
+        """The longest sequence that the positions allow, in tokens."""
+        return self.max_position_embeddings

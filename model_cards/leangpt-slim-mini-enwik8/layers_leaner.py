@@ -1,0 +1,387 @@
+# Copyright 2026 the modeling_leaner authors. Licensed under the Apache License, Version 2.0.
+"""The layers of all three families: one attention, one MLP, one block in two norm orders; base class and losses.
+
+Shapes: B batch, T query tokens, S key tokens, D hidden_size, H query heads, K key-value heads, d head_dim.
+"""
+
+from collections.abc import Callable
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import ModelOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface, PreTrainedModel
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, logging
+
+from .checkpoints_leaner import describe_gaps, find_folder, find_integers, find_weights
+from .configuration_leaner import LeanConfig
+
+
+# transformers' registries are global: the module's own name keeps this attention apart from that of another version of
+# this file, which a second remote repository may bring into the process.
+LEAN_ATTENTION = f"lean_{__name__}"
+LONGEST_PRODUCTS = 640  # keys, up to which products were measured to beat SDPA in bfloat16 training on a CPU
+
+
+def per_query_head(module: nn.Module, states: torch.Tensor) -> torch.Tensor:
+    """Keys or values (B, K, S, d) → (B, H, S, d)."""
+    if module.num_key_value_groups == 1:
+        return states
+    return states.repeat_interleave(module.num_key_value_groups, dim=1)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Plain softmax attention: query (B, H, T, d), key and value (B, K, S, d) → (B, T, H, d), weights (B, H, T, S)."""
+    key = per_query_head(module, key)
+    value = per_query_head(module, value)
+    scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def products_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As eager attention, with SDPA's masks (True or 0 for what is seen) and the softmax in the dtype of the query.
+
+    The softmax computes in float32 all the same, but in half precision nothing of (B, H, T, S) is kept in float32.
+    """
+    key = per_query_head(module, key)
+    value = per_query_head(module, value)
+    if is_causal is None:
+        is_causal = module.is_causal
+    scores = (query * scaling) @ key.transpose(2, 3)  # (B, H, T, S)
+    if attention_mask is None and is_causal and query.shape[2] > 1:
+        attention_mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
+    if attention_mask is not None:
+        least = torch.finfo(scores.dtype).min
+        if attention_mask.dtype == torch.bool:
+            seen = torch.zeros(attention_mask.shape, dtype=scores.dtype, device=scores.device)
+            attention_mask = seen.masked_fill(~attention_mask, least)
+        scores = scores + attention_mask.clamp(min=least).to(scores.dtype)  # a row of -inf alone would give NaN
+    weights = nn.functional.softmax(scores, dim=-1)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def products_are_faster(dtype: torch.dtype, length: int, dropout: float) -> bool:
+    """Whether plain matrix products beat SDPA in uncompiled training on a CPU; `length` in keys."""
+    return dropout > 0 or (dtype == torch.bfloat16 and length <= LONGEST_PRODUCTS)
+
+
+def prefers_products(module: nn.Module, query: torch.Tensor, key: torch.Tensor, dropout: float) -> bool:
+    """Whether plain matrix products beat SDPA, as `leaner bench` measured: in training on a CPU alone.
+
+    There SDPA has no kernel with dropout and takes products in float32 itself; and its backward pass in bfloat16 is
+    slower than theirs, until their (T, S) tensors leave the caches. It does not ask for gradients: a layer that is
+    computed again in the backward pass runs the same kernel as before.
+    """
+    if query.device.type != "cpu" or not module.training:
+        return False
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    return products_are_faster(query.dtype, key.shape[2], dropout)
+
+
+def lean_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """`attn_implementation="lean"`: SDPA, or matrix products where they are faster or the weights are asked for."""
+    forward = sdpa_attention_forward
+    if kwargs.get("output_attentions") or prefers_products(module, query, key, dropout):
+        forward = products_attention_forward
+    return forward(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+
+
+AttentionInterface.register(LEAN_ATTENTION, lean_attention_forward)
+AttentionMaskInterface.register(LEAN_ATTENTION, sdpa_mask)
+
+
+class LeanAttention(nn.Module):
+    """Multi-head attention whose head size is independent of the width (Bhojanapalli et al. 2020, section 3).
+
+    The number of heads is that of layer `layer_idx`; there may be fewer key-value heads (LeanGPT). Scores are scaled
+    by 1/sqrt(head_dim).
+    """
+
+    def __init__(self, config: LeanConfig, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.head_dim = config.head_dim
+        self.num_heads = config.heads_per_layer[layer_idx]
+        self.num_key_value_heads = config.key_value_heads_per_layer[layer_idx]
+        self.num_key_value_groups = self.num_heads // self.num_key_value_heads
+        self.scaling = self.head_dim**-0.5
+        self.attention_dropout = config.attention_probs_dropout_prob
+        width = config.hidden_size
+        bias = getattr(config, "qkv_bias", True)
+        self.q_proj = nn.Linear(width, self.num_heads * self.head_dim, bias=bias)
+        self.k_proj = nn.Linear(width, self.num_key_value_heads * self.head_dim, bias=bias)
+        self.v_proj = nn.Linear(width, self.num_key_value_heads * self.head_dim, bias=bias)
+        self.o_proj = nn.Linear(self.num_heads * self.head_dim, width)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(B, T, D) → (B, T, D), and the attention weights (B, H, T, S), None of fused kernels."""
+        shape = (*hidden_states.shape[:-1], -1, self.head_dim)  # -1: a tensor-parallel rank holds some of the heads
+        query_states = self.q_proj(hidden_states).view(shape).transpose(1, 2)  # (B, H, T, d)
+        key_states = self.k_proj(hidden_states).view(shape).transpose(1, 2)  # (B, K, T, d)
+        value_states = self.v_proj(hidden_states).view(shape).transpose(1, 2)  # (B, K, T, d)
+        if past_key_values is not None:
+            key_states, value_states = past_key_values.update(key_states, value_states, self.layer_idx)  # (B, K, S, d)
+
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        attn_output, attn_weights = attention_interface(
+            self,
+            query_states,
+            key_states,
+            value_states,
+            attention_mask,
+            dropout=self.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        attn_output = attn_output.reshape(*hidden_states.shape[:-1], -1).contiguous()  # (B, T, H·d)
+        return self.o_proj(attn_output), attn_weights
+
+
+class LeanMLP(nn.Module):
+    """Two linear layers with an activation between them."""
+
+    def __init__(self, config: LeanConfig):
+        super().__init__()
+        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
+        activation = config.hidden_act
+        if activation == "gelu_new":  # nine operations, which torch has as one
+            activation = "gelu_pytorch_tanh"
+        self.act = ACT2FN[activation]
+        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.fc2(self.act(self.fc1(hidden_states)))
+
+
+class LeanBlock(GradientCheckpointingLayer):
+    """Attention and MLP with the norm before each (pre-LN): ViT and GPT-2."""
+
+    def __init__(self, config: LeanConfig, layer_idx: int, is_causal: bool = False):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.self_attn = LeanAttention(config, layer_idx, is_causal)
+        self.norm2 = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mlp = LeanMLP(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        hidden_states = hidden_states + self.dropout(self.self_attn(self.norm1(hidden_states), *args, **kwargs)[0])
+        return hidden_states + self.dropout(self.mlp(self.norm2(hidden_states)))
+
+
+class LeanPostNormBlock(LeanBlock):
+    """The same block with the norm after each residual sum (post-LN): BERT."""
+
+    def forward(self, hidden_states: torch.Tensor, *args, **kwargs) -> torch.Tensor:
+        hidden_states = self.norm1(hidden_states + self.dropout(self.self_attn(hidden_states, *args, **kwargs)[0]))
+        return self.norm2(hidden_states + self.dropout(self.mlp(hidden_states)))
+
+
+class LeanPooler(nn.Module):
+    """Linear layer and activation on the first token: (B, T, D) → (B, out)."""
+
+    def __init__(self, hidden_size: int, output_size: int, activation: str = "tanh"):
+        super().__init__()
+        self.dense = nn.Linear(hidden_size, output_size)
+        self.activation = ACT2FN[activation]
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.activation(self.dense(hidden_states[:, 0]))
+
+
+class LeanPreTrainedModel(PreTrainedModel):
+    """Base class of every LeanViT, LeanBERT and LeanGPT model: flags, initialisation, loading and saving."""
+
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["LeanBlock", "LeanPostNormBlock", "LeanViTEmbeddings", "LeanBERTEmbeddings"]
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {"hidden_states": LeanBlock, "attentions": LeanAttention}
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, *args, **kwargs) -> str:
+        """As in transformers, but "lean", which is also the default, is the attention of this file by its own name."""
+        if requested_attention in (None, "lean"):
+            requested_attention = LEAN_ATTENTION
+        return super().get_correct_attn_implementation(requested_attention, *args, **kwargs)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Weights N(0, initializer_range), biases 0, norms 1 and 0; `init_scale` of a layer narrows it (GPT-2)."""
+        super()._init_weights(module)
+        if hasattr(module, "init_scale"):
+            init.normal_(module.weight, mean=0.0, std=self.config.initializer_range * module.init_scale)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *model_args, **kwargs):
+        """As in transformers, but from safetensors only, unless `use_safetensors=False`: a pickle can run code.
+
+        Warns, by name, of tensors of the backbone that the checkpoint lacks, or holds beyond what the configuration
+        describes; with `output_loading_info=True` the caller gets all names instead. A new head is no reason to warn.
+
+        Raises:
+            OSError: a file is missing, damaged, or outside the checkpoint's folder.
+            RuntimeError: tensors have another shape than the configuration says, or hold integers; each is named.
+        """
+        source = pretrained_model_name_or_path
+        from_safetensors = kwargs.get("use_safetensors", True) is not False
+        kwargs["use_safetensors"] = from_safetensors
+        wants_info = kwargs.pop("output_loading_info", False)
+        allows_mismatch = kwargs.pop("ignore_mismatched_sizes", False)
+        folder = find_folder(source, kwargs.get("subfolder"))
+        weights = []
+        if folder is not None and from_safetensors:
+            if not (folder / "config.json").is_file() and kwargs.get("config") is None:
+                raise OSError(f"{folder / 'config.json'}: missing")
+            weights = find_weights(folder)
+            pickle = folder / "pytorch_model.bin"
+            if pickle.is_file() and not weights:
+                raise OSError(f"{pickle} is a pickle, which can run code; expected model.safetensors")
+        try:
+            model, info = super().from_pretrained(
+                source, *model_args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+            )
+            integers = find_integers(weights, model.state_dict(), f"{cls.base_model_prefix}.")
+        except SafetensorError as error:
+            raise OSError(f"{source}: damaged or not safetensors ({error}); expected model.safetensors") from error
+        if integers and not getattr(model, "is_quantized", False):
+            raise RuntimeError(f"{source}: tensors of integers, expected floating point: {', '.join(integers)}")
+        if info["mismatched_keys"] and not allows_mismatch:
+            mismatches = [
+                f"{name} is {list(stored)}, expected {list(expected)}"
+                for name, stored, expected in info["mismatched_keys"]
+            ]
+            raise RuntimeError(f"{source}: tensors do not fit the configuration: {'; '.join(sorted(mismatches))}")
+        if wants_info:
+            return model, info
+        prefix = f"{cls.base_model_prefix}."
+        gaps = describe_gaps(model.base_model, prefix, info["missing_keys"], info["unexpected_keys"])
+        if gaps:
+            depth = f"num_hidden_layers={model.config.num_hidden_layers}"
+            message = f"{source}: the checkpoint does not fit the backbone of {cls.__name__} with {depth}; {gaps}"
+            logging.get_logger(__name__).warning(message)
+        return model
+
+    def save_pretrained(self, save_directory, *args, **kwargs) -> None:
+        """As in transformers; config.json names every Auto class of the family, so that any head loads without it."""
+        if self._auto_class is not None:
+            self.config.auto_map = self.config.auto_classes()
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+
+def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, ignore_index: int | None = None) -> None:
+    """Raises ValueError, naming the position, for an id outside 0..size-1. Only in eager mode on a CPU.
+
+    Elsewhere, reading the values would wait for the device or break the graph.
+    """
+    if ids is None or type(ids) is not torch.Tensor or ids.device.type != "cpu" or ids.is_floating_point():
+        return
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return
+    wrong = (ids < 0) | (ids >= size)
+    if ignore_index is not None:
+        wrong &= ids != ignore_index
+    if wrong.any():
+        position = tuple(wrong.nonzero()[0].tolist())
+        raise ValueError(f"{name}{list(position)} is {ids[position].item()}, expected 0..{size - 1} ({bound}={size})")
+
+
+def check_sequence(states: torch.Tensor, attention_mask: object, cache: Cache | None = None) -> None:
+    """Raises ValueError for embedded tokens (B, 0, D), and for a mask (B, S) whose S is not past + T. In eager mode.
+
+    Masks of other caches than a dynamic one are not compared: those of a static cache may be as long as itself.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return
+    rows, length = states.shape[:2]
+    if length == 0:
+        raise ValueError(f"the sequence has no tokens: embedded, it is {list(states.shape)}, expected (B, T ≥ 1, D)")
+    if not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim != 2:
+        return
+    past = 0
+    if isinstance(cache, DynamicCache):
+        past = cache.get_seq_length()
+    elif cache is not None:
+        return
+    width = past + length
+    if attention_mask.shape[1] != width:
+        given = list(attention_mask.shape)
+        raise ValueError(f"attention_mask is {given}, expected {[rows, width]}, (B, T) with {past} tokens before T")
+
+
+def recorded(outputs: ModelOutput) -> dict[str, tuple[torch.Tensor, ...] | None]:
+    """The base model's hidden states and attentions, which a head returns beside its logits."""
+    return {"hidden_states": outputs.hidden_states, "attentions": outputs.attentions}
+
+
+def class_loss(
+    model: PreTrainedModel, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
+) -> torch.Tensor | None:
+    """Loss of one prediction per item, from logits (B, num_labels); None without labels.
+
+    The kind of loss follows `config.problem_type` and, where that is None, the labels: (B,) classes; (B,) or
+    (B, num_labels) numbers for regression; (B, num_labels) zeros and ones, as floats, for several labels at once.
+    """
+    if labels is None:
+        return None
+    config = model.config
+    if config.problem_type in (None, "single_label_classification") and config.num_labels > 1:
+        check_range("labels", labels, config.num_labels, "num_labels", ignore_index=-100)
+    loss = model.loss_function(labels, logits, config, **kwargs)  # sets a problem_type that is None
+    items = kwargs.get("num_items_in_batch")
+    if items is not None and config.problem_type != "single_label_classification":
+        loss = loss * labels.numel() / items  # transformers' mean is of one batch, Trainer divides by all accumulated
+    return loss
