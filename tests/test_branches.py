@@ -143,7 +143,7 @@ def test_flops_of_a_step(workshop):
     """Those of the configuration, for whole rows; none of a task whose rows differ in length."""
     grid = workshop()
     config = load_config("gpt.json")
-    assert branches.step_of(grid, "gpt.json") == (STEP, 8 * config.count_flops(32).training_step)
+    assert branches.step_of(grid, "gpt.json") == (STEP, 8 * config.count_flops(32).training_step, 32)
     pictures = workshop(recipe="digits", shapes=["vit/nano"], baseline="vit/nano", overrides=None, branches=None)
     length = load_config("vit/nano").count_flops().length
     assert branches.step_of(pictures, "vit/nano").tokens % length == 0
