@@ -559,6 +559,26 @@ def test_the_page_has_the_shares_of_its_file():
     assert f"{gpt:.2f} and {bert:.2f} in their training with 16 heads" in page
 
 
+def test_the_page_has_the_shares_of_base_shapes():
+    shares = {row["shape"]: float(row["matrix_product_share"]) for row in rows_of(SPEED / "base-bfloat16.csv")}
+    vit, bert, gpt = (f"{shares[f'{family}/base']:.2f}" for family in ("vit", "bert", "gpt"))
+    page = " ".join(SPEED.with_suffix(".md").read_text(encoding="utf-8").split())
+    assert f"they need {vit} in LeanViT, {bert} in LeanBERT and {gpt} in LeanGPT" in page
+
+
+def test_the_page_has_what_heads_cost_in_bfloat16():
+    """32 heads of 16 over 8 of 64, by library and attention."""
+    times = {}
+    for row in rows_of(SPEED / "heads-bfloat16.csv"):
+        times.setdefault((row["library"], row["attention"]), {})[row["heads"]] = float(row["milliseconds"])
+    ratios = {who: f"{of_heads['32'] / of_heads['8']:.2f}" for who, of_heads in times.items()}
+    lean, sdpa, eager = (ratios[OURS, attention] for attention in ("lean", "sdpa", "eager"))
+    page = " ".join(SPEED.with_suffix(".md").read_text(encoding="utf-8").split())
+    assert f"take {lean} times as long as eight of 64 with `lean`, {sdpa} with SDPA, {eager} with eager" in page
+    theirs = [ratios["transformers", attention] for attention in ("sdpa", "eager")]
+    assert f"and {theirs[0]} and {theirs[1]} in transformers' GPT-2" in page
+
+
 def test_the_page_has_the_twins_of_its_file():
     times = {(row["shape"], row["phase"]): float(row["milliseconds"]) for row in rows_of(SPEED / "twins.csv")}
     page = SPEED.with_suffix(".md").read_text(encoding="utf-8")
