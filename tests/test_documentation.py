@@ -477,12 +477,12 @@ def test_the_readme_has_the_longest_runs():
                 losses[row["shape"], row["branch"]][row["seed"]] = float(row["value"])
     shapes = ("gpt/mini", "gpt/shallow-mini", "gpt/lean-mini")
     text = " ".join(README.split())
-    for tokens, before in (("12288000", "After 12.3M tokens of Wikipedia 8 × 3, 4 × 3 and 4 × 6 have"),
+    for tokens, before in (("12288000", "After 12.3M tokens of Wikipedia the loss of 8 × 3, 4 × 3, 4 × 6 is"),
                            ("1228800", "after 1.2M")):  # fmt: skip
         of_shapes = [losses[shape, tokens] for shape in shapes]
         assert all(of_shape.keys() == {"11", "12"} for of_shape in of_shapes)
         deep, shallow, lean = (f"{mean(of_shape.values()):.3f}" for of_shape in of_shapes)
-        assert f"{before} {deep}, {shallow} and {lean}" in text
+        assert f"{before} {deep}, {shallow}, {lean}" in text
 
 
 def test_the_readme_is_short():

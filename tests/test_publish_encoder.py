@@ -122,6 +122,11 @@ def test_both_ways_cut_at_the_same_length(cards):
     assert "This model cuts at 24" in card
 
 
+def test_the_table_names_the_parent(cards):
+    results = results_in(cards / NAME / "results.json")
+    assert f"| parent, {results.comparison.models[0].model} | cut, untrained |" in (cards / NAME / "README.md").read_text()
+
+
 def test_tokens_and_core_hours(cards, made):
     """Four steps of eight of the training rows, evenly over all."""
     results = results_in(cards / NAME / "results.json")

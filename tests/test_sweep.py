@@ -162,6 +162,7 @@ def test_each_shape_is_reported_at_its_own_best_rate(bench, capsys):
     printed = capsys.readouterr()
     assert f"{LEAN}: the best learning rate is at the edge of the grid" in printed.out
     assert json.loads(printed.out.splitlines()[-1]) == json.loads((bench.output / "summary.json").read_text())
+    assert printed.err.startswith(f"[tune 0/6] the logs of the runs: {Path('out/runs')}\n")
     assert "[tune 6/6]" in printed.err and "[report 4/4]" in printed.err and "accuracy 0." in printed.err
     assert all(len(line) <= 160 for line in printed.out.splitlines()[:-1])
     assert "60%" in printed.out and "undecided" in printed.out and "0.001" in printed.out

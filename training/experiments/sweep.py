@@ -178,8 +178,11 @@ class Sweep:
         return f"{phase} {done}/{done + missing}"
 
     def _announce(self) -> None:
-        """Prints how many runs have ended, and where those to come keep their logs."""
-        counts = ", ".join(map(self._count, phases(self.grid)))
+        """Prints how many runs have ended of the phases that are due, and where those to come keep their logs."""
+        due = dict.fromkeys(run.phase for run in missing_runs(self._without_retries()))
+        if not due:
+            return
+        counts = ", ".join(map(self._count, due))
         print(f"[{counts}] the logs of the runs: {self.grid.path('runs')}", file=sys.stderr, flush=True)
 
     def _write(self, run: Run, row: ResultRow, outcome: str) -> None:

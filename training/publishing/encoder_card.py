@@ -11,7 +11,7 @@ from modeling_leaner.support.files import sha256
 
 from ..experiments.encoder_scores import TITLES
 from ..experiments.encoders import table_lines
-from ..records import CutStep, EncoderComparison, PublishedEncoder, TextRows
+from ..records import CutStep, PublishedEncoder, TextRows
 from .cut_parents import cuts_in
 from .folders import Run
 from .metadata import PROJECT_URL, repository, rounded
@@ -68,7 +68,7 @@ def encoder_card(folder: Path, run: Run) -> str:
         standing=encoders.standing(results),
         sentence_transformers=SENTENCE_TRANSFORMERS.format(repository=repository(results.name)),
         snippet=ENCODE_TEXT.format(repository=repository(results.name)),
-        table=encoder_table(comparison, results),
+        table=encoder_table(results),
         scores_about=encoders.scores_about(comparison),
         time_about=encoders.time_about(comparison),
         cuts=cuts_in(folder),
@@ -85,15 +85,15 @@ def encoder_card(folder: Path, run: Run) -> str:
     return fill_card("encoder_card.md", context)
 
 
-def encoder_table(comparison: EncoderComparison, results: PublishedEncoder) -> str:
+def encoder_table(results: PublishedEncoder) -> str:
     """Parent, cut and recovered model, a line for each number."""
-    lines = [[cell.replace(" (", "<br>(", 1) for cell in line] for line in table_lines(comparison.models)]
+    lines = [[cell.replace(" (", "<br>(", 1) for cell in line] for line in table_lines(results.comparison.models)]
     trained = [
         ["steps of recovery", "–", "0", f"{results.train.steps:,}"],
         ["tokens read in the recovery", "–", "0", f"{results.tokens:,}"],
         ["core-hours of the recovery", "–", "0", f"{results.core_hours:.2f}"],
     ]
-    header = ["", f"parent, {comparison.models[0].model}", "cut, untrained", "**recovered: this model**"]
+    header = ["", f"parent, {results.parent_scores.model}", "cut, untrained", "**recovered: this model**"]
     return markdown(header, lines + trained)
 
 
@@ -108,7 +108,7 @@ def check_encoder(folder: Path, run: Run) -> None:
     require((folder / RECORD).is_file(), folder / RECORD, "the file", None, "what was cut")
     models = results.comparison.models
     require(len(models) == 3, file, "comparison.models", len(models), "the parent, the cut and this model")
-    own = models[-1]
+    own = results.own_scores
     heads = list(run.config.heads_per_layer)
     place = "comparison.models.2"
     require(own.model == results.name, file, f"{place}.model", own.model, results.name)
@@ -137,7 +137,7 @@ def evaluations(results: PublishedEncoder) -> list[EvalResult]:
             metric_value=rounded(value),
             **dataset_of(comparison.data[name]),
         )
-        for name, value in comparison.models[-1].scores.items()
+        for name, value in results.own_scores.scores.items()
         if name in METRICS
     ]
 

@@ -110,7 +110,7 @@ def verify_encoder(folder: Path, results: PublishedEncoder, given: Mapping[str, 
     for name in wanted:
         allowed = results.tolerances[name]
         if not abs(found[name] - expected[name]) <= allowed:
-            place = f"comparison.models.{len(results.comparison.models) - 1}.scores.{name}"
+            place = f"comparison.models.2.scores.{name}"  # the third of three, as `check_encoder` has it
             raise ValueError(f"{file}: {place} is {expected[name]}, the weights give {found[name]} (± {allowed:g})")
     said = ", ".join(f"{name} {found[name]:.4f}" for name in wanted)
     left = [name for name in expected if name not in wanted]
