@@ -123,8 +123,8 @@ def test_both_ways_cut_at_the_same_length(cards):
 
 
 def test_the_table_names_the_parent(cards):
-    results = results_in(cards / NAME / "results.json")
-    assert f"| parent, {results.comparison.models[0].model} | cut, untrained |" in (cards / NAME / "README.md").read_text()
+    parent = results_in(cards / NAME / "results.json").comparison.models[0].model
+    assert f"| parent, {parent} | cut, untrained |" in (cards / NAME / "README.md").read_text()
 
 
 def test_tokens_and_core_hours(cards, made):
