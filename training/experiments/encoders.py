@@ -171,15 +171,15 @@ def compare(encoders: Sequence[Encoder], rows: EncoderRows, length: int, rounds:
     if rounds:
         print(f"timing {len(encoders)} models, {rounds} rounds", file=sys.stderr, flush=True)
         times = times_of(encoders, rounds)
-    outputs: list[EncoderOutput] = []
+    parent: EncoderOutput | None = None
     models = []
     for encoder, taken in zip(encoders, times):
         print(f"scoring {encoder.name}", file=sys.stderr, flush=True)
-        parent = outputs[0] if outputs else None
         output = output_of(functools.partial(encoder.encode, length=length), rows, parent)
-        outputs.append(output)
         to_parent = {}
-        if parent is not None:
+        if parent is None:
+            parent = output
+        else:
             to_parent = differences(output, parent, rows)
         count = parameters_of(encoder.model)
         models.append(
