@@ -5,7 +5,14 @@ from modeling_leaner.training.records import BenchCell
 
 COMMON = {"dtype": "float32", "precision": "float32", "device": "cpu", "torch": "2.13.0", "transformers": "5.23.0"}
 SIZES = {"layers": 4, "heads": 8, "head_dim": 32, "batch": 2, "length": 64, "new_tokens": 0}
-NUMBERS = {"rounds": 3, "ratio": 1.0, "ratio_low": 0.5, "ratio_high": 2.0, "items_per_second": 0.1, "flops": 10}
+NUMBERS = {
+    "rounds": 3,
+    "relative_time": 1.0,
+    "relative_time_low": 0.5,
+    "relative_time_high": 2.0,
+    "items_per_second": 0.1,
+    "flops": 10,
+}
 EMPTY = ("milliseconds", "milliseconds_low", "milliseconds_high", "peak_memory_bytes", *NUMBERS)
 
 

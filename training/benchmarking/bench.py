@@ -45,10 +45,10 @@ def line_of(row: BenchCell) -> str:
     name = f"{row.phase} {row.shape} ({size}) {row.dtype} {row.library} {row.attention} {row.mode}"
     if row.milliseconds is None:
         return f"{name}: cannot run: {row.note}"
-    ratio = ""
-    if row.ratio is not None:
-        ratio = f" × {row.ratio:.2f} ({row.ratio_low:.2f}–{row.ratio_high:.2f})"
-    return f"{name}: {row.milliseconds:.1f} ms{ratio}"
+    relative = ""
+    if row.relative_time is not None:
+        relative = f" × {row.relative_time:.2f} ({row.relative_time_low:.2f}–{row.relative_time_high:.2f})"
+    return f"{name}: {row.milliseconds:.1f} ms{relative}"
 
 
 def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:

@@ -37,7 +37,7 @@ def cell(
     """A contestant's cell; `reference` is this family with SDPA, `rate` the matrix products' FLOP/s, `names` of the
     device and of the libraries' versions."""
     milliseconds = None
-    ratio = None
+    relative_time = None
     rounds = 0
     items_per_second = None
     share = None
@@ -51,7 +51,7 @@ def cell(
         if rate is not None:
             share = flops / median / rate
         if reference is not None:
-            ratio = one.seconds / reference.seconds
+            relative_time = one.seconds / reference.seconds
     return BenchCell(
         **workload.names,
         library=one.contestant.library,
@@ -61,7 +61,7 @@ def cell(
         **names,
         rounds=rounds,
         **quartiles(milliseconds, "milliseconds"),
-        **quartiles(ratio, "ratio"),
+        **quartiles(relative_time, "relative_time"),
         items_per_second=items_per_second,
         peak_memory_bytes=one.peak_memory,
         parameters=one.parameters,
@@ -113,16 +113,16 @@ def comparisons(workload: Workload, measured: list[Measured]) -> list[BenchCompa
                 against=against,
                 ours=f"{ours.contestant.attention} {ours.contestant.mode}",
                 peer=str(peer.contestant),
-                **quartiles(peer.seconds / ours.seconds, "ratio"),
+                **quartiles(peer.seconds / ours.seconds, "speedup"),
             )
         )
     return compared
 
 
 def geometric_means(compared: Iterable[BenchComparison]) -> dict[str, float]:
-    """Geometric means of the ratios, by phase, dtype and what was compared with."""
+    """Geometric means of the speedups, by phase, dtype and what was compared with."""
     groups: dict[str, list[float]] = {}
     for comparison in compared:
         name = f"{comparison.phase} {comparison.dtype}, {comparison.against}"
-        groups.setdefault(name, []).append(log(comparison.ratio))
+        groups.setdefault(name, []).append(log(comparison.speedup))
     return {name: exp(fmean(logarithms)) for name, logarithms in groups.items()}

@@ -67,7 +67,7 @@ def encoder_line(results: PublishedEncoder) -> tuple[str, ...]:
     return (f"[{results.name}]({results.name})", results.base_model, shape, f"{own.parameters:,}", *scores, faster)
 
 
-def encoder_table(encoders: list[PublishedEncoder]) -> str:
+def encoders_table(encoders: list[PublishedEncoder]) -> str:
     """The published sentence encoders; empty without any."""
     if not encoders:
         return ""
@@ -199,7 +199,7 @@ def render_index(folders: list[RunResults], grids: Grids) -> str:
         kappa_text=kappa_text,
         findings=paragraphs,
         curves=curves_link(grids),
-        encoders=encoder_table(encoders),
+        encoders=encoders_table(encoders),
         tasks=[section for section in sections if section.published or section.cells],
         glossary=index_page.INDEX_GLOSSARY,
     )

@@ -49,10 +49,10 @@ class BenchCell(BenchWork):
     """Of a step, the median over the rounds, between the quartiles that follow."""
     milliseconds_low: Duration | None
     milliseconds_high: Duration | None
-    ratio: Duration | None
+    relative_time: Duration | None
     """Time over that of this family with SDPA, round by round: the median, between the quartiles that follow."""
-    ratio_low: Duration | None
-    ratio_high: Duration | None
+    relative_time_low: Duration | None
+    relative_time_high: Duration | None
     items_per_second: Duration | None
     """Batch size over the median; of decoding new tokens, the prompt's time included."""
     peak_memory_bytes: Count | None
@@ -75,10 +75,10 @@ class BenchComparison(BenchWork):
     """Attention and mode."""
     peer: str
     """Library, attention and mode."""
-    ratio: Duration
+    speedup: Duration
     """The peer's time over ours, the median: above 1 ours is faster. Between the quartiles that follow."""
-    ratio_low: Duration
-    ratio_high: Duration
+    speedup_low: Duration
+    speedup_high: Duration
 
 
 class BenchFile(Record):
@@ -87,7 +87,7 @@ class BenchFile(Record):
     cells: list[BenchCell]
     comparisons: list[BenchComparison]
     geometric_means: dict[str, Duration]
-    """Of `comparisons` by phase, dtype and `against`."""
+    """Of the speedups of `comparisons`, by phase, dtype and `against`."""
     matrix_product_flops: dict[str, Duration]
     """A second, by dtype: the fastest of some square products."""
     processor_flags: list[str]

@@ -278,7 +278,7 @@ def check_values(source: str, model: PreTrainedModel) -> None:
             raise ValueError(f"{source}: {name}: {bad:,} of {tensor.numel():,} values are NaN or infinite")
 
 
-HEADS = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler")
+MAY_BE_NEW = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler")  # tensors of a head
 
 
 def build_model(arguments: RecipeArguments, task: Task, complete: bool = False) -> PreTrainedModel:
@@ -308,15 +308,15 @@ def build_model(arguments: RecipeArguments, task: Task, complete: bool = False) 
         refuse_pickles(source)
     options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
     model, info = auto_class.from_pretrained(source, config=config, **attention, **options)
-    new = HEADS
+    may_be_new = MAY_BE_NEW
     if complete:
-        new = ()
-    wrong = [name for name, *_ in info["mismatched_keys"] if not name.startswith(new)]
+        may_be_new = ()
+    wrong = [name for name, *_ in info["mismatched_keys"] if not name.startswith(may_be_new)]
     if wrong:
         raise ValueError(f"{source}: tensors do not fit its config.json: {', '.join(sorted(wrong))}")
     if task.trains_bare_model():
-        new = (*new, "pooler.")  # a bare model may have been saved without
-    missing = [name for name in info["missing_keys"] if not name.startswith(new)]
+        may_be_new = (*may_be_new, "pooler.")  # a bare model may have been saved without
+    missing = [name for name in info["missing_keys"] if not name.startswith(may_be_new)]
     if missing:
         raise ValueError(f"{source}: no trained {', '.join(sorted(missing)[:3])} for {arguments.task}")
     check_values(source, model)
