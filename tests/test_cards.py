@@ -253,7 +253,7 @@ def test_what_the_index_says_is_in_the_rows(grids):
 
 
 def test_the_readme_has_the_listops_line():
-    """Means, the primary contrast 4 × 6 − 4 × 3, and the two seen afterwards, by scipy from results.csv."""
+    """Means, the primary contrast 4 × 6 − 4 × 3, and the three seen afterwards, by scipy from results.csv."""
     values = values_of("listops-short-heads")[0]
     text = " ".join((CARDS.parent / "README.md").read_text(encoding="utf-8").split())
     assert {len(seeds) for seeds in values.values()} == {10}
@@ -269,10 +269,27 @@ def test_the_readme_has_the_listops_line():
     chance = stats.ttest_rel([lean[seed] for seed in fewer], [*fewer.values()]).pvalue
     mean, interval = difference("lean-mini", "shallow-mini")
     assert f"4 × 6 against 4 × 3, is not significant:* better by {mean} ({interval}, p {chance:.2f})." in text
+    mean, interval = difference("twelve-heads-mini", "shallow-mini")
+    assert f"4 × 12 scores {mean} higher than 4 × 3 ({interval})" in text
+    mean, interval = difference("many-heads-mini", "lean-mini")
+    assert f"8 × 6 {mean} higher than 4 × 6 ({interval})" in text
     mean, interval = difference("twelve-heads-mini", "mini")
     assert f"4 × 12, with 53 % of the parameters of 8 × 3, scores {mean} higher ({interval})" in text
-    mean, interval = difference("many-heads-mini", "mini")
-    assert f"8 × 6 scores {mean} higher than 8 × 3 ({interval})" in text
+
+
+def test_the_readme_has_what_heads_and_later_seeds_do_to_the_loss():
+    """Of causal Wikipedia: twice the heads, and 4 × 3 against 8 × 3 by the seeds that were added; by scipy."""
+    values = values_of("enwik8-text-causal")[0]
+    text = " ".join((CARDS.parent / "README.md").read_text(encoding="utf-8").split())
+    mean, (low, high) = paired(values["shallow-mini"], values["lean-mini"])
+    interval = f"{low:+.3f} to {high:+.3f}".replace("-", "−").replace("(+", "(")
+    assert f"4 × 6 is better than 4 × 3 by {mean:.3f} ({interval})" in text
+    mean, (low, high) = paired(values["many-heads-mini"], values["mini"])
+    interval = f"{low:+.3f} to {high:+.3f}".replace("-", "−")
+    assert f"8 × 6 worse than 8 × 3 by {mean:.3f} ({interval})" in text
+    later = [{seed: values[shape][seed] for seed in "4567"} for shape in ("mini", "shallow-mini")]
+    mean, (low, high) = paired(*later)
+    assert f"4 × 3 ahead of 8 × 3 on Wikipedia by {mean:.3f} ({low:.3f} to {high:.3f})" in text
 
 
 def test_the_readme_has_the_pairs_with_a_lower_kappa():

@@ -370,9 +370,14 @@ def test_a_statement_and_its_verdict_are_those_of_the_study(study, statement, ve
 def test_the_intervention_is_told_as_it_came_out():
     results = json.loads((CLONE / "model_cards/studies/conditioning/results.json").read_text())
     numbers = next(each["numbers"] for each in results["statements"] if "W + 1·O, which" in each["statement"])
-    told = r"an (\d+)\s+times lower κ at the start, at equal norm, ended ([\d.]+) nats \[worse\]"
-    times, nats = re.search(told, README).groups()
-    assert times == f"{numbers['κ moved by']:.0f}" and nats == f"{numbers['difference of loss']:.3f}"
+    told = (
+        r"an (\d+) times lower κ at the start, at equal norm, ended ([\d.]+) nats \[worse\]\(docs/conditioning\.md\) "
+        r"\(([\d.]+) to ([\d.]+);"
+    )
+    times, *nats = re.search(told, " ".join(README.split())).groups()
+    assert times == f"{numbers['κ moved by']:.0f}"
+    assert nats == [f"{numbers[name]:.3f}" for name in ("difference of loss", "low end", "high end")]
+    assert numbers["W + 1·I: κ at the end"] > numbers["W + 1·O: κ at the end"]  # "by then with the higher κ"
 
 
 def cosines_of_minilm() -> dict[str, dict[int, float]]:
@@ -483,6 +488,10 @@ def test_the_readme_has_the_longest_runs():
         assert all(of_shape.keys() == {"11", "12"} for of_shape in of_shapes)
         deep, shallow, lean = (f"{mean(of_shape.values()):.3f}" for of_shape in of_shapes)
         assert f"{before} {deep}, {shallow}, {lean}" in text
+    curves = (CLONE / "model_cards/curves.md").read_text(encoding="utf-8")
+    at_equal_flops = curves.split("| 4 × 6 against 8 × 3 | tokens |")[1].splitlines()[1]
+    behind, low, high = re.search(r"\+([\d.]+) \(\+([\d.]+) to \+([\d.]+)\) \|$", at_equal_flops).groups()
+    assert f"8 × 3 is behind it by {behind} ({low} to {high}, [curves]" in text
 
 
 def test_the_readme_is_short():
