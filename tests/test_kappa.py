@@ -60,6 +60,14 @@ def test_only_ranks_within_cells_count():
     assert abs(found.value) < 0.2 and low < 0 < high and (found.groups, found.ranked) == (40, 200)
 
 
+@pytest.mark.parametrize(("count", "has_interval"), [(4, False), (5, False), (6, True)])
+def test_few_cells_have_no_interval(count, has_interval):
+    """Four cells of three runs whose ranks are alike would have one without width."""
+    cells = [cell(trials([1, 2, 3], [1, 3, 2])) for _ in range(count)]
+    found = kappa.within_cells(cells, "end")
+    assert found.value == pytest.approx(0.5) and (found.interval is not None) == has_interval
+
+
 def test_a_known_correlation_lies_in_its_interval():
     chance = random.Random(1)
     cells = []

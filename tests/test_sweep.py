@@ -21,7 +21,9 @@ from command import leaner
 from filelock import lock_descriptor
 from modeling_leaner.training.experiments import engines, run_statistics, runs, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
+from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
+from modeling_leaner.training.experiments.summary import summarise
 from modeling_leaner.training.experiments.tuning import tune
 from modeling_leaner.training.records import PairedStatistics
 from scipy import stats
@@ -212,6 +214,19 @@ def test_the_grid_does_not_grow_before_all_its_rates_have_run(bench):
     first = {run: row for run, row in rows.items() if run.phase == "tune" and run.learning_rate == 3e-4}
     tuning = tune(load_grid(Path("grid.yaml")), first)
     assert tuning.learning_rates == [3e-4, 1e-3, 3e-3] and len(tuning.due) == 4
+
+
+def test_a_shape_whose_tuning_is_over_lets_the_grid_grow_before_the_others_have_run(bench):
+    """So its own choice is told as it is, and only the others' tuning is not finished."""
+    bench.want(best={BASE: 1e-2, LEAN: 1e-3})
+    bench.run(seeds=[1])
+    own = {run: row for run, row in read_rows(bench.output / "results.csv").items() if run.shape == BASE}
+    tuning = tune(load_grid(Path("grid.yaml")), own)
+    assert tuning.learning_rates == [3e-4, 1e-3, 3e-3, 9e-3, 0.027]
+    assert tuning.best == {BASE: 9e-3, LEAN: None} and tuning.at_edge == []
+    assert {run.shape for run in tuning.due} == {LEAN}
+    notes = {cell.shape: cell.notes for cell in summarise(GridResults(load_grid(Path("grid.yaml")), own)).shapes}
+    assert notes == {BASE: [], LEAN: ["the tuning is not finished"]}
 
 
 def test_extend_limits_each_edge(bench):

@@ -11,7 +11,7 @@ says that runs of lower κ were better. None of it says what is the cause.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning.laws import interval
 from modeling_leaner.shapes import load_config
 
+from .evidence import PEERS
 from .grid_cells import cells_of
 from .grid_results import GridResults
 from .rank_correlation import NOTHING_RANKED, Correlation, rank_sums, rankable, spearman
@@ -29,7 +30,8 @@ from .run_settings import settings
 
 
 ENDS = ("start", "end")  # of training: the moments at which κ is known
-MIN_RUNS = 3  # the fewest that are ranked, runs of a cell or cells of a grid, and the fewest cells that are drawn from
+MIN_RUNS = 3  # the fewest that are ranked, runs of a cell or cells of a grid
+MIN_CELLS_DRAWN = 6  # the fewest that a bootstrap draws from: of less it knows too little to give an interval
 DRAWS = 2000  # of a bootstrap
 MOST_KAPPA = float(1 / np.finfo(np.float32).eps)  # of what a model in float32 gives: above it is rounding
 
@@ -108,15 +110,21 @@ def read_cells(name: str, results: GridResults) -> list[KappaCell]:
     return cells
 
 
+def read_all_cells(grids: Mapping[str, GridResults]) -> list[KappaCell]:
+    """The cells of all grids but those of cuts, which were trained before, and of transformers' own models."""
+    own = {name: results for name, results in grids.items() if not name.endswith(PEERS) and not results.grid.cuts}
+    return [cell for name, results in own.items() for cell in read_cells(name, results)]
+
+
 def within_cells(cells: Sequence[KappaCell], moment: str) -> Correlation:
-    """ρ of runs within cells of MIN_RUNS or more. The bootstrap draws cells, if there are MIN_RUNS or more."""
+    """ρ of runs within cells of MIN_RUNS or more. The bootstrap draws cells, if there are MIN_CELLS_DRAWN or more."""
     known = [cell.known(moment) for cell in cells]
     groups = [np.array([(trial.kappa(moment), trial.gain) for trial in own]) for own in known if len(own) >= MIN_RUNS]
     ranked, sums = rankable(groups)
     if not ranked:
         return NOTHING_RANKED
     limits = None
-    if len(sums) >= MIN_RUNS:
+    if len(sums) >= MIN_CELLS_DRAWN:
         random = np.random.default_rng(0)
         draws = random.integers(len(sums), size=(DRAWS, len(sums)))
         limits = interval(spearman(sums[draws].sum(axis=1)))

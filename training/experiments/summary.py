@@ -140,7 +140,7 @@ def _notes(tuning: Tuning, shape: str, failed: list[int]) -> list[str]:
     """The notes of a cell: failed seeds, and what is wrong with the choice of its learning rate."""
     choice = tuning.choices[shape]
     notes = []
-    if tuning.due:
+    if any(run.shape == shape for run in tuning.due):
         notes.append("the tuning is not finished")
     elif choice.learning_rate is None:
         notes.append("no learning rate finished")

@@ -94,8 +94,8 @@ def _beyond(edge: float, neighbour: float) -> float:
 def tune(grid: Grid, rows: Rows) -> Tuning:
     """Follows the tuning as far as the rows go.
 
-    While a shape's best rate lies at an edge, the grid grows there by the ratio of its two outermost rates, for all
-    shapes, up to `tuning.extend` times on each side. New rates are rounded to 6 digits.
+    While the best rate of a shape that has had all of them lies at an edge, the grid grows there by the ratio of its
+    two outermost rates, for all shapes, up to `tuning.extend` times on each side. New rates are rounded to 6 digits.
     """
     rates = list(grid.learning_rates)
     if len(rates) == 1:
@@ -105,11 +105,12 @@ def tune(grid: Grid, rows: Rows) -> Tuning:
         seeds = grid.tuning.seeds
         runs = [Run("tune", shape, seed, rate) for rate in rates for seed in seeds for shape in grid.shapes]
         due = [run for run in runs if run not in rows]
+        shapes_due = {run.shape for run in due}
         choices = {shape: _choose(grid, rows, shape, rates) for shape in grid.shapes}
-        best = [choice.learning_rate for choice in choices.values()]
+        best = [choice.learning_rate for shape, choice in choices.items() if shape not in shapes_due]
         grows_down = below > 0 and rates[0] in best
         grows_up = above > 0 and rates[-1] in best
-        if due or not (grows_down or grows_up):
+        if not (grows_down or grows_up):
             at_edge = [shape for shape in choices if choices[shape].learning_rate in (rates[0], rates[-1])]
             return Tuning(rates, choices, at_edge, due)
         if grows_down:

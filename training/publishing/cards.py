@@ -12,7 +12,7 @@ from typing import Any
 from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256, write_bytes
 
-from ..experiments.evidence import heads_of
+from ..experiments.evidence import heads_of, with_runs
 from ..experiments.grid import is_folder_name
 from ..records import Cell, CutStep, Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..running.figure import plot
@@ -173,7 +173,8 @@ def published_card(folder: Path, run: Run) -> str:
     results = run.results
     config = run.config
     name = results.name
-    evidence = results.evidence
+    evidence = with_runs(results.evidence)
+    waiting = len(results.evidence.cells) - len(evidence.cells)
     own = own_cell(folder, config, results)
     context = ModelCardContext(
         metadata=metadata(results, config.model_type, hub=evidence.hub),
@@ -187,7 +188,7 @@ def published_card(folder: Path, run: Run) -> str:
         guesses=tables.guesses(evidence),
         parent=beside_parent(results, run.settings),
         cuts=cuts_in(folder) if results.cut_parent else [],
-        comparison_intro=comparison.comparison_intro(evidence),
+        comparison_intro=comparison.comparison_intro(evidence, waiting),
         comparison=tables.comparison(evidence, own.shape),
         claims=comparison.claims(evidence),
         comparison_notes=comparison.notes_on(evidence, results.rows),

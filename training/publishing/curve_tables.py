@@ -1,9 +1,11 @@
 """Tables of a grid with branches: every shape and every contrast at each of its budgets."""
 
+from modeling_leaner.support.terminal import plural
+
 from ..records import BranchCell, Contrast, Evidence, LawFile, PublishedResults, Reading
 from .rendering import markdown
 from .tables import in_bold, paired_difference
-from .wording.amounts import millions, number, score, short_label
+from .wording.amounts import gain, millions, number, score, short_label
 
 
 def budgets(evidence: Evidence) -> list[str]:
@@ -61,6 +63,30 @@ def contrasts_by_budget(evidence: Evidence) -> str | None:
         return None
     header = ("first against second, + where the first is better", "at equal", "pairs", *budgets(evidence))
     return markdown(header, lines)
+
+
+def in_short(evidence: Evidence) -> str:
+    """Of each contrast that has run: at the shortest and the longest budget, and at the FLOPs of the longest."""
+    parts = []
+    for contrast in evidence.longest.contrasts:
+        known = {
+            (reading.equal, reading.branch): f"{gain(reading.difference, evidence):+.3f}"
+            for reading in evidence.readings or ()
+            if (reading.shape, reading.minus) == (contrast.shape, contrast.minus) and reading.pairs
+        }
+        branches = [branch for equal, branch in known if equal == "tokens"]
+        if not branches:
+            continue
+        first, last = min(branches), max(branches)
+        text = f"{pair_of(contrast, evidence)} {known['tokens', first]} at {millions(first)} tokens"
+        if last != first:
+            text += f", {known['tokens', last]} at {millions(last)}"
+        if ("FLOPs", last) in known:
+            text += f", {known['FLOPs', last]} at the FLOPs of these"
+        parts.append(f"{text} ({plural(contrast.pairs, 'pair')})")
+    if not parts:
+        return ""
+    return f": {'; '.join(parts)}"
 
 
 def pairs_of(readings: list[Reading]) -> str:

@@ -7,8 +7,8 @@ from modeling_leaner.planning.laws import LAW
 from modeling_leaner.support.documents import read_json
 from modeling_leaner.support.files import write_bytes
 
-from ..experiments.evidence import PEERS
-from ..records import Evidence, LawFile, checked
+from ..experiments.evidence import PEERS, with_runs
+from ..records import LawFile, checked
 from .curve_tables import contrasts_by_budget, crossings, pair_of, scores_by_budget
 from .curves_figure import curves_figure
 from .figures import THEMES
@@ -88,12 +88,6 @@ def planned_pairs(gathered: GatheredGrid) -> list[tuple[str, int]]:
         shared = set(grid.seeds_for(contrast.shape)) & set(grid.seeds_for(contrast.minus))
         planned.append((pair_of(contrast, gathered.evidence), len(shared)))
     return planned
-
-
-def with_runs(evidence: Evidence) -> Evidence:
-    """The evidence without cells of which nothing has run at the longest budget, but with the baseline."""
-    cells = [cell for cell in evidence.cells if cell.n or cell.shape == evidence.baseline]
-    return evidence.model_copy(update={"cells": cells})
 
 
 def contrasts_of(gathered: GatheredGrid) -> Noted | None:

@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..experiments.evidence import KINDS, baseline_of, dataset_name, kind
+from ..experiments.evidence import KINDS, baseline_of, dataset_name, kind, with_runs
 from ..experiments.run_statistics import row_error
 from ..records import Cell, Evidence, PublishedResults
 from .wording.amounts import direction, gain, interval_of, label
@@ -104,7 +104,7 @@ def parameters_in_millions(cell: Cell) -> float:
 
 def evidence_figure(results: PublishedResults) -> bytes:
     """PNG of a grid's cells, a line each: every seed's metric, parameters, and milliseconds where they are known."""
-    evidence = results.evidence
+    evidence = with_runs(results.evidence)
     cells = evidence.cells
     timed = any(cell.latency for cell in cells)
     figure = Figure((8.6, 1.8 + 0.55 * len(cells)), layout="constrained")

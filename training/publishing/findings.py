@@ -1,14 +1,14 @@
 """What the rows of all grids say together, for the index: each number computed here, each sentence with its limits."""
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..experiments.evidence import KINDS, PEERS, baseline_of, kind
+from ..experiments.evidence import KINDS, baseline_of, kind
 from ..experiments.grid_results import GridResults
-from ..experiments.kappa import KappaCell, conclude, conclude_by_task, read_cells
+from ..experiments.kappa import KappaCell, conclude, conclude_by_task, read_all_cells
 from ..experiments.run_statistics import MAX_P, MIN_PAIRS, holm, paired_statistics
-from ..records import Cell, Evidence, PairedStatistics, ResultRow
+from ..records import Cell, Evidence, PairedStatistics
 from .rendering import markdown
 from .wording.amounts import excludes_zero, gain, label, short_label
 from .wording.index_page import kappa_paragraph
@@ -82,8 +82,12 @@ def verdicts(grids: dict[str, Evidence]) -> str:
         verdict = "undecided"
         if corrected < MAX_P:
             verdict = "no loss of quality within the margin"
-        lines.append(f"{name}: p = {raw[name]:.3g}, corrected {corrected:.3g}, {verdict}")
-    text = f"Non-inferiority, one-sided paired t, corrected by Holm over {len(raw)} comparisons. {'; '.join(lines)}. "
+        lines.append((name, f"{raw[name]:.3g}", f"{corrected:.3g}", verdict))
+    table = markdown(("against the baseline", "p", "corrected", "verdict"), lines)
+    text = (
+        "Is a shape worse than its baseline by less than the margin? One-sided paired t tests, corrected by Holm over "
+        f"{len(raw)} comparisons:\n\n{table}\n\n"
+    )
     text += (
         "[LOG.md](LOG.md) says where seeds were added after others had been seen, and where another contrast had been "
         "fixed as the primary one, which makes these secondary."
@@ -183,44 +187,16 @@ def pretraining(grids: Grids) -> str | None:
 
 
 def conditioning(grids: Grids) -> str | None:
-    """κ of runs that differ in the number of heads alone, of the grids whose weights start at random."""
-    pairs = []
-    for gathered in grids.values():
-        if not gathered.evidence.start_from:
-            pairs.extend(pairs_by_heads(gathered))
-    if not pairs:
+    """κ of runs that differ in twice the heads alone, of the grids whose weights start at random."""
+    doubling = conclude(kappa_cells(grids)).doubling
+    if not doubling.pairs:
         return None
-    lower_at_start = sum(many.kappa_start < few.kappa_start for few, many in pairs)
-    lower_at_end = sum(many.kappa_end < few.kappa_end for few, many in pairs)
     return (
-        f"**Conditioning.** Doubling the heads lowered κ, the condition number of the head outputs, at the start in "
-        f"{lower_at_start} of {len(pairs)} pairs of runs and at the end in {lower_at_end} of {len(pairs)} (all grids "
-        "from random weights)"
+        "**Conditioning.** Twice the heads of half the size lowered κ, the condition number of the head outputs, at "
+        f"the start in {doubling.lower_start} of {doubling.pairs} pairs of runs and at the end in "
+        f"{doubling.lower_end}; {doubling.better} of these {doubling.lower_end} were better with more heads (grids "
+        "from random weights, all of whose runs have ended)"
     )
-
-
-def pairs_by_heads(gathered: GatheredGrid) -> Iterator[tuple[ResultRow, ResultRow]]:
-    """The finished runs of each seed with fewer and with twice the heads, where both have κ before and after training.
-
-    None of a grid that is under way, before a run of its baseline.
-    """
-    if baseline_of(gathered.evidence).n == 0:
-        return
-    cells = {kind(cell, gathered.evidence): cell for cell in gathered.evidence.cells}
-    for few, many in (("baseline", "more heads"), ("fewer layers", "both")):
-        if few not in cells or many not in cells:
-            continue
-        few_heads = by_seed(gathered, cells[few])
-        many_heads = by_seed(gathered, cells[many])
-        for seed in few_heads.keys() & many_heads.keys():
-            pair = (few_heads[seed], many_heads[seed])
-            if all(row.kappa_start is not None and row.kappa_end is not None for row in pair):
-                yield pair
-
-
-def by_seed(gathered: GatheredGrid, cell: Cell) -> dict[int, ResultRow]:
-    """The finished runs that a cell is the mean of: seed → row."""
-    return {row.seed: row for row in gathered.results.finished(cell.shape)}
 
 
 def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str]) -> PairedStatistics | None:
@@ -373,9 +349,8 @@ def conditioning_and_loss(grids: Grids) -> str | None:
 
 
 def kappa_cells(grids: Grids) -> list[KappaCell]:
-    """The cells of all grids but those of transformers' own models."""
-    own = {name: gathered for name, gathered in grids.items() if not name.endswith(PEERS)}
-    return [cell for name, gathered in own.items() for cell in read_cells(name, gathered.results)]
+    """The cells of which κ is compared with quality."""
+    return read_all_cells({name: gathered.results for name, gathered in grids.items()})
 
 
 def kappa_and_quality(grids: Grids) -> str | None:

@@ -17,6 +17,7 @@ from ..experiments.run_settings import settings
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..tasks.registry import TASKS
 from . import tables
+from .curve_tables import in_short
 from .curves_page import PAGE, grids_with_branches, write_curves
 from .figures import THEMES, Comparison, comparisons, forest
 from .findings import GatheredGrid, Grids, findings, kappa_and_quality, kappa_cells
@@ -207,11 +208,12 @@ def render_index(folders: list[RunResults], grids: Grids) -> str:
 
 
 def curves_link(grids: Grids) -> str | None:
-    """Where the grids with branches are; None without any."""
-    names = ", ".join(f"`{name}`" for name in grids_with_branches(grids))
-    if not names:
+    """What the grids with branches say in short, and where they are; None without any."""
+    shown = grids_with_branches(grids)
+    if not shown:
         return None
-    return f"**Over the length of training** the shapes are compared on [a page of its own]({PAGE}): {names}."
+    parts = [f"`{name}`{in_short(gathered.evidence)}" for name, gathered in shown.items()]
+    return f"**Over the length of training** (plus: the first is better; [all budgets]({PAGE})) {'; '.join(parts)}."
 
 
 def write_forest(cards: Path, grids: Grids) -> None:

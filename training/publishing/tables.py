@@ -119,7 +119,7 @@ def comparison(evidence: Evidence, own: str) -> str:
     lines = []
     for cell in evidence.cells:
         line = [
-            shape_and_start(cell),
+            shape_and_start(cell) + other_width(cell, evidence),
             size(cell),
             score(cell, ".4f"),
             compared(cell, evidence),
@@ -214,7 +214,7 @@ def column(cell: Cell, evidence: Evidence) -> dict[str, str]:
     if evidence.metric:
         metric = f"{evidence.metric} ({direction(evidence)})"
     return {
-        "layers × heads × head size": shape_of(cell),
+        "layers × heads × head size": shape_of(cell) + other_width(cell, evidence),
         f"{metric}, mean ± sd (seeds)": score(cell, ".4f"),
         "against the baseline, same seeds, + is better": against_baseline(cell, evidence),
         "95 % interval of the difference": bracketed_interval(cell, evidence),

@@ -4,9 +4,8 @@ from pathlib import Path
 
 from modeling_leaner.configuration_leaner import LeanConfig
 
-from ..experiments.evidence import PEERS
 from ..experiments.grid_results import load_folder
-from ..experiments.kappa import Conclusion, Correlation, KappaCell, conclude, read_cells
+from ..experiments.kappa import Conclusion, Correlation, conclude, read_all_cells
 from ..records import Outcome, Statement
 from .grid_pairs import GridPair, grid_pairs, rows_in
 from .kappa_at_start import PAPER
@@ -15,13 +14,6 @@ from .trials import by_interval, rounded, together, verdict
 
 MARGINS = {"loss": 0.02, "matthews_correlation": 0.02}  # of no loss of quality, as the grids have them that fix one
 MARGIN = 0.01  # of the other metrics, all shares or correlations
-
-
-def grid_cells(grids: Path) -> list[KappaCell]:
-    """Of all grids but those of transformers' own models. Raises GridError."""
-    folders = sorted(path.parent for path in grids.glob("*/results.csv"))
-    own = [folder for folder in folders if not folder.name.endswith(PEERS)]
-    return [cell for folder in own for cell in read_cells(folder.name, load_folder(folder))]
 
 
 def is_twin(config: LeanConfig, baseline: LeanConfig) -> bool:
@@ -96,7 +88,8 @@ def grid_statements(grids: Path) -> list[Statement]:
         "whose": "asked here",
         "statement": "Runs with a lower κ, before or after training, are better: within a shape and between shapes.",
     }
-    conclusion = conclude(grid_cells(grids))
+    folders = sorted(path.parent for path in grids.glob("*/results.csv"))
+    conclusion = conclude(read_all_cells({folder.name: load_folder(folder) for folder in folders}))
     if not conclusion.doubling.pairs or conclusion.within["end"].value is None:
         return [
             Statement(**common, rule=None, verdict="not tested", finding="", numbers={}, missing=rows_in(grids))
@@ -119,6 +112,14 @@ def doubling_statement(conclusion: Conclusion, common: dict) -> Statement:
     )
 
 
+def negated(interval: tuple[float, float] | None) -> tuple[float, float] | None:
+    """The interval of the negative; None of none."""
+    if interval is None:
+        return None
+    low, high = interval
+    return -high, -low
+
+
 def quality_statement(conclusion: Conclusion, common: dict) -> Statement:
     """Rank correlations: below 0, lower κ was better."""
     found = {
@@ -126,10 +127,10 @@ def quality_statement(conclusion: Conclusion, common: dict) -> Statement:
         for among, correlations in (("within a shape", conclusion.within), ("between shapes", conclusion.between))
         for end in correlations
     }
-    outcomes = [by_interval(each.interval and (-each.interval[1], -each.interval[0])) for each in found.values()]
-    found = {name: each for name, each in found.items() if each.value is not None}
+    outcomes = [by_interval(negated(each.interval)) for each in found.values()]
+    known = {name: each for name, each in found.items() if each.value is not None}
     numbers: dict[str, float | None] = {}
-    for name, each in found.items():
+    for name, each in known.items():
         numbers[name] = rounded(each.value, 4)
         if each.interval is not None:
             numbers[f"{name}, low end"] = rounded(each.interval[0], 4)
@@ -139,7 +140,7 @@ def quality_statement(conclusion: Conclusion, common: dict) -> Statement:
         rule="Spearman's correlation of κ and quality is below 0, its 95 % interval too, in all four; disagrees where "
         "one is above 0, its interval too",
         verdict=together(outcomes),
-        finding="; ".join(f"{name} {correlation_words(each)}" for name, each in found.items())
+        finding="; ".join(f"{name} {correlation_words(each)}" for name, each in known.items())
         + f"; {conclusion.runs} runs; between shapes the interval is over seeds, for these very shapes.",
         numbers=numbers,
     )

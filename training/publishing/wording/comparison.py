@@ -1,5 +1,7 @@
 """What a card says of the cells of its grid: differences, what they prove, and what a reader should know of them."""
 
+from modeling_leaner.support.terminal import plural
+
 from ...experiments.evidence import baseline_of
 from ...experiments.run_statistics import MIN_PAIRS, NOT_LEARNED
 from ...records import Cell, Evidence
@@ -13,8 +15,8 @@ BESIDE_TIMES = "Times of inference are to be compared within one table alone."
 OTHER_RECIPE = "Another recipe: compare its numbers with each other, not with those above."
 
 
-def comparison_intro(evidence: Evidence) -> str:
-    """How to read the table of cells."""
+def comparison_intro(evidence: Evidence, waiting: int = 0) -> str:
+    """How to read the table of cells; `waiting` shapes of the grid are not in it, for they have no run yet."""
     often = "once"
     if len(evidence.seeds) > 1:
         often = f"with {len(evidence.seeds)} seeds"
@@ -23,10 +25,13 @@ def comparison_intro(evidence: Evidence) -> str:
     start = ""
     if any(cell.start for cell in evidence.cells):
         start = " A *cut* starts with the weights that were left of its parent."
+    planned = ""
+    if waiting:
+        planned = f" Of {plural(waiting, 'more shape')} that the grid plans no run has finished yet."
     return (
         f"Each line of the table is a *cell*: one shape, trained {often}.{start} All cells were trained by the same "
         "file, with the same data in the same order for each seed. This model is in bold; a difference with a plus is "
-        "better than the line marked baseline."
+        f"better than the line marked baseline.{planned}"
     )
 
 

@@ -145,13 +145,10 @@ def kappa_paragraph(all_runs: Conclusion, tasks: dict[str, Conclusion]) -> str:
         if conclusion.within["end"].value is not None:
             rows.append(correlation_row(f"runs of one cell, {task} alone", conclusion.within, "cell", "runs"))
     table = markdown(("among", "κ at the start", "κ at the end"), rows)
-    doubled = all_runs.doubling
     unknown = " and ".join(f"{count} at the {end}" for end, count in all_runs.unknown.items())
     text = (
         "**Does κ matter?** Spearman's rank correlation of κ with quality: below 0, lower κ was better. In brackets "
         f"its 95 % bootstrap interval, {len(tasks)} tasks pooled, nothing corrected.\n\n{table}\n\n"
-        f"Twice the heads lowered κ in {doubled.lower_start} of {doubled.pairs} pairs of runs at the start, and in "
-        f"{doubled.lower_end} at the end; {doubled.better} of these {doubled.lower_end} were better with more heads. "
         "Cells of a grid differ in size and depth, too, and their interval is over seeds, not over shapes; a "
         f"correlation is no cause. Of {all_runs.runs} runs, κ is unknown or infinite for {unknown}; {all_runs.failed} "
         "more ended with an error."
