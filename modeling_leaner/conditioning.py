@@ -124,12 +124,12 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
     `attention_mask` (B, T) is given, padded positions are left out.
 
     Returns:
-        one number ≥ 1 per layer, from the first; infinite only where σ_min is exactly 0. Above 1/ε of the model's
-        dtype, 8e6 in float32, it is rounding; `Spectrum` says there that rank is lost. The median is the lower of
-        the middle two.
+        one number ≥ 1 per layer, from the first; infinite only where σ_min is exactly 0, NaN of zeros alone. Above
+        1/ε of the model's dtype, 8e6 in float32, it is rounding; `Spectrum` says there that rank is lost. The median
+        is the lower of the middle two.
 
     Raises:
-        ValueError: the model has no attention of this family.
+        ValueError: the model has no attention of this family, or a row has no tokens.
     """
     attentions = [module for module in model.modules() if is_named_as(module, LeanAttention)]
     if not attentions:
@@ -151,11 +151,18 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
 
 
 def median_condition_number(head_outputs: torch.Tensor, mask: torch.Tensor | None) -> float:
-    """The median of κ over the rows of (B, T, H·d); positions that `mask` (B, T) pads are left out."""
+    """The median of κ over the rows of (B, T, H·d), without the positions that `mask` (B, T) pads.
+
+    Of multiple choice the mask is (B / C, C, T). Raises ValueError for a row without tokens.
+    """
+    if mask is not None:
+        mask = mask.flatten(0, -2)
     conditions = []
     for index, row in enumerate(head_outputs.double().cpu()):
         if mask is not None:
             row = row[mask[index].bool().cpu()]
+        if len(row) == 0:
+            raise ValueError(f"row {index} has no tokens, expected one or more")
         singular_values = torch.linalg.svdvals(row)
         conditions.append(singular_values[0] / singular_values[-1])
     return torch.stack(conditions).median().item()

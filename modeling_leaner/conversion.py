@@ -232,7 +232,10 @@ def _values_of_gpt2(config: PreTrainedConfig) -> dict[str, object]:
 
 
 def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
-    """transformers' configuration for one of ours. Raises ConversionError for a field that it does not have."""
+    """transformers' configuration for one of ours, without how ours computes: `unpad_inputs`, `loss_chunk_size`.
+
+    Raises ConversionError for a shape that it cannot have.
+    """
     relative = _relative(config.model_type, [relative.config_class.model_type for relative in RELATIVES])
     if config.per_layer_attributes:
         raise ConversionError(f"per_layer_config: {relative.model_type} has the same heads in every layer")
@@ -249,6 +252,8 @@ def from_lean_config(config: LeanConfig) -> PreTrainedConfig:
     if relative is GPT:
         values["embd_pdrop"] = config.hidden_dropout_prob
         values["classifier_dropout"] = config.classifier_dropout
+        if config.classifier_dropout is None:
+            values["classifier_dropout"] = config.hidden_dropout_prob
     return transformers.CONFIG_MAPPING[relative.model_type](**values)
 
 

@@ -112,6 +112,16 @@ class ModelTests:
         without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
         assert not without, f"no gradient: {without}"
 
+    def test_a_configuration_without_return_dict_gives_tuples(self, head: str):
+        model = self.build(next(iter(self.shapes)), self.heads[head])
+        inputs = self.inputs(head)
+        named = model(**inputs)
+        model.config.return_dict = False
+        given = model(**inputs)
+        assert type(given) is tuple and len(given) == len(named.to_tuple())
+        assert torch.equal(given[0], named.to_tuple()[0])
+        assert type(model(**inputs, return_dict=True)) is type(named)
+
     def test_saved_and_loaded_is_the_same(self, shape: str, head: str, tmp_path: Path):
         model = self.build(shape, self.heads[head])
         model.save_pretrained(tmp_path)
@@ -512,6 +522,9 @@ class TextModelTests(ModelTests):
                 for value in (0, 1):
                     with pytest.raises(ValueError, match=rf"attention_mask is \[2, {width}\], expected \[2, 5\]"):
                         model(ids, attention_mask=torch.full((2, width), value))
+            for rows in (1, 3):
+                with pytest.raises(ValueError, match=rf"attention_mask is \[{rows}, 5\], expected \[2, 5\]"):
+                    model(ids, attention_mask=torch.ones(rows, 5))
 
     def test_refuses_what_is_out_of_range(self):
         model = self.build("base", max_position_embeddings=16)

@@ -86,6 +86,21 @@ def test_packed_sequences_and_masks_of_four_dimensions(family, kernel):
         assert distance(lean(ids, attention_mask=mask).logits, expected) < TOLERANCE
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_scores_of_a_row_that_sees_nothing_stay_finite(dtype):
+    """Negative scores below the least number of half precision would be -inf, and a row of these NaN."""
+    lean, _ = pair("gpt")
+    ids = FAMILIES["gpt"]().inputs()["input_ids"]
+    mask = torch.ones_like(ids)
+    mask[0, :4] = 0
+    with torch.no_grad():
+        for layer in lean.model.layers:
+            layer.self_attn.q_proj.bias += 30
+            layer.self_attn.k_proj.bias -= 30
+        outputs = lean.to(dtype)(ids, attention_mask=mask, output_attentions=True)
+    assert outputs.logits.isfinite().all()
+
+
 def test_a_row_that_sees_nothing_is_finite(kernel):
     """The least float32 is no number of bfloat16."""
     lean, _ = pair("bert")
@@ -161,6 +176,8 @@ def test_attentions_are_recorded_where_they_are_asked_for(family):
     expected = eager(**inputs, output_attentions=True).attentions
     recorded = lean(**inputs, output_attentions=True).attentions
     assert len(recorded) == lean.config.num_hidden_layers
+    by_config = FAMILIES[family]().build("per-layer", output_attentions=True)
+    assert [weights.shape for weights in by_config(**inputs).attentions] == [weights.shape for weights in recorded]
     for weights, others in zip(recorded, expected):
         assert distance(weights, others) < TOLERANCE
     with torch.autocast("cpu", torch.bfloat16):

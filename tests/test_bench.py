@@ -362,7 +362,20 @@ def test_flops_of_decoding_are_those_that_are_multiplied(shape, library, new_tok
     step = Step(Contestant(library, "eager", "eager"), workload)
     with FlopCounterMode(display=False) as counter:
         step.run()
-    assert counter.get_total_flops() == workload.flops
+    assert counter.get_total_flops() == workload.flops()
+
+
+@pytest.mark.parametrize("library", [OURS, "transformers"])
+def test_flops_of_masked_training_are_those_that_are_multiplied(shape, library):
+    """This family scores the masked tokens alone, transformers all of them."""
+    config = load_config(shape("bert", max_position_embeddings=40))
+    workload = Workload("training", "bert.json", config, "float32", 2, 40, torch.device("cpu"))
+    contestant = Contestant(library, "eager", "eager")
+    step = Step(contestant, workload)
+    with FlopCounterMode(display=False) as counter:
+        step.run()
+    assert counter.get_total_flops() == workload.flops(contestant.scores_masked_only)
+    assert (workload.flops(contestant.scores_masked_only) < workload.flops()) == (library == OURS)
 
 
 def measured_as(library, attention, mode, *seconds):

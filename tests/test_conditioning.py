@@ -8,6 +8,7 @@ from torch import nn
 
 from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTForCausalLM, LeanViTForImageClassification
 from modeling_leaner.conditioning import evaluating, head_condition_numbers
+from modeling_leaner.modeling_lean_bert import LeanBERTForMultipleChoice
 from modeling_leaner.shapes import load_shape
 
 
@@ -83,3 +84,17 @@ def test_modules_that_were_frozen_stay_so():
 def test_foreign_model():
     with pytest.raises(ValueError, match="Linear: no LeanAttention in it"):
         head_condition_numbers(nn.Linear(2, 2))
+
+
+def test_choices_and_rows_without_tokens():
+    """(B, C, T) of multiple choice are B·C rows; a row without tokens has no κ."""
+    torch.manual_seed(0)
+    model = LeanBERTForMultipleChoice(small()).eval()
+    ids = torch.randint(5, 50, (2, 3, 12))
+    mask = torch.ones_like(ids)
+    mask[1, 2, 6:] = 0
+    rows = head_condition_numbers(model.model, input_ids=ids.flatten(0, 1), attention_mask=mask.flatten(0, 1))
+    assert head_condition_numbers(model, input_ids=ids, attention_mask=mask) == rows
+    mask[1, 2] = 0
+    with pytest.raises(ValueError, match="^row 5 has no tokens, expected one or more$"):
+        head_condition_numbers(model, input_ids=ids, attention_mask=mask)

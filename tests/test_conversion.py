@@ -183,6 +183,13 @@ def test_decoder_bert_has_no_relative():
         to_lean_config(transformers.BertConfig(is_decoder=True))
 
 
+@pytest.mark.parametrize(("stated", "expected"), [(None, 0.3), (0.0, 0.0), (0.2, 0.2)])
+def test_the_dropout_of_a_classifier_stays_what_it_is(stated, expected):
+    """GPT-2 has one of its own, 0.1, where LeanGPT takes that of the hidden states."""
+    config = LeanGPTConfig(hidden_dropout_prob=0.3, classifier_dropout=stated)
+    assert from_lean_config(config).classifier_dropout == expected
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -31,7 +31,7 @@ from modeling_leaner.planning import tables as plan_report
 from modeling_leaner.planning.advice import advise
 from modeling_leaner.planning.dials import Dials, describe, shape_at, with_inputs
 from modeling_leaner.planning.goals import Budget, NoShapeFits
-from modeling_leaner.planning.memory import StepSetting, training_memory
+from modeling_leaner.planning.memory import StepSetting, training_flops, training_memory
 from modeling_leaner.planning.solver import cost_of, plan
 from modeling_leaner.planning.units import human, parse_size
 from modeling_leaner.registry import FAMILIES
@@ -223,6 +223,7 @@ def test_random_shapes_are_counted_as_built(family, shapes):
 
 OTHER_STEPS_OF_A_GIBIBYTE = [
     ("gpt/small", {"num_hidden_layers": 2}, StepSetting(5, 256)),  # mostly logits
+    ("gpt/small", {"num_hidden_layers": 2, "loss_chunk_size": 256}, StepSetting(24, 256)),
     ("gpt/tiny", {"num_hidden_layers": 3, "vocab_size": 500}, StepSetting(26, 448, attention="eager")),
     ("bert/tiny", {"attention_probs_dropout_prob": 0.0}, StepSetting(48, 256)),
     ("vit/tiny", {"num_hidden_layers": 5, "num_attention_heads": 9}, StepSetting(200)),
@@ -271,6 +272,15 @@ class TestMemory:
             loss = bench.model(**bench.batch).loss
         assert loss.isfinite()
         assert sum(kept.values()) == pytest.approx(training_memory(config, setting).activations, rel=0.05)
+
+    def test_a_loss_in_chunks_holds_the_scores_of_one(self):
+        setting = StepSetting(8, 256, "bfloat16")
+        whole, chunked = (
+            training_memory(load_shape("gpt/small", loss_chunk_size=size), setting) for size in (None, 512)
+        )
+        left_out = (8 * 256 - 512) * load_shape("gpt/small").vocab_size
+        assert whole.activations - chunked.activations == 4 * left_out
+        assert whole.peak - chunked.peak == (3 * 4 + 2) * left_out  # scores, two gradients, logits in bfloat16
 
     def test_devices_differ_in_what_dropout_keeps(self):
         config = load_shape("gpt/base")
@@ -685,7 +695,7 @@ class TestCommand:
         shapes_that_fit = plan(family, Budget(parameters=parse_size("--params", params)), rows=6)
         config = shapes_that_fit[(len(shapes_that_fit) - 1) // 2].config
         length = config.default_length if first.tokens is None else first.tokens
-        flops = int(steps) * first.rows * config.count_flops(length).training_step
+        flops = int(steps) * first.rows * training_flops(config, length)
         assert int(steps) == 1 or flops <= 1.2e13, steps
         assert flops > 0.5e13, steps
 

@@ -13,6 +13,7 @@ from modeling_leaner import (
     LeanViTConfig,
     LeanViTForImageClassification,
 )
+from modeling_leaner.layers_leaner import LeanBlock, LeanPostNormBlock
 from modeling_leaner.slimming import budget, figure, measures, operations
 from modeling_leaner.slimming.figure import draw_scores
 from modeling_leaner.slimming.measures import Reference
@@ -75,6 +76,9 @@ MODELS = {
     "bert-uneven": lambda: bert(per_layer_config={1: {"num_attention_heads": 2}}, head_dim=6),
     "gpt": gpt,
     "gpt-grouped": lambda: gpt(num_key_value_heads=2),
+    "gpt-first-not-grouped": lambda: gpt(
+        num_key_value_heads=2, per_layer_config={0: {"num_attention_heads": 2}}, head_dim=6
+    ),
     "vit": vit,
     "vit-without-bias": lambda: vit(qkv_bias=False),
 }
@@ -144,11 +148,12 @@ class TestExact:
 
     def test_permuted_heads(self, model):
         if is_grouped(model):
-            kept = [[1, 0, 3, 2]] * 3  # within each group
+            orders = {2: [0, 1], 4: [1, 0, 3, 2]}  # within each of two groups
+            kept = [orders[heads] for heads in model.config.heads_per_layer]
         else:
             kept = [list(reversed(heads)) for heads in all_heads(model)]
         slim = operations.keep_heads(model, kept)
-        weight = "layers.0.self_attn.q_proj.weight"
+        weight = "layers.1.self_attn.q_proj.weight"
         assert not torch.equal(slim.base_model.state_dict()[weight], model.base_model.state_dict()[weight])
         same_output(slim, model)
 
@@ -184,6 +189,15 @@ class TestExact:
         assert slim.config.num_hidden_layers == 5
         assert torch.equal(output(slim), output(model))
 
+    def test_identity_layers_of_remote_code(self):
+        """Its blocks are no instances of this package's, but post-LN all the same."""
+        model = bert()
+        copied = type("LeanPostNormBlock", (LeanBlock,), {"forward": LeanPostNormBlock.forward})
+        for layer in model.layers:
+            layer.__class__ = copied
+        with pytest.raises(SlimError, match="norms follow the residual sums"):
+            operations.add_identity_layers(model, [0])
+
     def test_without_pooler(self):
         model = bert()
         slim = operations.drop_pooler(model)
@@ -205,6 +219,8 @@ class TestCuts:
         kept = [[0, 2], [1], [0, 1, 3]]
         if is_grouped(model):
             kept = [[0, 2], [1, 3], [0, 3]]
+            if model.config.heads_per_layer[0] == 2:
+                kept[0] = [0, 1]
         elif "gpt" in model.config.model_type:
             kept = [[0, 2], [1, 3], [2, 3]]
         elif model.config.heads_per_layer[1] == 2:
@@ -617,3 +633,26 @@ class TestBudget:
         with pytest.raises(SlimError, match="--params: expected a share of the source between 0 and 1, as 0.6x"):
             budget.parse_share("--params", text)
         assert budget.parse_share("--params", "0.6x") == 0.6
+
+
+def test_a_row_without_tokens_is_no_reason_to_stop():
+    """Its mean over no tokens is 0; NaN in the weights is told as what it is."""
+    states = torch.ones(2, 3, 4)
+    mask = torch.tensor([[1, 1, 0], [0, 0, 0]])
+    assert measures.mean_over_tokens(states, mask).tolist() == [[1.0] * 4, [0.0] * 4]
+    model = bert()
+    with torch.no_grad():
+        model.embed_tokens.weight[:] = float("nan")
+    with pytest.raises(SlimError, match="output of LeanBERTModel is not finite"):
+        Reference.of(model, [inputs(model)])
+
+
+def test_layers_with_grouped_heads_alone_keep_their_groups():
+    """Whether heads share keys is asked of the whole model: the first layer alone does not say it."""
+    model = MODELS["gpt-first-not-grouped"]()
+    for layers in ([0], [1, 2]):
+        cut = operations.keep_layers(model, layers)
+        assert cut.config.heads_per_layer == [model.config.heads_per_layer[layer] for layer in layers]
+        assert cut.config.num_key_value_heads == 2
+    fewer = slim(model, Target(intermediate_size=20), [inputs(model)], [inputs(model)]).model
+    assert fewer.config.intermediate_size == 20 and fewer.config.heads_per_layer == model.config.heads_per_layer

@@ -10,7 +10,7 @@ from ..configuration_leaner import LeanConfig
 from ..planning.dials import Dials, flag_of, with_inputs
 from ..planning.figure import draw_plan, figure_files
 from ..planning.goals import Budget
-from ..planning.memory import StepSetting
+from ..planning.memory import StepSetting, training_flops
 from ..planning.shape_file import shape_file, write_shape
 from ..planning.solver import Candidate, clamp, cost_of, spread
 from ..planning.tables import WIDTH, Heading, plan_document, plan_text
@@ -234,7 +234,7 @@ def first_steps(recipe: FirstRecipe, config: LeanConfig) -> int:
     length = config.default_length
     if recipe.tokens is not None:
         length = min(recipe.tokens, length)
-    flops_of_step = recipe.rows * config.count_flops(length).training_step
+    flops_of_step = recipe.rows * training_flops(config, length)
     return int(clamp(FIRST_FLOPS / flops_of_step, 1, MOST_FIRST_STEPS))
 
 

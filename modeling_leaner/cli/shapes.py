@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from ..planning.memory import training_flops
 from ..registry import baseline_of, shape_names
 from ..shapes import load_shape
 
@@ -43,7 +44,7 @@ def shape_row(name: str) -> dict[str, object]:
         "length": flops.length,
         "flops_per_token": flops.forward / flops.length,
         "flops_per_sequence": flops.forward,
-        "training_flops_per_sequence": flops.training_step,
+        "training_flops_per_sequence": training_flops(config),
         "kv_bytes_per_token": config.kv_bytes_per_token(),
     }
 

@@ -59,7 +59,12 @@ def share_out(ranks: Sequence[Sequence[float]], total: int, step: int = 1) -> li
 
     Args:
         ranks: per layer, the effective rank of the outputs of its first 1, 2, ... heads; so many are the most it gets.
+
+    Raises ValueError for more heads in all than the ranks have.
     """
+    most = sum(len(layer) // step * step for layer in ranks)
+    if total > most:
+        raise ValueError(f"total is {total}, expected {most} or less, of which the ranks are known")
     heads = [step] * len(ranks)
     while sum(heads) < total:
         growing = [layer for layer, number in enumerate(heads) if number + step <= len(ranks[layer])]

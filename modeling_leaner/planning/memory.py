@@ -135,6 +135,28 @@ def scored_rows(config: LeanConfig, setting: StepSetting) -> tuple[int, int]:
     return tokens, config.vocab_size
 
 
+def training_flops(
+    config: LeanConfig, length: int | None = None, head: str | None = None, masked_share: float = MASKED_SHARE
+) -> int:
+    """FLOPs of a training step on one sequence or image; a masked language model scores its masked tokens alone.
+
+    `head` is one of `task_heads`, by default that of pretraining; without `length`, that of the longest sequence.
+    """
+    head_tokens = None
+    if (head or config.task_heads[0]) == "ForMaskedLM":
+        head_tokens = round(masked_share * (length or config.default_length))
+    return config.count_flops(length, head, head_tokens).training_step
+
+
+def scores_at_once(config: LeanConfig, setting: StepSetting) -> int:
+    """Scores of classes that are held at one time: those of all rows, or of a chunk by `loss_chunk_size`."""
+    rows, classes = scored_rows(config, setting)
+    chunk = getattr(config, "loss_chunk_size", None)
+    if chunk is not None:
+        rows = min(rows, chunk)
+    return rows * classes
+
+
 def outer_activations(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes that autograd keeps outside the blocks, without the loss: embeddings, last norm, input of the head."""
     width = config.hidden_size
@@ -162,16 +184,14 @@ def largest_tensor(config: LeanConfig) -> int:
 
 def loss_bytes(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes of one float32 tensor of the head's scores: the log-softmax that the loss keeps."""
-    rows, classes = scored_rows(config, setting)
-    return 4 * rows * classes
+    return 4 * scores_at_once(config, setting)
 
 
 def logit_copy_bytes(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes of the logits in their own dtype, alive while the loss is computed; 0 where that is float32."""
     if setting.dtype == "float32":
         return 0
-    rows, classes = scored_rows(config, setting)
-    return setting.value_bytes * rows * classes
+    return setting.value_bytes * scores_at_once(config, setting)
 
 
 def update_bytes(config: LeanConfig, setting: StepSetting, weights: int) -> int:

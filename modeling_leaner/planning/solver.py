@@ -37,7 +37,7 @@ from .goals import (
     goals_of,
     refusal,
 )
-from .memory import DEFAULT_STEP, StepSetting, TrainingMemory, training_memory
+from .memory import DEFAULT_STEP, StepSetting, TrainingMemory, training_flops, training_memory
 
 
 STEPS = (64, 32, 16, 8, 4, 2, 1)  # a solved width is the coarsest multiple that meets the budget
@@ -86,7 +86,7 @@ class Candidate:
             "flops_forward": self.flops_unit,
             "flops_attention": flops.attention / divisor,
             "flops_linear": flops.linear / divisor,
-            "flops_training_step": flops.training_step / divisor,
+            "flops_training_step": training_flops(config, flops.length) / divisor,
             "flops_over_start": self.flops_over_start,
             "kv_bytes_per_token": self.kv_bytes_per_token,
             "memory": asdict(self.memory),

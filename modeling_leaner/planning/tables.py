@@ -14,14 +14,14 @@ from ..shapes import family_of, modality_of
 from ..support.terminal import plain_console
 from .advice import FIT_OFF, MOBILE_OFF, Source, Verdict, all_sources, kernels_for
 from .head_times import HEAD_TIMES, USUAL_SIZE, read_head_times
-from .memory import StepSetting
+from .memory import StepSetting, training_flops
 from .solver import Candidate
 from .study_verdicts import Tested, read_tested
 from .units import human, human_bytes, human_count
 
 
 WIDTH = 100
-SHAPES_ABREAST = 6  # columns of the verdicts
+SHAPES_ABREAST = 7  # columns of the verdicts
 ADVICE = "What published sources say (each optimises something else, so the rows are not ranked):"
 LEGEND = (
     "yes, no or nothing (–), and how far; *: outside what the source measured. Signs are one way: + more layers than "
@@ -183,7 +183,7 @@ def measured_table(
             milliseconds(measurement, "inference_s"),
             f"{measurement['inference_items_per_second']:.1f}",
             milliseconds(measurement, "latency_s"),
-            f"{candidate.flops.training_step * training / 1e9:.1f}",
+            f"{training_flops(candidate.config, candidate.flops.length) * training / 1e9:.1f}",
             human_bytes(peak),
             share(peak / candidate.memory.peak),
         )
@@ -198,8 +198,8 @@ def shown_sources(candidates: Sequence[Candidate]) -> dict[str, Source]:
 def verdict_tables(candidates: Sequence[Candidate], labels: Sequence[str]) -> list[Table]:
     """One row of verdicts per source, a column per shape; several tables where the shapes are many."""
     tables = []
-    for first in range(0, len(candidates), SHAPES_ABREAST + 1):
-        abreast = slice(first, first + SHAPES_ABREAST + 1)
+    for first in range(0, len(candidates), SHAPES_ABREAST):
+        abreast = slice(first, first + SHAPES_ABREAST)
         table = plain_table()
         table.add_column("source", no_wrap=True)
         for label in labels[abreast]:

@@ -5,6 +5,7 @@ token; its *change* is the share of its variance by which it moved: 0 where noth
 the mean output for every row.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,11 +56,11 @@ def model_output(model: LeanPreTrainedModel, batch: Batch) -> torch.Tensor:
 
 
 def mean_over_tokens(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """(B, T, D) → (B, D); positions that `mask` (B, T) pads are left out."""
+    """(B, T, D) → (B, D); positions that `mask` (B, T) pads are left out, and a row of these alone gives 0."""
     if mask is None:
         return states.mean(dim=1)
     weights = mask.to(states.dtype)[..., None]
-    return (states * weights).sum(dim=1) / weights.sum(dim=1)
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,16 @@ class Reference:
     @classmethod
     @torch.no_grad()
     def of(cls, model: LeanPreTrainedModel, batches: list[Batch]) -> "Reference":
-        """Runs the model. Raises SlimError where its output is the same for every row: nothing could be compared."""
+        """Runs the model.
+
+        Raises SlimError where its output is not finite, or the same for every row: nothing could be compared.
+        """
         outputs = [model_output(model, batch) for batch in batches]
         rows = torch.cat(outputs).double()
         variance = (rows - rows.mean(dim=0)).square().sum().item()
-        if not variance > 0:
+        if not math.isfinite(variance):
+            raise SlimError(f"the output of {type(model).__name__} is not finite", settings=["calibration"])
+        if variance == 0:
             reason = f"the output of {type(model).__name__} is the same for all {len(rows)} rows"
             raise SlimError(reason, settings=["calibration"])
         return cls(batches, outputs, variance)

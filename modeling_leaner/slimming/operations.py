@@ -15,6 +15,7 @@ from itertools import pairwise
 
 import torch
 
+from ..conditioning import is_named_as
 from ..configuration_leaner import LeanConfig
 from ..layers_leaner import LeanAttention, LeanPostNormBlock, LeanPreTrainedModel
 
@@ -104,7 +105,7 @@ def keep_heads(
             bias = tensors["self_attn.o_proj.bias"]
             tensors["self_attn.o_proj.bias"] = bias + _removed_part(out, rows, means[index])
         tensors["self_attn.o_proj.weight"] = out[:, rows]
-        for projection in _projections_by_query_head(model, index):
+        for projection in _projections_by_query_head(model):
             _map_projection(tensors, projection, lambda tensor, rows=rows: tensor[rows])
         layers[index] = tensors
     return _rebuilt(model, layers, heads=[len(heads) for heads in kept])
@@ -197,7 +198,7 @@ def duplicate_heads(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
     layers = {}
     for index in range(model.config.num_hidden_layers):
         tensors = _layer(model, index)
-        for projection in _projections_by_query_head(model, index):
+        for projection in _projections_by_query_head(model):
             _map_projection(tensors, projection, doubled)
         tensors["self_attn.o_proj.weight"] = doubled(tensors["self_attn.o_proj.weight"].T).T / 2
         layers[index] = tensors
@@ -289,7 +290,7 @@ def add_identity_layers(model: LeanPreTrainedModel, after: Sequence[int]) -> Lea
 
     Raises SlimError for LeanBERT: the norm after each residual sum changes even an empty layer's input.
     """
-    if isinstance(model.base_model.layers[0], LeanPostNormBlock):
+    if is_named_as(model.base_model.layers[0], LeanPostNormBlock):
         name = type(model).__name__
         raise SlimError(f"{name}: its norms follow the residual sums, so no layer of it is the identity")
     _check_members("layers", after, model.config.num_hidden_layers)
@@ -326,7 +327,7 @@ def _rebuilt(
     pooler: bool = True,
     **changes: int,
 ) -> LeanPreTrainedModel:
-    """A model of the same class and mode with these layers, copied, and all else of the given one.
+    """A model of the same class and mode with these layers, copied, and all else of the given one; all can be trained.
 
     Args:
         heads: of each layer; by default as many as before.
@@ -373,7 +374,7 @@ def _heads_fields(model: LeanPreTrainedModel, heads: list[int]) -> dict[str, obj
     fields: dict[str, object] = {"num_attention_heads": most, "head_dim": model.config.head_dim}
     if fewer:
         fields["per_layer_config"] = fewer
-    if hasattr(model.config, "num_key_value_heads") and not is_grouped(model, 0):
+    if hasattr(model.config, "num_key_value_heads") and not is_grouped(model):
         fields["num_key_value_heads"] = most
     return fields
 
@@ -393,21 +394,21 @@ def _copied_tensors(model: LeanPreTrainedModel, layers: dict[int, Tensors], pool
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
-def is_grouped(model: LeanPreTrainedModel, index: int) -> bool:
-    """Whether several query heads of a layer share keys and values."""
+def is_grouped(model: LeanPreTrainedModel) -> bool:
+    """Whether query heads share keys and values in some layer: then all layers keep their key-value heads."""
     config = model.config
-    return config.key_value_heads_per_layer[index] < config.heads_per_layer[index]
+    return any(keys < queries for keys, queries in zip(config.key_value_heads_per_layer, config.heads_per_layer))
 
 
-def _projections_by_query_head(model: LeanPreTrainedModel, index: int) -> Sequence[str]:
-    """The projections of a layer with rows for every query head: not keys and values where heads share them."""
-    if is_grouped(model, index):
+def _projections_by_query_head(model: LeanPreTrainedModel) -> Sequence[str]:
+    """The projections with rows for every query head: not keys and values where heads share them."""
+    if is_grouped(model):
         return ("q_proj",)
     return PROJECTIONS
 
 
 def _require_own_keys(model: LeanPreTrainedModel, action: str) -> None:
-    if any(is_grouped(model, index) for index in range(model.config.num_hidden_layers)):
+    if is_grouped(model):
         raise SlimError(f"num_key_value_heads={model.config.num_key_value_heads}: cannot {action} in groups")
 
 
@@ -427,7 +428,7 @@ def _check_heads(model: LeanPreTrainedModel, index: int, heads: Sequence[int]) -
     if len(heads) == 0:
         raise SlimError(f"{what}: expected at least one")
     _check_members(what, heads, config.heads_per_layer[index])
-    if is_grouped(model, index):
+    if is_grouped(model):
         groups = config.key_value_heads_per_layer[index]
         size = config.heads_per_layer[index] // groups
         kept_groups = [head // size for head in heads]

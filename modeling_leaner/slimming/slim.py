@@ -167,7 +167,7 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
         operations.check_layers(model, target.keep)
     _check_total_heads(model, target)
     groups = getattr(config, "num_key_value_heads", 1)
-    if target.heads is not None and operations.is_grouped(model, 0) and target.heads % groups:
+    if target.heads is not None and operations.is_grouped(model) and target.heads % groups:
         reason = f"expected a multiple of num_key_value_heads={groups}, got {target.heads}"
         raise SlimError(reason, settings=["heads"])
 
@@ -186,7 +186,7 @@ def _check_more_heads(model: LeanPreTrainedModel, target: Target) -> None:
     if len(set(heads)) > 1:
         reason = f"expected 1..{min(heads)} for layers of {heads} heads, got {target.heads}"
         raise SlimError(reason, settings=["heads"])
-    if operations.is_grouped(model, 0):
+    if operations.is_grouped(model):
         reason = f"expected 1..{heads[0]}, since several heads share keys, got {target.heads}"
         raise SlimError(reason, settings=["heads"])
 
@@ -384,7 +384,7 @@ def share_heads(changes: list[torch.Tensor], total: int) -> list[list[int]]:
 def _best_heads(model: LeanPreTrainedModel, index: int, changes: torch.Tensor, wanted: int) -> list[int]:
     """The `wanted` heads of a layer whose absence changes the output most; equally many of each key-value group."""
     groups = 1
-    if operations.is_grouped(model, index):
+    if operations.is_grouped(model):
         groups = model.config.key_value_heads_per_layer[index]
     size = len(changes) // groups
     kept = []

@@ -47,7 +47,7 @@ def cell(
         milliseconds = 1e3 * one.seconds
         median = float(np.median(one.seconds))
         items_per_second = workload.items / median
-        flops = workload.flops
+        flops = workload.flops(one.contestant.scores_masked_only)
         if rate is not None:
             share = flops / median / rate
         if reference is not None:

@@ -41,6 +41,11 @@ class Contestant:
         """Whether this is what the library's others are measured against: SDPA, not compiled."""
         return self.attention == REFERENCE_ATTENTION and self.mode == "eager"
 
+    @property
+    def scores_masked_only(self) -> bool:
+        """Whether its masked language model scores masked tokens alone in training: this family's, uncompiled."""
+        return self.library == OURS and self.mode == "eager"
+
     def build(self, config: LeanConfig) -> nn.Module:
         """An untrained model with the pretraining head, not yet compiled.
 

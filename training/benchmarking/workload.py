@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.planning.memory import StepSetting, training_memory
+from modeling_leaner.planning.memory import StepSetting, training_flops, training_memory
 from modeling_leaner.registry import TEXT
 from modeling_leaner.shapes import modality_of
 
@@ -97,11 +97,15 @@ class Workload:
         """The dtype of the weights."""
         return getattr(torch, self.setting.dtype)
 
-    @property
-    def flops(self) -> int:
-        """FLOPs of a step's matrix products; raises ValueError for a length that the shape cannot have."""
+    def flops(self, scores_masked_only: bool = False) -> int:
+        """FLOPs of a step's matrix products; raises ValueError for a length that the shape cannot have.
+
+        `scores_masked_only`: a masked language model computes its vocabulary's scores for masked tokens alone.
+        """
         if self.decodes:
             return self.batch * decoding_flops(self.config, self.length, self.new_tokens)
+        if self.trains and scores_masked_only:
+            return self.batch * training_flops(self.config, self.length)
         of_an_item = self.config.count_flops(self.length, class_name(self.config))
         if self.trains:
             return self.batch * of_an_item.training_step

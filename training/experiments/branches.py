@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedConfig
 
+from modeling_leaner.planning.memory import training_flops
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
 from modeling_leaner.support.documents import read_json, write_json
@@ -85,9 +86,12 @@ def step_of(grid: Grid, shape: str) -> Step | None:
     if not task.has_full_rows:
         return None
     config = recipe_config(arguments)
-    flops = config.count_flops(_row_length(arguments, config), task.head)
+    length = _row_length(arguments, config)
+    if length is None:
+        length = config.default_length
     rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
-    return Step(rows * flops.length, rows * flops.training_step, flops.length)
+    flops = training_flops(config, length, task.head, arguments.mask_fraction)
+    return Step(rows * length, rows * flops, length)
 
 
 def _schedule_of(arguments: RecipeArguments) -> dict[str, object]:

@@ -59,7 +59,8 @@ class BenchCell(BenchWork):
     """Of the tensors of a step, weights and optimizer included."""
     parameters: Count | None
     flops: Count | None
-    """Of a step's matrix products, a multiply-add as two, by the arithmetic of the shape."""
+    """Of a step's matrix products, a multiply-add as two, by the arithmetic of the shape; of LeanBERT's uncompiled
+    training with the scores of masked tokens alone, which is what it computes."""
     matrix_product_share: Duration | None
     """`flops` a second over what a plain matrix product of this dtype reached on the same machine."""
     note: str | None
