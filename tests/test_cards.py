@@ -332,6 +332,8 @@ def test_an_outlier_is_told_from_a_bad_run():
     cell.values["3"] = 0.1
     assert scoring.outliers(cell, evidence) == ["3"]
     assert scoring.outliers(cell, lower) == []
+    ties = base.model_copy(update={"values": {"1": 0.1, "2": 0.1, "3": 0.1, "4": 0.1, "5": 0.099}})
+    assert scoring.outliers(ties, evidence) == []
     base.chance = 0.05
     assert scoring.outliers(cell, evidence) == []  # far below the others, and better than the guess
     base.chance = None

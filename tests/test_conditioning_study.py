@@ -187,6 +187,9 @@ class TestRuns:
     def test_steps_to_a_loss(self, loss, steps):
         assert steps_to(readings(1.0, [5.0, 3.0, 2.0]), loss) == steps
 
+    def test_steps_to_a_loss_that_was_there_at_the_start(self):
+        assert steps_to(readings(1.0, [2.0, 2.0, 2.0]), 2.5) == 0.0
+
     def test_the_best_rate_of_a_start(self):
         tuning = {}
         for arm, rate, loss in (
@@ -198,6 +201,8 @@ class TestRuns:
             for seed, more in ((1, 0.0), (2, 0.3)):
                 tuning[Run(SHAPE, arm, replace(PLAN, rate=rate), seed)] = readings(1.0, [5.0, loss + more])
         assert best_rates(tuning) == {NONE: 2e-3, IDENTITY: 1e-3}
+        broken = {Run(SHAPE, NONE, replace(PLAN, rate=5e-4), 1): readings(1.0, [5.0, math.nan])}
+        assert best_rates(broken | tuning) == {NONE: 2e-3, IDENTITY: 1e-3}
 
     def test_rates_beyond_an_edge(self, monkeypatch):
         """Each start has its own best; one at an edge goes on, twice at most."""

@@ -1,6 +1,7 @@
 """The built-in data: digits, the standard library's prose, ListOps by the benchmark's rules."""
 
 import functools
+import re
 
 import datasets
 import huggingface_hub
@@ -165,6 +166,28 @@ def test_the_published_trees():
 def test_a_path_that_is_not_there(path):
     with pytest.raises(ValueError, match="^data_files: (data/)?nowhere(.csv)?: no such file or folder$"):
         sources.load_split(None, "validation", data_files=[path])
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "is_fair"),
+    [
+        ("train", "validation", True),
+        ("train[:90%]", "train[90%:]", True),
+        ("train", "train", False),
+        ("train", "train[:10%]", False),
+        ("train[:90%]", "train", False),
+        ("train[:90%]", "train[:90%]", False),
+    ],
+)
+def test_rows_that_are_trained_on_are_not_held_out(train, held_out, is_fair):
+    words = ["--task", "sequence-classification", "--shape", "bert/nano"]
+    words += ["--train_split", train, "--eval_split", held_out, "--holdout", "0"]
+    settings = arguments.parse("listops-short", words)
+    if is_fair:
+        sources.check_splits(settings)
+    else:
+        with pytest.raises(ValueError, match=f"^eval_split: '{re.escape(held_out)}' would be rows of train_split "):
+            sources.check_splits(settings)
 
 
 def test_a_split_without_a_file():

@@ -196,6 +196,7 @@ def test_the_right_document_is_found():
     far = np.array([[-1.0] + [0.0] * 11, *vectors[:11]])
     assert embedding.mean_reciprocal_rank(vectors[:1], far) == 0  # eleven are nearer
     assert embedding.mean_reciprocal_rank(vectors[:1], np.array([vectors[0]] * 3)) == 1  # the same text again
+    assert np.isnan(embedding.mean_reciprocal_rank(vectors, vectors * np.nan))
 
 
 @pytest.mark.parametrize(

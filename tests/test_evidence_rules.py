@@ -116,6 +116,7 @@ def test_what_the_choice_needs(tmp_path):
         ({"tuning": {"seeds": [0, 9], "holdout": 5, "overrides": {"max_steps": 99}}},
          "tuning.overrides: max_steps: expected a quarter or more of the 400 of the reported runs, got 99"),
         ({"overrides": {"max_steps": 400}}, "warmup_steps: expected steps, the same in tuning, got 0.1"),
+        ({"overrides": {"max_steps": 400, "warmup_steps": 0}}, None),
         ({"tuning": {"seeds": [0, 9], "holdout": 5, "overrides": {"max_steps": 100, "warmup_steps": 10}}},
          "tuning.overrides: warmup_steps is 10.0, and 40.0 in the reported runs"),
         ({"tuning": {"seeds": [0, 9], "holdout": 5, "overrides": {"max_steps": 100, "lr_scheduler_type": "linear"}}},

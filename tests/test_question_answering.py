@@ -186,6 +186,20 @@ def test_best_spans_by_hand(two_windows, starts, ends, longest, answer):
     assert best_spans(np.array(starts), np.array(ends), features, [example], longest) == {"x": answer}
 
 
+def test_an_answer_may_be_empty(two_windows):
+    """As in SQuAD 2.0: where [CLS] has a higher score than the best span, in every window."""
+    example, features = two_windows
+    spans = [[0, 0, 0, 5, 0, 0], [0, 0, 0, 0, 0, 0]]
+
+    def answers(first, second, **options):
+        logits = np.array(spans)
+        logits[:, 0] = first, second
+        return best_spans(logits, logits, features, [example], **options)["x"]
+
+    assert answers(6, 6, may_be_empty=True) == "" and answers(6, 6) == "one"
+    assert answers(6, 4, may_be_empty=True) == "one"  # the second window finds it
+
+
 def test_best_spans_tries_every_span():
     rng = np.random.default_rng(0)
     offsets = [[-1, -1]] * 2 + [[place, place + 1] for place in range(25)] + [[-1, -1]]

@@ -11,7 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training.running.checkpoints import COMPLETE, remove_partial_checkpoints, whole_checkpoints
+from modeling_leaner.training.running.checkpoints import (
+    COMPLETE,
+    damage,
+    declare_whole,
+    remove_partial_checkpoints,
+    unreadable,
+    whole_checkpoints,
+)
 from training_data import documents, merged, read_lines, write_shape
 
 
@@ -163,3 +170,15 @@ def test_a_checkpoint_counts_only_when_whole(uninterrupted, tmp_path):
     assert {"model.safetensors", "optimizer.pt", "rng_state.pth", "ema.safetensors", "trainer_state.json"} <= set(
         listed
     )
+
+
+def test_files_of_a_folder_count(tmp_path):
+    """As those of sharded optimizers."""
+    checkpoint = tmp_path / "checkpoint-4"
+    (checkpoint / "optimizer_0").mkdir(parents=True)
+    (checkpoint / "optimizer_0" / "part.distcp").write_bytes(b"12345")
+    (checkpoint / "model.bin").write_bytes(b"123")
+    declare_whole(checkpoint)
+    assert damage(checkpoint) is None and unreadable(checkpoint) is None
+    (checkpoint / "optimizer_0" / "part.distcp").unlink()
+    assert damage(checkpoint) == "optimizer_0/part.distcp is missing"

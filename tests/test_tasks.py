@@ -251,6 +251,22 @@ def test_what_the_processor_states_is_done(settings, tmp_path):
     torch.testing.assert_close(ours["pixel_values"], theirs.float(), atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(1, 8), (8, 1), (4, 6, 1), (1, 8, 3)])
+def test_numbers_become_the_image_that_they_are(shape, tmp_path):
+    task, _ = image_task(tmp_path)
+    numbers = np.arange(np.prod(shape)).reshape(shape)
+    image = task._from_numbers(numbers.tolist(), "row 3")
+    assert image.size == (shape[1], shape[0])
+    assert np.array_equal(np.asarray(image).reshape(shape), numbers)
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (4, 4, 5), (4, 4, 2)])
+def test_numbers_that_are_no_image(shape, tmp_path):
+    task, _ = image_task(tmp_path)
+    with pytest.raises(ValueError, match=r"^row 3: expected \(height, width\[, 1, 3 or 4 channels\]\), got shape "):
+        task._from_numbers(np.zeros(shape), "row 3")
+
+
 def test_without_a_stated_way_to_resize(tmp_path):
     task, _ = image_task(tmp_path)
     task.processing.resample = None

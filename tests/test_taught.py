@@ -208,6 +208,22 @@ class TestRuns:
             norms.append(read_lines(sentences.folder / f"run{steps}")[0]["grad_norm"])
         assert norms[0] == pytest.approx(norms[1], rel=1e-3)
 
+    def test_the_last_step_of_an_epoch_has_fewer_batches(self, sentences, monkeypatch):
+        """40 rows are five batches of 8, of which the third step has one: its mean is not halved."""
+        seen = []
+        original = taught.Taught.loss
+
+        def noted(self, model, inputs, items, batches=1):
+            if model.training:
+                seen.append(batches)
+            return original(self, model, inputs, items, batches)
+
+        monkeypatch.setattr(taught.Taught, "loss", noted)
+        given = ["--shape", sentences.student, "--teacher", sentences.teacher, "--max_steps", -1]
+        given += ["--num_train_epochs", 1, "--gradient_accumulation_steps", 2]
+        train.main(merged(sentences.words, list(map(str, given))))
+        assert seen == [2, 2, 2, 2, 1]
+
     def test_the_teacher_runs_once(self, sentences, monkeypatch):
         rows = []
         original = taught.teacher_columns

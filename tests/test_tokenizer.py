@@ -221,6 +221,14 @@ def sources(monkeypatch):
     return asked
 
 
+def test_blank_rows_before_the_text(sources, tmp_path, monkeypatch, capsys):
+    """More than are sampled for the rate that is printed."""
+    rows = Dataset.from_dict({"text": [" "] * 1200 + TEXTS})
+    monkeypatch.setattr(data_sources, "load_split", lambda *words, **options: rows)
+    leaner("tokenizer", "--kind", "bytes", "--data_files", "a.txt", "--output_dir", tmp_path / "out")
+    assert "1.000 tokens per byte on the first" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", TOKENIZER_KINDS)
 @pytest.mark.parametrize("streaming", [False, True])
 def test_command(kind, streaming, sources, tmp_path, capsys):

@@ -30,6 +30,7 @@ from .running.results import RESULTS, last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
 from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings.arguments import RecipeArguments, parse
+from .settings.repeated import by_option
 from .tasks.base import Task
 
 
@@ -205,7 +206,9 @@ def resume_command(recipe: str | None, options: list[str]) -> str:
     command = ["leaner", "train"]
     if recipe:
         command.append(recipe)
-    command += [option for option in options if option not in ("--resume", "--restart")]
+    for option, *values in by_option(options)[1:]:
+        if option.partition("=")[0] not in ("--resume", "--restart"):
+            command += [option, *values]
     return shlex.join([*command, "--resume"])
 
 

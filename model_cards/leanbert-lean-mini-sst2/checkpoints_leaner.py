@@ -31,7 +31,7 @@ def find_folder(source: object, subfolder: str | None = None) -> Path | None:
 
 
 def find_weights(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, by its index where it has one.
+    """The safetensors files of a folder: model.safetensors, or else those that its index names.
 
     Raises OSError for an index that cannot be read, or that names a file outside the folder or one that is missing.
     """

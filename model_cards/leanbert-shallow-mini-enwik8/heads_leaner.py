@@ -102,7 +102,7 @@ class TextHead:
     ) -> Output:
         """Inputs as for the base model; the shapes of logits and labels are those of `predict`."""
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs = self.model(*self.arrange(inputs), **kwargs)
+        outputs = self.model(*self.arrange(inputs), return_dict=True, **kwargs)
         return self.predict(outputs, labels, inputs, **kwargs)
 
 

@@ -4,7 +4,7 @@
 import difflib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from types import NoneType, UnionType
 from typing import ClassVar, get_args
@@ -207,9 +207,9 @@ class LeanConfig(PreTrainedConfig):
         model_type = kwargs.get("model_type", self.model_type)
         self._require(model_type == self.model_type, f"model_type must be {self.model_type!r}, got {model_type!r}")
         self._require_size("num_labels", kwargs.get("num_labels", 1), MOST_LABELS)
+        self._require_size("num_hidden_layers", self.num_hidden_layers, MOST_LAYERS)
         if kwargs.get("per_layer_config") is not None:
             self._check_layers(kwargs["per_layer_config"])
-        self._require_size("num_hidden_layers", self.num_hidden_layers, MOST_LAYERS)
         self._check_labels()
         self._check_dtype(self.dtype)
         self._check_dtype(kwargs.get("torch_dtype"))
@@ -384,8 +384,8 @@ class LeanConfig(PreTrainedConfig):
         """Key-value heads of each layer."""
         return self.heads_per_layer
 
-    def _layer_linears(self) -> list[LinearSize]:
-        """The linear layers of all blocks; every token passes through each, which `tokens` = 1 stands for."""
+    def _layer_linears(self, length: int) -> list[LinearSize]:
+        """The linear layers of all blocks; every one of `length` tokens passes through each."""
         width = self.hidden_size
         mlp = self.intermediate_size
         bias = getattr(self, "qkv_bias", True)
@@ -395,7 +395,7 @@ class LeanConfig(PreTrainedConfig):
             keys = key_value_heads * self.head_dim
             linears += [LinearSize(width, queries, bias), LinearSize(width, keys, bias), LinearSize(width, keys, bias)]
             linears += [LinearSize(queries, width), LinearSize(width, mlp), LinearSize(mlp, width)]
-        return linears
+        return [replace(linear, tokens=length) for linear in linears]
 
     def _outer_parameters(self, head: str) -> int:
         """Parameters outside the blocks that are neither embeddings nor linear layers, minus those that are tied."""
@@ -417,25 +417,27 @@ class LeanConfig(PreTrainedConfig):
         """
         head = self._head(architecture)
         embeddings = self._embedding_parameters()
-        linears = sum(linear.parameters for linear in self._layer_linears() + self._outer_linears(head, 1))
+        linears = sum(linear.parameters for linear in self._layer_linears(1) + self._outer_linears(head, 1))
         norms = 4 * self.hidden_size * self.num_hidden_layers
         return ParameterCount(embeddings + linears + norms + self._outer_parameters(head), embeddings)
 
-    def count_flops(self, length: int | None = None, architecture: str | None = None) -> Flops:
+    def count_flops(
+        self, length: int | None = None, architecture: str | None = None, head_tokens: int | None = None
+    ) -> Flops:
         """FLOPs of `architecture` for one sequence of `length` tokens (left out, the longest the positions allow).
 
+        A head of every token reads `head_tokens` of them: left out, all; LeanBERT's in training the masked ones.
         Raises ValueError for a length that is no whole number from 1 to the longest.
         """
         if length is None:
             length = self.default_length
         self._require(type(length) is int, f"length must be a whole number, got {length!r}")
         self._require(1 <= length <= self.default_length, f"length must be in 1..{self.default_length}, got {length}")
-        outer = self._outer_linears(self._head(architecture), length)
-        in_layers = length * sum(linear.flops for linear in self._layer_linears())
-        outside = sum(linear.flops for linear in outer)
+        outer = self._outer_linears(self._head(architecture), length if head_tokens is None else head_tokens)
+        linears = sum(linear.flops for linear in self._layer_linears(length) + outer)
         attention = 4 * length**2 * self.head_dim * sum(self.heads_per_layer)
         no_input_gradient = sum(linear.flops for linear in outer if linear.reads_data)
-        return Flops(length, in_layers + outside, attention, no_input_gradient)
+        return Flops(length, linears, attention, no_input_gradient)
 
     def kv_bytes_per_token(self, bytes_per_value: int = 2) -> int | None:
         """Bytes of the key-value cache per token (2 a value: bfloat16); None for a family that keeps no cache."""

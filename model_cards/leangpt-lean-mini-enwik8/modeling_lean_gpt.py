@@ -127,7 +127,7 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         `config.loss_chunk_size`, the loss is computed in chunks and `logits` is None.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        outputs = self.model(*inputs, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
+        outputs = self.model(*inputs, past_key_values=past_key_values, use_cache=use_cache, return_dict=True, **kwargs)
         kept = logits_to_keep
         if isinstance(logits_to_keep, int):
             kept = slice(-logits_to_keep, None)

@@ -157,7 +157,7 @@ class LeanViTForImageClassification(LeanViTPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> ImageClassifierOutput:
         """Logits (B, num_labels) from pixel_values (B, num_channels, height, width); labels (B,) give the loss."""
-        outputs = self.model(pixel_values, interpolate_pos_encoding, attention_mask, **kwargs)
+        outputs = self.model(pixel_values, interpolate_pos_encoding, attention_mask, return_dict=True, **kwargs)
         logits = self.classifier(outputs.last_hidden_state[:, 0])
         loss = class_loss(self, logits, labels, **kwargs)
         return ImageClassifierOutput(loss=loss, logits=logits, **recorded(outputs))
@@ -185,7 +185,7 @@ class LeanViTBackbone(BackboneMixin, LeanViTPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BackboneOutput:
         """One map per requested stage from pixel_values (B, num_channels, height, width)."""
-        outputs = self.model(pixel_values, interpolate_pos_encoding, attention_mask, **kwargs)
+        outputs = self.model(pixel_values, interpolate_pos_encoding, attention_mask, return_dict=True, **kwargs)
         grid = [side // patch for side, patch in zip(pixel_values.shape[2:], self.config.patch_shape)]
         feature_maps = tuple(
             self.model.norm(state)[:, 1:].transpose(1, 2).unflatten(2, grid).contiguous()

@@ -81,11 +81,11 @@ def products_attention_forward(
     if attention_mask is None and is_causal and query.shape[2] > 1:
         attention_mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
     if attention_mask is not None:
-        least = torch.finfo(scores.dtype).min
+        least = torch.finfo(scores.dtype).min / 2  # a row of -inf alone would give NaN; half: so does a sum beyond it
         if attention_mask.dtype == torch.bool:
-            seen = torch.zeros(attention_mask.shape, dtype=scores.dtype, device=scores.device)
-            attention_mask = seen.masked_fill(~attention_mask, least)
-        scores = scores + attention_mask.clamp(min=least).to(scores.dtype)  # a row of -inf alone would give NaN
+            zeros = torch.zeros(attention_mask.shape, dtype=scores.dtype, device=scores.device)
+            attention_mask = zeros.masked_fill(~attention_mask, least)
+        scores = scores + attention_mask.clamp(min=least).to(scores.dtype)
     weights = nn.functional.softmax(scores, dim=-1)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
@@ -122,7 +122,8 @@ def lean_attention_forward(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """`attn_implementation="lean"`: SDPA, or matrix products where they are faster or the weights are asked for."""
     forward = sdpa_attention_forward
-    if kwargs.get("output_attentions") or prefers_products(module, query, key, dropout):
+    wants_weights = kwargs.get("output_attentions", module.config.output_attentions)
+    if wants_weights or prefers_products(module, query, key, dropout):
         forward = products_attention_forward
     return forward(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
 
@@ -340,7 +341,7 @@ def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, igno
 
 
 def check_sequence(states: torch.Tensor, attention_mask: object, cache: Cache | None = None) -> None:
-    """Raises ValueError for embedded tokens (B, 0, D), and for a mask (B, S) whose S is not past + T. In eager mode.
+    """Raises ValueError for embedded tokens (B, 0, D), and for a mask that is not (B, past + T). In eager mode.
 
     Masks of other caches than a dynamic one are not compared: those of a static cache may be as long as itself.
     """
@@ -356,10 +357,10 @@ def check_sequence(states: torch.Tensor, attention_mask: object, cache: Cache | 
         past = cache.get_seq_length()
     elif cache is not None:
         return
-    width = past + length
-    if attention_mask.shape[1] != width:
-        given = list(attention_mask.shape)
-        raise ValueError(f"attention_mask is {given}, expected {[rows, width]}, (B, T) with {past} tokens before T")
+    expected = [rows, past + length]
+    given = list(attention_mask.shape)
+    if given != expected:
+        raise ValueError(f"attention_mask is {given}, expected {expected}, (B, T) with {past} tokens before T")
 
 
 def recorded(outputs: ModelOutput) -> dict[str, tuple[torch.Tensor, ...] | None]:

@@ -305,8 +305,8 @@ def content_sha256(rows: Rows, columns: list[str]) -> str | None:
 def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
     """Training and evaluation rows; with `holdout` the latter are taken out of the former, always the same ones.
 
-    They are drawn evenly, but for language modelling, where they are the end of the text. `tuning_holdout` takes other
-    rows, which are neither trained on nor reported.
+    They are drawn at random; for language modelling they are the end of the text, of a stream its first rows.
+    `tuning_holdout` takes other rows, which are neither trained on nor reported.
 
     Raises:
         ValueError: as `load_split`; or one file would be both.
@@ -321,13 +321,29 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
         return train, first_rows(held_out, arguments.max_eval_rows)
     if arguments.eval_split == "none":
         return train, None
-    plain = split_files(arguments.data_files).get(None, [])
-    if arguments.eval_split == arguments.train_split or any(Path(name).is_file() for name in plain):
-        raise ValueError(
-            f"data_files: the split {arguments.eval_split!r} would be the training rows; say train=FILE and "
-            f"{arguments.eval_split}=FILE, or set holdout, or eval_split none"
-        )
+    check_splits(arguments)
     return train, load_evaluation(arguments)
+
+
+def check_splits(arguments: RecipeArguments) -> None:
+    """Raises ValueError where the evaluation split would hold training rows: the same split, a part of it, one file.
+
+    Two parts of a split, such as `train[:90%]` and `train[90%:]`, are taken as they are.
+    """
+    wanted = arguments.eval_split
+    whole, _, part = wanted.partition("[")
+    plain = split_files(arguments.data_files).get(None, [])
+    if any(Path(name).is_file() for name in plain):
+        raise ValueError(
+            f"data_files: the split {wanted!r} would be the training rows; say train=FILE and {wanted}=FILE, or set "
+            "holdout, or eval_split none"
+        )
+    trained, _, trained_part = arguments.train_split.partition("[")
+    if whole == trained and (part == trained_part or not part or not trained_part):
+        raise ValueError(
+            f"eval_split: {wanted!r} would be rows of train_split {arguments.train_split!r}; expected other rows, or "
+            "set holdout, or eval_split none"
+        )
 
 
 def _take_out(rows: Rows, count: int, key: str, draw: bool) -> tuple[Rows, Rows]:

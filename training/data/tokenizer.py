@@ -324,7 +324,7 @@ def write_tokenizer(
         raise
     except ValueError as error:
         raise ValueError(f"{source.name}: {texts.column}: {error}") from error
-    sample = list(itertools.islice(texts, 1000))
+    sample = list(itertools.islice((text for text in texts if text.strip()), 1000))
     save_whole(tokenizer, output_dir)
     rate = tokens_per_byte(tokenizer, sample)
     print(

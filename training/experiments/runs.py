@@ -128,7 +128,10 @@ def start_of(results: GridResults, run: Run) -> str:
 
 
 def check_starts(results: GridResults) -> None:
-    """Raises GridError, with all that is missing, where a run that has no row yet has no weights to start from."""
+    """Raises GridError, with all that is missing, where a run that has not finished has no weights to start from.
+
+    While the tuning is due all runs are asked.
+    """
     tuning = results.tuning
     missing = {}
     for run in (*tuning.due, *planned(results.grid, tuning.best)):

@@ -34,7 +34,7 @@ def _check_schedule(grid: Grid, tuned: RecipeArguments, counterpart: RecipeArgum
         there = _schedule_setting(counterpart, key)
         if here != there:
             raise GridError(f"tuning.overrides: {key} is {here}, and {there} in the reported runs{UNLESS_STATED}")
-    if not counterpart.warmup_steps >= 1:
+    if 0 < counterpart.warmup_steps < 1:
         got = f"{counterpart.warmup_steps:g}"
         raise GridError(f"warmup_steps: expected steps, the same in tuning, got {got}{UNLESS_STATED}")
 

@@ -12,7 +12,7 @@ from ..records import Cell, Evidence, PairedStatistics
 from .rendering import markdown
 from .wording.amounts import excludes_zero, gain, label, short_label
 from .wording.index_page import kappa_paragraph
-from .wording.scoring import PAIR_ERROR_HEADER, best_of, has_outliers, median_score, outliers, pair_errors
+from .wording.scoring import best_of, has_outliers, median_score, outliers
 
 
 LATER_SEEDS = (4, 5, 6, 7)  # added to these grids after the first three had been seen: LOG.md has when
@@ -281,19 +281,6 @@ def medians(grids: Grids) -> str | None:
     )
 
 
-def row_sampling(grids: Grids) -> str | None:
-    """Of published pairs, the choice of held-out rows beside that of the seed."""
-    lines = []
-    for name, gathered in grids.items():
-        lines += [(name, *pair.columns()) for pair in pair_errors(gathered.evidence)]
-    if not lines:
-        return None
-    return (
-        "**Rows and seeds.** Intervals over seeds are conditional on the held-out rows. Of the published pairs, one "
-        "run each, against 8 × 3:\n\n" + markdown(("grid", *PAIR_ERROR_HEADER), lines)
-    )
-
-
 def length_of_training(grids: Grids) -> str | None:
     """What longer training did to the order of the published pairs; one seed each."""
     lines = []
@@ -311,8 +298,7 @@ def length_of_training(grids: Grids) -> str | None:
         return None
     return (
         "**Longer training may turn the order.** 4 × 6 against 8 × 3, one seed each, which may be chance: "
-        f"{'; '.join(lines)}. Of the 36,181 training stories of TinyStories, 32,957 were sampled from a 15M-parameter "
-        "model."
+        f"{'; '.join(lines)}."
     )
 
 
@@ -324,7 +310,6 @@ def findings(grids: Grids) -> list[str]:
         kappa_and_quality(grids),
         medians(grids),
         pretraining(grids),
-        row_sampling(grids),
         length_of_training(grids),
     ]
     return [paragraph for paragraph in paragraphs if paragraph]

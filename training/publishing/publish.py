@@ -20,7 +20,7 @@ from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..data.sources import load_evaluation, load_training
-from ..experiments.branches import WEIGHTS, data_options
+from ..experiments.branches import WEIGHTS, data_options, recipe_of
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, write_grid
@@ -32,13 +32,14 @@ from ..records import CutParent, Evidence, PublishedEncoder, PublishedResults, R
 from ..running.evaluation import load
 from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
+from ..tasks.registry import TASKS
 from .cards import write_card
 from .code_copies import renew_code
 from .cut_parents import parent_fields, parent_results
 from .folders import CARDS, LICENSE, RUN_FILES, results_in, without_local_settings
 from .index import write_index
 from .verify import verify
-from .verify_weights import metrics_of, metrics_with, tolerances
+from .verify_weights import UNVERIFIABLE, metrics_of, metrics_with, tolerances
 
 
 GRIDS = Path("training/grids")
@@ -348,6 +349,10 @@ def publish_grid(file: Path, data_files: Sequence[str], replace: bool) -> None:
     grid = load_grid(file)
     if not grid.publish:
         raise ValueError(f"{file}: publish: missing, expected shapes and the names of their folders")
+    task = recipe_of(grid, grid.baseline).task
+    if task in UNVERIFIABLE:
+        others = ", ".join(sorted(TASKS.keys() - set(UNVERIFIABLE)))
+        raise ValueError(f"{file}: publish: the task {task} cannot be verified; expected one of {others}")
     targets = {shape: CARDS / name for shape, name in grid.publish.items()}
     for shape, target in targets.items():
         if target.exists():

@@ -28,7 +28,7 @@ class ResultRow:
     higher_is_better: bool | None
     """Of the metric; 1 or 0 in the file."""
     eval_loss: float | None
-    """On the evaluation rows, in nats a token or a row."""
+    """On the evaluation rows: nats a token or a row, squared error of a regression, 1 − cosine of sentence vectors."""
     kappa_start: float | None
     """Condition number of the concatenated head outputs before training, the median over the layers."""
     kappa_end: float | None

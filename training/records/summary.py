@@ -133,7 +133,7 @@ class CellSummary(PairedStatistics, TunedScore):
     seconds: Duration | None = None
     """Of a training, the mean over the seeds."""
     kappa_start: float | None = None
-    """Condition number of the head outputs before the training: median over the layers, mean over the seeds."""
+    """Condition number of the head outputs before training: median over the layers, geometric mean over the seeds."""
     kappa_end: float | None = None
     """The same after the training."""
     chance: float | None = None

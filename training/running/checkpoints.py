@@ -56,15 +56,21 @@ def is_intact(path: Path) -> bool:
     return True
 
 
+def files_of(checkpoint: Path) -> list[str]:
+    """Its files by name; of those in a folder, as sharded optimizers have them, with the folder's."""
+    return sorted(path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
+
+
 def unreadable(checkpoint: Path) -> str | None:
     """The first file of a checkpoint that cannot be read: a damaged disk changes bytes, and no size."""
-    for path in sorted(checkpoint.iterdir()):
+    for name in files_of(checkpoint):
+        path = checkpoint / name
         try:
             intact = is_intact(path)
         except (OSError, ValueError, zipfile.BadZipFile, SafetensorError):
             intact = False
         if not intact:
-            return f"{path.name} cannot be read"
+            return f"{name} cannot be read"
     return None
 
 
@@ -83,7 +89,7 @@ def remove_partial_checkpoints(folder: Path) -> list[Path]:
 
 def declare_whole(checkpoint: Path) -> None:
     """Writes the list of a checkpoint's files, with which it counts from now on."""
-    sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir() if path.is_file()}
+    sizes = {name: (checkpoint / name).stat().st_size for name in files_of(checkpoint)}
     write_bytes(checkpoint / COMPLETE, json.dumps(sizes).encode())
 
 

@@ -50,6 +50,8 @@ def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str,
         foreign = names[len(known) :]
     else:
         foreign = sorted(set(names) - set(known))
+    if not foreign and numbered:
+        return {name: index for index, name in enumerate(names)} | known
     if not foreign:
         return known
     if numbered or set(known) != {f"LABEL_{index}" for index in range(len(known))}:

@@ -25,7 +25,7 @@ from modeling_leaner.registry import IMAGES, TEXT
 from modeling_leaner.shapes import family_of, load_config, modality_of, shape_names
 from modeling_leaner.slimming.operations import drop_pooler
 
-from ..data.sources import Rows, check_cache, first_rows
+from ..data.sources import Rows, check_cache, first_rows, split_files
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, save_whole, train_tokenizer
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Task
@@ -156,7 +156,7 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
     settings = (arguments.tokenizer, config.vocab_size, length, family_of(config), columns, __version__)
     data = (arguments.dataset, arguments.dataset_config, arguments.data_files, arguments.train_split)
     limits = (arguments.holdout, arguments.tuning_holdout, arguments.max_train_rows)
-    key = Hasher.hash((getattr(train, "_fingerprint", None), settings, data, limits))
+    key = Hasher.hash((content_key(train, arguments.data_files), settings, data, limits))
     folder = Path(datasets.config.HF_CACHE_HOME) / "modeling_leaner" / "tokenizers" / key
     if not (folder / "tokenizer.json").is_file():
         texts = (row[column] for row in first_rows(train, 200_000) for column in columns)
@@ -172,6 +172,16 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
             if not (folder / "tokenizer.json").is_file():  # else another process was quicker
                 raise
     return AutoTokenizer.from_pretrained(folder)
+
+
+def content_key(rows: Rows, data_files: list[str]) -> object:
+    """What changes with the content of the rows; of a stream, without a fingerprint, sizes and times of its files."""
+    fingerprint = getattr(rows, "_fingerprint", None)
+    if fingerprint is not None:
+        return fingerprint
+    places = [Path(name) for names in split_files(data_files).values() for name in names]
+    files = [file for place in places for file in sorted((place, *place.rglob("*"))) if file.is_file()]
+    return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
 def fitted(config: LeanConfig, arguments: RecipeArguments, processing: object) -> LeanConfig:

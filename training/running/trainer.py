@@ -187,7 +187,8 @@ class LeanTrainer(Trainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The task's, or the model's own; label smoothing and mixup here, since they need every logit."""
         if self.task.has_own_loss:
-            loss, outputs = self.task.loss(model, inputs, num_items_in_batch)
+            batches = getattr(self, "current_gradient_accumulation_steps", 1)  # fewer at the end of an epoch
+            loss, outputs = self.task.loss(model, inputs, num_items_in_batch, batches)
             return (loss, outputs) if return_outputs else loss
         labels = inputs.get("labels")
         smoothing = 0.0

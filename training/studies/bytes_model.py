@@ -148,9 +148,11 @@ def train_bytes(
 def steps_to(looks: Sequence[Look], loss: float) -> float | None:
     """The step at which a run first has a loss, by linear interpolation between looks; None where it never has."""
     for before, after in zip(looks, looks[1:]):
+        if before.loss <= loss:
+            return before.step
         if after.loss <= loss:
             share = (before.loss - loss) / (before.loss - after.loss)
-            return before.step + max(share, 0.0) * (after.step - before.step)
+            return before.step + share * (after.step - before.step)
     return None
 
 

@@ -132,8 +132,11 @@ def told(runs: list[Run], found: Iterator[list[Look]], progress: Progress) -> It
 
 
 def best_rates(tuning: Looks) -> dict[str, float]:
-    """Of each arm the rate with the least mean loss at the end."""
+    """Of each arm the rate with the least mean loss at the end; one whose loss is not finite is the last choice."""
     losses: dict[str, dict[float, list[float]]] = {}
     for run, looks in tuning.items():
-        losses.setdefault(run.arm, {}).setdefault(run.plan.rate, []).append(looks[-1].loss)
+        loss = looks[-1].loss
+        if not math.isfinite(loss):
+            loss = math.inf
+        losses.setdefault(run.arm, {}).setdefault(run.plan.rate, []).append(loss)
     return {arm: min(by_rate, key=lambda rate: fmean(by_rate[rate])) for arm, by_rate in losses.items()}

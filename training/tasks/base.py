@@ -250,11 +250,14 @@ class Task:
             return outputs[0]
         return outputs
 
-    def loss(self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None) -> tuple[torch.Tensor, Batch]:
+    def loss(
+        self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
+    ) -> tuple[torch.Tensor, Batch]:
         """Loss and outputs of a task that has a loss of its own, `has_own_loss`; the others have their model's.
 
         Args:
             items: rows of all batches of a step, by which a sum is divided; None for the mean of this batch.
+            batches: of the step, by which the mean of a batch would be divided.
         """
         raise NotImplementedError
 

@@ -25,9 +25,10 @@ from .vectors import mean_reciprocal_rank, spearman, unit_vectors
 class Embedding(TextTask):
     """A vector per text, the mean over its tokens.
 
-    With `teacher` the vectors learn to point where the teacher's do (loss: 1 − cosine); the metric is their cosine.
-    With `text_pair_column` nothing is learned: pairs with a number in `label_column` give Spearman's correlation of
-    the number and the cosine, pairs without give the mean reciprocal rank of the second text among all second texts.
+    With `teacher` the vectors learn to point where the teacher's do (loss: 1 − cosine, or by `vector_loss` the squared
+    error); the metric is their cosine. With `text_pair_column` nothing is learned: pairs with a number in
+    `label_column` give Spearman's correlation of the number and the cosine, pairs without give the mean reciprocal
+    rank of the second text among all second texts, 0 beyond rank 10.
     """
 
     name = "embedding"
@@ -134,7 +135,9 @@ class Embedding(TextTask):
         labels = torch.tensor(np.array([row["labels"] for row in rows]), dtype=torch.float32)
         return {**self.collate_text(rows), "labels": labels}
 
-    def loss(self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None) -> tuple[torch.Tensor, Batch]:
+    def loss(
+        self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
+    ) -> tuple[torch.Tensor, Batch]:
         """Mean over rows of the distance to the teacher, 0 for pairs; and the vectors (B, D), and states if asked."""
         labels = inputs["labels"]
         tokens = {name: tensor for name, tensor in inputs.items() if name != "labels"}

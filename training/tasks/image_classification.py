@@ -88,13 +88,17 @@ class ImageClassification(Classification):
             raise ValueError(f"{where}: expected an image, got {type(values).__name__}") from error
         if array.ndim not in (2, 3):
             raise ValueError(f"{where}: expected an image, got numbers of shape {array.shape}")
+        if array.size == 0 or array.shape[2:] not in ((), (1,), (3,), (4,)):
+            raise ValueError(f"{where}: expected (height, width[, 1, 3 or 4 channels]), got shape {array.shape}")
         if not np.isfinite(array).all():
             raise ValueError(f"{where}: NaN or infinite pixels")
         if array.min() < 0 or array.max() > 255:
             raise ValueError(f"{where}: pixels {array.min():g}..{array.max():g} are outside 0..255")
         if (array % 1).any() and array.max() <= 1:
             raise ValueError(f"{where}: pixels are fractions of 0..1, expected 0..255")
-        return PILImage.fromarray(np.uint8(np.round(array)).squeeze())
+        if array.shape[2:] == (1,):
+            array = array[:, :, 0]
+        return PILImage.fromarray(np.uint8(np.round(array)))
 
     def collate(self, rows: list[dict]) -> Batch:
         channels = self.config.num_channels

@@ -129,8 +129,12 @@ def best_spans(
     features: Sequence[Mapping],
     examples: Iterable[Mapping],
     max_answer_tokens: int = 30,
+    may_be_empty: bool = False,
 ) -> dict[str, str]:
     """The text of each example's best span over all its windows, by id; "" for an example without any.
+
+    Where an answer `may_be_empty`, as in SQuAD 2.0, it is "" too where the score of the [CLS] token, the least over
+    the windows, is above that of the span.
 
     The score of a span is the sum of its start's and its end's logit; every span of at most `max_answer_tokens` tokens
     inside the context is tried. The logits are (windows, tokens), in the order of `features`, whose `example_id` and
@@ -143,16 +147,20 @@ def best_spans(
     if not len(start_logits) == len(end_logits) == len(features):
         raise ValueError(f"{len(start_logits)} start and {len(end_logits)} end logits for {len(features)} windows")
     best: dict[str, tuple[float, int, int]] = {}
+    empty: dict[str, float] = {}
     for starts, ends, feature in zip(start_logits, end_logits, features):
         row_id = feature["example_id"]
         offsets = np.asarray(feature["offset_mapping"])
         span = _best_span(np.asarray(starts), np.asarray(ends), offsets, max_answer_tokens)
         if span is not None and (row_id not in best or span[0] > best[row_id][0]):
             best[row_id] = span
+        empty[row_id] = min(empty.get(row_id, np.inf), float(starts[0] + ends[0]))
     texts = {}
     for row in examples:
-        _, start, end = best.get(row["id"], (0.0, 0, 0))
+        score, start, end = best.get(row["id"], (0.0, 0, 0))
         texts[row["id"]] = row["context"][start:end]
+        if may_be_empty and empty.get(row["id"], -np.inf) > score:
+            texts[row["id"]] = ""
     return texts
 
 

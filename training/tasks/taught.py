@@ -100,7 +100,9 @@ class Taught:
         targets = {name: tensor for name, tensor in batch.items() if name in TEACHER_TENSORS}
         return plain, targets
 
-    def loss(self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None) -> tuple[torch.Tensor, object]:
+    def loss(
+        self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
+    ) -> tuple[torch.Tensor, object]:
         """The weighted sum of the three, each a mean of this batch; of rows without targets the task's own loss."""
         plain, targets = self.split(inputs)
         if not targets:
@@ -118,7 +120,7 @@ class Taught:
         if self.states is not None:
             loss = loss + arguments.distill_hidden * self.states.loss(outputs, inputs)
         if items is not None:  # Trainer leaves the division by the batches of a step to this
-            loss = loss / arguments.gradient_accumulation_steps
+            loss = loss / batches
         return loss, outputs
 
     def own_loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, object]:

@@ -61,11 +61,15 @@ def spearman(cosines: np.ndarray, numbers: np.ndarray) -> float:
 def reciprocal_ranks(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> np.ndarray:
     """(Q, D), (N, D) and the place of each query's document, (Q), → (Q): 1/rank, 0 beyond rank 10.
 
-    Documents that are exactly as near as the right one, such as the same text again, do not count against it.
+    Documents that are exactly as near as the right one, such as the same text again, do not count against it. NaN
+    where a likeness is not finite: it is neither more nor less than another.
     """
     found = np.zeros(len(queries))
     for index, query in enumerate(queries):
         likeness = documents @ query
+        if not np.isfinite(likeness).all():
+            found[index] = np.nan
+            continue
         rank = 1 + int((likeness > likeness[right[index]] + 1e-9).sum())
         if rank <= RANKS:
             found[index] = 1 / rank

@@ -11,6 +11,9 @@ from ...tasks.registry import TASKS
 from .amounts import gain, number
 
 
+LEAST_DEVIATION = 1e-3  # of a share or a nat: where most seeds tie, a small difference is no outlier
+
+
 def guesses_of(evidence: Evidence) -> list[Guess]:
     """The simple guesses that read the input, an empty list where none was fitted."""
     return evidence.guesses or []
@@ -33,13 +36,13 @@ def outliers(cell: Cell, evidence: Evidence) -> list[str]:
     """Seeds whose run is worse than the cell's median by ten median absolute deviations, and no better than the best
     simple guess.
 
-    Empty for fewer than five seeds, which are too few to tell.
+    Empty for fewer than five seeds, which are too few to tell. The deviation counts as LEAST_DEVIATION at least.
     """
     values = cell.values
     if len(values) < 5:
         return []
     median = statistics.median(values.values())
-    deviation = statistics.median(abs(value - median) for value in values.values())
+    deviation = max(statistics.median(abs(value - median) for value in values.values()), LEAST_DEVIATION)
     far_below = [seed for seed, value in values.items() if gain(value - median, evidence) < -10 * deviation]
     best = best_of(evidence)
     if best is None:
