@@ -571,17 +571,17 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
     for learned in (False, None):  # nobody knows
         grids["two"].cells[1].learned = learned
         said = findings.verdicts(grids)
-        assert said.count("no loss of quality within") == 1 and "on two: p" not in said
+        assert said.count("no loss of quality within") == 1 and "on two |" not in said
         assert "Nothing is decided of the other cells: fewer than 7 seeds, a missing or failed one, no" in said
         assert "1 comparison lacks only the baseline that has learned; the test alone would pass 4 × 6 with" in said
     for place in grids.values():
         place.cells[0].p_non_inferiority = 0.006
-    assert "corrected 0.012" in findings.verdicts(grids)  # that nothing is learned on two makes it no easier on one
+    assert "| 0.006 | 0.012 |" in findings.verdicts(grids)  # that nothing is learned on two makes it no easier on one
     grids["two"].cells[1].learned = True
     assert "no loss of quality within" not in findings.verdicts(grids)
     assert findings.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
     grids["two"].seeds = list(range(9))  # of which two failed
-    assert "4 × 6 with MLP 192 on one: p = 0.00" in findings.verdicts(grids)
+    assert "| 4 × 6 with MLP 192 on one | 0.00" in findings.verdicts(grids)
     assert "on two" not in findings.verdicts(grids) and "the other cells" in findings.verdicts(grids)
     grids["one"].cells[0].pairs = 6
     said = findings.verdicts(grids)
