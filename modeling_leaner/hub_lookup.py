@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
 from .support.suggest import did_you_mean, nearest
 
 
-SECONDS = 5  # for the Hub to answer
+HUB_TIMEOUT = 5  # for the Hub to answer
 
 
 def require_source(source: str, names: Sequence[str] = ()) -> None:
@@ -68,7 +68,7 @@ def missing_from_hub(name: str) -> str | None:
     try:
         if isinstance(try_to_load_from_cache(name, "config.json"), str):
             return None
-        HfApi().model_info(name, timeout=SECONDS)
+        HfApi().model_info(name, timeout=HUB_TIMEOUT)
     except HFValidationError:
         return "no name that a model on the Hub could have"
     except RepositoryNotFoundError:
@@ -85,7 +85,7 @@ def missing_from_hub(name: str) -> str | None:
 def dataset_hub_answers(name: str) -> bool:
     """Whether the Hub answers when it is asked for a dataset, even that there is none."""
     try:
-        HfApi().dataset_info(name, timeout=SECONDS)
+        HfApi().dataset_info(name, timeout=HUB_TIMEOUT)
     except (HfHubHTTPError, HFValidationError):
         return True  # `datasets` says what is wrong
     except (HTTPError, OfflineModeIsEnabled):

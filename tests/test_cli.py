@@ -587,7 +587,7 @@ class TestHub:
         answers(HTTPError("too slow"))
         with pytest.raises(ValueError, match="could not be found on the Hub, which did not answer .HTTPError."):
             hub_lookup.require_source("someone/model")
-        assert asked == [hub_lookup.SECONDS] * 4 and hub_lookup.SECONDS <= 10
+        assert asked == [hub_lookup.HUB_TIMEOUT] * 4 and hub_lookup.HUB_TIMEOUT <= 10
         monkeypatch.setattr(hub_lookup, "try_to_load_from_cache", lambda name, file: "/cache/config.json")
         hub_lookup.require_source("someone/model")
         assert len(asked) == 4

@@ -22,11 +22,11 @@ from modeling_leaner.conversion import (
     ConversionError,
     convert,
     convert_checkpoint,
-    copy_sentence_transformers_files,
     from_lean_config,
     load_lean,
     to_lean_config,
 )
+from modeling_leaner.source_files import copy_sentence_transformers_files
 
 
 TOLERANCE = 1e-5

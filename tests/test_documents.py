@@ -6,7 +6,7 @@ import pytest
 from modeling_leaner.training.publishing.code_copies import check_modules, config_class_of
 from modeling_leaner.training.tasks.states import mapped_layers
 
-from modeling_leaner import conversion
+from modeling_leaner import conversion, source_files
 from modeling_leaner.checkpoints_leaner import INDEX, find_weights
 from modeling_leaner.planning.study_verdicts import read_tested
 from modeling_leaner.support import documents
@@ -60,7 +60,7 @@ def test_json_is_read(tmp_path):
         ("config.json", conversion._check_config),
         (INDEX, find_weights),
         ("modules.json", lambda folder: check_modules(folder / "modules.json")),
-        ("modules.json", lambda folder: conversion.read_source_json(str(folder), "modules.json")),
+        ("modules.json", lambda folder: source_files.read_source_json(str(folder), "modules.json")),
         ("slim.json", lambda folder: mapped_layers(str(folder), [], 2, 4)),
         ("results.json", lambda folder: read_tested(".", "2505.20802", folder)),
     ],

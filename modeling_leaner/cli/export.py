@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from ..conversion import load_lean, load_processors
+from ..conversion import load_lean
 from ..exporting.files import FORMATS, Forward, output_names, require_packages
 from ..exporting.graph import CACHE, ExportableModel, Inputs, Size, dynamic_axes, flattened, longest, make_inputs
 from ..exporting.parity import IN_FLOAT32, Parity, compare
 from ..planning.units import human_bytes
+from ..source_files import load_processors
 from ..support.documents import write_json
 from ..support.files import whole_folder
 from ..support.terminal import plain_console, plural

@@ -12,12 +12,13 @@ import torch
 from transformers import AutoModel, PreTrainedModel, set_seed
 
 from ..configuration_leaner import LeanConfig
-from ..conversion import load_lean, load_processors
+from ..conversion import load_lean
 from ..inspection.layers import Row, rows_of
 from ..registry import IMAGES
 from ..shapes import load_config, modality_of
 from ..slimming.calibration import batches_of
 from ..slimming.operations import SlimError
+from ..source_files import load_processors
 from ..training.data.sources import BUILT_IN, describe
 from ..training.running.evaluation import load as load_evaluation
 from ..training.running.evaluation import saved_recipe

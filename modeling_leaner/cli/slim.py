@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.progress import track
 from rich.table import Table
 
-from ..conversion import copy_sentence_transformers_files, files_of, load_lean, load_processors
+from ..conversion import load_lean
 from ..layers_leaner import LeanPreTrainedModel
 from ..planning.dials import flag_of
 from ..slimming import budget, calibration
@@ -19,6 +19,7 @@ from ..slimming.measures import Batch, Reference, layer_names
 from ..slimming.operations import SlimError, drop_pooler
 from ..slimming.scores import score_tables
 from ..slimming.slim import RECORD, Cut, Slimmed, Target, best_slims, check_choice, check_target
+from ..source_files import copy_sentence_transformers_files, files_of, load_processors
 from ..support.documents import write_json
 from ..support.files import whole_folder
 from ..support.terminal import plain_console

@@ -15,11 +15,12 @@ import torch
 from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_leaner.conversion import TOKENIZER_FILES, files_of, load_lean, load_processors, read_source_json
+from modeling_leaner.conversion import load_lean
 from modeling_leaner.hub_lookup import require_source
 from modeling_leaner.slimming.budget import parameters_of
 from modeling_leaner.slimming.operations import drop_pooler
 from modeling_leaner.slimming.slim import RECORD
+from modeling_leaner.source_files import TOKENIZER_FILES, files_of, load_processors, read_source_json
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import free_path
 from modeling_leaner.support.quiet import quiet_libraries

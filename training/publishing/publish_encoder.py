@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from modeling_leaner.conversion import copy_sentence_transformers_files, files_of, read_source_json
 from modeling_leaner.slimming.slim import RECORD
+from modeling_leaner.source_files import copy_sentence_transformers_files, files_of, read_source_json
 from modeling_leaner.support.documents import read_object, write_json
 from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries

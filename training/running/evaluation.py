@@ -8,9 +8,9 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.conversion import refuse_pickles
 from modeling_leaner.hub_lookup import require_source
 from modeling_leaner.shapes import load_config
+from modeling_leaner.source_files import refuse_pickles
 from modeling_leaner.support.documents import naming
 
 from ..data.sources import load_evaluation, load_training

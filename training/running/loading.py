@@ -20,10 +20,11 @@ from transformers.utils import CONFIG_NAME, cached_file
 from modeling_leaner import __version__
 from modeling_leaner.checkpoints_leaner import find_weights
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.conversion import ConversionError, from_lean_config, refuse_pickles
+from modeling_leaner.conversion import ConversionError, from_lean_config
 from modeling_leaner.registry import IMAGES, TEXT
 from modeling_leaner.shapes import family_of, load_config, modality_of, shape_names
 from modeling_leaner.slimming.operations import drop_pooler
+from modeling_leaner.source_files import refuse_pickles
 
 from ..data.sources import Rows, check_cache, first_rows, split_files
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, save_whole, train_tokenizer

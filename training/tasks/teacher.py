@@ -11,9 +11,10 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.conversion import load_lean, load_processors
+from modeling_leaner.conversion import load_lean
 from modeling_leaner.hub_lookup import require_source
 from modeling_leaner.registry import IMAGES
+from modeling_leaner.source_files import load_processors
 
 from ..data.sources import evenly
 from ..settings.arguments import RecipeArguments

@@ -1,0 +1,101 @@
+"""The files beside the weights of a folder or Hub id: tokenizer, image processor, those of sentence-transformers."""
+
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import transformers
+from huggingface_hub import HfApi, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+from transformers.models.auto.image_processing_auto import AutoImageProcessor
+
+from .checkpoints_leaner import WEIGHTS
+from .hub_lookup import HUB_TIMEOUT
+from .support.documents import read_json
+
+
+SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}  # one of them is enough
+PREPROCESSORS = (
+    (AutoImageProcessor, {"preprocessor_config.json"}),
+    (transformers.AutoTokenizer, TOKENIZER_FILES),
+)
+
+
+def files_of(source: str) -> set[str]:
+    """The names of all files of a folder or Hub id, with their path in it; without the Hub, of those in the cache.
+
+    Raises HfHubHTTPError where the Hub answers and does not say them: what the cache holds may not be all.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        try:
+            files = HfApi().model_info(source, timeout=HUB_TIMEOUT).siblings
+            return {file.rfilename for file in files}
+        except HfHubHTTPError:
+            raise
+        except (HTTPError, OfflineModeIsEnabled):
+            folder = Path(hf_hub_download(source, "config.json")).parent  # what the cache has
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def copy_sentence_transformers_files(source: str, output: Path) -> None:
+    """Copies what sentence-transformers needs to use the model as it used the source; nothing where there is none.
+
+    Its modules, its settings, and the folder of each module after the transformer (pooling, normalisation, …).
+    """
+    names = files_of(source)
+    if "modules.json" not in names:
+        return
+    modules = read_source_json(source, "modules.json")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ValueError(f"{source}: modules.json: expected a list of objects")
+    folders = tuple(f"{module['path']}/" for module in modules if module.get("path"))
+    for name in sorted(names):
+        if name in SENTENCE_TRANSFORMERS or name.startswith(folders):
+            copied = output / name
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copied.write_bytes(local_file(source, name).read_bytes())
+
+
+def local_file(source: str, name: str) -> Path:
+    """A file of a folder, or of a Hub id, downloaded."""
+    folder = Path(source)
+    if folder.is_dir():
+        return folder / name
+    return Path(hf_hub_download(source, name))
+
+
+def read_source_json(source: str, name: str) -> Any:
+    """What a JSON file of a folder or Hub id holds. Raises ValueError where it cannot be read; names both."""
+    path = local_file(source, name)
+    try:
+        return read_json(path)
+    except ValueError as error:
+        message = str(error).removeprefix(f"{path}: ")
+        raise ValueError(f"{source}: {name}: {message}") from error
+
+
+def load_processors(source: str) -> list[object]:
+    """The tokenizer or image processor of a folder or Hub id, where it has one."""
+    names = files_of(source)
+    processors = []
+    for auto_class, files in PREPROCESSORS:
+        if files & names:
+            try:
+                processors.append(auto_class.from_pretrained(source))
+            except Exception as error:  # the tokenizers library raises bare Exceptions
+                kind = auto_class.__name__.removeprefix("Auto")
+                raise OSError(f"{source}: damaged {kind} ({', '.join(sorted(files & names))}): {error}") from error
+    return processors
+
+
+def refuse_pickles(source: str) -> None:
+    """Raises OSError for a Hub id whose weights are pickles alone. What else is wrong with it loading says."""
+    try:
+        names = sorted(files_of(source))
+    except OSError:
+        return
+    pickles = [name for name in names if fnmatch(name, "pytorch_model*.bin")]
+    if pickles and not any(name.endswith(".safetensors") for name in names):
+        raise OSError(f"{source}: {pickles[0]} is a pickle, which can run code; expected {WEIGHTS}")
