@@ -85,11 +85,11 @@ def test_a_published_language_model_says_what_it_writes(tmp_path, monkeypatch):
     words = ["--dataset", "parquet", "--data_files", *files, "--task", "causal-lm", "--tokenizer", "byte-bpe"]
     quiet = ["--disable_tqdm", "true", "--hardware", "cpu", "--eval_split", "validation"]
     train.main([*words, "--shape", shape, "--max_steps", "2", "--output_dir", "run", "--max_length", "64", *quiet])
-    said = publish.writing(Path("run"), [])
+    said = publish.continuations_of(Path("run"), [])
     held_out = load_dataset("parquet", data_files="validation.parquet", split="train")["text"]
     assert [each["prompt"] for each in said["texts"]] == [" ".join(text.split()[:PROMPT_WORDS]) for text in held_out]
     monkeypatch.setattr(continuations, "continued", lambda folder, prompts: [rows[7]["text"]] * len(prompts))
-    said = publish.writing(Path("run"), [])
+    said = publish.continuations_of(Path("run"), [])
     assert said["longest_copy"].split() == plain_words(rows[7]["text"]) and said["longest_copy_words"] == 60
     text = samples.continuations(SimpleNamespace(continuations=Continuations(**said)))
     assert f"**{said['texts'][0]['prompt']}**{rows[7]['text']}" in text and "60 words." in text

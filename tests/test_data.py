@@ -144,7 +144,7 @@ def test_more_test_trees_continue_the_same_list(monkeypatch):
 
     def rows(split, *words):
         settings = arguments.parse(*asked[:1], [*asked[1:], "--eval_split", split, *words])
-        return sources.load_evaluation(settings)[:]
+        return sources.load_held_out(settings)[:]
 
     splits(test=20)
     train, test = rows("train"), rows("test")
@@ -205,4 +205,4 @@ def test_a_split_without_a_file():
 )
 def test_test_trees_that_cannot_be(words, message):
     with pytest.raises(ValueError, match=message):
-        sources.load_evaluation(arguments.parse("listops-short", ["--shape", "bert/nano", *words]))
+        sources.load_held_out(arguments.parse("listops-short", ["--shape", "bert/nano", *words]))

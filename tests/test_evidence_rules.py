@@ -11,7 +11,7 @@ from modeling_leaner.training import train
 from modeling_leaner.training.experiments import summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
-from modeling_leaner.training.experiments.rows import Rows, Run
+from modeling_leaner.training.experiments.rows import RowsByRun, Run
 from modeling_leaner.training.experiments.soundness import check_tuning
 from modeling_leaner.training.experiments.tuning import tune
 from modeling_leaner.training.records import ResultRow
@@ -54,14 +54,14 @@ def row(run: Run, value: float | None, **cells):
     )
 
 
-def tuned(values: dict[tuple[str, float], list[float | None]], **cells) -> Rows:
+def tuned(values: dict[tuple[str, float], list[float | None]], **cells) -> RowsByRun:
     """Rows of the tuning seeds 0 and 9."""
     found = [(Run("tune", shape, seed, rate), value) for (shape, rate), pair in values.items()
              for seed, value in zip((0, 9), pair)]  # fmt: skip
     return {run: row(run, value, **cells) for run, value in found}
 
 
-def reported(values: dict[str, list[float | None]], rate: float = 1e-3) -> Rows:
+def reported(values: dict[str, list[float | None]], rate: float = 1e-3) -> RowsByRun:
     found = [(Run("report", shape, seed, rate), value) for shape, each in values.items()
              for seed, value in zip((1, 2, 3, 4), each)]  # fmt: skip
     return {run: row(run, value) for run, value in found}

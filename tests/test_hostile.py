@@ -85,8 +85,8 @@ def test_weights_are_looked_at_before_the_data(folder):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8])
     with pytest.raises(ValueError, match="model.safetensors: damaged or not safetensors"):
-        evaluation.load(str(folder), ["--data_files", "nowhere"], "")
+        evaluation.prepare_evaluation(str(folder), ["--data_files", "nowhere"], "")
     weights.unlink()
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": {"a": "../../x.safetensors"}}))
     with pytest.raises(OSError, match="'../../x.safetensors' is not the name of a file in this folder"):
-        evaluation.load(str(folder), ["--data_files", "nowhere"], "")
+        evaluation.prepare_evaluation(str(folder), ["--data_files", "nowhere"], "")

@@ -139,7 +139,7 @@ def announce(prepared: PreparedRun, model: PreTrainedModel, checkpoint: Path | N
     arguments = prepared.arguments
     warn_of_classes(prepared.task, prepared.train)
     count = model.num_parameters()
-    rows = len_of(prepared.train)
+    rows = row_count_text(prepared.train)
     print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {rows} rows to train on")
     if arguments.resume and checkpoint is None:
         print("no whole checkpoint yet: from the beginning")
@@ -175,7 +175,7 @@ def warn_of_classes(task: Task, train: Rows) -> None:
         print(f"warning: {task.label_column}: {counted}: {names}", file=sys.stderr)
 
 
-def len_of(rows: Rows) -> str:
+def row_count_text(rows: Rows) -> str:
     """How many rows, for people."""
     if hasattr(rows, "__len__"):
         return f"{len(rows):,}"

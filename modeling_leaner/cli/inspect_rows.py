@@ -20,8 +20,7 @@ from ..slimming.calibration import batches_of
 from ..slimming.operations import SlimError
 from ..source_files import load_processors
 from ..training.data.sources import BUILT_IN, describe
-from ..training.running.evaluation import load as load_evaluation
-from ..training.running.evaluation import saved_recipe
+from ..training.running.evaluation import prepare_evaluation, saved_recipe
 from ..training.running.loading import has_weights, load_image_processor
 from ..training.tasks.base import first_inputs
 from .rows import naming_options, rows_with_content
@@ -116,7 +115,7 @@ def recipe_inputs(options: Options) -> Inputs:
     if options.max_length is not None:
         words += ["--max_length", str(options.max_length)]
     with tempfile.TemporaryDirectory() as scratch, naming_options():
-        run = load_evaluation(options.model, words, scratch, inputs_alone=True)
+        run = prepare_evaluation(options.model, words, scratch, inputs_alone=True)
     inputs = first_inputs(run.task, run.held_out.rows, options.rows)
     return Inputs(run.held_out.source, rows_of(inputs))
 

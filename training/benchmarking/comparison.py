@@ -15,7 +15,7 @@ from .workload import Workload
 QUARTILES = (25, 50, 75)
 
 
-def quartiles(values: np.ndarray | None, prefix: str) -> dict[str, float | None]:
+def quartile_fields(values: np.ndarray | None, prefix: str) -> dict[str, float | None]:
     """Median and quartiles under the names of a cell; all None where nothing was measured."""
     names = (f"{prefix}_low", prefix, f"{prefix}_high")
     if values is None:
@@ -60,8 +60,8 @@ def cell(
         precision=workload.precision,
         **names,
         rounds=rounds,
-        **quartiles(milliseconds, "milliseconds"),
-        **quartiles(relative_time, "relative_time"),
+        **quartile_fields(milliseconds, "milliseconds"),
+        **quartile_fields(relative_time, "relative_time"),
         items_per_second=items_per_second,
         peak_memory_bytes=one.peak_memory,
         parameters=one.parameters,
@@ -113,7 +113,7 @@ def comparisons(workload: Workload, measured: list[Measured]) -> list[BenchCompa
                 against=against,
                 ours=f"{ours.contestant.attention} {ours.contestant.mode}",
                 peer=str(peer.contestant),
-                **quartiles(peer.seconds / ours.seconds, "speedup"),
+                **quartile_fields(peer.seconds / ours.seconds, "speedup"),
             )
         )
     return compared

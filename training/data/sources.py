@@ -322,7 +322,7 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
     if arguments.eval_split == "none":
         return train, None
     check_splits(arguments)
-    return train, load_evaluation(arguments)
+    return train, load_held_out(arguments)
 
 
 def check_splits(arguments: RecipeArguments) -> None:
@@ -359,7 +359,7 @@ def _take_out(rows: Rows, count: int, key: str, draw: bool) -> tuple[Rows, Rows]
     return parts["train"], parts["test"]
 
 
-def load_evaluation(arguments: RecipeArguments) -> Rows:
+def load_held_out(arguments: RecipeArguments) -> Rows:
     """The rows to evaluate on."""
     return first_rows(_load(arguments, arguments.eval_split), arguments.max_eval_rows)
 

@@ -25,7 +25,7 @@ from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import free_path
 from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.support.terminal import plain_console
-from modeling_leaner.support.turns import take_turns
+from modeling_leaner.support.turns import quartiles, take_turns
 
 from ..records import EncoderComparison, EncoderScores, EncoderTime, Environment
 from ..running.environment import environment, processor_flags
@@ -151,17 +151,15 @@ def times_of(encoders: Sequence[Encoder], rounds: int) -> list[dict[str, Encoder
         models = [encoder.model for encoder in encoders]
         calls = [functools.partial(seconds, model, inputs(model, batch, TIMED_LENGTH)) for model in models]
         taken = take_turns(calls, rounds)  # (models, rounds)
-        for index, own in enumerate(taken):
-            low, middle, high = np.percentile(own * 1e3, (25, 50, 75))
-            speed_low, speed, speed_high = np.percentile(taken[0] / own, (25, 50, 75))
-            times[index][str(batch)] = EncoderTime(
-                milliseconds=middle,
-                milliseconds_low=low,
-                milliseconds_high=high,
-                speed=speed,
-                speed_low=speed_low,
-                speed_high=speed_high,
-                sentences_per_second=batch / middle * 1e3,
+        for own, time, speed in zip(times, quartiles(1e3 * taken), quartiles(taken[0] / taken)):
+            own[str(batch)] = EncoderTime(
+                milliseconds=time.median,
+                milliseconds_low=time.low,
+                milliseconds_high=time.high,
+                speed=speed.median,
+                speed_low=speed.low,
+                speed_high=speed.high,
+                sentences_per_second=batch / time.median * 1e3,
             )
     return times
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from ..records import ResultRow
 from .grid_results import GridResults
-from .rows import Rows, Run, reported
+from .rows import RowsByRun, Run, reported
 
 
 class GridCells(NamedTuple):
@@ -31,7 +31,7 @@ class GridCells(NamedTuple):
         return [(row, others[seed]) for seed, row in self.finished[shape].items() if seed in others]
 
 
-def _row_of(rows: Rows, run: Run) -> ResultRow | None:
+def _row_of(rows: RowsByRun, run: Run) -> ResultRow | None:
     """The row of a run; without one that of its trunk; None without either."""
     for ended in (run, run.trunk):
         if ended in rows:

@@ -8,7 +8,7 @@ from ..records import Guess, LatencyFile, ResultRow, RowError
 from . import latency
 from .grid import Grid, GridError, load_grid
 from .guesses import read_guesses, read_row_errors
-from .rows import Rows, finished_row, read_rows, reported
+from .rows import RowsByRun, finished_row, read_rows, reported
 from .step_time import step_seconds
 from .tuning import Tuning, tune
 
@@ -22,7 +22,7 @@ class GridResults:
     """
 
     grid: Grid
-    rows: Rows
+    rows: RowsByRun
 
     @property
     def name(self) -> str:

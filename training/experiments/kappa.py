@@ -25,7 +25,7 @@ from modeling_leaner.shapes import load_config
 from .evidence import PEERS
 from .grid_cells import cells_of
 from .grid_results import GridResults
-from .rank_correlation import NOTHING_RANKED, Correlation, rank_sums, rankable, spearman
+from .rank_correlation import NOTHING_RANKED, Correlation, rank_sums, rankable, rho_of_sums
 from .run_settings import settings
 
 
@@ -127,8 +127,8 @@ def within_cells(cells: Sequence[KappaCell], moment: str) -> Correlation:
     if len(sums) >= MIN_CELLS_DRAWN:
         random = np.random.default_rng(0)
         draws = random.integers(len(sums), size=(DRAWS, len(sums)))
-        limits = interval(spearman(sums[draws].sum(axis=1)))
-    return Correlation(float(spearman(sums.sum(axis=0))), limits, len(sums), ranked)
+        limits = interval(rho_of_sums(sums[draws].sum(axis=1)))
+    return Correlation(float(rho_of_sums(sums.sum(axis=0))), limits, len(sums), ranked)
 
 
 def mean_of(trials: Sequence[Trial], moment: str) -> tuple[float, float]:
@@ -156,8 +156,8 @@ def between_cells(cells: Sequence[KappaCell], moment: str) -> Correlation:
         for grid, draws in zip(grids, draw_runs(grids)):
             means = [drawn_means(trials, moment, places) for trials, places in zip(grid, draws)]
             drawn += rank_sums(np.stack(means, axis=1))
-        limits = interval(spearman(drawn[drawn.any(axis=1)]))
-    return Correlation(float(spearman(sums.sum(axis=0))), limits, len(sums), ranked)
+        limits = interval(rho_of_sums(drawn[drawn.any(axis=1)]))
+    return Correlation(float(rho_of_sums(sums.sum(axis=0))), limits, len(sums), ranked)
 
 
 def draw_runs(grids: Sequence[Sequence[Sequence[Trial]]]) -> list[list[np.ndarray]]:

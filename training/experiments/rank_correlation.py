@@ -41,7 +41,7 @@ def rank_sums(pairs: np.ndarray) -> np.ndarray:
     return np.where(both_vary, sums, 0)
 
 
-def spearman(sums: np.ndarray) -> np.ndarray:
+def rho_of_sums(sums: np.ndarray) -> np.ndarray:
     """ρ by the three sums, (..., 3) → (...), of one group or added up over groups; no sum may be 0."""
     return sums[..., 0] / np.sqrt(sums[..., 1] * sums[..., 2])
 

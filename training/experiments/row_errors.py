@@ -16,7 +16,7 @@ from modeling_leaner.support.documents import read_json
 
 from ..records import RunResults, checked
 from ..running import reevaluate
-from ..running.evaluation import load
+from ..running.evaluation import prepare_evaluation
 from ..tasks.base import evaluation_batches
 from ..tasks.registry import TASKS
 from .grid import Grid
@@ -29,7 +29,7 @@ def row_scores(folder: Path, options: list[str]) -> np.ndarray:
     They are hits and 1 of a classification, nats and tokens of a language model.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        evaluation = load(str(folder), options, scratch)
+        evaluation = prepare_evaluation(str(folder), options, scratch)
         task = evaluation.task
         rows = evaluation.held_out.rows
         size = evaluation.arguments.per_device_eval_batch_size

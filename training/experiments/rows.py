@@ -44,7 +44,7 @@ class Run(NamedTuple):
         return grid.path("runs") / self.name
 
 
-Rows = dict[Run, ResultRow]
+RowsByRun = dict[Run, ResultRow]
 
 
 def check_row(row: ResultRow, other_length: bool, columns: int) -> None:
@@ -71,7 +71,7 @@ def run_of(row: ResultRow) -> Run:
     return Run(row.phase, row.shape, row.seed, row.learning_rate, row.branch)
 
 
-def read_rows(path: Path) -> Rows:
+def read_rows(path: Path) -> RowsByRun:
     """The rows of results.csv by run; none without the file.
 
     Raises:
@@ -121,7 +121,7 @@ def reported(grid: Grid, shape: str, seed: int, rate: float | None, branch: int 
     return Run("report", shape, seed, rate, branch)
 
 
-def finished_row(rows: Rows, run: Run) -> ResultRow | None:
+def finished_row(rows: RowsByRun, run: Run) -> ResultRow | None:
     """The row of a run that has finished; None of any other."""
     row = rows.get(run)
     if row is None or not row.has_finished:

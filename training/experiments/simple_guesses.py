@@ -31,7 +31,7 @@ from modeling_leaner.support.documents import naming, write_json
 
 from ..data.sources import load_training
 from ..records.results import PUBLISHED
-from ..running.evaluation import load
+from ..running.evaluation import prepare_evaluation
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments, parse
 from ..tasks.base import Task, evaluation_batches
@@ -219,7 +219,7 @@ def guesses(folder: Path, options: list[str]) -> list[ScoredGuess] | None:
         ValueError: the rows cannot be had.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        evaluation = load(str(folder), options, scratch)
+        evaluation = prepare_evaluation(str(folder), options, scratch)
         rows = load_training(evaluation.arguments)[0]
         train = evaluation.task.prepare(rows, "training rows", training=True)
         return guesses_on(evaluation.task, train, evaluation.held_out.rows)

@@ -19,7 +19,7 @@ SHOWN = {  # what of a shape is in the table: heading and format
     "mean": ("mean", ".4f"),
     "sd": ("± sd", ".4f"),
     "median": ("median", ".4f"),
-    "failure_rate": ("failed", ".0%"),
+    "failure_rate": ("failed", ".0%"),  # or ended below the best simple guess
     "difference": ("difference", "+.4f"),
     "interval": ("95 % interval", "+.4f"),
     "p": ("p", ".3g"),

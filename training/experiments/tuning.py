@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .grid import Grid
-from .rows import Rows, Run, finished_row, infinite_if_unknown
+from .rows import RowsByRun, Run, finished_row, infinite_if_unknown
 
 
 class Choice(NamedTuple):
@@ -51,7 +51,7 @@ class _Score(NamedTuple):
     learning_rate: float
 
 
-def _choose(grid: Grid, rows: Rows, shape: str, rates: list[float]) -> Choice:
+def _choose(grid: Grid, rows: RowsByRun, shape: str, rates: list[float]) -> Choice:
     """The choice of one shape among the rates with which every tuning seed finished.
 
     Ties go to the lower evaluation loss, then to the lower rate. Accuracies tie where a model still predicts the most
@@ -91,7 +91,7 @@ def _beyond(edge: float, neighbour: float) -> float:
     return float(f"{rate:.6g}")
 
 
-def tune(grid: Grid, rows: Rows) -> Tuning:
+def tune(grid: Grid, rows: RowsByRun) -> Tuning:
     """Follows the tuning as far as the rows go.
 
     While the best rate of a shape that has had all of them lies at an edge, the grid grows there by the ratio of its

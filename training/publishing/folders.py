@@ -33,7 +33,7 @@ UNREADABLE = (OSError, ValueError, KeyError, RecursionError)  # what a file that
 SIZES = ["hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "intermediate_size"]
 
 
-KINDS = {  # field → the kind of results.json that has it, the first that fits
+RECORD_OF_FIELD = {  # field → the kind of results.json that has it, the first that fits
     "comparison": PublishedEncoder,
     "evidence": PublishedResults,
     "weights_sha256": PublishedResults,
@@ -77,7 +77,7 @@ def read_config(folder: Path) -> PreTrainedConfig:
 
 
 def results_in(file: Path) -> RunResults:
-    """results.json: of a published folder of a grid, of a sentence encoder, or of a run, by its `KINDS`.
+    """results.json: of a published folder of a grid, of a sentence encoder, or of a run, by its `RECORD_OF_FIELD`.
 
     Here alone kinds of folders are told apart; the record's class says it to everybody else.
 
@@ -85,7 +85,7 @@ def results_in(file: Path) -> RunResults:
         ValueError: names the field.
     """
     document = read_object(file)
-    for field, kind in KINDS.items():
+    for field, kind in RECORD_OF_FIELD.items():
         if field in document:
             return checked(kind, document, file)
     return checked(RunResults, document, file)

@@ -19,7 +19,7 @@ from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
 
-from ..data.sources import load_evaluation, load_training
+from ..data.sources import load_held_out, load_training
 from ..experiments.branches import WEIGHTS, data_options, recipe_of
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
@@ -29,7 +29,7 @@ from ..experiments.guesses import GUESSES
 from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
 from ..records import CutParent, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
-from ..running.evaluation import load
+from ..running.evaluation import prepare_evaluation
 from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
 from ..tasks.registry import TASKS
@@ -106,9 +106,7 @@ def replacing(target: Path) -> Iterator[Path]:
         move_into_place(folder, target, Path(scratch))
 
 
-def published_results(
-    folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str]
-) -> PublishedResults:
+def results_of_cell(folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str]) -> PublishedResults:
     """The published results.json: the run's own, the evidence, and what a verification compares."""
     file = folder / "results.json"
     results = checked(RunResults, read_json(file), file)
@@ -131,7 +129,7 @@ def published_results(
             "tolerances": tolerances(metrics, rows),
         },
         "evidence": evidence.document(),
-        "continuations": writing(folder, options),
+        "continuations": continuations_of(folder, options),
         "cut_parent": cut_parent(grid, shape, folder, results, options),
         "branches": branches(grid, shape, results.learning_rate, evidence),
     }
@@ -177,16 +175,16 @@ def cut_parent(grid: Grid, shape: str, run: Path, results: RunResults, options: 
     return CutParent(**parent_fields(grid, shape), untrained_metrics=metrics)
 
 
-def writing(folder: Path, options: list[str]) -> dict[str, object] | None:
+def continuations_of(folder: Path, options: list[str]) -> dict[str, object] | None:
     """`continuations` of held-out rows, compared with the run's own training rows; None for other tasks."""
     with tempfile.TemporaryDirectory() as scratch:
-        evaluation = load(str(folder), options, scratch)
+        evaluation = prepare_evaluation(str(folder), options, scratch)
         task = evaluation.task
         if not isinstance(task, CausalLM):
             return None
         train, held_out = load_training(evaluation.arguments)
         if held_out is None:
-            held_out = load_evaluation(evaluation.arguments)
+            held_out = load_held_out(evaluation.arguments)
         return continuations(folder, train[task.text_column], held_out[task.text_column])
 
 
@@ -281,7 +279,7 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: P
     if scored_guesses:
         write_json(grid.path(GUESSES), scored_guesses)
         loaded = GridResults(grid, loaded.rows)  # without the guesses that it has read before
-    results = published_results(source, grid, shape, checked_evidence(loaded), options)
+    results = results_of_cell(source, grid, shape, checked_evidence(loaded), options)
     local_copies = {}
     if data_files:
         local_copies[dataset_name(results)] = list(data_files)

@@ -235,7 +235,7 @@ def commands_of(
     return [without_local_paths(command) for command in commands]
 
 
-def published_results(
+def results_of_encoder(
     origin: Origin, results: RunResults, comparison: EncoderComparison, **fields: object
 ) -> PublishedEncoder:
     """results.json: the run's own, without paths of this machine, its comparison, and further fields of the record."""
@@ -295,7 +295,7 @@ def publish_encoder(
     with replacing(target) as folder:
         folder.mkdir()
         write_model(folder, published, dtype, origin.parent, length)
-        document = published_results(
+        document = results_of_encoder(
             origin,
             results,
             comparison,

@@ -20,7 +20,7 @@ from .rendering import TEMPLATES, fill
 from .report_data import AXES, COLUMNS, MEASURES, Panel, count_of, panels_of
 
 
-THEMES = {"": "as the system", "light": "light", "dark": "dark"}
+THEME_CHOICES = {"": "as the system", "light": "light", "dark": "dark"}
 EMPTY_STYLE = ""  # of elements that plotly.js makes for its own rules
 MAP_STYLE = re.compile(r'document\.getElementById\("([0-9a-f]{64})"\)')  # plotly.js makes one unless it is there
 
@@ -100,7 +100,7 @@ def page_of(panels: list[Panel]) -> str:
         tasks={panel.task: panel.title.partition(":")[0] for panel in panels},
         axes=AXES,
         measures=MEASURES,
-        themes=THEMES,
+        themes=THEME_CHOICES,
         columns=COLUMNS,
         panels=panels,
         data=chart_data(panels),

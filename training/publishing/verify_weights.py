@@ -15,7 +15,7 @@ from modeling_leaner.slimming.operations import keep_layers
 from ..experiments.branches import data_options
 from ..experiments.simple_guesses import guesses
 from ..records import Evidence, Guess, PublishedResults, Subset
-from ..running.evaluation import load
+from ..running.evaluation import prepare_evaluation
 from ..running.preparation import PreparedRun
 from ..running.trainer import scores
 from ..tasks.base import Task, evaluation_batches
@@ -60,7 +60,7 @@ def metrics_of(folder: Path, options: list[str]) -> tuple[dict[str, float], int,
         model = Path(scratch) / "model"
         shutil.copytree(folder, model, ignore=shutil.ignore_patterns(*HIDDEN))
         try:
-            evaluation = load(str(model), options, str(Path(scratch) / "unused"))
+            evaluation = prepare_evaluation(str(model), options, str(Path(scratch) / "unused"))
         except (ValueError, OSError) as error:
             raise ValueError(str(error).replace(str(model), str(folder))) from error
         inputs = Path(scratch) / "inputs.safetensors"

@@ -13,7 +13,7 @@ from modeling_leaner.shapes import load_config
 from modeling_leaner.source_files import refuse_pickles
 from modeling_leaner.support.documents import naming
 
-from ..data.sources import load_evaluation, load_training
+from ..data.sources import load_held_out, load_training
 from ..settings.arguments import OF_TRAINING, RecipeArguments, parse, settings_parser
 from ..settings.repeated import given_options
 from ..tasks.base import Task
@@ -104,7 +104,7 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
     return parse(str(recipe), options, needed=("task",), fixed=fixed)
 
 
-def load(model: str, options: list[str], scratch: str, inputs_alone: bool = False) -> PreparedRun:
+def prepare_evaluation(model: str, options: list[str], scratch: str, inputs_alone: bool = False) -> PreparedRun:
     """A model's evaluation, ready to run: its own recipe and its own evaluation rows, unless `options` name others.
 
     With `inputs_alone` the rows are as `Task.prepare_inputs` makes them.
@@ -121,7 +121,7 @@ def load(model: str, options: list[str], scratch: str, inputs_alone: bool = Fals
     if held_out:
         _, rows = load_training(arguments)
     else:
-        rows = load_evaluation(arguments)
+        rows = load_held_out(arguments)
     source = held_out_source(arguments)
     task = task_of(arguments, config)(arguments, config, processing)
     with naming(source):
@@ -136,7 +136,7 @@ def load(model: str, options: list[str], scratch: str, inputs_alone: bool = Fals
 def evaluate(model: str, options: list[str]) -> dict[str, object]:
     """Metrics of a model from its weights alone, on the rows of `load`; raises what `load` raises."""
     with tempfile.TemporaryDirectory() as scratch:
-        run = load(model, options, scratch)
+        run = prepare_evaluation(model, options, scratch)
         network = build_model(run.arguments, run.task, complete=True)
         trainer = LeanTrainer(network, run.arguments, run.task, eval_dataset=run.held_out.rows)
         metrics = trainer.evaluate()

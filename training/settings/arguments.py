@@ -377,7 +377,7 @@ def check_given(task: str | None, given: Iterable[str]) -> None:
             raise ValueError(f"{key}: not for {task}, which reads {reads}")
 
 
-def check_inspected(inspect: str, given: Iterable[str]) -> None:
+def check_inspect_steps(inspect: str, given: Iterable[str]) -> None:
     """Raises ValueError for steps between measurements where nothing is measured."""
     if inspect == "no" and "inspect_steps" in given:
         raise ValueError("inspect_steps: expected with inspect, which says what is measured")
@@ -539,7 +539,7 @@ def parse(
     arguments.given = set(given)
     check_given(arguments.task, arguments.given)
     check_taught(arguments.teacher, arguments.given)
-    check_inspected(arguments.inspect, arguments.given)
+    check_inspect_steps(arguments.inspect, arguments.given)
     arguments.settings = {}
     defaults = vars(parser.parse_words([]))
     for key, value in vars(namespace).items():

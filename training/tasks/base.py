@@ -7,7 +7,6 @@ see the same masks. (Mixup's partners and shares are of one process's batch.) Sh
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -77,30 +76,27 @@ def require_columns(rows: Rows, names: list[str], source: str) -> None:
             raise ValueError(f"{source}: no column {name!r}, only {', '.join(available)}")
 
 
-@dataclass
-class Prepare:
-    """A batched `map` function; equal settings give equal results, so `key` can name the cached result."""
+def prepared_rows(
+    rows: Rows, function: Callable[..., dict], key: object, workers: int | None, description: str
+) -> Rows:
+    """The columns alone that a batched `map` function makes of the rows, from the cache where it has them.
 
-    function: Callable[..., dict]
-    key: object
-
-    def __call__(self, rows: Rows, workers: int | None, description: str) -> Rows:
-        """The prepared columns alone, from the cache where it has them; `workers` has no influence on the rows."""
-        names = column_names(rows)
-        function = self.function
-        if isinstance(rows, IterableDataset):
-            return rows.map(function, batched=True, with_indices=True, remove_columns=names)
-        if rows._indices is not None:
-            function = partial(_in_file, function=function, places=rows._indices.column(0).to_numpy())
-        return rows.map(
-            function,
-            batched=True,
-            with_indices=True,
-            remove_columns=names,
-            num_proc=process_count(workers, len(rows)),
-            new_fingerprint=Hasher.hash((rows._fingerprint, self.key, __version__)),
-            desc=description,
-        )
+    Equal settings give equal results, so `key` can name the cached one. `workers` has no influence on the rows.
+    """
+    names = column_names(rows)
+    if isinstance(rows, IterableDataset):
+        return rows.map(function, batched=True, with_indices=True, remove_columns=names)
+    if rows._indices is not None:
+        function = partial(_in_file, function=function, places=rows._indices.column(0).to_numpy())
+    return rows.map(
+        function,
+        batched=True,
+        with_indices=True,
+        remove_columns=names,
+        num_proc=process_count(workers, len(rows)),
+        new_fingerprint=Hasher.hash((rows._fingerprint, key, __version__)),
+        desc=description,
+    )
 
 
 def process_count(workers: int | None, rows: int) -> int | None:

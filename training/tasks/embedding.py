@@ -15,7 +15,7 @@ from modeling_leaner.slimming.measures import mean_over_tokens
 
 from ..data.sentences import sentences
 from ..data.sources import Rows
-from .base import Batch, Prepare, column_names, find_column, require_columns
+from .base import Batch, column_names, find_column, prepared_rows, require_columns
 from .classification import LABEL_COLUMNS
 from .teacher import load_teacher, rows_of_run, with_vectors
 from .text import TextTask, check_text
@@ -90,8 +90,9 @@ class Embedding(TextTask):
         """Rows of the token ids of each text and how many there are; to train on no more rows than the run reads."""
         require_columns(rows, self.columns(), source)
         settings = (self.texts, self.label_column, self.length, self.arguments.split_sentences, self.tokenizer_key())
-        read = Prepare(partial(self._read, source=source), (self.name, settings))
-        prepared = read(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
+        function = partial(self._read, source=source)
+        key = (self.name, settings)
+        prepared = prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
         if len(prepared) == 0:
             raise ValueError(f"{source}: {self.texts[0]} holds no sentence")
         if training:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from modeling_leaner.registry import IMAGES
 
 from ..data.sources import Rows
-from .base import Batch, Generators, Prepare, column_kinds, features_of, find_column, require_columns
+from .base import Batch, Generators, column_kinds, features_of, find_column, prepared_rows, require_columns
 from .classification import Classification
 
 
@@ -54,8 +54,8 @@ class ImageClassification(Classification):
         function = partial(self._read, source=source, size=(height, width), feature=feature)
         labels = (self.label_column, self.classes, self.named_by_text)
         settings = (self.image_column, labels, height, width, self.config.num_channels)
-        read = Prepare(function, (settings, self.processing.to_json_string()))
-        return read(rows, self.arguments.preprocessing_workers, f"images of {source}")
+        key = (settings, self.processing.to_json_string())
+        return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"images of {source}")
 
     @property
     def resampling(self) -> int:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from transformers import EvalPrediction
 
 from ..data.sources import Rows, first_rows
-from .base import Prepare, require_columns
+from .base import prepared_rows, require_columns
 from .text import TextTask, check_text
 
 
@@ -34,12 +34,12 @@ class LanguageModelling(TextTask):
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         require_columns(rows, self.columns(), source)
         key = (self.text_column, self.arguments.whole_word_masking, self.tokenizer_key())
-        tokens = Prepare(partial(self._tokens, source=source), key)
-        rows = tokens(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
+        function = partial(self._tokens, source=source)
+        rows = prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
         if isinstance(rows, Dataset) and all(len(ids) < 2 for ids in rows["input_ids"]):
             raise ValueError(f"{source}: {self.text_column} holds no text")
         # One process: where rows are cut must not depend on how many there are.
-        return Prepare(self._pack, (self.name, self.length))(rows, 1, f"rows of {source}")
+        return prepared_rows(rows, self._pack, (self.name, self.length), 1, f"rows of {source}")
 
     def keep_held_out(self, rows: Rows, prepared: Rows) -> None:
         """Keeps the UTF-8 bytes of all documents, by which the nats of all their tokens are divided."""

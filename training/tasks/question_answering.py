@@ -11,7 +11,7 @@ from transformers import EvalPrediction
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
 from . import squad
-from .base import Batch, Prepare, find_column, require_columns
+from .base import Batch, find_column, prepared_rows, require_columns
 from .text import TextTask, check_text
 
 
@@ -43,8 +43,8 @@ class QuestionAnswering(TextTask):
         if isinstance(rows, IterableDataset):
             raise ValueError("streaming: question-answering needs the whole split")
         key = (self.name, self.length, self.arguments.doc_stride, training, self.tokenizer_key())
-        cut = Prepare(partial(self._read, training=training, source=source), key)
-        return cut(rows, self.arguments.preprocessing_workers, f"windows of {source}")
+        function = partial(self._read, training=training, source=source)
+        return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"windows of {source}")
 
     def keep_held_out(self, rows: Rows, prepared: Rows) -> None:
         """Keeps the questions with their answers, and the windows that the logits are of."""

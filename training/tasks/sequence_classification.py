@@ -3,7 +3,7 @@
 from functools import partial
 
 from ..data.sources import Rows
-from .base import Batch, Prepare, features_of, require_columns
+from .base import Batch, features_of, prepared_rows, require_columns
 from .classification import Classification
 from .text import TextTask, check_text, fitting
 
@@ -51,8 +51,8 @@ class SequenceClassification(Classification, TextTask):
         columns = (self.texts, self.label_column, self.classes, self.named_by_text)
         key = (self.name, columns, self.length, self.arguments.truncation, self.segments, self.tokenizer_key())
         feature = features_of(rows).get(self.label_column)
-        read = Prepare(partial(self._read, source=source, feature=feature), key)
-        return read(rows, self.arguments.preprocessing_workers, f"tokens of {source}")
+        function = partial(self._read, source=source, feature=feature)
+        return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
 
     def _read(self, batch: dict[str, list], indices: list[int], source: str, feature: object) -> dict:
         for name in self.texts:
