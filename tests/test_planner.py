@@ -333,12 +333,12 @@ class TestPlan:
         setting = StepSetting(8, 128)
         candidates = plan("bert", Budget(flops=50e6, memory=2e9), setting=setting)
         for each in candidates:
-            assert each.flops_unit <= 50e6 and each.memory.peak <= 2e9
-            assert max(each.flops_unit / 50e6, each.memory.peak / 2e9) >= 0.99
+            assert each.flops_per_unit <= 50e6 and each.memory.peak <= 2e9
+            assert max(each.flops_per_unit / 50e6, each.memory.peak / 2e9) >= 0.99
         every = plan("gpt", Budget(parameters=30e6), setting=setting)
-        ceiling = sorted(each.flops_unit for each in every)[len(every) // 2]
+        ceiling = sorted(each.flops_per_unit for each in every)[len(every) // 2]
         both = plan("gpt", Budget(parameters=30e6, flops=ceiling), setting=setting)
-        assert 0 < len(both) < len(every) and all(each.flops_unit <= ceiling for each in both)
+        assert 0 < len(both) < len(every) and all(each.flops_per_unit <= ceiling for each in both)
 
     def test_starting_point_and_dials(self):
         start = load_shape("bert/base")
@@ -366,7 +366,7 @@ class TestPlan:
             assert row["flops_attention"] + row["flops_linear"] == pytest.approx(row["flops_forward"])
             assert row["kv_bytes_per_token"] == config.kv_bytes_per_token(2)
         image = plan("vit", Budget(parameters=30e6), rows=1)[0]
-        assert image.flops_unit == image.config.count_flops().forward and image.kv_bytes_per_token is None
+        assert image.flops_per_unit == image.config.count_flops().forward and image.kv_bytes_per_token is None
 
     def test_three_digits(self):
         assert list(map(human, (9.996, 999.4, 999.7, 999_600))) == ["10", "999", "1000", "1000K"]
@@ -948,7 +948,7 @@ class TestMeasure:
             said = []
 
             def latencies(configs, setting):
-                return [pace(each.hidden_size) * cost_of(each, setting).flops_unit for each in configs]
+                return [pace(each.hidden_size) * cost_of(each, setting).flops_per_unit for each in configs]
 
             def made_up_measure(configs, setting):
                 said.append([slower * each for each in latencies(configs, setting)])

@@ -23,7 +23,7 @@ from ..training.data.sources import BUILT_IN, describe
 from ..training.running.evaluation import prepare_evaluation, saved_recipe
 from ..training.running.loading import has_weights, load_image_processor
 from ..training.tasks.base import first_inputs
-from .rows import naming_options, rows_with_content
+from .rows import data_keys, naming_options, rows_with_content
 
 
 LENGTH = 128  # tokens of a random row, and of a text at most, where nothing says more
@@ -108,10 +108,7 @@ def random_inputs(config: LeanConfig, rows: int, max_length: int | None = None) 
 def recipe_inputs(options: Options) -> Inputs:
     """The first held-out rows of a model's recipe, or of the data that are given in their place."""
     words = ["--max_eval_rows", str(TEXTS_PER_ROW * options.rows)]
-    if len(options.data_files) == 1 and options.data_files[0] in BUILT_IN:
-        words += ["--dataset", *options.data_files]
-    elif options.data_files:
-        words += ["--data_files", *options.data_files]
+    words += data_keys(options.data_files)
     if options.max_length is not None:
         words += ["--max_length", str(options.max_length)]
     with tempfile.TemporaryDirectory() as scratch, naming_options():

@@ -6,7 +6,7 @@ from math import inf
 
 from ..configuration_leaner import LeanConfig
 from ..planning.dials import Dials, describe
-from ..planning.goals import Budget, NoShapeFits, flops_unit
+from ..planning.goals import Budget, NoShapeFits, flops_per_unit
 from ..planning.memory import StepSetting
 from ..planning.solver import Candidate, clamp, cost_of, plan
 
@@ -92,7 +92,7 @@ class LatencySearch:
         base = self.question.base
         setting = self.question.setting
         (base_seconds,) = self.seconds([base])
-        flops_per_second = flops_unit(base, base.count_flops(setting.length)) / base_seconds
+        flops_per_second = flops_per_unit(base, base.count_flops(setting.length)) / base_seconds
         ceiling = min(self.highest, MARGIN * self.limit * flops_per_second)
         try:
             return self.question.answer(replace(self.budget, flops=ceiling), self.dials, self.question.rows)
@@ -107,7 +107,7 @@ class LatencySearch:
         corrected = []
         for candidate, time in zip(candidates, seconds):
             factor = clamp(MARGIN * self.limit / time, 0.2, 5)
-            ceiling = min(self.highest, candidate.flops_unit * factor)
+            ceiling = min(self.highest, candidate.flops_per_unit * factor)
             dials = replace(self.dials, head_dim=candidate.config.head_dim)
             if self.dials.free != ["layers"]:  # else the depth is what is solved
                 dials = replace(dials, layers=candidate.config.num_hidden_layers)

@@ -1,7 +1,6 @@
 """`leaner plan --heads auto` and `--heads random`: the heads of a shape in other numbers per layer, at equal cost."""
 
 import json
-import shlex
 import tempfile
 from dataclasses import dataclass
 from statistics import mean
@@ -26,14 +25,14 @@ from ..planning.dials import describe
 from ..planning.shape_file import shape_file, write_shape
 from ..shapes import family_of
 from ..support.terminal import plain_console
-from ..training.data.sources import BUILT_IN
 from ..training.data.sources import describe as describe_rows
 from ..training.running.preparation import prepare
-from ..training.settings.arguments import parse, read_recipe
+from ..training.settings.arguments import parse
 from ..training.tasks.base import first_inputs
 from .inspect import progress_bar
 from .inspect_rows import Inputs, random_inputs
 from .plan import Options, training_command
+from .rows import data_keys, recipe_and_keys
 
 
 ROWS = 16
@@ -110,11 +109,8 @@ def config_and_rows(options: Options, start: LeanConfig) -> tuple[LeanConfig, In
     if options.recipe is None:
         set_seed(options.seed)
         return start, random_inputs(start, ROWS)
-    recipe, keys = read_recipe_keys(options.recipe)
-    if len(options.data) == 1 and options.data[0] in BUILT_IN:
-        keys += ["--dataset", *options.data]
-    elif options.data:
-        keys += ["--data_files", *options.data]
+    recipe, keys = recipe_and_keys("--recipe", options.recipe)
+    keys += data_keys(options.data)
     with tempfile.TemporaryDirectory() as scratch:
         arguments = parse(recipe, keys, fixed={"shape": options.like, "output_dir": scratch})
         if arguments.streaming:
@@ -122,17 +118,6 @@ def config_and_rows(options: Options, start: LeanConfig) -> tuple[LeanConfig, In
         run = prepare(arguments)
     source = describe_rows(arguments.dataset, arguments.train_split, arguments.data_files)
     return run.config, Inputs(source, rows_of(first_inputs(run.task, run.train, ROWS)))
-
-
-def read_recipe_keys(text: str) -> tuple[str, list[str]]:
-    """The recipe and the keys of `--recipe "RECIPE --key value ..."`. Raises ValueError where there is none."""
-    try:
-        words = shlex.split(text)
-    except ValueError as error:  # a quote without its end
-        raise ValueError(f"--recipe: {str(error).lower()}, got {text!r}") from error
-    recipe, *keys = words or [""]
-    read_recipe(recipe)
-    return recipe, keys
 
 
 def per_head(ranks: list[list[float]], config: LeanConfig) -> list[float]:

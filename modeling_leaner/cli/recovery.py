@@ -21,10 +21,11 @@ from ..training.data.sentences import sentences
 from ..training.data.sources import load_training, split_files, whole_split
 from ..training.publishing.slim_card import Try, best_try
 from ..training.running.errors import explain
-from ..training.settings.arguments import RecipeArguments, parse, read_recipe, settings_parser
+from ..training.settings.arguments import RecipeArguments, parse, settings_parser
 from ..training.settings.repeated import given_options
 from ..training.tasks.registry import TASKS
 from ..training.train import run
+from .rows import recipe_and_keys
 
 
 STEPS = 100  # where the options name no number
@@ -52,11 +53,7 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
         ValueError: no such recipe or key, a key that `--try` gives, or a task that trains another head than the model
             has.
     """
-    try:
-        recipe, *options = shlex.split(text) or [""]
-    except ValueError as error:  # a quote without its end
-        raise SlimError(f"--recovery: {str(error).lower()}, got {text!r}") from error
-    read_recipe(recipe)
+    recipe, options = recipe_and_keys("--recovery", text)
     given = given_options(settings_parser(), options)
     for key in OURS:
         if key in given:

@@ -1,5 +1,6 @@
-"""The rows of `--data` and their `--column`, as `leaner slim` and `leaner inspect` read them."""
+"""What several commands read alike: the rows of `--data`, their `--column`, a recipe with keys in one word."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from ..layers_leaner import LeanPreTrainedModel
 from ..slimming.operations import SlimError
 from ..support.suggest import did_you_mean
 from ..training.data.sources import BUILT_IN, likely_texts, load_split
+from ..training.settings.arguments import read_recipe
 
 
 OPTIONS = {"data_files": "--data", "text_column": "--column", "image_column": "--column"}  # of a recipe's keys
@@ -45,6 +47,25 @@ def rows_with_content(data: list[str], column: str | None, model: LeanPreTrained
     if column not in rows.column_names:
         raise SlimError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
     return rows.filter(lambda row: row[column] not in (None, ""), desc="rows with content"), column
+
+
+def data_keys(data: list[str]) -> list[str]:
+    """`--data` as keys of a recipe: a built-in set by its name, else files; none without any."""
+    if len(data) == 1 and data[0] in BUILT_IN:
+        return ["--dataset", *data]
+    if data:
+        return ["--data_files", *data]
+    return []
+
+
+def recipe_and_keys(flag: str, text: str) -> tuple[str, list[str]]:
+    """The recipe and the keys of `FLAG "RECIPE --key value ..."`. Raises ValueError where there is none."""
+    try:
+        recipe, *keys = shlex.split(text) or [""]
+    except ValueError as error:  # a quote without its end
+        raise ValueError(f"{flag}: {str(error).lower()}, got {text!r}") from error
+    read_recipe(recipe)
+    return recipe, keys
 
 
 def check_data(name: str) -> None:

@@ -29,14 +29,14 @@ class Dials:
     mlp_ratio: float | None = None
 
     @property
-    def fix_mlp(self) -> bool:
+    def fixes_mlp(self) -> bool:
         return self.mlp is not None or self.mlp_ratio is not None
 
     @property
     def free(self) -> list[str]:
         """The dials that can be solved: those that are not fixed. The head size is chosen, never solved."""
         names = ["width", "mlp", "heads", "layers"]
-        if self.fix_mlp:
+        if self.fixes_mlp:
             names.remove("mlp")
         return [name for name in names if getattr(self, name) is None]
 
@@ -166,7 +166,7 @@ def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
         dials = replace(dials, layers=start.num_hidden_layers)
     if dials.heads is None and free not in ("heads", "width"):
         dials = replace(dials, heads=whole_groups(start, attention / head_dim))
-    if not dials.fix_mlp and free not in ("mlp", "width"):
+    if not dials.fixes_mlp and free not in ("mlp", "width"):
         dials = replace(dials, mlp=start.intermediate_size)
     if dials.width is None and free != "width":
         dials = replace(dials, width=start.hidden_size)

@@ -48,16 +48,16 @@ class Goal:
     show: Callable[[float], str] = human
     slack: float = 0
 
-    def load(self, config: LeanConfig) -> float:
+    def cost_over_target(self, config: LeanConfig) -> float:
         """Cost over target."""
         return self.cost(config) / self.target
 
     def is_exceeded(self, config: LeanConfig) -> bool:
-        return self.load(config) - 1 > self.slack
+        return self.cost_over_target(config) - 1 > self.slack
 
     def is_out_of_reach(self, config: LeanConfig) -> bool:
         """Whether a shape is too small for a size to reach; a ceiling may be kept by any distance."""
-        return not self.ceiling and 1 - self.load(config) > TOLERANCE
+        return not self.ceiling and 1 - self.cost_over_target(config) > TOLERANCE
 
 
 class NoShapeFits(ValueError):
@@ -81,11 +81,11 @@ class Miss:
 
     @property
     def distance(self) -> float:
-        return abs(self.goal.load(self.config) - 1)
+        return abs(self.goal.cost_over_target(self.config) - 1)
 
     def __str__(self) -> str:
         """The shape as the nearest one, and by how much it misses."""
-        load = self.goal.load(self.config)
+        load = self.goal.cost_over_target(self.config)
         cost = self.goal.show(self.goal.cost(self.config))
         return f"the nearest, {describe(self.config)}, takes {cost}, {off_target(load)} {self.goal.name}"
 
@@ -99,7 +99,7 @@ def off_target(load: float) -> str:
     return f"{1 - load:.1%} under"
 
 
-def flops_unit(config: LeanConfig, flops: Flops) -> float:
+def flops_per_unit(config: LeanConfig, flops: Flops) -> float:
     """Forward FLOPs of one token (text), or of one image."""
     if modality_of(config) is IMAGES:
         return flops.forward
@@ -119,7 +119,7 @@ def goals_of(budget: Budget, setting: StepSetting, start: LeanConfig | None) -> 
         raise ValueError(f"--equal {budget.equal}: needs --like SHAPE and no --params, which states another size")
 
     def flops(config: LeanConfig) -> float:
-        return flops_unit(config, config.count_flops(setting.length))
+        return flops_per_unit(config, config.count_flops(setting.length))
 
     def memory(config: LeanConfig) -> float:
         return training_memory(config, setting).peak

@@ -33,7 +33,7 @@ from .goals import (
     Miss,
     NoShapeFits,
     first_missed,
-    flops_unit,
+    flops_per_unit,
     goals_of,
     refusal,
 )
@@ -65,15 +65,15 @@ class Candidate:
     flops_over_start: float | None = None
 
     @property
-    def flops_unit(self) -> float:
+    def flops_per_unit(self) -> float:
         """Forward FLOPs of one token (text) or one image."""
-        return flops_unit(self.config, self.flops)
+        return flops_per_unit(self.config, self.flops)
 
     def document(self) -> dict[str, object]:
         """Everything as JSON."""
         config = self.config
         flops = self.flops
-        divisor = flops.forward / self.flops_unit
+        divisor = flops.forward / self.flops_per_unit
         return {
             "layers": config.num_hidden_layers,
             "width": config.hidden_size,
@@ -83,7 +83,7 @@ class Candidate:
             "parameters": self.parameters.total,
             "parameters_without_embeddings": self.parameters.without_embeddings,
             "parameters_over_start": self.parameters_over_start,
-            "flops_forward": self.flops_unit,
+            "flops_forward": self.flops_per_unit,
             "flops_attention": flops.attention / divisor,
             "flops_linear": flops.linear / divisor,
             "flops_training_step": training_flops(config, flops.length) / divisor,
@@ -106,11 +106,11 @@ def cost_of(config: LeanConfig, setting: StepSetting, start: LeanConfig | None =
     )
     if start is None:
         return candidate
-    start_flops = flops_unit(start, start.count_flops(setting.length))
+    start_flops = flops_per_unit(start, start.count_flops(setting.length))
     return replace(
         candidate,
         parameters_over_start=candidate.parameters.total / start.count_parameters().total,
-        flops_over_start=candidate.flops_unit / start_flops,
+        flops_over_start=candidate.flops_per_unit / start_flops,
     )
 
 
@@ -189,7 +189,7 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goals: list[Go
     binding = goals if goals[0].ceiling else goals[:1]
 
     def load(dials: Dials, name: str) -> Callable[[int], float]:
-        return lambda value: max(goal.load(shape_at(base, dials, name, value)) for goal in binding)
+        return lambda value: max(goal.cost_over_target(shape_at(base, dials, name, value)) for goal in binding)
 
     if free == "width":
         exact = solve_dial(load(dials, free), LIMITS[free], tolerance=TOLERANCE)
@@ -198,7 +198,7 @@ def solve_shape(base: LeanConfig, dials: Dials, free: str | None, goals: list[Go
         if dials.heads is None:
             head_dim = given_or(dials.head_dim, base.head_dim)
             dials = replace(dials, heads=whole_groups(base, width / head_dim))
-        if rounded is not None and not dials.fix_mlp:
+        if rounded is not None and not dials.fixes_mlp:
             dials = replace(dials, width=width)
             free = "mlp"
     return shape_at(base, dials, free, solve_value(load(dials, free), free, goals[0].slack))

@@ -138,7 +138,7 @@ def cost_columns(candidates: Sequence[Candidate]) -> dict[str, list[str]]:
     }
     if has_start:
         columns["of\nstart"] = [share(shape.parameters_over_start) for shape in candidates]
-    columns[f"FLOPs\n/{unit}"] = [human(shape.flops_unit) for shape in candidates]
+    columns[f"FLOPs\n/{unit}"] = [human(shape.flops_per_unit) for shape in candidates]
     if has_start:
         columns["of \nstart"] = [share(shape.flops_over_start) for shape in candidates]
     columns["of it\nattention"] = [share(shape.flops.attention / shape.flops.forward) for shape in candidates]

@@ -331,18 +331,18 @@ def check_splits(arguments: RecipeArguments) -> None:
     Two parts of a split, such as `train[:90%]` and `train[90%:]`, are taken as they are.
     """
     wanted = arguments.eval_split
-    whole, _, part = wanted.partition("[")
+    trained = arguments.train_split
     plain = split_files(arguments.data_files).get(None, [])
     if any(Path(name).is_file() for name in plain):
         raise ValueError(
             f"data_files: the split {wanted!r} would be the training rows; say train=FILE and {wanted}=FILE, or set "
             "holdout, or eval_split none"
         )
-    trained, _, trained_part = arguments.train_split.partition("[")
-    if whole == trained and (part == trained_part or not part or not trained_part):
+    whole = whole_split(trained)
+    if whole == whole_split(wanted) and (wanted == trained or whole in (wanted, trained)):
         raise ValueError(
-            f"eval_split: {wanted!r} would be rows of train_split {arguments.train_split!r}; expected other rows, or "
-            "set holdout, or eval_split none"
+            f"eval_split: {wanted!r} would be rows of train_split {trained!r}; expected other rows, or set holdout, "
+            "or eval_split none"
         )
 
 
