@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from .layers_leaner import LeanAttention
-from .unpadding_leaner import padded
+from .unpadding_leaner import without_unpadding
 
 
 def is_named_as(module: torch.nn.Module | None, kind: type[torch.nn.Module]) -> bool:
@@ -142,7 +142,7 @@ def head_condition_numbers(model: PreTrainedModel, **inputs: torch.Tensor) -> li
 
     handles = [attention.o_proj.register_forward_pre_hook(measure) for attention in attentions]
     try:
-        with evaluating(model), padded(model):
+        with evaluating(model), without_unpadding(model):
             model(**inputs)
     finally:
         for handle in handles:

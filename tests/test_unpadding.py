@@ -216,7 +216,7 @@ class TestHooks:
 
     def test_the_setting_comes_back_after_an_error(self):
         model = model_of()
-        with pytest.raises(KeyError), unpadding_leaner.padded(model):
+        with pytest.raises(KeyError), unpadding_leaner.without_unpadding(model):
             assert not model.config.unpad_inputs
             raise KeyError
         assert model.config.unpad_inputs

@@ -104,7 +104,7 @@ def unpadding_of(model: PreTrainedModel, attention_mask: object, **kwargs) -> Un
 
 
 @contextmanager
-def padded(model: PreTrainedModel) -> Iterator[None]:
+def without_unpadding(model: PreTrainedModel) -> Iterator[None]:
     """Inside, batches go through the layers as they are: for hooks that read states row by row."""
     config = model.config
     unpads = getattr(config, "unpad_inputs", False)

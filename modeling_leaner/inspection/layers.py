@@ -25,7 +25,7 @@ from ..conditioning import (
 from ..layers_leaner import LeanAttention, LeanPostNormBlock
 from ..support.progress import Progress, no_progress
 from ..support.terminal import plural
-from ..unpadding_leaner import padded
+from ..unpadding_leaner import without_unpadding
 from .jacobian import MOST_ROWS, Jacobian, Norms, estimate_norms, exact_norms, matrix_at
 
 
@@ -121,7 +121,7 @@ class Walk:
         self.arguments: list[tuple[tuple, dict]] = []  # what blocks get beside the states
         handle = self.blocks[0].register_forward_pre_hook(self._begin, with_kwargs=True)
         try:
-            with padded(model):
+            with without_unpadding(model):
                 # By the model itself, for the families embed and mask each in their own way; up to block 0.
                 for row in rows:
                     with suppress(AtFirstBlock):

@@ -16,7 +16,7 @@ from torch import nn
 
 from ..layers_leaner import LeanPreTrainedModel
 from ..support.progress import Progress, no_progress
-from ..unpadding_leaner import padded
+from ..unpadding_leaner import without_unpadding
 from .operations import SlimError
 
 
@@ -114,7 +114,7 @@ class LayerRunner:
         self.states: dict[tuple[int, ...], torch.Tensor] = {}  # by the layers that were run
         handle = self.layers[0].register_forward_pre_hook(self._keep_arguments, with_kwargs=True)
         try:
-            with padded(model):
+            with without_unpadding(model):
                 model.base_model(**batch)
         finally:
             handle.remove()
@@ -129,7 +129,10 @@ class LayerRunner:
         return self.layers[index](states, *self.arguments, **self.options)
 
     def after(self, chosen: tuple[int, ...]) -> torch.Tensor:
-        """The states after these layers. Keeps those after their beginnings, and no others."""
+        """The states after these layers. Keeps those after their beginnings, and no others.
+
+        Choices come in order, so what is kept is all that the next one can begin with.
+        """
         if chosen not in self.states:
             before = self.after(chosen[:-1])
             beginnings = {chosen[:length] for length in range(len(chosen))}
@@ -139,7 +142,7 @@ class LayerRunner:
 
     def output(self, states: torch.Tensor) -> torch.Tensor:
         """The model's output where its last layer leaves these states."""
-        with padded(self.model), replaced_layers(self.model, nn.ModuleList([Replay(states)])):
+        with without_unpadding(self.model), replaced_layers(self.model, nn.ModuleList([Replay(states)])):
             return model_output(self.model, self.batch)
 
 
@@ -288,7 +291,7 @@ def input_moments(model: LeanPreTrainedModel, batches: list[Batch], module: str)
     handles = [linear.register_forward_pre_hook(keep) for linear in linears]
     try:
         for batch in batches:
-            with padded(model):
+            with without_unpadding(model):
                 model.base_model(**batch)
             mask = _token_mask(batch, read[linears[0]])
             tokens += int(mask.sum())
