@@ -140,7 +140,7 @@ def test_tampered_code_is_named_and_never_runs(folder, name, monkeypatch, capsys
 
     for step in ("render", "metrics_of", "check_files"):
         monkeypatch.setattr(verify, step, loaded)
-    monkeypatch.setattr(verify_weights, "load", loaded)
+    monkeypatch.setattr(verify_weights, "prepare_evaluation", loaded)
     monkeypatch.setattr(stranger.subprocess, "run", loaded)
     with pytest.raises(SystemExit, match="1 of 1 failed"):
         leaner("verify-cards", folder)
