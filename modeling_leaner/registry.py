@@ -170,7 +170,8 @@ def did_you_mean_path(path: Path) -> str:
         beside = [sibling.name for sibling in path.parent.iterdir() if not sibling.name.startswith(".")]
     except (OSError, ValueError):
         return ""
-    name = nearest(path.name, beside)
-    if name is None:
+    by_stem = {Path(name).stem: name for name in beside}  # a common suffix makes no two names alike
+    stem = nearest(path.stem, by_stem)
+    if stem is None:
         return ""
-    return f"; did you mean {path.with_name(name)}?"
+    return f"; did you mean {path.with_name(by_stem[stem])}?"

@@ -61,7 +61,7 @@ def load_config(source: str) -> LeanConfig:
     from . import family  # noqa: F401  registers it with AutoConfig; the named shapes do without models
 
     try:
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         what = "no named shape, config file, folder or Hub id"

@@ -397,15 +397,17 @@ class TestRefused:
         words = [word for word in publish_words(made) if word not in ("--base-model", BASE)]
         refuse("is no Hub id; expected OWNER/NAME of the parent", *words)
 
-    def test_a_name(self, refuse, made):
+    @pytest.mark.parametrize("name", ["Tiny_Encoder", "", "deep/name", "../evil", "/abs"])
+    def test_a_name(self, refuse, made, name):
+        """Before anything is scored; a path would lead out of model_cards/."""
         words = publish_words(made)
-        words[1] = "Tiny_Encoder"
-        refuse("Tiny_Encoder: expected a folder's name", *words)
+        words[1] = name
+        refuse(f"NAME: expected a folder's name of a-z, 0-9, dots and hyphens, got {name!r}", *words)
 
     def test_a_folder_of_something_else(self, refuse, made):
         (Path("model_cards") / NAME).mkdir(parents=True)
         (Path("model_cards") / NAME / "notes.txt").write_text("mine")
-        refuse("there already, and no sentence encoder of this command", *publish_words(made, "--replace"))
+        refuse("there already, and no sentence encoder; choose another", *publish_words(made, "--replace"))
 
     def test_a_folder_of_a_grid(self, refuse, made):
         published = Path(__file__).parent.parent / "model_cards" / "leanbert-lean-mini-sst2"

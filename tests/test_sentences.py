@@ -31,7 +31,7 @@ def test_what_is_written(folder, capsys):
     assert list(kept) == ["Nothing is said of this one here.", "Seven of them: one two three four five six seven."]
     said = capsys.readouterr().out
     assert "tested.parquet: left out 1 sentences that are among its texts, 1 with 8 words in a row of theirs" in said
-    assert "out/all.parquet: 2 sentences of 5, 2 left out, the rest there already" in said
+    assert "out/all.parquet: 2 sentences of 5, 2 left out, the rest repeated" in said
     assert [sentences(sentence) for sentence in kept] == [[sentence] for sentence in kept]
 
 
@@ -52,7 +52,7 @@ def test_each_set_of_tested_texts_has_its_own_counts(folder, capsys):
     said = capsys.readouterr().out
     assert "tested.parquet: left out 1 sentences that are among its texts, 1 with 8 words in a row of theirs" in said
     assert "more.parquet: left out 1 sentences that are among its texts, 1 with 8 words in a row of theirs" in said
-    assert "all.parquet: 1 sentences of 5, 3 left out, the rest there already" in said
+    assert "all.parquet: 1 sentences of 5, 3 left out, the rest repeated" in said
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,7 @@ def test_command_reads_the_rows_asked_for(sources, tmp_path, capsys):
         (["--text_column", "body"], "no column 'body', the data has text, title"),
         (["--text_column", "body", "--streaming"], "no column 'body', the data has text, title"),
         (["--vocab_size", "9"], "vocab_size=9 is too small"),
+        (["--vocab_size", "1000000000"], "vocab_size: expected at most 1,048,576, got 1,000,000,000"),
         (["--text_column", "number"], r"x \(train\): number: row 0 of the texts is of type int, not a string"),
     ],
 )

@@ -39,6 +39,23 @@ FEW = """--max_steps 4 --per_device_train_batch_size 8 --eval_strategy no --save
 --preprocessing_workers 1 --logging_steps 1 --hardware cpu""".split()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--save_steps", "2"], "save_steps: expected with save_strategy steps, which is epoch"),
+        (["--eval_steps", "2"], "eval_steps: expected with eval_strategy steps, which is epoch"),
+        (["--restart"], "restart: expected with resume"),
+        (["--streaming", "true"], "streaming: digits is built in and made as a whole; leave it out"),
+    ],
+)
+def test_keys_that_would_do_nothing(words, message, tmp_path, capsys):
+    common = ["digits", "--shape", "vit/nano", "--max_steps", "5", "--output_dir", str(tmp_path / "run")]
+    with pytest.raises(SystemExit):
+        train.main([*common, *words])
+    assert f"leaner train: {message}" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture
 def run(tmp_path, capsys, monkeypatch):
     """Trains on given rows; returns status, stderr and the folder, whose figure is empty: drawing it takes longest."""
@@ -118,7 +135,7 @@ def test_text_that_is_none(run):
     rows = Dataset.from_dict({"text": [3, 4, 5], "label": [0, 1, 0]})
     refused(run(*CLASSIFY, rows, "--text_column", "text"), "text_column", "'text'", "int64", "text")
     rows = documents(8, 0).map(lambda row, index: {"text": None if index == 2 else row["text"]}, with_indices=True)
-    refused(run("causal-lm", "gpt", rows, "--tokenizer", "bytes"), "train.parquet", "text, row 2", "NoneType")
+    refused(run("causal-lm", "gpt", rows, "--tokenizer", "bytes"), "train.parquet", "text, row 2", "an empty cell")
 
 
 def test_text_longer_than_the_context(run):
@@ -279,7 +296,7 @@ def test_bad_labels(run, tmp_path, lines, message):
 def test_rows_are_named_by_their_place_in_the_file(run):
     rows = labelled(40, 0, ("sentence",), 2)
     rows = rows.map(lambda row, index: {"sentence": None if index == 7 else row["sentence"]}, with_indices=True)
-    refused(run(*CLASSIFY, rows, "--holdout", "5", "--tokenizer", "bytes"), "sentence, row 7", "None")
+    refused(run(*CLASSIFY, rows, "--holdout", "5", "--tokenizer", "bytes"), "sentence, row 7", "an empty cell")
 
 
 def test_a_tokenizer_without_the_special_tokens(run, tmp_path):
@@ -908,3 +925,23 @@ def test_a_refused_run_leaves_no_folder_above(run, tmp_path):
     words = ["--output_dir", str(tmp_path / "new" / "deep" / "run"), "--text_column", "none"]
     refused(run("masked-lm", "bert", documents(16, 0), *words), "text_column")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_checkpoint_that_lost_its_tokenizer(run, tmp_path):
+    """A new vocabulary would give the old weights tokens that they do not know."""
+    status, _, folder = run(*CLASSIFY, labelled(32, 0, ("sentence",), 2))
+    assert status == 0
+    lost = shutil.copytree(folder, tmp_path / "lost")
+    (lost / "tokenizer.json").unlink()
+    own = merged(FEW, ["--output_dir", str(tmp_path / "again")])
+    for words in ([], ["--tokenizer", "words"]):
+        _, said, _ = run(*CLASSIFY, labelled(32, 0, ("sentence",), 2), *words, shape=str(lost), few=own)
+        assert f"leaner train: {lost / 'tokenizer.json'}: missing; the weights know" in said
+        assert not (tmp_path / "again").exists()
+    status, _, _ = run(*CLASSIFY, labelled(32, 0, ("sentence",), 2), "--tokenizer", str(folder), shape=str(lost), few=own)
+    assert status == 0
+
+
+def test_a_stream_without_an_end(run):
+    refused(run("masked-lm", "bert", documents(16, 0), "--streaming", "true", "--max_steps", "-1"),
+            "streaming: expected with max_steps")  # fmt: skip

@@ -16,6 +16,8 @@ from .scores import HeadScores, LayerScores, Scores, score_heads, score_layers
 
 
 RECORD = "slim.json"  # of a cut, beside its weights: what was left out
+MOST_HEADS = 4096  # of a layer
+MOST_NEURONS = 2**20  # of an MLP
 
 # `operations.keep_heads` or `keep_neurons`: a model, per layer what stays, and the means of what goes or None.
 KeepParts = Callable[[LeanPreTrainedModel, list[list[int]], list[torch.Tensor] | None], LeanPreTrainedModel]
@@ -158,10 +160,10 @@ def check_target(model: LeanPreTrainedModel, target: Target) -> None:
         raise SlimError("give one of them", settings=["heads", "total_heads"])
     _check_size("layers", target.layers, config.num_hidden_layers)
     _check_size("head_dim", target.head_dim, config.head_dim)
-    for name in ("heads", "intermediate_size"):
+    for name, most in (("heads", MOST_HEADS), ("intermediate_size", MOST_NEURONS)):
         value = getattr(target, name)
-        if value is not None and value < 1:
-            raise SlimError(f"expected 1 or more, got {value}", settings=[name])
+        if value is not None and not 1 <= value <= most:
+            raise SlimError(f"expected 1..{most:,}, got {value:,}", settings=[name])
     _check_more_heads(model, target)
     if target.keep is not None:
         operations.check_layers(model, target.keep)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-NEAR = 0.5  # of the letters, as difflib counts them
+NEAR = 0.6  # of the letters, as difflib counts them
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

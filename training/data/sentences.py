@@ -127,4 +127,4 @@ def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> N
     for texts, counts in zip(tested, found, strict=True):
         alike = f"{counts['alike']:,} with {WORDS_IN_A_ROW} words in a row of theirs"
         print(f"{texts.source}: left out {counts['equal']:,} sentences that are among its texts, {alike}")
-    print(f"{output}: {len(kept):,} sentences of {total:,}, {len(left_out):,} left out, the rest there already")
+    print(f"{output}: {len(kept):,} sentences of {total:,}, {len(left_out):,} left out, the rest repeated")

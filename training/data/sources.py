@@ -217,6 +217,8 @@ def load_split(
         raise ValueError(f"test_trees: only of {' and '.join(LISTOPS)}, which are generated, not of {name}")
     if not streaming and (data_files or dataset not in BUILT_IN):
         check_datasets_cache()
+    if streaming and not data_files and dataset in BUILT_IN:
+        raise ValueError(f"streaming: {dataset} is built in and made as a whole; leave it out")
     if data_files:
         rows = _read_local(data_files, split, name, streaming)
     elif dataset in BUILT_IN:
@@ -255,7 +257,7 @@ def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bo
             place = "in the cache of the Hub, which did not answer"
         hint = did_you_mean(dataset, BUILT_IN)
         if not hint:
-            hint = "; a local copy can be given as --data_files"
+            hint = "; a local copy is given by its path"
         raise ValueError(f"dataset {dataset}: not found {place}{hint}") from error
     except ValueError as error:
         if "split" in str(error).lower():

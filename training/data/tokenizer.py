@@ -26,6 +26,7 @@ TOKENIZER_KINDS = ("byte-bpe", "wordpiece", "bytes", "words")
 SPECIAL_TOKENS = {name: family.special_tokens for name, family in FAMILIES.items() if family.special_tokens}
 MAX_ALPHABET = 1000  # characters that WordPiece keeps, the most frequent ones, as BERT's training in tokenizers does
 BATCH = 1000  # texts handed to the trainer at once
+MOST_TOKENS = 2**20  # of a vocabulary that is trained: the trainers set aside memory for all of it
 
 
 def train_tokenizer(
@@ -315,6 +316,8 @@ def write_tokenizer(
     """
     check_choice("kind", kind, TOKENIZER_KINDS)  # before anything is downloaded
     check_choice("family", family, tuple(SPECIAL_TOKENS))
+    if vocab_size > MOST_TOKENS:
+        raise ValueError(f"vocab_size: expected at most {MOST_TOKENS:,}, got {vocab_size:,}")
     if output_dir.exists():
         raise FileExistsError(f"{output_dir} exists already")
     texts = source.read()

@@ -59,16 +59,17 @@ class Origin:
     license: str
 
 
-def check_target(target: Path, replace: bool) -> None:
+def check_target(cards: Path, name: str, replace: bool) -> None:
     """Raises ValueError where a folder of that name cannot be written."""
-    if not is_folder_name(target.name):
-        raise ValueError(f"{target.name}: expected a folder's name of a-z, 0-9, dots and hyphens")
+    if not is_folder_name(name):
+        raise ValueError(f"NAME: expected a folder's name of a-z, 0-9, dots and hyphens, got {name!r}")
+    target = cards / name
     if not (target.exists() or target.is_symlink()):
         return
     try:
         results = results_in(target / "results.json")
     except (OSError, ValueError) as error:
-        raise ValueError(f"{target}: there already, and no sentence encoder of this command ({error})") from error
+        raise ValueError(f"{target}: there already, and no sentence encoder; choose another name") from error
     if not isinstance(results, PublishedEncoder):
         raise ValueError(f"{target}: there already, and no sentence encoder; choose another name")
     if not replace:
@@ -278,7 +279,7 @@ def publish_encoder(
             or the folder is there already.
     """
     target = cards / name
-    check_target(target, replace)
+    check_target(cards, name, replace)
     results, slim = read_origin(origin)
     given = local_data(data)
     check_parent(origin.parent)

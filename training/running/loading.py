@@ -89,7 +89,7 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
     """The image processor or tokenizer: a checkpoint's own; else the recipe's, trained on the training rows.
 
     Raises:
-        ValueError: there is none, or `tokenizer` is given for a checkpoint that has one.
+        ValueError: there is none, a checkpoint has lost its own, or `tokenizer` is given for one that has it.
     """
     if modality_of(config) is IMAGES:
         return load_image_processor(str(arguments.shape), config)
@@ -116,6 +116,13 @@ def load_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows |
         if arguments.max_length:
             tokenizer.model_max_length = arguments.max_length
         return tokenizer
+    lost = has_weights(source) and (name is None or name in TOKENIZER_KINDS)
+    if lost and (arguments.teacher is None or name is not None):
+        place = Path(source) / "tokenizer.json"
+        raise ValueError(
+            f"{place}: missing; the weights know the numbers of that vocabulary alone; expected the file, or as "
+            "--tokenizer a folder or Hub id that has it"
+        )
     if name is None and arguments.teacher is not None:
         name = arguments.teacher  # a student reads what its teacher reads
     if name is None:

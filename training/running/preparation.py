@@ -63,6 +63,8 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
     is_lean_gpt = task_class.name == "causal-lm" and arguments.implementation != "transformers"
     if arguments.loss_chunk_size is not None and not is_lean_gpt:
         raise ValueError("loss_chunk_size: expected with a LeanGPT that learns causal-lm")
+    if arguments.streaming and arguments.max_steps <= 0:
+        raise ValueError("streaming: expected with max_steps, for nobody knows how long a stream is")
     with arguments.main_process_first(local=True, desc="data"):
         train, held_out = load_training(arguments)
         processing = load_processing(arguments, config, train)

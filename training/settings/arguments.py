@@ -383,6 +383,16 @@ def check_inspect_steps(inspect: str, given: Iterable[str]) -> None:
         raise ValueError("inspect_steps: expected with inspect, which says what is measured")
 
 
+def check_steps(arguments: RecipeArguments) -> None:
+    """Raises ValueError for steps of the command line that nothing would happen at, and for restart alone."""
+    for kind in ("save", "eval"):
+        strategy = getattr(arguments, f"{kind}_strategy").value
+        if f"{kind}_steps" in arguments.given and strategy != "steps":
+            raise ValueError(f"{kind}_steps: expected with {kind}_strategy steps, which is {strategy}")
+    if arguments.restart and not arguments.resume:
+        raise ValueError("restart: expected with resume")
+
+
 def check_taught(teacher: str | None, given: Iterable[str]) -> None:
     """Raises ValueError for a key that says how to learn from a teacher where there is none."""
     for key in sorted(given):
@@ -540,6 +550,7 @@ def parse(
     check_given(arguments.task, arguments.given)
     check_taught(arguments.teacher, arguments.given)
     check_inspect_steps(arguments.inspect, arguments.given)
+    check_steps(arguments)
     arguments.settings = {}
     defaults = vars(parser.parse_words([]))
     for key, value in vars(namespace).items():

@@ -68,6 +68,13 @@ def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) 
     return candidates[0]
 
 
+def shown(value: object) -> str:
+    """A value of a row as messages show it."""
+    if value is None:
+        return "an empty cell"
+    return f"{value!r:.40}"
+
+
 def require_columns(rows: Rows, names: list[str], source: str) -> None:
     """Raises ValueError for the first of `names` that the rows lack."""
     available = column_names(rows)

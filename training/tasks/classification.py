@@ -18,7 +18,7 @@ from transformers import EvalPrediction
 from modeling_leaner.configuration_leaner import LeanConfig
 
 from ..data.sources import Rows
-from .base import Task, column_names, features_of, find_column, place_in_file
+from .base import Task, column_names, features_of, find_column, place_in_file, shown
 
 
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -90,7 +90,7 @@ class Classification(Task):
         """Raises ValueError for a label that is missing, infinite, or outside the classes of the training split."""
         labels = []
         for index, value in zip(indices, batch[self.label_column]):
-            where = f"{source}: {self.label_column}, row {index}: {value!r}"
+            where = f"{source}: {self.label_column}, row {index}: {shown(value)}"
             if self.regression:
                 if not isinstance(value, Real) or not np.isfinite(value):
                     raise ValueError(f"{where} is no number")

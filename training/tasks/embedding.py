@@ -15,7 +15,7 @@ from modeling_leaner.slimming.measures import mean_over_tokens
 
 from ..data.sentences import sentences
 from ..data.sources import Rows
-from .base import Batch, column_names, find_column, prepared_rows, require_columns
+from .base import Batch, column_names, find_column, prepared_rows, require_columns, shown
 from .classification import LABEL_COLUMNS
 from .teacher import load_teacher, rows_of_run, with_vectors
 from .text import TextTask, check_text
@@ -123,7 +123,7 @@ class Embedding(TextTask):
         """Raises ValueError for a label that is no finite number."""
         for index, value in zip(indices, batch[self.label_column]):
             if not isinstance(value, int | float) or not np.isfinite(value):
-                raise ValueError(f"{source}: {self.label_column}, row {index}: {value!r} is no number")
+                raise ValueError(f"{source}: {self.label_column}, row {index}: {shown(value)} is no number")
         return [float(value) for value in batch[self.label_column]]
 
     def collate(self, rows: list[dict]) -> Batch:

@@ -14,7 +14,7 @@ from modeling_leaner.shapes import family_of, load_shape, shape_names
 
 from ..data.sources import Rows, likely_texts
 from ..settings.arguments import RecipeArguments
-from .base import Batch, Task, column_kinds, features_of, find_column
+from .base import Batch, Task, column_kinds, features_of, find_column, shown
 
 
 def text_columns(rows: Rows) -> list[str]:
@@ -25,8 +25,12 @@ def text_columns(rows: Rows) -> list[str]:
 def check_text(batch: dict[str, list], column: str, indices: list[int], source: str) -> None:
     """Raises ValueError for the first value of `column` that is not text."""
     for index, text in zip(indices, batch[column]):
-        if not isinstance(text, str):
-            raise ValueError(f"{source}: {column}, row {index}: expected text, got {type(text).__name__} {text!r:.40}")
+        if isinstance(text, str):
+            continue
+        given = shown(text)
+        if text is not None:
+            given = f"{type(text).__name__} {given}"
+        raise ValueError(f"{source}: {column}, row {index}: expected text, got {given}")
 
 
 def fitting(config: LeanConfig, key: str, least: int) -> str:
