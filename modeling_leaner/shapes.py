@@ -48,6 +48,22 @@ def modality_of(config: LeanConfig) -> Modality:
     return FAMILIES[family_of(config)].modality
 
 
+def _require_model_type(source: str) -> None:
+    """Raises ValueError for a file or folder whose config.json names no family: transformers would ask for its code."""
+    path = Path(source)
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.is_file():
+        return
+    try:
+        document = read_json(path)
+    except (OSError, ValueError):
+        return  # reading it as a configuration says what is wrong
+    if isinstance(document, dict) and "model_type" not in document:
+        kinds = ", ".join(config_class.model_type for config_class in CONFIG_CLASSES.values())
+        raise ValueError(f"{path}: model_type: missing, expected one of {kinds}")
+
+
 def load_config(source: str) -> LeanConfig:
     """The configuration of a named shape, a config file, a folder or a Hub id.
 
@@ -60,6 +76,7 @@ def load_config(source: str) -> LeanConfig:
     require_source(source, shape_names())
     from . import family  # noqa: F401  registers it with AutoConfig; the named shapes do without models
 
+    _require_model_type(source)
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:

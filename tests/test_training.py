@@ -929,16 +929,17 @@ def test_a_refused_run_leaves_no_folder_above(run, tmp_path):
 
 def test_a_checkpoint_that_lost_its_tokenizer(run, tmp_path):
     """A new vocabulary would give the old weights tokens that they do not know."""
-    status, _, folder = run(*CLASSIFY, labelled(32, 0, ("sentence",), 2))
+    rows = labelled(32, 0, ("sentence",), 2)
+    status, _, folder = run(*CLASSIFY, rows)
     assert status == 0
     lost = shutil.copytree(folder, tmp_path / "lost")
     (lost / "tokenizer.json").unlink()
     own = merged(FEW, ["--output_dir", str(tmp_path / "again")])
     for words in ([], ["--tokenizer", "words"]):
-        _, said, _ = run(*CLASSIFY, labelled(32, 0, ("sentence",), 2), *words, shape=str(lost), few=own)
+        _, said, _ = run(*CLASSIFY, rows, *words, shape=str(lost), few=own)
         assert f"leaner train: {lost / 'tokenizer.json'}: missing; the weights know" in said
         assert not (tmp_path / "again").exists()
-    status, _, _ = run(*CLASSIFY, labelled(32, 0, ("sentence",), 2), "--tokenizer", str(folder), shape=str(lost), few=own)
+    status, _, _ = run(*CLASSIFY, rows, "--tokenizer", str(folder), shape=str(lost), few=own)
     assert status == 0
 
 
