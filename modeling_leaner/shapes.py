@@ -49,7 +49,7 @@ def modality_of(config: LeanConfig) -> Modality:
 
 
 def _require_model_type(source: str) -> None:
-    """Raises ValueError for a file or folder whose config.json names no family: transformers would ask for its code."""
+    """Raises ValueError where config.json names no family: transformers would ask whether to run its code."""
     path = Path(source)
     if path.is_dir():
         path = path / "config.json"
