@@ -305,7 +305,8 @@ class LeanPreTrainedModel(PreTrainedModel):
                 f"{name} is {list(stored)}, expected {list(expected)}"
                 for name, stored, expected in info["mismatched_keys"]
             ]
-            raise RuntimeError(f"{source}: tensors do not fit the configuration: {'; '.join(sorted(mismatches))}")
+            listed = "; ".join(sorted(mismatches))
+            raise RuntimeError(f"{source}: tensors do not fit, and ignore_mismatched_sizes is not set: {listed}")
         if wants_info:
             return model, info
         prefix = f"{cls.base_model_prefix}."

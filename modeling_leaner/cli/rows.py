@@ -1,6 +1,7 @@
 """What several commands read alike: the rows of `--data`, their `--column`, a recipe with keys in one word."""
 
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from datasets import Dataset
 from ..layers_leaner import LeanPreTrainedModel
 from ..slimming.operations import SlimError
 from ..support.suggest import did_you_mean
+from ..support.terminal import plural
 from ..training.data.sources import BUILT_IN, likely_texts, load_split
 from ..training.settings.arguments import read_recipe
 
@@ -46,7 +48,11 @@ def rows_with_content(data: list[str], column: str | None, model: LeanPreTrained
         column = only_column(rows, model)
     if column not in rows.column_names:
         raise SlimError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
-    return rows.filter(lambda row: row[column] not in (None, ""), desc="rows with content"), column
+    filled = rows.filter(lambda row: row[column] not in (None, ""), desc="rows with content")
+    if len(filled) < len(rows):
+        left_out = plural(len(rows) - len(filled), "row")
+        print(f"left out: {left_out} with nothing in the column {column}", file=sys.stderr)
+    return filled, column
 
 
 def data_keys(data: list[str]) -> list[str]:
