@@ -171,7 +171,7 @@ def did_you_mean_path(path: Path) -> str:
     except (OSError, ValueError):
         return ""
     by_stem = {Path(name).stem: name for name in beside}  # a common suffix makes no two names alike
-    stem = nearest(path.stem, by_stem)
+    stem = nearest(path.stem, by_stem, near=0.6)  # a folder may hold anything
     if stem is None:
         return ""
     return f"; did you mean {path.with_name(by_stem[stem])}?"

@@ -152,7 +152,7 @@ def test_the_figure_has_the_same_numbers(cards):
 def test_the_index_names_the_page(grid, cards):
     """Until the grid's first branch has ended there is no page, and no word of one."""
     text = write_index(cards).read_text()
-    assert "[a page of its own](curves.md): `short`" in text and (cards / "curves.md").is_file()
+    assert "[all budgets](curves.md)) `short`: " in text and (cards / "curves.md").is_file()
     trunk = replace(row(grid, "deep.json", 1, BUDGETS[0]), phase="trunk", branch=None)
     put(grid, [trunk])
     assert "curves.md" not in write_index(cards).read_text()

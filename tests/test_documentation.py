@@ -62,11 +62,15 @@ class Example(NamedTuple):
 
 
 def examples_of(path: Path) -> list[Example]:
-    """The page's examples in order; a ```text block right after one is its output."""
-    blocks = re.findall(r"```(\w+)\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    """The page's examples in order; a ```text block right after one, under the same heading, is its output."""
+    page = path.read_text(encoding="utf-8")
+    blocks = list(re.finditer(r"```(\w+)\n(.*?)```", page, flags=re.DOTALL))
     examples = []
-    for (kind, text), (next_kind, next_text) in zip(blocks, [*blocks[1:], ("", "")]):
-        output = next_text.strip() if next_kind == "text" else None
+    for block, following in zip(blocks, [*blocks[1:], None]):
+        kind, text = block.groups()
+        output = None
+        if following is not None and following[1] == "text" and "\n#" not in page[block.end() : following.start()]:
+            output = following[2].strip()
         if kind == "python":
             examples.append(Example(path.stem, kind, text, output))
         if kind == "bash":

@@ -505,7 +505,7 @@ class TestSlim:
                 "heads: expected a multiple of num_key_value_heads=2",
             ),
             (bert, Target(head_dim=7), "head_dim: expected 1..6, got 7"),
-            (bert, Target(intermediate_size=0), "intermediate_size: expected 1 or more, got 0"),
+            (bert, Target(intermediate_size=0), "intermediate_size: expected 1..1,048,576, got 0"),
         ],
     )
     def test_shapes_that_cannot_be(self, make, target, message):

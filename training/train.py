@@ -8,6 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
+import torch
 import transformers
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
@@ -251,6 +252,8 @@ def main(command_line: list[str]) -> None:
     except ValueError as error:
         print(f"leaner train: {visible(str(error))}", file=sys.stderr)
         raise SystemExit(1) from None
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # its threads, left alone, may abort the process as it ends
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-NEAR = 0.6  # of the letters, as difflib counts them
+NEAR = 0.5  # of the letters, as difflib counts them
 
 
-def nearest(name: str, choices: Iterable[str]) -> str | None:
+def nearest(name: str, choices: Iterable[str], near: float = NEAR) -> str | None:
     """The choice that is spelt most alike, whatever the case; None where none is near."""
     by_lower_case = {choice.lower(): choice for choice in choices}
-    matches = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=NEAR)
+    matches = get_close_matches(name.lower(), by_lower_case, n=1, cutoff=near)
     if not matches:
         return None
     return by_lower_case[matches[0]]

@@ -10,7 +10,7 @@ from datasets import ClassLabel
 
 from ..data.sources import Rows, describe, evenly, load_split
 from ..records import TextRows
-from ..tasks.base import require_columns
+from ..tasks.base import require_columns, shown
 from ..tasks.text import check_text, text_columns
 
 
@@ -95,7 +95,7 @@ class Split:
         values = self.rows[column][:]
         for row, value in enumerate(values):
             if not isinstance(value, int | float) or not np.isfinite(value):
-                raise ValueError(f"{self.source}: {column}, row {row}: {value!r} is no number")
+                raise ValueError(f"{self.source}: {column}, row {row}: {shown(value)} is no number")
         labels = np.asarray(values)
         if len(labels) and (labels == -1).all():
             raise ValueError(f"{self.source}: {column}: all are -1, which hides the labels; expected a copy with them")
