@@ -252,7 +252,7 @@ def main(command_line: list[str]) -> None:
     except ValueError as error:
         print(f"leaner train: {visible(str(error))}", file=sys.stderr)
         raise SystemExit(1) from None
-    if torch.distributed.is_initialized():
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # its threads, left alone, may abort the process as it ends
 
 
