@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from statistics import mean
@@ -402,24 +403,14 @@ def gain(cell: str, other: str) -> tuple[float, float, float]:
     return mean(pairs[0]) - mean(pairs[1]), low, high
 
 
-def assert_cosines_of_fewer_seeds(page):
-    """The cells that have not all three seeds, and what the others have with the same ones."""
-    cosines = cosines_of_minilm()
-    table = page[page.index("| cell | parameters without embeddings | cosine |") :].split("\n\n")[0]
-    told = {}
-    for line in table.splitlines()[2:]:
-        name, _, cosine, _ = cells_of(line)
+def cells_in_table(page: str, header: str) -> Iterator[tuple[str, list[str]]]:
+    """Of a table of docs/slimming.md each line's cell of the grid, and what stands behind its name."""
+    for line in page[page.index(header) :].split("\n\n")[0].splitlines()[2:]:
+        name, *others = cells_of(line)
         cell = re.search(r"/cells/([\w-]+)\)", name)[1]
         if "new weights" in name:
             cell += "/config.json"
-        told[cell] = cosine
-    few = {cell: by_seed for cell, by_seed in cosines.items() if len(by_seed) < 3}
-    assert told == {cell: ", ".join(f"{value:.4f}" for value in by_seed.values()) for cell, by_seed in few.items()}
-    assert all(3 in by_seed for by_seed in few.values()) and set(few["3x12-even-last"]) == {1, 3}
-    three, four = (f"{cosines[cell][3]:.4f}" for cell in ("3x12", "4x12"))
-    text = " ".join(page.split())
-    assert f"beside which 3 × 12 has {three} and 4 × 12 {four};" in text
-    assert f"the first, too, with which 3 × 12 has {cosines['3x12'][1]:.4f}:" in text
+        yield cell, others
 
 
 def test_the_page_has_the_scores_of_the_published_encoders():
@@ -443,20 +434,28 @@ def test_the_page_has_the_scores_of_the_published_encoders():
 
 
 def test_the_page_has_the_cosines_of_minilm():
-    """docs/slimming.md: means over seeds, and what each cell has more than the first."""
+    """docs/slimming.md: means over seeds, and what each cell has more than the first; of others each seed's."""
     page = (CLONE / "docs/slimming.md").read_text(encoding="utf-8")
-    table = page[page.index("| layers × heads | parameters without embeddings |") :].split("\n\n")[0]
-    lines = [cells_of(line) for line in table.splitlines()[2:]]
-    assert len(lines) == 4
-    for name, _, cosine, more, _ in lines:
-        cell = re.search(r"/cells/([\w-]+)\)", name)[1]
-        assert cosine == f"{mean(cosines_of_minilm()[cell].values()):.4f}"
+    cosines = cosines_of_minilm()
+    own, rivals, halves = (
+        list(cells_in_table(page, f"| {first} | parameters without embeddings |"))
+        for first in ("layers × heads", "another start", "cell")
+    )
+    assert (len(own), len(rivals), len(halves)) == (4, 3, 2)
+    for cell, (_, cosine, more, _) in own + rivals:
+        assert set(cosines[cell]) == {1, 2, 3} and cosine == f"{mean(cosines[cell].values()):.4f}"
         if cell == "3x12":
             assert more == ""
             continue
         digits = len(more.split()[0].split(".")[1])
-        assert more == "{:+.{d}f} ({:+.{d}f} to {:+.{d}f})".format(*gain(cell, "3x12"), d=digits)
-    assert_cosines_of_fewer_seeds(page)
+        told = "{:+.{d}f} ({:+.{d}f} to {:+.{d}f})".format(*gain(cell, "3x12"), d=digits)
+        assert more.replace("−", "-") == told
+    text = " ".join(page.split())
+    for other, told in (("6x6", "than in equal numbers"), ("4x12", "and than 4 × 12")):
+        ahead = "{:.4f} ({:+.4f} to {:+.4f})".format(*gain("6x6-unequal", other))
+        assert f"{told}{',' * (other == '6x6')} by {ahead}" in text
+    for cell, (_, cosine, _) in halves:
+        assert cosine == ", ".join(f"{value:.4f}" for _, value in sorted(cosines[cell].items()))
     less = "{:+.4f}, {:+.4f} to {:+.4f}".format(*gain("3x24", "4x12")).replace("-", "−")
     text = " ".join(page.split())
     assert f"3 × 24 less 4 × 12: {less}" in text
