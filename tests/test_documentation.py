@@ -451,6 +451,8 @@ def test_the_page_has_the_cosines_of_minilm():
         told = "{:+.{d}f} ({:+.{d}f} to {:+.{d}f})".format(*gain(cell, "3x12"), d=digits)
         assert more.replace("−", "-") == told
     text = " ".join(page.split())
+    two = " and ".join(f"{value:.4f}" for _, value in sorted(cosines["2x12"].items()))
+    assert set(cosines["2x12"]) == {1, 2} and f"reach {two} with seeds 1 and 2" in text
     for other, told in (("6x6", "than in equal numbers"), ("4x12", "and than 4 × 12")):
         ahead = "{:.4f} ({:+.4f} to {:+.4f})".format(*gain("6x6-unequal", other))
         assert f"{told}{',' * (other == '6x6')} by {ahead}" in text
