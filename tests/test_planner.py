@@ -30,8 +30,9 @@ from modeling_leaner.planning import solver as planner
 from modeling_leaner.planning import tables as plan_report
 from modeling_leaner.planning.advice import advise
 from modeling_leaner.planning.dials import Dials, describe, shape_at, with_inputs
+from modeling_leaner.planning.flops import training_flops
 from modeling_leaner.planning.goals import Budget, NoShapeFits
-from modeling_leaner.planning.memory import StepSetting, training_flops, training_memory
+from modeling_leaner.planning.memory import StepSetting, training_memory
 from modeling_leaner.planning.solver import cost_of, plan
 from modeling_leaner.planning.units import human, parse_size
 from modeling_leaner.registry import FAMILIES

@@ -9,8 +9,9 @@ from pathlib import Path
 from ..configuration_leaner import LeanConfig
 from ..planning.dials import Dials, flag_of, with_inputs
 from ..planning.figure import draw_plan, figure_files
+from ..planning.flops import training_flops
 from ..planning.goals import Budget
-from ..planning.memory import StepSetting, training_flops
+from ..planning.memory import StepSetting
 from ..planning.shape_file import shape_file, write_shape
 from ..planning.solver import Candidate, clamp, cost_of, spread
 from ..planning.tables import WIDTH, Heading, plan_document, plan_text

@@ -11,10 +11,8 @@ import torch
 
 from ..configuration_leaner import LeanConfig
 from ..layers_leaner import products_are_faster
+from .flops import MASKED_SHARE
 from .units import BYTES
-
-
-MASKED_SHARE = 0.15  # of the tokens, whose vocabulary scores LeanBERT computes (Devlin et al. 2018, section 3.1)
 
 
 @dataclass(frozen=True)
@@ -133,19 +131,6 @@ def scored_rows(config: LeanConfig, setting: StepSetting) -> tuple[int, int]:
     if head == "ForMaskedLM":
         return round(MASKED_SHARE * tokens), config.vocab_size
     return tokens, config.vocab_size
-
-
-def training_flops(
-    config: LeanConfig, length: int | None = None, head: str | None = None, masked_share: float = MASKED_SHARE
-) -> int:
-    """FLOPs of a training step on one sequence or image; a masked language model scores its masked tokens alone.
-
-    `head` is one of `task_heads`, by default that of pretraining; without `length`, that of the longest sequence.
-    """
-    head_tokens = None
-    if (head or config.task_heads[0]) == "ForMaskedLM":
-        head_tokens = round(masked_share * (length or config.default_length))
-    return config.count_flops(length, head, head_tokens).training_step
 
 
 def scores_at_once(config: LeanConfig, setting: StepSetting) -> int:

@@ -25,6 +25,7 @@ from .dials import (
     shape_at,
     whole_groups,
 )
+from .flops import training_flops
 from .goals import (
     NO_BUDGET,
     TOLERANCE,
@@ -37,7 +38,7 @@ from .goals import (
     goals_of,
     refusal,
 )
-from .memory import DEFAULT_STEP, StepSetting, TrainingMemory, training_flops, training_memory
+from .memory import DEFAULT_STEP, StepSetting, TrainingMemory, training_memory
 
 
 STEPS = (64, 32, 16, 8, 4, 2, 1)  # a solved width is the coarsest multiple that meets the budget

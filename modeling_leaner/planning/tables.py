@@ -13,8 +13,9 @@ from ..registry import IMAGES
 from ..shapes import family_of, modality_of
 from ..support.terminal import plain_console
 from .advice import FIT_OFF, MOBILE_OFF, Source, Verdict, all_sources, kernels_for
+from .flops import training_flops
 from .head_times import HEAD_TIMES, USUAL_SIZE, read_head_times
-from .memory import StepSetting, training_flops
+from .memory import StepSetting
 from .solver import Candidate
 from .study_verdicts import Tested, read_tested
 from .units import human, human_bytes, human_count

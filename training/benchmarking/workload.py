@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.planning.memory import StepSetting, training_flops, training_memory
+from modeling_leaner.planning.flops import training_flops
+from modeling_leaner.planning.memory import StepSetting, training_memory
 from modeling_leaner.registry import TEXT
 from modeling_leaner.shapes import modality_of
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedConfig
 
-from modeling_leaner.planning.memory import training_flops
+from modeling_leaner.planning.flops import training_flops
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
 from modeling_leaner.support.documents import read_json, write_json

@@ -134,7 +134,7 @@ def prepare_evaluation(model: str, options: list[str], scratch: str, inputs_alon
 
 
 def evaluate(model: str, options: list[str]) -> dict[str, object]:
-    """Metrics of a model from its weights alone, on the rows of `load`; raises what `load` raises."""
+    """Metrics of a model from its weights alone, on the rows of `prepare_evaluation`; raises what that raises."""
     with tempfile.TemporaryDirectory() as scratch:
         run = prepare_evaluation(model, options, scratch)
         network = build_model(run.arguments, run.task, complete=True)

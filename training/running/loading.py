@@ -116,15 +116,14 @@ def load_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows |
         if arguments.max_length:
             tokenizer.model_max_length = arguments.max_length
         return tokenizer
-    lost = has_weights(source) and (name is None or name in TOKENIZER_KINDS)
-    if lost and (arguments.teacher is None or name is not None):
+    if name is None and arguments.teacher is not None:
+        name = arguments.teacher  # a student reads what its teacher reads
+    if has_weights(source) and (name is None or name in TOKENIZER_KINDS):
         place = Path(source) / "tokenizer.json"
         raise ValueError(
             f"{place}: missing; the weights know the numbers of that vocabulary alone; expected the file, or as "
             "--tokenizer a folder or Hub id that has it"
         )
-    if name is None and arguments.teacher is not None:
-        name = arguments.teacher  # a student reads what its teacher reads
     if name is None:
         kinds = ", ".join(TOKENIZER_KINDS)
         raise ValueError(f"tokenizer: missing; one of {kinds} to train one, or a folder or Hub id")
