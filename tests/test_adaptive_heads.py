@@ -302,3 +302,8 @@ def test_the_page_has_what_the_grid_found(path):
     ahead = [f"{value:+.3f} ({low:+.3f} to {high:+.3f})" for value, (low, high) in zip(found, limits)]
     line = f" | {' | '.join([*means, *ahead])} |".replace("-", "\N{MINUS SIGN}")
     assert line in (ROOT / "docs" / "choosing-a-shape.md").read_text()
+
+
+def test_more_heads_than_are_known():
+    with pytest.raises(ValueError, match="^total is 9, expected 8 or less, of which the ranks are known$"):
+        share_out([[1.0] * 4, [1.0] * 4], 9)

@@ -829,7 +829,7 @@ def test_weights_of_another_shape(folder, workshop):
         cards.write_card(folder)
 
 
-def test_commands_end_with_one_line(folder, workshop, capsys):
+def test_commands_end_with_one_line(folder, workshop, capsys, monkeypatch):
     (folder / "results.json").unlink()
     with pytest.raises(SystemExit, match=r"leaner card: \S+results.json"):
         leaner("card", folder)
@@ -848,6 +848,9 @@ def test_commands_end_with_one_line(folder, workshop, capsys):
     Path("bare.yaml").write_text(yaml.safe_dump({**yaml.safe_load(Path("grid.yaml").read_text()), "publish": None}))
     with pytest.raises(SystemExit, match="publish: missing"):
         leaner("publish", "bare.yaml")
+    monkeypatch.setattr(publish, "UNVERIFIABLE", ("image-classification", "sequence-classification"))
+    with pytest.raises(SystemExit, match="publish: the task .*-classification cannot be verified; expected one of "):
+        leaner("publish", "grid.yaml")
 
 
 def test_holm():

@@ -21,7 +21,7 @@ from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from modeling_leaner.training import train
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.running import environment, evaluation, run_folder
+from modeling_leaner.training.running import environment, evaluation, loading, run_folder
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
 from modeling_leaner.training.running.clock import Clock
 from modeling_leaner.training.running.trainer import LeanTrainer
@@ -32,7 +32,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from training_data import documents, labelled, merged, pictures, read_lines, write_shape
 
-from modeling_leaner import LeanGPTForCausalLM
+from modeling_leaner import LeanBERTConfig, LeanGPTForCausalLM
 
 
 FEW = """--max_steps 4 --per_device_train_batch_size 8 --eval_strategy no --save_strategy no --disable_tqdm true
@@ -946,3 +946,28 @@ def test_a_checkpoint_that_lost_its_tokenizer(run, tmp_path):
 def test_a_stream_without_an_end(run):
     refused(run("masked-lm", "bert", documents(16, 0), "--streaming", "true", "--max_steps", "-1"),
             "streaming: expected with max_steps")  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["--resume"], ["--resume", "true"], ["--resume=true", "--restart"]])
+def test_the_command_that_continues_says_resume_once(words):
+    command = train.resume_command("digits", ["--shape", "vit/nano", *words, "--seed", "2"])
+    assert command == "leaner train digits --shape vit/nano --seed 2 --resume"
+
+
+def test_classes_that_are_numbers_need_no_names():
+    """Of the rows or of the model."""
+    config = LeanBERTConfig(num_labels=10)
+    known = evaluation.known_classes(config, [str(number) for number in range(10)], "rows: model")
+    assert known["6"] == known["LABEL_6"] == 6
+
+
+def test_a_stream_is_known_by_its_files(tmp_path):
+    """It has no fingerprint: a tokenizer that was trained on another text of the same path is not its own."""
+    path = tmp_path / "train.csv"
+    stream = Dataset.from_dict({"text": ["a"]}).to_iterable_dataset()
+    stream._fingerprint = None
+    keys = []
+    for text in ("text\nfirst\n", "text\nanother\n"):
+        path.write_text(text)
+        keys.append(loading.content_key(stream, [f"train={path}"]))
+    assert keys[0] != keys[1] and keys[1] == loading.content_key(stream, [f"train={path}"])

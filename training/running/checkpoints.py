@@ -12,6 +12,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from modeling_leaner.source_files import files_of
 from modeling_leaner.support.documents import read_object
 from modeling_leaner.support.files import write_bytes
 
@@ -56,14 +57,9 @@ def is_intact(path: Path) -> bool:
     return True
 
 
-def files_of(checkpoint: Path) -> list[str]:
-    """Its files by name; of those in a folder, as sharded optimizers have them, with the folder's."""
-    return sorted(path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if path.is_file())
-
-
 def unreadable(checkpoint: Path) -> str | None:
     """The first file of a checkpoint that cannot be read: a damaged disk changes bytes, and no size."""
-    for name in files_of(checkpoint):
+    for name in sorted(files_of(str(checkpoint))):
         path = checkpoint / name
         try:
             intact = is_intact(path)
@@ -89,7 +85,7 @@ def remove_partial_checkpoints(folder: Path) -> list[Path]:
 
 def declare_whole(checkpoint: Path) -> None:
     """Writes the list of a checkpoint's files, with which it counts from now on."""
-    sizes = {name: (checkpoint / name).stat().st_size for name in files_of(checkpoint)}
+    sizes = {name: (checkpoint / name).stat().st_size for name in sorted(files_of(str(checkpoint)))}
     write_bytes(checkpoint / COMPLETE, json.dumps(sizes).encode())
 
 
