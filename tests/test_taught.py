@@ -225,6 +225,15 @@ class TestRuns:
         train.main(merged(sentences.words, list(map(str, given))))
         assert seen == [2, 2, 2, 2, 1]
 
+    def test_a_mean_is_divided_by_the_batches_of_its_step(self, sentences):
+        task = sentences.prepare().task
+        rows = [sentences.prepare().train[row] for row in range(4)]
+        batch = task.transform(task.collate(rows), training_generators(3, range(4)), training=True)
+        model = load_lean(sentences.student).eval()
+        with torch.no_grad():
+            alone, halved = (task.loss(model, batch, torch.tensor(8), batches)[0] for batches in (1, 2))
+        assert alone == 2 * halved > 0
+
     def test_the_teacher_runs_once(self, sentences, monkeypatch):
         rows = []
         original = taught.teacher_columns
