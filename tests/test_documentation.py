@@ -486,12 +486,17 @@ def test_the_readme_has_the_longest_runs():
     for tokens, before in (("12288000", "After 12.3M tokens of Wikipedia the loss of 8 × 3, 4 × 3, 4 × 6 is"),
                            ("1228800", "after 1.2M")):  # fmt: skip
         of_shapes = [losses[shape, tokens] for shape in shapes]
-        assert all(of_shape.keys() == {"11", "12"} for of_shape in of_shapes)
+        assert all(of_shape.keys() == {"11", "12", "13"} for of_shape in of_shapes)
         deep, shallow, lean = (f"{mean(of_shape.values()):.3f}" for of_shape in of_shapes)
         assert f"{before} {deep}, {shallow}, {lean}" in text
     curves = (CLONE / "model_cards/curves.md").read_text(encoding="utf-8")
-    at_equal_flops = curves.split("| 4 × 6 against 8 × 3 | tokens |")[1].splitlines()[1]
-    behind, low, high = re.search(r"\+([\d.]+) \(\+([\d.]+) to \+([\d.]+)\) \|$", at_equal_flops).groups()
+    at_equal_tokens, at_equal_flops = curves.split("| 4 × 6 against 8 × 3 |")[1].splitlines()[:2]
+    difference = r"\+([\d.]+) \(\+([\d.]+) to \+([\d.]+)\)"
+    behind, low, high = re.search(difference, at_equal_tokens).groups()
+    assert f"8 × 3 is behind by {behind} ({low} to {high}) after 1.2M" in text
+    ahead, high, low = re.search(difference.replace("+(", "-(") + r" \|$", at_equal_tokens).groups()
+    assert f"ahead by {ahead} ({low} to {high}) after 12.3M; three of seven" in text
+    behind, low, high = re.search(difference + r" \|$", at_equal_flops).groups()
     assert f"8 × 3 is behind it by {behind} ({low} to {high}, [curves]" in text
 
 
