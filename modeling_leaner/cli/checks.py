@@ -34,6 +34,14 @@ STUDIES = ("conditioning", "depth-width", "heads-optimization", "low-rank")  # t
 PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
 
 
+def parse_layers(flag: str, text: str) -> list[int]:
+    """`"0,4,5"` → [0, 4, 5]. Raises ValueError, naming the flag, for anything else."""
+    try:
+        return [int(layer) for layer in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{flag}: expected layers between commas, as 0,4,5, got {text!r}") from None
+
+
 def existing_grid(path: Path | None) -> Path | None:
     """The path itself, where a YAML file of keys and values is; else ValueError, with the nearest name."""
     if path is None:

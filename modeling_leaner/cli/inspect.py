@@ -1,10 +1,7 @@
 """`leaner inspect`: the conditioning of a model's attention on some rows, as tables, heat maps or JSON."""
 
 import json
-from collections.abc import Iterable
 from time import perf_counter
-
-from rich.progress import track
 
 from ..inspection.document import document_of
 from ..inspection.figure import draw_layers
@@ -12,7 +9,9 @@ from ..inspection.layers import check_layers, inspect_layers
 from ..inspection.tables import layer_tables
 from ..planning.figure import figure_files
 from ..support.files import write_all_new
+from ..support.progress import progress_bar
 from ..support.terminal import plain_console
+from .checks import parse_layers
 from .inspect_rows import Options, model_and_inputs
 
 
@@ -24,7 +23,9 @@ def run(options: Options) -> None:
     paths = []
     if options.plot is not None:  # before anything takes time
         paths = figure_files(options.plot)
-    layers = parse_layers(options.layers)
+    layers = None
+    if options.layers is not None:
+        layers = sorted(set(parse_layers("--layers", options.layers)))
     model, inputs = model_and_inputs(options)
     if layers is not None:
         check_layers("--layers", layers, model.config.num_hidden_layers)
@@ -42,21 +43,6 @@ def run(options: Options) -> None:
     write_all_new(f"--plot {options.plot}", {path: draw_layers(reports, path.suffix[1:]) for path in paths})
     if paths and not options.as_json:
         print(f"heat maps: {paths[0]}, {paths[1]}")
-
-
-def parse_layers(text: str | None) -> list[int] | None:
-    """`"0,4,5"` → [0, 4, 5], each once and in order; None for all. Raises ValueError for anything else."""
-    if text is None:
-        return None
-    try:
-        return sorted({int(layer) for layer in text.split(",")})
-    except ValueError:
-        raise ValueError(f"--layers: expected layers between commas, as 0,4,5, got {text!r}") from None
-
-
-def progress_bar(items: list, title: str) -> Iterable:
-    """The bar of the measurement, on stderr."""
-    return track(items, description=f"inspecting {title}", console=plain_console(stderr=True), transient=True)
 
 
 def heading(document: dict) -> str:

@@ -24,12 +24,12 @@ from ..planning.adaptive_heads import (
 from ..planning.dials import describe
 from ..planning.shape_file import shape_file, write_shape
 from ..shapes import family_of
+from ..support.progress import progress_bar
 from ..support.terminal import plain_console
 from ..training.data.sources import describe as describe_rows
 from ..training.running.preparation import prepare
 from ..training.settings.arguments import parse
 from ..training.tasks.base import first_inputs
-from .inspect import progress_bar
 from .inspect_rows import Inputs, random_inputs
 from .plan import Options, training_command
 from .rows import data_keys, recipe_and_keys

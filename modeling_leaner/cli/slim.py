@@ -3,11 +3,9 @@
 import json
 import shlex
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from rich.progress import track
 from rich.table import Table
 
 from ..conversion import load_lean
@@ -22,10 +20,11 @@ from ..slimming.slim import RECORD, Cut, Slimmed, Target, best_slims, check_choi
 from ..source_files import copy_sentence_transformers_files, files_of, load_processors
 from ..support.documents import write_json
 from ..support.files import whole_folder
+from ..support.progress import progress_bar
 from ..support.terminal import plain_console
 from ..training.data.sources import describe
 from ..training.publishing.slim_card import Making, Try, best_try, write_slim_card
-from .checks import LEAST_CALIBRATION_ROWS
+from .checks import LEAST_CALIBRATION_ROWS, parse_layers
 from .recovery import check_held_out, choose_by_recovery, read_recovery
 from .rows import rows_with_content
 
@@ -123,10 +122,7 @@ def read_target(options: Options) -> Target:
     """The shape that the options name."""
     keep = None
     if options.keep is not None:
-        try:
-            keep = tuple(int(layer) for layer in options.keep.split(","))
-        except ValueError:
-            raise SlimError(f"--keep: expected layers between commas, as 0,4,5, got {options.keep!r}") from None
+        keep = tuple(parse_layers("--keep", options.keep))
     cuts = ("layers", "keep", "heads", "total_heads", "head_dim", "intermediate_size", "params", "latency")
     if all(getattr(options, name) is None for name in cuts):
         flags = ", ".join(flag_of(name) for name in cuts)
@@ -176,11 +172,6 @@ def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
         few = f"{len(rows)} rows with content, expected at least {LEAST_CALIBRATION_ROWS}, half of them held out"
         raise SlimError(f"--data: {where}: {few}")
     return rows.select(range(min(len(rows), options.rows)))[column]
-
-
-def progress_bar(items: list, title: str) -> Iterable:
-    """The bar of one measurement, on stderr."""
-    return track(items, description=f"measuring {title}", console=plain_console(stderr=True), transient=True)
 
 
 def without_untrained_pooler(model: LeanPreTrainedModel, source: str) -> LeanPreTrainedModel:
