@@ -14,7 +14,7 @@ from modeling_leaner.training.experiments.rows import reported, write_rows
 from modeling_leaner.training.publishing.curves_figure import contrasts_panel, curves_figure, quality_panel
 from modeling_leaner.training.publishing.curves_page import grids_with_branches, write_curves
 from modeling_leaner.training.publishing.index import read_grids_of_shapes, write_index
-from modeling_leaner.training.publishing.wording.amounts import short_label
+from modeling_leaner.training.publishing.wording.amounts import label, short_label
 from modeling_leaner.training.records import Evidence, ResultRow, checked
 from scipy import stats
 from training_data import documents, write_shape
@@ -303,6 +303,7 @@ def test_labels_say_in_what_a_shape_differs(cards):
     assert short_label(narrow, evidence) == f"2 × 4 × {cell.head_dim} of width {cell.width // 2}"
     assert short_label(narrow.model_copy(update={"heads": 2}), evidence) == f"2 × 2 of width {cell.width // 2}"
     assert short_label(thin, evidence) == f"2 × 4 with MLP {cell.mlp // 2}"
+    assert label(thin, evidence) == f"2 layers × 4 heads of {cell.head_dim} with MLP {cell.mlp // 2}"
     both = narrow.model_copy(update={"mlp": cell.mlp})
     assert short_label(both, evidence) == f"{short_label(narrow, evidence)} with MLP {cell.mlp}"
 

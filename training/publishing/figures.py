@@ -112,7 +112,7 @@ def evidence_figure(results: PublishedResults) -> bytes:
     if timed:
         widths = [3, 1, 1]
     axis, *bars = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
-    labels = [label(cell).replace("× ", "×\n") for cell in cells]
+    labels = [label(cell, evidence).replace("× ", "×\n") for cell in cells]
     for place, (cell, colour) in enumerate(zip(cells, colours_of(evidence))):
         values = list(cell.values.values())
         if values:

@@ -255,7 +255,7 @@ def medians(grids: Grids) -> str | None:
     if gathered is None or not has_outliers(gathered.evidence):
         return None
     evidence = gathered.evidence
-    cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence.cells)
+    cells = "; ".join(f"{label(cell, evidence)}: {median_score(cell, evidence)}" for cell in evidence.cells)
     base = baseline_of(evidence)
     left_out = outliers(base, evidence)
     kept = [seed for seed in base.values if seed not in left_out]

@@ -79,9 +79,9 @@ def with_start(text: str, cell: Cell) -> str:
     return f"{text} ({cell.start})"
 
 
-def label(cell: Cell) -> str:
-    """`sizes`, with the start."""
-    return with_start(sizes(cell), cell)
+def label(cell: Cell, evidence: Evidence) -> str:
+    """`sizes`, with `other_width` and the start."""
+    return with_start(sizes(cell) + other_width(cell, evidence), cell)
 
 
 def short_label(cell: Cell, evidence: Evidence) -> str:

@@ -67,7 +67,7 @@ def claim(cell: Cell, evidence: Evidence) -> str:
     else:
         compared = f"{-ahead:.4f} worse than the baseline"
     values = f"{evidence.metric} {cell.mean:.4f} against {base.mean:.4f}"
-    return f"{label(cell)}: {compared} ({values}), {certainty(cell, evidence)}."
+    return f"{label(cell, evidence)}: {compared} ({values}), {certainty(cell, evidence)}."
 
 
 def claims(evidence: Evidence) -> str:
@@ -78,7 +78,7 @@ def claims(evidence: Evidence) -> str:
         if cell.shape != evidence.baseline and cell.difference is not None:
             lines.append(f"- {claim(cell, evidence)}{notes}")
         elif notes:
-            lines.append(f"- {label(cell)}:{notes}")
+            lines.append(f"- {label(cell, evidence)}:{notes}")
     if lines:
         return "\n".join(lines)
     if len(evidence.cells) == 1:
@@ -128,7 +128,7 @@ def outliers_note(evidence: Evidence) -> str | None:
     """Medians, where a mean over an outlier would mislead."""
     if not has_outliers(evidence):
         return None
-    cells = "; ".join(f"{label(cell)}: {median_score(cell, evidence)}" for cell in evidence.cells)
+    cells = "; ".join(f"{label(cell, evidence)}: {median_score(cell, evidence)}" for cell in evidence.cells)
     return (
         f"An outlier moves means and intervals, so read the medians: {cells}. An outlier is a run that is worse than "
         "its cell's median by ten median absolute deviations and no better than the best simple guess."

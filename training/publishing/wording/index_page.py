@@ -109,7 +109,7 @@ def notes_text(evidence: Evidence) -> str:
     shapes_of: dict[str, list[str]] = {}
     for cell in evidence.cells:
         for note in cell.notes:
-            shapes_of.setdefault(note, []).append(label(cell))
+            shapes_of.setdefault(note, []).append(label(cell, evidence))
     parts = []
     for note, shapes in shapes_of.items():
         if len(shapes) == len(evidence.cells):
