@@ -5,6 +5,8 @@ The heads are mixins, as in `class LeanXForY(YHead, LeanXPreTrainedModel)`: tran
 of the class name.
 """
 
+from collections import namedtuple
+
 import torch
 from torch import nn
 from transformers.modeling_outputs import (
@@ -24,7 +26,7 @@ from .layers_leaner import LeanPreTrainedModel, check_range, recorded
 
 # sentence-transformers reads the fields of an output from the annotation of `forward`.
 Output = SequenceClassifierOutput | TokenClassifierOutput | MaskedLMOutput | MultipleChoiceModelOutput
-Inputs = tuple[torch.Tensor | None, ...]  # input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds
+Inputs = namedtuple("Inputs", ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"))
 
 
 def embed(
@@ -51,9 +53,7 @@ def embed(
     if position_ids is not None:  # a row of packed sequences may be longer than the positions
         check_range("position_ids", position_ids, longest, "max_position_embeddings")
         return inputs_embeds, position_ids
-    total = length
-    if isinstance(past, int):  # a static cache counts in a tensor, which is not read here
-        total += past
+    total = length + (past if isinstance(past, int) else 0)  # a static cache counts in a tensor, which is not read
     if total > longest:
         raise ValueError(f"the sequence has {total} tokens, but max_position_embeddings is {longest}")
     positions = torch.arange(length, device=inputs_embeds.device) + past
@@ -101,7 +101,7 @@ class TextHead:
         **kwargs: Unpack[TransformersKwargs],
     ) -> Output:
         """Inputs as for the base model; the shapes of logits and labels are those of `predict`."""
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*self.arrange(inputs), return_dict=True, **kwargs)
         return self.predict(outputs, labels, inputs, **kwargs)
 
@@ -134,7 +134,7 @@ class QuestionAnsweringHead(TextHead):
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
         """Inputs as for the base model; positions (B,), those beyond T are ignored."""
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         return super().forward(*inputs, labels=(start_positions, end_positions), **kwargs)
 
     def predict(self, outputs: ModelOutput, labels: tuple, inputs: Inputs, **kwargs) -> ModelOutput:

@@ -126,7 +126,7 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         Labels (B, T) are the input ids themselves: they are shifted here; -100 is ignored. In training with labels and
         `config.loss_chunk_size`, the loss is computed in chunks and `logits` is None.
         """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.model(*inputs, past_key_values=past_key_values, use_cache=use_cache, return_dict=True, **kwargs)
         kept = logits_to_keep
         if isinstance(logits_to_keep, int):
@@ -210,7 +210,7 @@ class LeanGPTForSequenceClassification(TextHead, LeanGPTPreTrainedModel):
 
         Raises ValueError for a batch of more than one sequence while `pad_token_id` is not set.
         """
-        logits = self.score(self.last_token(outputs.last_hidden_state, inputs[0]))
+        logits = self.score(self.last_token(outputs.last_hidden_state, inputs.input_ids))
         loss = class_loss(self, logits, labels, **kwargs)
         cache = outputs.past_key_values
         return SequenceClassifierOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **recorded(outputs))

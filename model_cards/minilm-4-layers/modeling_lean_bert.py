@@ -209,7 +209,7 @@ class LeanBERTForMultipleChoice(TextHead, LeanBERTPreTrainedModel):
 
     def arrange(self, inputs: Inputs) -> Inputs:
         """Every choice as a row of its own: (B, C, T) → (B·C, T)."""
-        return tuple(None if tensor is None else tensor.flatten(0, 1) for tensor in inputs)
+        return Inputs(*(None if tensor is None else tensor.flatten(0, 1) for tensor in inputs))
 
     def predict(self, outputs: ModelOutput, labels: torch.Tensor | None, inputs: Inputs, **kwargs) -> ModelOutput:
         """Logits (B, C); labels (B,) name the right choice."""
