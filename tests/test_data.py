@@ -190,6 +190,31 @@ def test_rows_that_are_trained_on_are_not_held_out(train, held_out, is_fair):
             sources.check_splits(settings)
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["{}/a.jsonl"], "the split 'validation' would be the training rows"),
+        (["{}/*.jsonl"], "the split 'validation' would be the training rows"),
+        (["train={}/a.jsonl", "validation={}/a.jsonl"], "a.jsonl is of train and of validation"),
+        (["train={}/a.jsonl", "validation={}/b.jsonl"], None),
+        (["{}"], None),
+    ],
+)
+def test_files_that_are_trained_on_are_not_held_out(files, said, tmp_path):
+    """A folder may have a file for each split."""
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "a", "label": 0}\n')
+    words = ["--task", "sequence-classification", "--shape", "bert/nano", "--holdout", "0"]
+    words += ["--eval_split", "validation"]
+    named = [name.format(tmp_path) for name in files]
+    settings = arguments.parse("listops-short", [*words, "--data_files", *named])
+    if said is None:
+        sources.check_splits(settings)
+    else:
+        with pytest.raises(ValueError, match=said):
+            sources.check_splits(settings)
+
+
 def test_a_split_without_a_file():
     with pytest.raises(ValueError, match="^data_files: train=: expected a file or a folder after =$"):
         sources.load_split(None, "train", data_files=["train="])

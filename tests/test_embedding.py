@@ -178,6 +178,7 @@ def test_pairs_with_a_number(folders):
     cosines = (pooled(folders / "teacher", rows["sentence1"]) * pooled(folders / "teacher", rows["sentence2"])).sum(1)
     expected = stats.spearmanr(cosines.numpy(), rows["label"]).statistic
     assert evaluated(folders) == ("spearman", pytest.approx(expected))
+    assert evaluate_pairs(folders)["rows"] == len(rows)
 
 
 def test_pairs_without(folders):
@@ -261,9 +262,12 @@ class TestRefused:
 
     def test_pairs_are_not_trained_on(self, learn, folders):
         pairs(folders)
-        words = ["--text_column", "sentence1", "--text_pair_column", "sentence2", "--data_files"]
-        files = [f"{split}={folders / 'pairs.parquet'}" for split in ("train", "validation")]
-        self.refuse(learn(*words, *files), folders, "text_pair_column", "not trained on")
+        words = ["--text_column", "sentence1", "--text_pair_column", "sentence2", "--holdout", 4, "--data_files"]
+        self.refuse(learn(*words, f"train={folders / 'pairs.parquet'}"), folders, "text_pair_column", "not trained on")
+
+    def test_a_metric_of_pairs(self, learn, folders):
+        said = ("metric: spearman is of pairs", "expected cosine")
+        self.refuse(learn("--metric", "spearman"), folders, *said)
 
     def test_rows_without_a_sentence(self, learn, folders):
         Dataset.from_dict({"text": ["short."] * 4}).to_parquet(folders / "train.parquet")

@@ -14,7 +14,7 @@ import transformers
 from modeling_leaner.training import train
 from packaging.version import Version
 from safetensors.torch import load_file, save_file
-from training_data import documents, merged, read_lines, write_shape
+from training_data import documents, merged, read_lines, save_encoder, write_shape
 
 
 TESTS = Path(__file__).parent
@@ -63,6 +63,25 @@ def test_two_processes_train_as_one(single, tmp_path):
     assert json.loads((folder / "results.json").read_text())["train"]["processes"] == 2
     ours, theirs = (load_file(each / "model.safetensors") for each in (folder, one))
     assert max((ours[name] - theirs[name]).abs().max() for name in ours) < 1e-3
+
+
+def test_two_processes_learn_vectors_as_one(single, tmp_path):
+    """The loss that is this project's own, not the model's, is a mean over the rows of both."""
+    _, words = single
+    for name, seed in (("teacher", 0), ("student", 1)):
+        save_encoder(tmp_path / name, seed=seed, initializer_range=0.2)
+    models = ["--shape", str(tmp_path / "student"), "--teacher", str(tmp_path / "teacher")]
+    words = merged(words, ["--task", "embedding", "--max_length", "24", *models])
+    place = words.index("--tokenizer")  # the student's own
+    del words[place : place + 2]
+    one, two = tmp_path / "one", tmp_path / "two"
+    train.main([*words, "--per_device_train_batch_size", "16", "--output_dir", str(one)])
+    size = ["--per_device_train_batch_size", "8", "--output_dir", two]
+    torchrun("-m", "modeling_leaner.training.train", *words, *size)
+    for name in ("loss", "eval_loss", "grad_norm"):
+        ours, theirs = curve(two, name), curve(one, name)
+        assert len(ours) == len(theirs) > 1
+        assert max(abs(a - b) for a, b in zip(ours, theirs)) < 1e-3, name
 
 
 @pytest.mark.full

@@ -116,12 +116,12 @@ class TestWhatIsLearned:
 
     def test_the_weights(self, sentences):
         student = load_lean(sentences.student)
-        parts = []
-        for number in range(3):
-            weights = [float(number == part) for part in range(3)]
-            parts.append(losses(self.weighted(sentences, weights), student))
-        mixed = losses(self.weighted(sentences, [0.5, 2, 3]), student)
-        assert mixed == pytest.approx(np.dot(parts, [0.5, 2, 3]), rel=1e-4)
+        logits, states, task_and_logits, mixed = (
+            losses(self.weighted(sentences, weights), student)
+            for weights in ([0, 1, 0], [0, 0, 1], [1, 1, 0], [0.5, 2, 3])
+        )
+        task = task_and_logits - logits
+        assert mixed == pytest.approx(0.5 * task + 2 * logits + 3 * states, rel=1e-4)
 
     def test_the_unit_of_the_loss(self, sentences):
         """A weighted sum of what is trained on; held-out rows have no teacher."""
@@ -334,6 +334,7 @@ class TestRefused:
     def test_settings(self, sentences):
         zero = ["--distill_task", 0, "--distill_logits", 0]
         self.refuse(sentences, "all are 0, so there is nothing to learn", *zero)
+        self.refuse(sentences, "both are 0, so nothing is learned from the teacher", "--distill_logits", 0)
         self.refuse(sentences, "label_smoothing_factor: not with a teacher", "--label_smoothing_factor", 0.1)
         self.refuse(sentences, "distill_temperature: 0.0 is not in", "--distill_temperature", 0)
 

@@ -563,6 +563,11 @@ def test_what_an_image_task_does_not_read(run, words, part):
     refused(run("image-classification", "vit", pictures(16, 0), *words.split()), part)
 
 
+def test_images_have_classes(run):
+    rows = pictures(16, 0).cast_column("label", Value("int64")).cast_column("label", Value("float32"))
+    refused(run("image-classification", "vit", rows), "label_column: label holds numbers with a fraction")
+
+
 def test_what_a_text_task_does_not_read(run):
     result = run("masked-lm", "bert", documents(16, 0), "--horizontal_flip", "true")
     refused(result, "horizontal_flip: not for masked-lm, which reads texts")
@@ -917,6 +922,8 @@ def test_promised_checkpoints_outlive_the_end(run):
 def test_what_needs_evaluations_is_refused_without(run):
     words = ["--early_stopping_patience", "2", "--eval_split", "none"]
     refused(run("masked-lm", "bert", documents(16, 0), *words), "early_stopping_patience", "holdout or eval_split")
+    words = ["--early_stopping_patience", "2", "--eval_strategy", "no"]
+    refused(run("masked-lm", "bert", documents(16, 0), *words), "early_stopping_patience: expected eval_strategy")
     words = ["--metric_for_best_model", "pearson"]
     refused(run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), *words), "metric_for_best_model: pearson", "accuracy")
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import torch
-import transformers
 from safetensors import SafetensorError
 from transformers import PreTrainedModel
+from transformers.trainer_utils import IntervalStrategy
 
 from modeling_leaner.conversion import convert
 from modeling_leaner.support.documents import write_json
@@ -122,7 +122,7 @@ def trainer_of(prepared: PreparedRun) -> LeanTrainer:
     Sets eval_strategy, metric_for_best_model and greater_is_better of the settings.
 
     Raises:
-        ValueError: as `build_model` and `choose_best_by`; or early stopping has no rows to go by.
+        ValueError: as `build_model` and `choose_best_by`; or early stopping has no evaluations to go by.
     """
     arguments = prepared.arguments
     task = prepared.task
@@ -130,7 +130,9 @@ def trainer_of(prepared: PreparedRun) -> LeanTrainer:
     if prepared.held_out is None:
         if arguments.early_stopping_patience is not None:
             raise ValueError("early_stopping_patience: expected evaluation rows; set holdout or eval_split")
-        arguments.eval_strategy = transformers.trainer_utils.IntervalStrategy.NO
+        arguments.eval_strategy = IntervalStrategy.NO
+    if arguments.early_stopping_patience is not None and arguments.eval_strategy == IntervalStrategy.NO:
+        raise ValueError("early_stopping_patience: expected eval_strategy steps or epoch, got no")
     choose_best_by(arguments, task)
     return LeanTrainer(model, arguments, task, train_dataset=prepared.train, eval_dataset=prepared.held_out_rows)
 

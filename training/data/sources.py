@@ -328,18 +328,21 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
 
 
 def check_splits(arguments: RecipeArguments) -> None:
-    """Raises ValueError where the evaluation split would hold training rows: the same split, a part of it, one file.
+    """Raises ValueError where the evaluation split would hold training rows: the same split, a part of it, its files.
 
     Two parts of a split, such as `train[:90%]` and `train[90%:]`, are taken as they are.
     """
     wanted = arguments.eval_split
     trained = arguments.train_split
-    plain = split_files(arguments.data_files).get(None, [])
-    if any(Path(name).is_file() for name in plain):
+    files = split_files(arguments.data_files)
+    if any(not Path(name).is_dir() for name in files.get(None, [])):
         raise ValueError(
             f"data_files: the split {wanted!r} would be the training rows; say train=FILE and {wanted}=FILE, or set "
             "holdout, or eval_split none"
         )
+    shared = set(files.get(trained, [])) & set(files.get(wanted, []))
+    if shared and wanted != trained:
+        raise ValueError(f"data_files: {min(shared)} is of {trained} and of {wanted}; expected other rows")
     whole = whole_split(trained)
     if whole == whole_split(wanted) and (wanted == trained or whole in (wanted, trained)):
         raise ValueError(

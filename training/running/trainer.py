@@ -179,7 +179,7 @@ class LeanTrainer(Trainer):
         output.metrics.pop("eval_model_preparation_time", None)
         if self.task.is_scored_only:
             output.metrics.pop("eval_loss", None)
-        self.rows_evaluated = output.num_samples
+        self.rows_evaluated = self.task.rows_scored(output.num_samples)
         return output
 
     # Loss

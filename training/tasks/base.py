@@ -213,6 +213,10 @@ class Task:
     def higher_is_better(self) -> bool:
         return self.metric not in self.lower_is_better
 
+    def rows_scored(self, inputs: int) -> int:
+        """How many evaluation rows a score is of, where the model has read so many inputs: of some, several a row."""
+        return inputs
+
     def columns(self) -> list[str]:
         """The columns that the task reads, once `configure` has found them."""
         raise NotImplementedError

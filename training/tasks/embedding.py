@@ -49,6 +49,17 @@ class Embedding(TextTask):
     def is_scored_only(self) -> bool:
         return self.has_pairs
 
+    @property
+    def computed_metrics(self) -> tuple[str, ...]:
+        if not self.has_pairs:
+            return ("cosine", "loss")
+        if self.label_column is None:
+            return ("mrr",)
+        return ("spearman",)
+
+    def rows_scored(self, inputs: int) -> int:
+        return inputs // len(self.texts)
+
     def columns(self) -> list[str]:
         columns = list(self.texts)
         if self.label_column is not None:
@@ -64,6 +75,8 @@ class Embedding(TextTask):
         if not self.has_pairs:
             if self.arguments.teacher is None:
                 raise ValueError("teacher: missing; a folder or Hub id whose vectors are learned")
+            if self.metric not in self.computed_metrics:
+                raise ValueError(f"metric: {self.metric} is of pairs, which text_pair_column names; expected cosine")
             return {}
         candidates = [name for name in LABEL_COLUMNS if name in column_names(train)][:1]
         if candidates or self.arguments.label_column is not None:
@@ -148,7 +161,9 @@ class Embedding(TextTask):
             loss = vectors.new_zeros(())
         else:
             distances = self.distances(vectors, labels)
-            loss = distances.mean() if items is None else distances.sum() / items
+            loss = distances.mean()
+            if items is not None:  # of all processes, whose gradients are averaged
+                loss = distances.sum() / items * self.arguments.world_size
         kept = {"loss": loss, "vectors": vectors}
         if outputs.hidden_states is not None:
             kept["hidden_states"] = outputs.hidden_states

@@ -41,7 +41,10 @@ class ImageClassification(Classification):
         if self.arguments.image_column is None and features and not images:
             raise ValueError(f"image_column: no column holds images: {column_kinds(train)}; or name one of numbers")
         self.image_column = find_column(train, self.arguments.image_column, "image_column", images)
-        return super().configure(train)
+        labels = super().configure(train)
+        if self.regression:
+            raise ValueError(f"label_column: {self.label_column} holds numbers with a fraction, expected classes")
+        return labels
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         require_columns(rows, self.columns(), source)

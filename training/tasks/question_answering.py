@@ -30,6 +30,9 @@ class QuestionAnswering(TextTask):
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
         return [cls.find_text(rows, column, "question-answering") for column in ("question", "context")]
 
+    def rows_scored(self, inputs: int) -> int:
+        return len(self.examples)
+
     def columns(self) -> list[str]:
         return ["id", "question", "context", "answers"]
 

@@ -152,7 +152,8 @@ def vocabulary_logits(model: nn.Module, are_learned: bool) -> Iterator[list[torc
 
 def is_taught(task_name: str, settings: Mapping[str, Any]) -> bool:
     """Whether a run of these settings learns from a teacher what its task alone does not read of it."""
-    return settings["teacher"] is not None and (task_name in ANSWERS or bool(settings["distill_hidden"]))
+    learns_logits = task_name in ANSWERS and bool(settings["distill_logits"])
+    return settings["teacher"] is not None and (learns_logits or bool(settings["distill_hidden"]))
 
 
 def loss_unit_of(task_class: type[Task], settings: Mapping[str, Any], config: LeanConfig) -> str:
@@ -222,6 +223,8 @@ def check_settings(arguments: RecipeArguments, task: Task) -> None:
     """Raises ValueError for settings that a teacher's cached outputs do not fit, or that leave nothing to learn."""
     if not (arguments.distill_task or arguments.distill_hidden or (arguments.distill_logits and task.name in ANSWERS)):
         raise ValueError("distill_task, distill_logits, distill_hidden: all are 0, so there is nothing to learn")
+    if task.name in ANSWERS and not is_taught(task.name, vars(arguments)):
+        raise ValueError("distill_logits, distill_hidden: both are 0, so nothing is learned from the teacher")
     if arguments.label_smoothing_factor:
         raise ValueError("label_smoothing_factor: not with a teacher, whose logits are smooth already")
     if arguments.distill_logits and getattr(task.config, "loss_chunk_size", None) is not None:
