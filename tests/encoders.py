@@ -63,11 +63,14 @@ def cut_and_recover(folder: Path) -> list[Path]:
     """The folders parent, cut and run."""
     parent = save_sentence_encoder(folder / "parent")
     texts = [documents(1, row, words=4 + row % 7)["text"][0] for row in range(40)]  # of different lengths
-    Dataset.from_dict({"text": texts}).to_parquet(folder / "train.parquet")
+    files = []
+    for split in ("train", "validation"):
+        path = folder / f"{split}.parquet"
+        Dataset.from_dict({"text": texts}).to_parquet(path)
+        files.append(f"{split}={path}")
     cut = folder / "cut"
     result = run_leaner("slim", parent, cut, "--layers", 2, "--data", folder / "train.parquet")
     assert result.exit_code == 0, result.output
-    files = [f"{split}={folder / 'train.parquet'}" for split in ("train", "validation")]
     words = ["--shape", cut, "--teacher", parent, "--output_dir", folder / "run", "--data_files", *files]
     train.main([*TRAIN, *map(str, words)])
     return [parent, cut, folder / "run"]

@@ -726,9 +726,11 @@ def check_repository_of_run(hub: LocalHub, name: str, private: Path) -> dict[str
 def test_a_run_pushes_itself(here, tmp_path, monkeypatch):
     """While it trains what loads; at its end the whole folder; never its state, nor where its data lie."""
     monkeypatch.chdir(tmp_path)
-    rows = labelled(24, 0, ("sentence",), 2)
-    rows.to_parquet(tmp_path / "rows of mine.parquet")
-    files = [f"{split}={tmp_path}/rows of mine.parquet" for split in ("train", "validation")]
+    files = []
+    for split in ("train", "validation"):
+        path = tmp_path / f"{split} of mine.parquet"
+        labelled(24, 0, ("sentence",), 2).to_parquet(path)
+        files.append(f"{split}={path}")
     words = ["--task", "sequence-classification", "--shape", write_shape("bert", tmp_path), "--tokenizer", "wordpiece"]
     words += ["--max_steps", "4", "--save_strategy", "steps", "--save_steps", "2", "--eval_strategy", "no"]
     words += ["--push_to_hub", "true", "--hub_model_id", "someone/run", "--output_dir", str(tmp_path / "run")]
@@ -748,7 +750,7 @@ def test_a_run_pushes_itself(here, tmp_path, monkeypatch):
     assert ModelCard(sent["README.md"].decode()).data.pipeline_tag == "text-classification"
     assert b"OWNER" not in sent["README.md"]
     files = yaml.safe_load(sent["recipe.yaml"])["data_files"]
-    assert files == ["train=rows of mine.parquet", "validation=rows of mine.parquet"]
+    assert files == ["train=train of mine.parquet", "validation=validation of mine.parquet"]
     assert not {"push_to_hub", "hub_model_id"} & set((folder / "recipe.yaml").read_text().replace(":", " ").split())
     here.silent_after = 0
     leaner_words = ["push", folder, "someone/run"]

@@ -74,7 +74,7 @@ def check_tuning(grid: Grid) -> None:
 
 
 def check_grid(grid: Grid) -> None:
-    """Raises GridError, before anything is written, for branches that cannot be, or an unsound tuning."""
+    """Raises GridError, before anything is trained, for branches that cannot be, or an unsound tuning."""
     for shape in grid.shapes:
         branches_of(grid, shape)
     check_tuning(grid)

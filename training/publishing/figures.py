@@ -168,7 +168,7 @@ class Comparison:
     baseline: float
     guess: float | None
     learned: bool | None
-    outliers: int = 0  # seeds with one; then `difference` is the median and there is no interval
+    outliers: int = 0  # seeds of this cell with one; if any cell has one, all differences are medians without interval
 
 
 TITLES = {

@@ -261,6 +261,8 @@ def published_recipe(source: Path, shape: str) -> dict[str, object]:
 def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: Path = CARDS) -> Path:
     """Writes one folder from its run, whole or not at all, once it has been verified.
 
+    The guesses beside the grid's rows are renewed before, and stay so.
+
     Args:
         data_files: the local copy of the rows; empty for those of the Hub.
 

@@ -10,6 +10,7 @@ from transformers import AutoConfig, GenerationConfig
 
 from modeling_leaner.checkpoints_leaner import find_weights
 from modeling_leaner.planning.units import human_bytes
+from modeling_leaner.source_files import TOKENIZER_FILES
 from modeling_leaner.support.documents import naming, read_text
 from modeling_leaner.support.files import sha256
 from modeling_leaner.support.quiet import quiet_libraries
@@ -37,7 +38,6 @@ from .folders import CARDS, UNREADABLE, check_tensor_shapes, check_there, publis
 
 LIBRARIES = ("transformers", "sentence-transformers")  # that load what is sent
 COLLECTION = "modeling_leaner"
-TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt"}
 Contents = dict[str, Path | bytes]
 
 
