@@ -12,6 +12,7 @@ from datasets import Dataset
 from huggingface_hub import ModelCard
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.publishing.slim_card import Try, is_hub_id
+from PIL import Image as PILImage
 from training_data import documents, pictures
 from transformers import (
     AutoModel,
@@ -294,6 +295,18 @@ def test_images(leaner, tmp_path):
     config = json.loads((tmp_path / "slim" / "config.json").read_text())
     assert config["architectures"] == ["LeanViTForImageClassification"] and config["num_hidden_layers"] == 2
     assert ModelCard.load(tmp_path / "slim" / "README.md").data.pipeline_tag == "image-classification"
+
+
+def test_images_of_other_channels(tmp_path):
+    """Greyscale, palette and transparency are read in the colours of the model."""
+    processor = ViTImageProcessorPil(size={"height": 16, "width": 16})
+    image = PILImage.new("RGB", (16, 16), (200, 100, 50))
+    images = [image.convert(mode) for mode in ("RGB", "L", "P", "RGBA", "1", "LA")]
+    batch = calibration.read_images(processor, images, channels=3)["pixel_values"]
+    assert batch.shape == (6, 3, 16, 16)
+    assert torch.equal(batch[0], batch[3]) and not torch.equal(batch[0], batch[1])
+    grey = ViTImageProcessorPil(size={"height": 16, "width": 16}, image_mean=[0.5], image_std=[0.5])
+    assert calibration.read_images(grey, images, channels=1)["pixel_values"].shape == (6, 1, 16, 16)
 
 
 def test_an_interrupted_slim_leaves_nothing(leaner, source, rows, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from modeling_leaner.training.tasks.text import text_columns
 from PIL import Image as PILImage
 from scipy import stats
 from sklearn import metrics as reference
-from training_data import documents, labelled, merged, pictures, write_shape
+from training_data import documents, labelled, merged, pictures, questions, write_shape
 from transformers import AutoConfig, EvalPrediction, ViTImageProcessorPil
 
 
@@ -42,6 +42,32 @@ def test_numbers_are_classes_that_are_texts_of_numbers(tmp_path):
     others = plain.add_column("label", [0, 1] * 3)
     with pytest.raises(ValueError, match="^made up: label holds 0, 1, in the training rows 1, 2, 3: expected the sa"):
         task.prepare(others, "made up", training=False)
+
+
+def test_questions_are_told_apart_by_row(tmp_path):
+    """Rows of one's own may share an id, such as that of the text that they ask about."""
+    rows = questions(6, 0)
+    scores = []
+    for ids in (rows["id"], ["x"] * 6):
+        named = rows.remove_columns("id").add_column("id", ids)
+        task, prepared = text_task("question-answering", tmp_path, "--doc_stride", "4", rows=named)
+        logits = torch.full((len(prepared), 2, task.length), -1.0)
+        for window, row in enumerate(prepared):
+            logits[window, 0, int(row["start_positions"])] = 9
+            logits[window, 1, int(row["end_positions"])] = 9
+        scores.append(task.score(EvalPrediction(logits.numpy(), None)))
+    assert scores[0] == scores[1] and scores[0]["exact_match"] == 1
+
+
+def test_a_checkpoint_is_read_at_the_length_of_its_tokenizer(tmp_path):
+    """It may have more positions than it was trained on."""
+    config = AutoConfig.from_pretrained(write_shape("bert", tmp_path))
+    tokenizer = train_tokenizer(documents(30, 0)["text"], "wordpiece", 300, 12, "bert")
+    for words, longest, length in (([], 12, 12), (["--max_length", "20"], 12, 20), ([], 10**30, 256)):
+        tokenizer.model_max_length = longest
+        arguments = parse(None, ["--task", "masked-lm", *words])
+        assert config.max_position_embeddings == 256
+        assert TASKS["masked-lm"](arguments, config, tokenizer).length == length
 
 
 def generators(count, first=0):

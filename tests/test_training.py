@@ -734,6 +734,28 @@ def test_labels_go_by_name(run, tmp_path, capsys):
     assert accuracies[0] == accuracies[1] != 0.5
 
 
+def test_a_head_keeps_the_numbers_of_its_classes(run, tmp_path):
+    """Other rows may number the same classes in another order; a head for other classes is new, and it is said."""
+    rows = labelled(24, 0, ("sentence",), 2)
+    status, said, folder = run(*CLASSIFY, rows, "--max_steps", "8", "--learning_rate", "1e-2")
+    assert status == 0, said
+    trained = folder.rename(tmp_path / "trained")
+    before = json.loads((trained / "results.json").read_text())["metrics"]
+    names = rows.features["label"].names
+    turned = rows.remove_columns("label").add_column("label", [1 - label for label in rows["label"]])
+    turned = turned.cast_column("label", ClassLabel(names=names[::-1]))
+    still = ["--max_steps", "1", "--learning_rate", "1e-30"]
+    status, said, folder = run(*CLASSIFY, turned, *still, shape=str(trained))
+    assert status == 0 and "new weights" not in said, said
+    config = json.loads((folder / "config.json").read_text())
+    assert config["id2label"] == json.loads((trained / "config.json").read_text())["id2label"]
+    after = json.loads((folder / "results.json").read_text())["metrics"]
+    assert after["eval_loss"] == pytest.approx(before["eval_loss"], abs=1e-5)
+    shutil.rmtree(folder)
+    status, said, _ = run(*CLASSIFY, labelled(24, 0, ("sentence",), 3), *still, shape=str(trained))
+    assert status == 0 and "begins with new weights, for they have another size there: classifier.bias" in said, said
+
+
 def test_early_stop_keeps_the_best(run):
     words = "--max_steps 40 --eval_strategy steps --eval_steps 2 --save_strategy steps --save_steps 2".split()
     words += "--early_stopping_patience 2 --learning_rate 0.05 --metric loss".split()

@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..layers_leaner import LeanPreTrainedModel
+from ..support.images import with_channels
 from .measures import Batch
 from .operations import SlimError
 
@@ -37,10 +38,15 @@ def batches_of(model: LeanPreTrainedModel, processor: object, rows: Sequence, ma
             raise SlimError(f"row {index} is of type {type(row).__name__}, expected {expected}")
     groups = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
     if reads_images:
-        return [dict(processor(list(group), return_tensors="pt")) for group in groups]
+        return [read_images(processor, group, model.config.num_channels) for group in groups]
     length = min(max_length, model.config.max_position_embeddings)
     tokenizer = padding_tokenizer(processor)
     return [tokenise(tokenizer, list(group), length) for group in groups]
+
+
+def read_images(processor: object, images: Sequence, channels: int) -> Batch:
+    """One batch: pixel_values (B, channels, height, width)."""
+    return dict(processor([with_channels(image, channels) for image in images], return_tensors="pt"))
 
 
 def padding_tokenizer(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

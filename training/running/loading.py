@@ -1,5 +1,6 @@
 """From a shape's name, a folder or a Hub id to a configuration, a tokenizer or image processor, and a model."""
 
+import sys
 from pathlib import Path
 
 import datasets
@@ -337,6 +338,9 @@ def build_model(arguments: RecipeArguments, task: Task, complete: bool = False) 
     if missing:
         raise ValueError(f"{source}: no trained {', '.join(sorted(missing)[:3])} for {arguments.task}")
     check_values(source, model)
+    if info["mismatched_keys"] and arguments.process_index == 0:
+        names = ", ".join(sorted(name for name, *_ in info["mismatched_keys"]))
+        print(f"{source}: begins with new weights, for they have another size there: {names}", file=sys.stderr)
     return without_unused_pooler(model, task)
 
 

@@ -10,7 +10,7 @@ from ..data.sources import Rows, content_sha256, describe, load_training
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Task
 from ..tasks.taught import with_teacher
-from .loading import fitted, load_processing, shape_config, task_of, with_fields
+from .loading import fitted, has_weights, load_processing, shape_config, task_of, with_fields
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
         task = task_class(arguments, fitted(config, arguments, processing), processing)
         with naming(describe(arguments.dataset, arguments.train_split, arguments.data_files)):
             fields = task.configure(train)
+        if has_weights(str(arguments.shape)):
+            fields |= own_class_numbers(task, config)
         task.config = with_fields(task.config, arguments, fields)
         taught, prepared = with_teacher(task, prepare_training(task, train))
         return PreparedRun(
@@ -80,6 +82,18 @@ def prepare(arguments: RecipeArguments) -> PreparedRun:
             training_data=training_data(train, task),
             held_out=prepare_held_out(task, held_out),
         )
+
+
+def own_class_numbers(task: Task, config: LeanConfig) -> dict[str, object]:
+    """The fields with a checkpoint's own numbers of the classes, where its head has the same; else none.
+
+    Classes without names go by their number already.
+    """
+    own = {name: index for index, name in sorted(config.id2label.items())}
+    if task.classes is None or set(own) != set(task.classes) or list(task.classes) == list(map(str, range(len(own)))):
+        return {}
+    task.classes = own
+    return {"id2label": {index: name for name, index in own.items()}, "label2id": own}
 
 
 def prepare_training(task: Task, rows: Rows) -> Rows:

@@ -117,7 +117,7 @@ class RecipeArguments(TrainingArguments):
     tokenizer: str | None = option(
         None, "byte-bpe, wordpiece, bytes or words: trained here; or a folder or Hub id. A checkpoint keeps its own"
     )
-    max_length: int | None = option(None, "tokens of a row; left out, the positions of the shape")
+    max_length: int | None = option(None, "tokens of a row; left out, the tokenizer's own length, or all positions")
     truncation: bool = option(False, "cut longer texts instead of refusing them")
     mask_fraction: float = option(0.15, "masked-lm: share of the tokens to predict")
     whole_word_masking: bool = option(False, "masked-lm: mask all pieces of a word together")

@@ -9,13 +9,11 @@ from PIL import Image as PILImage
 from torch.nn import functional as F
 
 from modeling_leaner.registry import IMAGES
+from modeling_leaner.support.images import with_channels
 
 from ..data.sources import Rows
 from .base import Batch, Generators, column_kinds, features_of, find_column, prepared_rows, require_columns
 from .classification import Classification
-
-
-IMAGE_MODES = {1: "L", 3: "RGB"}  # by the number of channels
 
 
 class ImageClassification(Classification):
@@ -70,14 +68,12 @@ class ImageClassification(Classification):
     def _read(
         self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int], feature: object
     ) -> dict:
-        mode = IMAGE_MODES.get(self.config.num_channels)
         pixels = []
         for index, image in zip(indices, batch[self.image_column]):
             where = f"{source}: {self.image_column}, row {index}"
             if not isinstance(image, PILImage.Image) or image.mode[0] in "FI":
                 image = self._from_numbers(image, where)
-            if mode is not None and image.mode != mode:
-                image = image.convert(mode)
+            image = with_channels(image, self.config.num_channels)
             if image.size != size[::-1]:
                 image = image.resize(size[::-1], self.resampling)
             pixels.append(np.asarray(image, dtype=np.uint8).reshape(*size, -1).transpose(2, 0, 1).ravel())

@@ -45,7 +45,7 @@ class QuestionAnswering(TextTask):
         require_columns(rows, self.columns(), source)
         if isinstance(rows, IterableDataset):
             raise ValueError("streaming: question-answering needs the whole split")
-        key = (self.name, self.length, self.arguments.doc_stride, training, self.tokenizer_key())
+        key = (self.name, "by row", self.length, self.arguments.doc_stride, training, self.tokenizer_key())
         function = partial(self._read, training=training, source=source)
         return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"windows of {source}")
 
@@ -57,8 +57,9 @@ class QuestionAnswering(TextTask):
     def _read(self, batch: dict[str, list], indices: list[int], training: bool, source: str) -> dict:
         for column in ("question", "context"):
             check_text(batch, column, indices, source)
+        by_row = {**batch, "id": indices}  # ids of one's own data may be those of a text with many questions
         try:
-            return squad.windows(batch, self.processing, self.length, self.arguments.doc_stride, training)
+            return squad.windows(by_row, self.processing, self.length, self.arguments.doc_stride, training)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
 
@@ -77,8 +78,8 @@ class QuestionAnswering(TextTask):
     def score(self, prediction: EvalPrediction) -> dict[str, float]:
         starts = prediction.predictions[:, 0]
         ends = prediction.predictions[:, 1]
-        examples = zip(self.examples["id"], self.examples["answers"])
-        references = {row_id: answers["text"] for row_id, answers in examples}
+        references = {row: answers["text"] for row, answers in enumerate(self.examples["answers"])}
+        contexts = [{"id": row, "context": context} for row, context in enumerate(self.examples["context"])]
         some_are_empty = not all(references.values())
-        predicted = squad.best_spans(starts, ends, self.features, self.examples, may_be_empty=some_are_empty)
+        predicted = squad.best_spans(starts, ends, self.features, contexts, may_be_empty=some_are_empty)
         return squad.exact_match_and_f1(predicted, references)

@@ -79,8 +79,11 @@ def answer_span(row_id: str, context: str, answers: Mapping[str, Sequence]) -> t
     """First and last-plus-one character of the first answer, without spaces around it; None if there is none.
 
     Raises:
-        ValueError: an answer's text is not at its place in the context; names the row's id.
+        ValueError: an answer's text is not at its place in the context, or it is of another form; names the row's id.
     """
+    if not is_answers(answers):
+        form = '{"text": [...], "answer_start": [...]} of equal length'
+        raise ValueError(f"row {row_id}: answers: expected {form}, got {answers!r:.60}")
     for text, start in zip(answers["text"], answers["answer_start"]):
         actual = ""
         if start >= 0:
@@ -94,6 +97,17 @@ def answer_span(row_id: str, context: str, answers: Mapping[str, Sequence]) -> t
         return None
     start = answers["answer_start"][0] + len(text) - len(text.lstrip())
     return start, start + len(text.strip())
+
+
+def is_answers(answers: object) -> bool:
+    """Whether these are the answers of one row: texts and where each begins."""
+    if not isinstance(answers, Mapping) or not {"text", "answer_start"} <= answers.keys():
+        return False
+    texts, starts = answers["text"], answers["answer_start"]
+    if not isinstance(texts, Sequence) or isinstance(texts, str) or not isinstance(starts, Sequence):
+        return False
+    are_texts = all(isinstance(text, str) for text in texts)
+    return are_texts and len(texts) == len(starts) and all(isinstance(start, int) for start in starts)
 
 
 def _context_offsets(encoded: BatchEncoding, window: int) -> list[list[int]]:

@@ -74,7 +74,9 @@ class TextTask(Task):
         if size > vocabulary:
             fit = fitting(config, "vocab_size", size)
             raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {vocabulary}{fit}")
-        self.length = arguments.max_length or config.max_position_embeddings
+        self.length = arguments.max_length
+        if self.length is None:  # a checkpoint may have more positions than it was trained on
+            self.length = min(config.max_position_embeddings, processing.model_max_length)
         self.segments = hasattr(config, "type_vocab_size")  # as bidirectional models have
         needs = self.needs
         if not needs and self.segments:
