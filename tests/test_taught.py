@@ -187,6 +187,8 @@ class TestRuns:
         if "image" in pair.words[pair.words.index("--task") + 1]:
             words = []
         train.main([*pair.words, "--shape", str(pair.student), "--teacher", str(pair.teacher), *words])
+        said = capsys.readouterr().out
+        assert ("learn the states of the teacher's layers 1, counted from 0\n" in said) == bool(words)
         results = json.loads((pair.folder / "run" / "results.json").read_text())
         assert np.isfinite(results["metrics"]["eval_loss"])
         assert len([line for line in read_lines(pair.folder / "run") if "loss" in line]) == 4

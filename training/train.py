@@ -33,6 +33,7 @@ from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings.arguments import RecipeArguments, parse
 from .settings.repeated import by_option
 from .tasks.base import Task
+from .tasks.taught import Taught
 
 
 NEEDED = ("task", "shape")
@@ -144,6 +145,9 @@ def announce(prepared: PreparedRun, model: PreTrainedModel, checkpoint: Path | N
     count = model.num_parameters()
     rows = row_count_text(prepared.train)
     print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {rows} rows to train on")
+    if isinstance(prepared.task, Taught) and prepared.task.states is not None:
+        layers = ", ".join(map(str, prepared.task.states.layers))
+        print(f"its layers learn the states of the teacher's layers {layers}, counted from 0")
     if arguments.resume and checkpoint is None:
         print("no whole checkpoint yet: from the beginning")
     elif arguments.resume:
