@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.publishing.slim_card import Try, is_hub_id
 from PIL import Image as PILImage
-from training_data import documents, pictures
+from training_data import documents, pictures, with_a_broken_picture
 from transformers import (
     AutoModel,
     AutoTokenizer,
@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 from modeling_leaner.cli import recovery
 from modeling_leaner.cli import slim as command
 from modeling_leaner.cli.app import app
+from modeling_leaner.cli.rows import contents, rows_with_content
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.slimming import calibration
 from modeling_leaner.slimming.measures import Reference
@@ -295,6 +296,15 @@ def test_images(leaner, tmp_path):
     config = json.loads((tmp_path / "slim" / "config.json").read_text())
     assert config["architectures"] == ["LeanViTForImageClassification"] and config["num_hidden_layers"] == 2
     assert ModelCard.load(tmp_path / "slim" / "README.md").data.pipeline_tag == "image-classification"
+
+
+def test_an_image_that_ends_too_early(tmp_path):
+    with_a_broken_picture(20, 7, tmp_path).to_parquet(tmp_path / "rows.parquet")
+    model = SimpleNamespace(main_input_name="pixel_values")
+    rows, column = rows_with_content([str(tmp_path / "rows.parquet")], None, model)
+    assert len(contents(rows, column, 7, "rows")) == 7
+    with pytest.raises(ValueError, match=f"^--data: rows: image, row 7, {tmp_path}/07.png: no readable image: "):
+        contents(rows, column, 8, "rows")
 
 
 def test_images_of_other_channels(tmp_path):

@@ -30,7 +30,7 @@ from modeling_leaner.training.tasks.base import training_generators
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from training_data import documents, labelled, merged, pictures, read_lines, write_shape
+from training_data import documents, labelled, merged, pictures, read_lines, with_a_broken_picture, write_shape
 
 from modeling_leaner import LeanBERTConfig, LeanGPTForCausalLM
 
@@ -123,6 +123,37 @@ def test_bad_pixels(run, value):
     rows = Dataset.from_dict({"image": pixels.tolist(), "label": [i % 3 for i in range(24)]}, features=features)
     result = run("image-classification", "vit", rows, "--image_column", "image")
     refused(result, "train.parquet", "image, row 5", "300" if value == 300 else "NaN or infinite")
+
+
+def test_an_image_that_ends_too_early(run, tmp_path):
+    rows = with_a_broken_picture(24, 5, tmp_path)
+    refused(run("image-classification", "vit", rows), "train.parquet", f"image, row 5, {tmp_path}/05.png: no readable image")
+
+
+def test_images_alone(run):
+    rows = pictures(24, 0).remove_columns("label")
+    refused(run("image-classification", "vit", rows), "label_column: there are images alone, expected labels, or a folder")
+
+
+def test_a_folder_without_the_split(run, tmp_path):
+    (tmp_path / "images").mkdir()
+    with_a_broken_picture(12, 11, tmp_path / "images")
+    words = ["--data_files", str(tmp_path / "images"), "--eval_split", "test"]
+    result = run("image-classification", "vit", pictures(12, 0), *words)
+    refused(result, "images (test): Unknown split", "one of ['train']. Or set holdout, or eval_split none")
+
+
+def test_numbers_with_commas(run):
+    words = ["--teacher", "x", "--distill_layers", "1,2"]
+    refused(run(*CLASSIFY, labelled(8, 0, ("text",), 2), *words), "distill_layers", "'1,2', expected spaces between")
+
+
+@pytest.mark.parametrize("regression", [True, False])
+def test_a_regression_is_announced(regression, capsys):
+    task = Mock(regression=regression, never_seen=lambda rows: [])
+    prepared = Mock(task=task, train=labelled(8, 0, ("text",), 2), arguments=Mock(resume=False))
+    train.announce(prepared, Mock(num_parameters=lambda: 10), checkpoint=None)
+    assert ("its labels are numbers with a fraction" in capsys.readouterr().out) == regression
 
 
 def test_label_outside_the_classes(run):

@@ -145,6 +145,8 @@ def announce(prepared: PreparedRun, model: PreTrainedModel, checkpoint: Path | N
     count = model.num_parameters()
     rows = row_count_text(prepared.train)
     print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {rows} rows to train on")
+    if prepared.task.regression:
+        print("its labels are numbers with a fraction, which it learns as such; classes are whole numbers or texts")
     if isinstance(prepared.task, Taught) and prepared.task.states is not None:
         layers = ", ".join(map(str, prepared.task.states.layers))
         print(f"its layers learn the states of the teacher's layers {layers}, counted from 0")

@@ -23,7 +23,7 @@ from ..training.data.sources import BUILT_IN, describe
 from ..training.running.evaluation import prepare_evaluation, saved_recipe
 from ..training.running.loading import has_weights, load_image_processor
 from ..training.tasks.base import first_inputs
-from .rows import data_keys, naming_options, rows_with_content
+from .rows import contents, data_keys, naming_options, rows_with_content
 
 
 LENGTH = 128  # tokens of a random row, and of a text at most, where nothing says more
@@ -123,7 +123,7 @@ def column_inputs(options: Options, model: PreTrainedModel, processor: object) -
     source = describe(options.data_files[0], "train", options.data_files)
     if len(rows) == 0:
         raise ValueError(f"--data: {source}: no row has anything in the column {column}")
-    chosen = rows.select(range(min(len(rows), options.rows)))[column]
+    chosen = contents(rows, column, options.rows, source)
     try:
         inputs = batches_of(model, processor, chosen, options.max_length or LENGTH)
     except SlimError as error:

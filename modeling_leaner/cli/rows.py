@@ -12,8 +12,10 @@ from ..layers_leaner import LeanPreTrainedModel
 from ..slimming.operations import SlimError
 from ..support.suggest import did_you_mean
 from ..support.terminal import plural
+from ..training.data.images import decoded_image, with_encoded_images
 from ..training.data.sources import BUILT_IN, likely_texts, load_split
 from ..training.settings.arguments import read_recipe
+from ..training.tasks.base import place_in_file
 
 
 OPTIONS = {"data_files": "--data", "text_column": "--column", "image_column": "--column"}  # of a recipe's keys
@@ -33,7 +35,7 @@ def naming_options() -> Iterator[None]:
 
 
 def rows_with_content(data: list[str], column: str | None, model: LeanPreTrainedModel) -> tuple[Dataset, str]:
-    """The rows of files or of a built-in set that have a text or image, and the column that holds it.
+    """The rows of files or of a built-in set that have a text or image, and the column, for `contents`, that holds it.
 
     Raises SlimError that names --data or --column.
     """
@@ -48,11 +50,24 @@ def rows_with_content(data: list[str], column: str | None, model: LeanPreTrained
         column = only_column(rows, model)
     if column not in rows.column_names:
         raise SlimError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
+    rows = with_encoded_images(rows, column)
     filled = rows.filter(lambda row: row[column] not in (None, ""), desc="rows with content")
     if len(filled) < len(rows):
         left_out = plural(len(rows) - len(filled), "row")
         print(f"left out: {left_out} with nothing in the column {column}", file=sys.stderr)
     return filled, column
+
+
+def contents(rows: Dataset, column: str, count: int, source: str) -> list:
+    """The first `count` texts or images of a column of `rows_with_content`, fewer where there are fewer rows.
+
+    Raises ValueError for an image that cannot be read; names source, column, row and file.
+    """
+    values = rows[:count][column]
+    places = [place_in_file(rows, row) for row in range(len(values))]
+    return [
+        decoded_image(value, f"--data: {source}: {column}, row {place}") for value, place in zip(values, places)
+    ]
 
 
 def data_keys(data: list[str]) -> list[str]:

@@ -26,7 +26,7 @@ from ..training.data.sources import describe
 from ..training.publishing.slim_card import Making, Try, best_try, write_slim_card
 from .checks import LEAST_CALIBRATION_ROWS, parse_layers
 from .recovery import check_held_out, choose_by_recovery, read_recovery
-from .rows import rows_with_content
+from .rows import contents, rows_with_content
 
 
 TABLE_WIDTH = 100
@@ -167,11 +167,11 @@ def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
     if not options.data:
         raise SlimError("--data: missing; files or a folder with texts or images as the model reads")
     rows, column = rows_with_content(options.data, options.column, model)
+    source = describe(options.data[0], "train", options.data)
     if len(rows) < LEAST_CALIBRATION_ROWS:
-        where = describe(options.data[0], "train", options.data)
         few = f"{len(rows)} rows with content, expected at least {LEAST_CALIBRATION_ROWS}, half of them held out"
-        raise SlimError(f"--data: {where}: {few}")
-    return rows.select(range(min(len(rows), options.rows)))[column]
+        raise SlimError(f"--data: {source}: {few}")
+    return contents(rows, column, options.rows, source)
 
 
 def without_untrained_pooler(model: LeanPreTrainedModel, source: str) -> LeanPreTrainedModel:

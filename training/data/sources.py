@@ -178,6 +178,8 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
     except ValueError as error:
         if "corresponds to no data" in str(error):
             raise ValueError(f"{name}: the split is empty") from error
+        if str(error).startswith("Unknown split"):
+            raise ValueError(f"{name}: {error} Or set holdout, or eval_split none") from error
         if "data_files" in str(error) or chosen[0] in str(error):
             raise
         raise ValueError(f"{name}: {error}") from error

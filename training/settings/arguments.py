@@ -323,6 +323,8 @@ class SettingsParser(HfArgumentParser):
                 action.type = json.loads
 
     def error(self, message: str) -> typing.NoReturn:
+        if re.search(r"invalid (int|float) value: '[\d.]+,", message):
+            message += ", expected spaces between numbers"
         raise ValueError(re.sub(r"^argument --(\w+)(/\S+)?:", r"\1:", message))
 
     def _check_value(self, action: argparse.Action, value: object) -> None:

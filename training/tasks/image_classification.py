@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.support.images import with_channels
 
+from ..data.images import decoded_image, with_encoded_images
 from ..data.sources import Rows
 from .base import Batch, Generators, column_kinds, features_of, find_column, prepared_rows, require_columns
 from .classification import Classification
@@ -39,6 +40,8 @@ class ImageClassification(Classification):
         if self.arguments.image_column is None and features and not images:
             raise ValueError(f"image_column: no column holds images: {column_kinds(train)}; or name one of numbers")
         self.image_column = find_column(train, self.arguments.image_column, "image_column", images)
+        if self.arguments.label_column is None and list(features) == [self.image_column]:
+            raise ValueError("label_column: there are images alone, expected labels, or a folder for each of the classes")
         labels = super().configure(train)
         if self.regression:
             raise ValueError(f"label_column: {self.label_column} holds numbers with a fraction, expected classes")
@@ -56,6 +59,7 @@ class ImageClassification(Classification):
         labels = (self.label_column, self.classes, self.named_by_text)
         settings = (self.image_column, labels, height, width, self.config.num_channels)
         key = (settings, self.processing.to_json_string())
+        rows = with_encoded_images(rows, self.image_column)
         return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"images of {source}")
 
     @property
@@ -69,8 +73,9 @@ class ImageClassification(Classification):
         self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int], feature: object
     ) -> dict:
         pixels = []
-        for index, image in zip(indices, batch[self.image_column]):
+        for index, value in zip(indices, batch[self.image_column]):
             where = f"{source}: {self.image_column}, row {index}"
+            image = decoded_image(value, where)
             if not isinstance(image, PILImage.Image) or image.mode[0] in "FI":
                 image = self._from_numbers(image, where)
             image = with_channels(image, self.config.num_channels)
