@@ -127,12 +127,13 @@ def test_bad_pixels(run, value):
 
 def test_an_image_that_ends_too_early(run, tmp_path):
     rows = with_a_broken_picture(24, 5, tmp_path)
-    refused(run("image-classification", "vit", rows), "train.parquet", f"image, row 5, {tmp_path}/05.png: no readable image")
+    result = run("image-classification", "vit", rows)
+    refused(result, "train.parquet", f"image, row 5, {tmp_path}/05.png: no readable image")
 
 
 def test_images_alone(run):
-    rows = pictures(24, 0).remove_columns("label")
-    refused(run("image-classification", "vit", rows), "label_column: there are images alone, expected labels, or a folder")
+    result = run("image-classification", "vit", pictures(24, 0).remove_columns("label"))
+    refused(result, "label_column: there are images alone, expected labels, or a folder")
 
 
 def test_a_folder_without_the_split(run, tmp_path):

@@ -65,9 +65,7 @@ def contents(rows: Dataset, column: str, count: int, source: str) -> list:
     """
     values = rows[:count][column]
     places = [place_in_file(rows, row) for row in range(len(values))]
-    return [
-        decoded_image(value, f"--data: {source}: {column}, row {place}") for value, place in zip(values, places)
-    ]
+    return [decoded_image(value, f"--data: {source}: {column}, row {place}") for value, place in zip(values, places)]
 
 
 def data_keys(data: list[str]) -> list[str]:
