@@ -372,19 +372,6 @@ def test_a_statement_and_its_verdict_are_those_of_the_study(study, statement, ve
     assert [each["verdict"] for each in results["statements"] if each["statement"].startswith(begins)] == [verdict]
 
 
-def test_the_intervention_is_told_as_it_came_out():
-    results = json.loads((CLONE / "model_cards/studies/conditioning/results.json").read_text())
-    numbers = next(each["numbers"] for each in results["statements"] if "W + 1·O, which" in each["statement"])
-    told = (
-        r"an (\d+) times lower κ at the start, at equal norm, ended ([\d.]+) nats \[worse\]\(docs/conditioning\.md\) "
-        r"\(([\d.]+) to ([\d.]+);"
-    )
-    times, *nats = re.search(told, " ".join(README.split())).groups()
-    assert times == f"{numbers['κ moved by']:.0f}"
-    assert nats == [f"{numbers[name]:.3f}" for name in ("difference of loss", "low end", "high end")]
-    assert numbers["W + 1·I: κ at the end"] > numbers["W + 1·O: κ at the end"]  # "by then with the higher κ"
-
-
 def cosines_of_minilm() -> dict[str, dict[int, float]]:
     """Cell of the grid minilm → seed → cosine of the finished runs."""
     found = defaultdict(dict)
@@ -464,40 +451,6 @@ def test_the_page_has_the_cosines_of_minilm():
     heads, layer, half = (f"{seconds[cell] / seconds['3x12']:.2f} times" for cell in ("3x24", "4x12", "6x6-unequal"))
     assert f"{heads} as long as that of 3 × 12 with 24 heads, {layer} with the fourth layer" in text
     assert f"which takes less time: {layer} that of 3 × 12, they {half}" in text
-
-
-def test_the_readme_has_the_cosines_of_minilm():
-    text = " ".join(README.split())
-    means = {cell: f"{mean(values.values()):.4f}" for cell, values in cosines_of_minilm().items()}
-    heads, layer = ("{:+.4f} to {:+.4f}".format(*gain(cell, "3x12")[1:]) for cell in ("3x24", "4x12"))
-    assert f"a cosine of {means['3x12']} to these; with 24 heads each in place of 12 {means['3x24']} ({heads})" in text
-    assert f"a fourth layer of the same parameters {means['4x12']} ({layer})" in text
-
-
-def test_the_readme_has_the_longest_runs():
-    """Of Wikipedia at the last and the first budget, the means over the seeds of which three shapes have run."""
-    losses = defaultdict(dict)
-    with (CLONE / "model_cards/grids/enwik8-text-causal-curves/results.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["phase"] == "report":
-                losses[row["shape"], row["branch"]][row["seed"]] = float(row["value"])
-    shapes = ("gpt/mini", "gpt/shallow-mini", "gpt/lean-mini")
-    text = " ".join(README.split())
-    for tokens, before in (("12288000", "After 12.3M tokens of Wikipedia the loss of 8 × 3, 4 × 3, 4 × 6 is"),
-                           ("1228800", "after 1.2M")):  # fmt: skip
-        of_shapes = [losses[shape, tokens] for shape in shapes]
-        assert all(of_shape.keys() == {"11", "12", "13"} for of_shape in of_shapes)
-        deep, shallow, lean = (f"{mean(of_shape.values()):.3f}" for of_shape in of_shapes)
-        assert f"{before} {deep}, {shallow}, {lean}" in text
-    curves = (CLONE / "model_cards/curves.md").read_text(encoding="utf-8")
-    at_equal_tokens, at_equal_flops = curves.split("| 4 × 6 against 8 × 3 |")[1].splitlines()[:2]
-    difference = r"\+([\d.]+) \(\+([\d.]+) to \+([\d.]+)\)"
-    behind, low, high = re.search(difference, at_equal_tokens).groups()
-    assert f"8 × 3 is behind by {behind} ({low} to {high}) after 1.2M" in text
-    ahead, high, low = re.search(difference.replace("+(", "-(") + r" \|$", at_equal_tokens).groups()
-    assert f"ahead by {ahead} ({low} to {high}) after 12.3M; three of seven" in text
-    behind, low, high = re.search(difference + r" \|$", at_equal_flops).groups()
-    assert f"8 × 3 is behind it by {behind} ({low} to {high}, [curves]" in text
 
 
 def test_the_readme_is_short():

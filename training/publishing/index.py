@@ -1,4 +1,4 @@
-"""model_cards/README.md: what was found, the published folders and every cell of the grids of shapes, by task.
+"""model_cards/README.md: the published folders by task, what was found, and every cell of the grids of shapes.
 
 Written from the folders and the rows of the grids, not by hand, with the forest plot in both of GitHub's themes.
 """
@@ -155,7 +155,7 @@ def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> Ta
         title=TASKS[task].title,
         published=published_table(own),
         note=index_page.not_learned(evidence),
-        summary=f"All numbers: {plural(len(grids), 'grid')}, {count} shapes",
+        summary=f"{plural(len(grids), 'grid')}, {count} shapes",
         cells=cells,
         about="\n".join(f"- {index_page.grid_about(name, gathered.evidence)}" for name, gathered in grids.items()),
     )

@@ -1,0 +1,206 @@
+"""docs/findings.md and README's findings: the numbers again from the rows of the grids, by scipy alone."""
+
+import csv
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+import pytest
+from scipy import stats
+
+
+CLONE = Path(__file__).parent.parent
+FINDINGS = " ".join((CLONE / "docs/findings.md").read_text(encoding="utf-8").split())
+README = " ".join((CLONE / "README.md").read_text(encoding="utf-8").split())
+CURVES = "enwik8-text-causal-curves"
+BUDGETS = ("1228800", "3072000", "6144000", "12288000")
+Values = dict[str, float]  # of a shape, by seed
+
+
+class Difference(NamedTuple):
+    """Of two shapes over the seeds that both have, with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+
+def reported(grid: str) -> dict[tuple[str, str], Values]:
+    """(shape, tokens of its branch or "") → the values of the reported runs that finished."""
+    found: dict[tuple[str, str], Values] = defaultdict(dict)
+    with (CLONE / "model_cards/grids" / grid / "results.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["phase"] == "report" and row["status"] == "finished":
+                assert row["seed"] not in found[row["shape"], row.get("branch", "")]
+                found[row["shape"], row.get("branch", "")][row["seed"]] = float(row["value"])
+    return found
+
+
+def difference(own: Values, other: Values) -> Difference:
+    """The first less the second."""
+    seeds = sorted(own.keys() & other.keys())
+    result = stats.ttest_rel([own[seed] for seed in seeds], [other[seed] for seed in seeds])
+    low, high = result.confidence_interval()
+    return Difference(mean(own[seed] - other[seed] for seed in seeds), low, high, result.pvalue)
+
+
+def unsigned(value: Difference, digits: int = 3) -> str:
+    """`0.060 (0.021 to 0.099)`, of a difference whose interval lies on one side of 0."""
+    assert value.low * value.high > 0
+    low, high = sorted((abs(value.low), abs(value.high)))
+    return f"{abs(value.mean):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def signed(value: Difference) -> str:
+    """`0.003 (−0.021 to +0.026)`: what the first has more, and its interval with signs."""
+    return f"{value.mean:.3f} ({value.low:+.3f} to {value.high:+.3f})".replace("-", "−")
+
+
+def minus(value: Difference) -> Difference:
+    """The second less the first: how much better the first is where less is better."""
+    return Difference(-value.mean, -value.high, -value.low, value.p)
+
+
+SHAPES = {
+    "8 × 3": ("gpt/mini", "1,337,280"),
+    "4 × 3": ("gpt/shallow-mini", "889,920"),
+    "4 × 6": ("gpt/lean-mini", "889,920"),
+    "8 × 3 with MLP 96": ("gpt/quarter-mlp-mini", "892,608"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_table_of_budgets(name):
+    shape, parameters = SHAPES[name]
+    values = [reported(CURVES)[shape, budget] for budget in BUDGETS]
+    (seeds,) = {len(of_budget) for of_budget in values}
+    losses = " | ".join(f"{mean(of_budget.values()):.3f}" for of_budget in values)
+    assert f"| {name} | {parameters} | {losses} | {seeds} |" in FINDINGS
+
+
+def test_how_many_runs_have_run():
+    runs = reported(CURVES)
+    finished = sum(len(values) for (_, budget), values in runs.items() if budget == BUDGETS[-1])
+    assert f"of 44 planned runs {finished} have run" in FINDINGS
+    assert f"{finished} of 44 longer runs" in README
+    assert not any("narrow" in shape for shape, _ in runs)
+
+
+def test_the_comparisons_over_the_length_of_training():
+    runs = reported(CURVES)
+    first, last = BUDGETS[0], BUDGETS[-1]
+
+    def less(other: str, budget: str) -> Difference:
+        return difference(runs["gpt/lean-mini", budget], runs[other, budget])
+
+    behind, ahead = unsigned(less("gpt/mini", first)), unsigned(less("gpt/mini", last))
+    assert less("gpt/mini", first).mean < 0 < less("gpt/mini", last).mean
+    assert f"8 × 3 is behind by {behind} after 1.2M and ahead by {ahead} after 12.3M" in FINDINGS
+    assert less("gpt/mini", BUDGETS[1]).mean < 0 < less("gpt/mini", BUDGETS[2]).mean  # it turns between these
+    heads = signed(minus(less("gpt/shallow-mini", last)))
+    assert f"4 × 6 is better by {heads} after 12.3M" in FINDINGS
+    control = unsigned(less("gpt/quarter-mlp-mini", first))
+    assert less("gpt/quarter-mlp-mini", first).mean < 0
+    in_the_end = signed(less("gpt/quarter-mlp-mini", last))
+    assert f"4 × 6 is better by {control} after 1.2M and worse by {in_the_end} after 12.3M" in FINDINGS
+
+
+def test_equal_flops_are_those_of_the_page_on_curves():
+    page = (CLONE / "model_cards/curves.md").read_text(encoding="utf-8")
+    at_equal_flops = page.split("| 4 × 6 against 8 × 3 |")[1].splitlines()[1]
+    behind, low, high = re.search(r"\+([\d.]+) \(\+([\d.]+) to \+([\d.]+)\) \|$", at_equal_flops).groups()
+    assert f"8 × 3 is behind it by {behind} ({low} to {high})" in FINDINGS
+    assert f"8 × 3 is still behind by {behind}" in README
+    assert "no law of shape found" in page and "No law of shape was found" in FINDINGS
+
+
+def test_the_readme_has_the_longest_runs():
+    losses = {key: f"{mean(values.values()):.3f}" for key, values in reported(CURVES).items()}
+    lean, deep, shallow = (
+        [losses[shape, budget] for budget in (BUDGETS[0], BUDGETS[-1])]
+        for shape in ("gpt/lean-mini", "gpt/mini", "gpt/shallow-mini")
+    )
+    assert f"after 1.2M tokens is {lean[0]} for 4 × 6 and {deep[0]} for 8 × 3" in README
+    assert f"after 12.3M {lean[1]} and {deep[1]} (three seeds" in README
+    assert f"it has {losses['gpt/quarter-mlp-mini', BUDGETS[-1]]} (two seeds)" in README
+    assert f"4 × 6 has {lean[1]}, 4 × 3 {shallow[1]}" in README
+
+
+def test_the_earlier_grid_of_text():
+    runs = {shape: values for (shape, _), values in reported("enwik8-text-causal").items()}
+    deep, shallow = runs["gpt/mini"], runs["gpt/shallow-mini"]
+    early = unsigned(difference(shallow, deep)).split(" ", 1)[1]
+    told = f"is {mean(shallow.values()):.3f} for 4 × 3 and {mean(deep.values()):.3f} for 8 × 3 (difference {early[1:]}"
+    assert told in FINDINGS and len(deep) == 7
+    heads = signed(minus(difference(runs["gpt/lean-mini"], shallow)))
+    assert f"4 × 6 is better than 4 × 3 by {heads}" in FINDINGS
+    assert f"8 × 6 worse than 8 × 3 by {signed(difference(runs['gpt/many-heads-mini'], deep))}" in FINDINGS
+    later = ({seed: values[seed] for seed in "4567"} for values in (shallow, deep))
+    assert f"4 × 3 ahead of 8 × 3 by {unsigned(difference(*later))}" in FINDINGS
+
+
+def test_the_heads_of_listops():
+    runs = {shape.removeprefix("bert/"): values for (shape, _), values in reported("listops-short-heads").items()}
+    scores = {shape: f"{mean(values.values()):.3f}" for shape, values in runs.items()}
+    assert all(len(values) == 10 for values in runs.values())
+    four = [scores[shape] for shape in ("one-head-mini", "shallow-mini", "lean-mini", "twelve-heads-mini")]
+    assert f"| 4 layers | {' | '.join(four)} |" in FINDINGS and f"have accuracy {', '.join(four)} (ten" in README
+    assert f"| 8 layers | – | {scores['mini']} | {scores['many-heads-mini']} | – |" in FINDINGS
+    assert f"8 × 3: {scores['mini']})" in README
+    primary = difference(runs["lean-mini"], runs["shallow-mini"])
+    assert f"better by {signed(primary)[:-1]}, p {primary.p:.2f})" in FINDINGS and f"(p {primary.p:.2f})" in README
+    for own, other, told in (
+        ("twelve-heads-mini", "shallow-mini", "4 × 12 scores {} higher than 4 × 3 ({})"),
+        ("many-heads-mini", "lean-mini", "8 × 6 {} higher than 4 × 6 ({})"),
+        ("twelve-heads-mini", "mini", "of the parameters of 8 × 3, scores {} higher ({})"),
+    ):
+        value, interval = signed(difference(runs[own], runs[other])).split(" ", 1)
+        assert told.format(value, interval.strip("()")) in FINDINGS
+
+
+def test_the_heads_and_layers_of_minilm():
+    runs = {shape.split("/cells/")[1]: values for (shape, _), values in reported("minilm").items()}
+    means = {cell: f"{mean(values.values()):.4f}" for cell, values in runs.items()}
+    heads, layer = (difference(runs[cell], runs["3x12"]) for cell in ("3x24", "4x12"))
+    told = [f"{gain.low:+.4f} to {gain.high:+.4f}" for gain in (heads, layer)]
+    with_heads = f"with 24 heads each in place of 12 {means['3x24']} ({told[0]})"
+    assert f"a cosine of {means['3x12']} to these; {with_heads}" in FINDINGS
+    assert f"a fourth layer of the same parameters {means['4x12']} ({told[1]})" in FINDINGS
+    assert f"by {heads.mean:.4f}, a fourth layer" in README and f"trained weights, by {layer.mean:.4f} (" in README
+
+
+def test_the_intervention_is_told_as_it_came_out():
+    results = json.loads((CLONE / "model_cards/studies/conditioning/results.json").read_text())
+    numbers = next(each["numbers"] for each in results["statements"] if "W + 1·O, which" in each["statement"])
+    told = (
+        r"an (\d+) times lower κ at the start, at equal norm, ended ([\d.]+) nats \[worse\]\(conditioning\.md\) "
+        r"\(([\d.]+) to ([\d.]+);"
+    )
+    times, *nats = re.search(told, FINDINGS).groups()
+    assert times == f"{numbers['κ moved by']:.0f}"
+    assert nats == [f"{numbers[name]:.3f}" for name in ("difference of loss", "low end", "high end")]
+    assert numbers["W + 1·I: κ at the end"] > numbers["W + 1·O: κ at the end"]  # "by then with the higher κ"
+
+
+def test_lower_kappa_with_twice_the_heads():
+    """The count is `leaner card`'s, on the index."""
+    index = (CLONE / "model_cards/README.md").read_text(encoding="utf-8")
+    pairs, lower = re.search(r"at the start in \d+ of (\d+) pairs of runs and at the end in (\d+);", index).groups()
+    for page in (FINDINGS, README):
+        assert f"in {lower} of {pairs} trained pairs" in page
+
+
+def test_single_seeds():
+    stories, images = (reported(grid) for grid in ("tinystories", "cifar10-long"))
+    behind = mean(stories["gpt/lean-mini", ""].values()) - mean(stories["gpt/mini", ""].values())
+    less = mean(images["vit/mini", ""].values()) - mean(images["vit/lean-mini", ""].values())
+    assert f"8 × 3 leads 4 × 6 by {behind:.3f} and {less:.3f} at the longest training" in FINDINGS
+
+
+def test_what_a_short_warm_up_cost():
+    found = [mean(reported(f"enwik8-text-masked{kind}")["bert/mini", ""].values()) for kind in ("", "-warmup-100")]
+    assert "cost eight layers {:.3f} ({:.3f}, not {:.3f})".format(found[0] - found[1], *found) in FINDINGS
