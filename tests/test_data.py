@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.settings import arguments
+from modeling_leaner.training.settings import recipes
 from training_data import LOCAL_DATA
 
 
@@ -143,7 +143,7 @@ def test_more_test_trees_continue_the_same_list(monkeypatch):
         return made
 
     def rows(split, *words):
-        settings = arguments.parse(*asked[:1], [*asked[1:], "--eval_split", split, *words])
+        settings = recipes.parse(*asked[:1], [*asked[1:], "--eval_split", split, *words])
         return sources.load_held_out(settings)[:]
 
     splits(test=20)
@@ -182,7 +182,7 @@ def test_a_path_that_is_not_there(path):
 def test_rows_that_are_trained_on_are_not_held_out(train, held_out, is_fair):
     words = ["--task", "sequence-classification", "--shape", "bert/nano"]
     words += ["--train_split", train, "--eval_split", held_out, "--holdout", "0"]
-    settings = arguments.parse("listops-short", words)
+    settings = recipes.parse("listops-short", words)
     if is_fair:
         sources.check_splits(settings)
     else:
@@ -207,7 +207,7 @@ def test_files_that_are_trained_on_are_not_held_out(files, said, tmp_path):
     words = ["--task", "sequence-classification", "--shape", "bert/nano", "--holdout", "0"]
     words += ["--eval_split", "validation"]
     named = [name.format(tmp_path) for name in files]
-    settings = arguments.parse("listops-short", [*words, "--data_files", *named])
+    settings = recipes.parse("listops-short", [*words, "--data_files", *named])
     if said is None:
         sources.check_splits(settings)
     else:
@@ -230,4 +230,4 @@ def test_a_split_without_a_file():
 )
 def test_test_trees_that_cannot_be(words, message):
     with pytest.raises(ValueError, match=message):
-        sources.load_held_out(arguments.parse("listops-short", ["--shape", "bert/nano", *words]))
+        sources.load_held_out(recipes.parse("listops-short", ["--shape", "bert/nano", *words]))

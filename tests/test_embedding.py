@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from modeling_leaner.training import train
 from modeling_leaner.training.running import evaluation
-from modeling_leaner.training.settings.arguments import parse
+from modeling_leaner.training.settings.recipes import parse
 from modeling_leaner.training.tasks import embedding, taught, teacher
 from scipy import stats
 from training_data import SIZES, documents, labelled, merged, read_lines, save_encoder

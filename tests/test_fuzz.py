@@ -28,7 +28,8 @@ from modeling_leaner.training.publishing.bench_figure import panels_of
 from modeling_leaner.training.publishing.push import check_card
 from modeling_leaner.training.running.loading import read_tokenizer
 from modeling_leaner.training.running.preparation import prepare
-from modeling_leaner.training.settings.arguments import RecipeArguments, parse
+from modeling_leaner.training.settings.arguments import RecipeArguments
+from modeling_leaner.training.settings.recipes import parse
 from training_data import documents, save_encoder, write_shape
 
 from modeling_leaner import LeanBERTConfig, LeanBERTForMaskedLM

@@ -9,7 +9,7 @@ from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.run_settings import settings
 from modeling_leaner.training.experiments.simple_guesses import write_guesses
 from modeling_leaner.training.experiments.soundness import check_grid
-from modeling_leaner.training.settings.arguments import RECIPES
+from modeling_leaner.training.settings.recipes import RECIPES
 
 from modeling_leaner.shapes import load_config, load_shape
 

@@ -16,7 +16,7 @@ import torch
 import transformers
 from modeling_leaner.training.running import timing as measure_shapes
 from modeling_leaner.training.running.timing import Bench, made_up_batch, measure
-from modeling_leaner.training.settings.arguments import read_recipe
+from modeling_leaner.training.settings.recipes import read_recipe
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
 from typer.testing import CliRunner

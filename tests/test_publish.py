@@ -49,7 +49,7 @@ from modeling_leaner.training.records import (
     TuningSettings,
 )
 from modeling_leaner.training.running import loading, reevaluate
-from modeling_leaner.training.settings import arguments
+from modeling_leaner.training.settings import recipes
 from safetensors.torch import load_file, save_file
 from scipy import stats
 from training_data import write_shape
@@ -919,7 +919,7 @@ def test_guesses_find_what_tells_the_label(told_by):
 
 def test_a_tokenizer_that_is_kept_says_the_length_of_the_new_training(workshop):
     words = ["--shape", "model_cards/leanbert-deep", "--max_length", "16", "--output_dir", "unused"]
-    kept = loading.load_processing(arguments.parse("listops-short", words), load_config("deep/bert.json"), None)
+    kept = loading.load_processing(recipes.parse("listops-short", words), load_config("deep/bert.json"), None)
     assert kept.model_max_length == 16
 
 

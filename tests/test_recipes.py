@@ -10,8 +10,8 @@ from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.settings import arguments
-from modeling_leaner.training.settings.arguments import RECIPES, recipe_names
+from modeling_leaner.training.settings import arguments, recipes
+from modeling_leaner.training.settings.recipes import RECIPES, recipe_names
 from modeling_leaner.training.tasks import registry
 from training_data import merged, read_lines, save_encoder, write_rows, write_shape
 
@@ -106,7 +106,7 @@ def test_header(recipe):
     assert re.match(r"# Result: \S", third)
     assert "TIME" not in second and "RESULT" not in third
     assert "shape" not in yaml.safe_load(text)
-    assert arguments.parse(recipe).task in arguments.TASK_NAMES
+    assert recipes.parse(recipe).task in arguments.TASK_NAMES
 
 
 @pytest.mark.full

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from modeling_leaner.training import train
 from modeling_leaner.training.experiments import grid
-from modeling_leaner.training.settings import arguments
+from modeling_leaner.training.settings import command_line, recipes
 from modeling_leaner.training.settings.repeated import RepeatedKey, given_options
 from modeling_leaner.training.settings.yaml_files import load_yaml, read_yaml
 from typer.testing import CliRunner
@@ -29,7 +29,7 @@ GRID = "recipe: digits\nshapes: [vit/nano]\nbaseline: vit/nano\nseeds: [1]\nlear
 def test_keys_of_a_recipe(tmp_path, text, message):
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(ValueError) as error:
-        arguments.parse(str(tmp_path / "mine.yaml"))
+        recipes.parse(str(tmp_path / "mine.yaml"))
     assert str(error.value) == f"{tmp_path / 'mine.yaml'}: {message}"
 
 
@@ -102,7 +102,7 @@ def test_what_is_no_recipe_is_not_shown(tmp_path):
     path = tmp_path / "secret.yaml"
     for text in ("root:x:0:0:secret\nbin:x:1:1:secret\n", "[secret, secret]", "secret: [", "a: {}\n  secret: b"):
         path.write_text(text)
-        for read in (read_yaml, existing_grid, grid.load_grid, arguments.read_recipe):
+        for read in (read_yaml, existing_grid, grid.load_grid, recipes.read_recipe):
             with pytest.raises(ValueError) as error:
                 read(path)
             assert str(error.value).startswith(f"{path}: ")
@@ -170,7 +170,7 @@ def test_an_option_for_several_values_may_be_given_twice(tmp_path):
 
 
 def test_values_are_not_options():
-    parser = arguments.SettingsParser()
+    parser = command_line.SettingsParser()
     given = given_options(parser, ["--seed", "1", "--data_files", "a", "seed", "--", "--seed", "2"])
     assert given == {"seed": ["1"], "data_files": ["a", "seed"]}
     with pytest.raises(RepeatedKey, match="nonsense"):

@@ -25,7 +25,8 @@ from modeling_leaner.training.publishing.snippets import task_snippet
 from modeling_leaner.training.records import Guess
 from modeling_leaner.training.running.environment import environment, git_commit, peak_memory_bytes
 from modeling_leaner.training.running.figure import plot
-from modeling_leaner.training.settings.arguments import TASK_NAMES, parse
+from modeling_leaner.training.settings.arguments import TASK_NAMES
+from modeling_leaner.training.settings.recipes import parse
 from tokenizers import Tokenizer, models
 from transformers import TokenizersBackend, ViTImageProcessorPil
 from transformers.utils import is_torchvision_available

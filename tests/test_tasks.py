@@ -8,7 +8,7 @@ import torch
 from datasets import Dataset, load_dataset
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.settings.arguments import parse
+from modeling_leaner.training.settings.recipes import parse
 from modeling_leaner.training.tasks.image_classification import ImageClassification
 from modeling_leaner.training.tasks.registry import TASKS
 from modeling_leaner.training.tasks.text import text_columns

@@ -25,7 +25,8 @@ from modeling_leaner.training.running import environment, evaluation, loading, r
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
 from modeling_leaner.training.running.clock import Clock
 from modeling_leaner.training.running.trainer import LeanTrainer
-from modeling_leaner.training.settings import arguments as settings
+from modeling_leaner.training.settings import recipes as settings
+from modeling_leaner.training.settings.command_line import SettingsParser
 from modeling_leaner.training.tasks.base import training_generators
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -872,7 +873,7 @@ def test_the_command_line_wins_and_numbers_are_numbers(tmp_path):
 
 def test_every_training_argument_can_be_set():
     """Each field of TrainingArguments is a key with the default of its own kind."""
-    parser = settings.SettingsParser()
+    parser = SettingsParser()
     from dataclasses import fields
 
     for each in fields(transformers.TrainingArguments):

@@ -30,7 +30,8 @@ from .running.preparation import PreparedRun, prepare
 from .running.results import RESULTS, last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
 from .running.trainer import METRICS_FILE, LeanTrainer
-from .settings.arguments import RecipeArguments, parse
+from .settings.arguments import RecipeArguments
+from .settings.recipes import parse
 from .settings.repeated import by_option
 from .tasks.base import Task
 from .tasks.taught import Taught

@@ -28,7 +28,7 @@ from ..support.progress import progress_bar
 from ..support.terminal import plain_console
 from ..training.data.sources import describe as describe_rows
 from ..training.running.preparation import prepare
-from ..training.settings.arguments import parse
+from ..training.settings.recipes import parse
 from ..training.tasks.base import first_inputs
 from .inspect_rows import Inputs, random_inputs
 from .plan import Options, training_command

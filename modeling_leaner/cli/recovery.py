@@ -21,7 +21,9 @@ from ..training.data.sentences import sentences
 from ..training.data.sources import load_training, split_files, whole_split
 from ..training.publishing.slim_card import Try, best_try
 from ..training.running.errors import explain
-from ..training.settings.arguments import RecipeArguments, parse, settings_parser
+from ..training.settings.arguments import RecipeArguments
+from ..training.settings.command_line import settings_parser
+from ..training.settings.recipes import parse
 from ..training.settings.repeated import given_options
 from ..training.tasks.registry import TASKS
 from ..training.train import run

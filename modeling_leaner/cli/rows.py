@@ -14,7 +14,7 @@ from ..support.suggest import did_you_mean
 from ..support.terminal import plural
 from ..training.data.images import decoded_image, with_encoded_images
 from ..training.data.sources import BUILT_IN, likely_texts, load_split
-from ..training.settings.arguments import read_recipe
+from ..training.settings.recipes import read_recipe
 from ..training.tasks.base import place_in_file
 
 

@@ -73,7 +73,8 @@ class TrainCommand(KeyCommand):
 
     def format_help(self, context: typer.Context, formatter: Any) -> None:
         super().format_help(context, formatter)
-        from ..training.settings.arguments import recipe_names, settings_by_group  # imports torch
+        from ..training.settings.arguments import settings_by_group  # imports torch
+        from ..training.settings.recipes import recipe_names  # imports torch
 
         console = plain_console()
         console.print(f"Recipes: {', '.join(recipe_names())}; or a file of your own.")
@@ -108,7 +109,9 @@ def train(
 
 def check_keys(recipe: str | None, options: list[str]) -> None:
     """Raises ValueError for a recipe, a key or a metric that is none of the task's, before a run's imports."""
-    from ..training.settings.arguments import check_given, check_metric, read_recipe, settings_parser  # imports torch
+    from ..training.settings.combinations import check_given, check_metric  # imports torch
+    from ..training.settings.command_line import settings_parser  # imports torch
+    from ..training.settings.recipes import read_recipe  # imports torch
     from ..training.settings.repeated import given_options
 
     task = None

@@ -22,7 +22,9 @@ from modeling_leaner.support.files import sha256
 from ..running.checkpoints import whole_checkpoints
 from ..running.loading import recipe_config, shape_config, task_of
 from ..running.run_folder import STARTED, write_recipe
-from ..settings.arguments import RecipeArguments, parse, settings_parser, words_of
+from ..settings.arguments import RecipeArguments
+from ..settings.command_line import settings_parser, words_of
+from ..settings.recipes import parse
 from .grid import Grid, GridError
 
 

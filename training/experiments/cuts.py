@@ -23,7 +23,7 @@ from modeling_leaner.support.documents import read_object, write_json
 from ..data.sources import evenly
 from ..running.loading import build_model
 from ..running.preparation import PreparedRun, prepare
-from ..settings.arguments import parse
+from ..settings.recipes import parse
 from ..tasks.base import Batch, evaluation_batches
 from ..tasks.embedding import Embedding
 from .branches import WEIGHTS, options_of

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from modeling_leaner.shapes import load_config
 
 from ..running.loading import task_of
-from ..settings.arguments import RecipeArguments, parse
+from ..settings.arguments import RecipeArguments
+from ..settings.recipes import parse
 from .branches import branch_settings, options_of, trunk_settings
 from .grid import Grid, GridError
 from .rows import Run, reported

@@ -33,7 +33,8 @@ from ..data.sources import load_training
 from ..records.results import PUBLISHED
 from ..running.evaluation import prepare_evaluation
 from ..running.preparation import prepare
-from ..settings.arguments import RecipeArguments, parse
+from ..settings.arguments import RecipeArguments
+from ..settings.recipes import parse
 from ..tasks.base import Task, evaluation_batches
 from ..tasks.embedding import Embedding
 from ..tasks.image_classification import ImageClassification

@@ -16,7 +16,8 @@ from modeling_leaner.support.documents import flat, naming, read_object, require
 from ..records import PublishedEncoder, PublishedResults, RunResults, checked
 from ..records.results import PUBLISHED
 from ..running.loading import tensor_shapes
-from ..settings.arguments import TASK_NAMES, settings_parser, words_of
+from ..settings.arguments import TASK_NAMES
+from ..settings.command_line import settings_parser, words_of
 from ..tasks.registry import TASKS
 from .snippets import auto_class
 

@@ -30,7 +30,9 @@ from ..experiments.encoders import ROUNDS, Encoder, compare, load_beside
 from ..experiments.grid import is_folder_name
 from ..records import EncoderComparison, Lengths, PublishedEncoder, RunResults, StoredWeights, Train, checked
 from ..running.loading import load_processing
-from ..settings.arguments import RecipeArguments, parse, settings_parser, words_of
+from ..settings.arguments import RecipeArguments
+from ..settings.command_line import settings_parser, words_of
+from ..settings.recipes import parse
 from ..tasks.embedding import Embedding
 from ..tasks.vectors import unit_vectors
 from .cards import write_card

@@ -14,7 +14,9 @@ from modeling_leaner.source_files import refuse_pickles
 from modeling_leaner.support.documents import naming
 
 from ..data.sources import load_held_out, load_training
-from ..settings.arguments import OF_TRAINING, RecipeArguments, parse, settings_parser
+from ..settings.arguments import OF_TRAINING, RecipeArguments
+from ..settings.command_line import settings_parser
+from ..settings.recipes import parse
 from ..settings.repeated import given_options
 from ..tasks.base import Task
 from .environment import environment

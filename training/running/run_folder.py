@@ -13,7 +13,8 @@ from modeling_leaner.support.documents import read_json, read_object, write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..data.sources import Rows
-from ..settings.arguments import RecipeArguments, read_recipe
+from ..settings.arguments import RecipeArguments
+from ..settings.recipes import read_recipe
 from .checkpoints import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
 from .loading import recorded_settings
 from .preparation import PreparedRun

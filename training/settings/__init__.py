@@ -1,1 +1,1 @@
-"""The settings of a run: fields with bounds, and the parser that reads recipes and command lines."""
+"""The settings of a run: `arguments.py` has every one, `recipes.py` resolves them from a recipe and a command line."""
