@@ -22,7 +22,16 @@ from huggingface_hub import ModelCard
 from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import guess_features, row_errors, simple_guesses
 from modeling_leaner.training.experiments.bigram import Bigram
-from modeling_leaner.training.publishing import figures, findings, folders, index, metadata, rendering, tables
+from modeling_leaner.training.publishing import (
+    differences,
+    findings,
+    folders,
+    forest_figure,
+    index,
+    metadata,
+    rendering,
+    tables,
+)
 from modeling_leaner.training.publishing.wording import comparison, scoring
 from modeling_leaner.training.records import PublishedResults
 from modeling_leaner.training.running import reevaluate
@@ -153,13 +162,13 @@ def paired(values, baseline):
 
 def test_the_forest_plot_shows_the_rows(grids, monkeypatch):
     """Its numbers are those of an independent computation from results.csv; and they are in the picture."""
-    lines = figures.comparisons({name: known.evidence for name, known in grids.items()})
+    lines = differences.comparisons({name: known.evidence for name, known in grids.items()})
     shapes = {
         "twice the heads: 8 × 6": "many-heads-mini",
         "half the layers: 4 × 3": "shallow-mini",
         "both: 4 × 6": "lean-mini",
     }
-    titles = {title: grid for grid, title in figures.TITLES.items()}
+    titles = {title: grid for grid, title in differences.TITLES.items()}
     assert len(lines) == 15 and {line.group for line in lines} == set(titles)
     for line in lines:
         values, up = values_of(titles[line.group])
@@ -177,13 +186,18 @@ def test_the_forest_plot_shows_the_rows(grids, monkeypatch):
         guesses = json.loads((CARDS / "grids" / titles[line.group] / "guesses.json").read_text())
         assert line.guess == (max if up else min)(each["value"] for each in guesses)
     drawn = []
-    write = figures.write
-    monkeypatch.setattr(figures, "write", lambda *words, **options: drawn.append(words[3]) or write(*words, **options))
-    picture = figures.forest(lines, "dark")
-    assert picture.startswith(b"<?xml") and picture == figures.forest(lines, "dark") != figures.forest(lines, "light")
+    write = forest_figure.write
+
+    def write_and_keep(*words, **options):
+        drawn.append(words[3])
+        write(*words, **options)
+
+    monkeypatch.setattr(forest_figure, "write", write_and_keep)
+    dark, light = (forest_figure.forest(lines, theme) for theme in ("dark", "light"))
+    assert dark.startswith(b"<?xml") and dark == forest_figure.forest(lines, "dark") != light
     for line in lines:
-        assert figures.numbers(line) in drawn and f"{line.baseline:.3f}" in drawn
-    image = Image.open(io.BytesIO(figures.forest(lines, "light", "png")))
+        assert forest_figure.numbers(line) in drawn and f"{line.baseline:.3f}" in drawn
+    image = Image.open(io.BytesIO(forest_figure.forest(lines, "light", "png")))
     assert image.getpixel((2, 2))[3] == 0 and 800 <= image.width / 2 <= 840  # transparent, at a README's width
 
 
@@ -253,49 +267,10 @@ def test_what_the_index_says_is_in_the_rows(grids):
         assert f"{np.median([*listops[shape].values()]):.4f}, outliers: {count} of 7" in said
 
 
-def test_the_readme_has_the_listops_line():
-    """Means, the primary contrast 4 × 6 − 4 × 3, and the three seen afterwards, by scipy from results.csv."""
-    values = values_of("listops-short-heads")[0]
-    text = " ".join((CARDS.parent / "README.md").read_text(encoding="utf-8").split())
-    assert {len(seeds) for seeds in values.values()} == {10}
-    shallow = ("one-head-mini", "shallow-mini", "lean-mini", "twelve-heads-mini")
-    means = [f"{np.mean([*values[shape].values()]):.3f}" for shape in (*shallow, "mini", "many-heads-mini")]
-    assert "| 4 layers | {} | {} | {} | {} | | 8 layers | – | {} | {} | – |".format(*means) in text
-
-    def difference(more, fewer):
-        mean, (low, high) = paired(values[more], values[fewer])
-        return f"{mean:.3f}", f"{low:+.3f} to {high:+.3f}".replace("-", "−")
-
-    lean, fewer = values["lean-mini"], values["shallow-mini"]
-    chance = stats.ttest_rel([lean[seed] for seed in fewer], [*fewer.values()]).pvalue
-    mean, interval = difference("lean-mini", "shallow-mini")
-    assert f"4 × 6 against 4 × 3, is not significant:* better by {mean} ({interval}, p {chance:.2f})." in text
-    mean, interval = difference("twelve-heads-mini", "shallow-mini")
-    assert f"4 × 12 scores {mean} higher than 4 × 3 ({interval})" in text
-    mean, interval = difference("many-heads-mini", "lean-mini")
-    assert f"8 × 6 {mean} higher than 4 × 6 ({interval})" in text
-    mean, interval = difference("twelve-heads-mini", "mini")
-    assert f"4 × 12, with 53 % of the parameters of 8 × 3, scores {mean} higher ({interval})" in text
-
-
-def test_the_readme_has_what_heads_and_later_seeds_do_to_the_loss():
-    """Of causal Wikipedia: twice the heads, and 4 × 3 against 8 × 3 by the seeds that were added; by scipy."""
-    values = values_of("enwik8-text-causal")[0]
-    text = " ".join((CARDS.parent / "README.md").read_text(encoding="utf-8").split())
-    mean, (low, high) = paired(values["shallow-mini"], values["lean-mini"])
-    interval = f"{low:+.3f} to {high:+.3f}".replace("-", "−").replace("(+", "(")
-    assert f"4 × 6 is better than 4 × 3 by {mean:.3f} ({interval})" in text
-    mean, (low, high) = paired(values["many-heads-mini"], values["mini"])
-    interval = f"{low:+.3f} to {high:+.3f}".replace("-", "−")
-    assert f"8 × 6 worse than 8 × 3 by {mean:.3f} ({interval})" in text
-    later = [{seed: values[shape][seed] for seed in "4567"} for shape in ("mini", "shallow-mini")]
-    mean, (low, high) = paired(*later)
-    assert f"4 × 3 ahead of 8 × 3 on Wikipedia by {mean:.3f} ({low:.3f} to {high:.3f})" in text
-
-
-def test_the_readme_has_the_pairs_with_a_lower_kappa():
+@pytest.mark.parametrize("page", ["README.md", "docs/findings.md", "docs/conditioning.md"])
+def test_the_pages_have_the_pairs_with_a_lower_kappa(page):
     _, at_end, pairs = lowered_kappa()
-    text = " ".join((CARDS.parent / "README.md").read_text(encoding="utf-8").split())
+    text = " ".join((CARDS.parent / page).read_text(encoding="utf-8").split())
     assert f"in {at_end} of {pairs} trained pairs" in text
 
 

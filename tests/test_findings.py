@@ -186,14 +186,6 @@ def test_the_intervention_is_told_as_it_came_out():
     assert numbers["W + 1·I: κ at the end"] > numbers["W + 1·O: κ at the end"]  # "by then with the higher κ"
 
 
-def test_lower_kappa_with_twice_the_heads():
-    """The count is `leaner card`'s, on the index."""
-    index = (CLONE / "model_cards/README.md").read_text(encoding="utf-8")
-    pairs, lower = re.search(r"at the start in \d+ of (\d+) pairs of runs and at the end in (\d+);", index).groups()
-    for page in (FINDINGS, README):
-        assert f"in {lower} of {pairs} trained pairs" in page
-
-
 def test_single_seeds():
     stories, images = (reported(grid) for grid in ("tinystories", "cifar10-long"))
     behind = mean(stories["gpt/lean-mini", ""].values()) - mean(stories["gpt/mini", ""].values())

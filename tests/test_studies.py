@@ -12,8 +12,8 @@ import pytest
 import torch
 from command import leaner
 from modeling_leaner.training.experiments.kappa import Conclusion, Correlation, Doubling
-from modeling_leaner.training.publishing.figures import THEMES
 from modeling_leaner.training.publishing.rendering import markdown
+from modeling_leaner.training.publishing.theme import THEMES
 from modeling_leaner.training.records import CellSummary, Line, Statement, StudyFile, checked
 from modeling_leaner.training.studies import (
     attention_fit,

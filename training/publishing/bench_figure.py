@@ -8,8 +8,8 @@ from modeling_leaner.support.files import write_bytes
 
 from ..benchmarking.cells import read_cells
 from ..records import BenchCell, FigurePanel, Line
-from .figures import THEMES
 from .panels import panels_figure
+from .theme import THEMES
 
 
 QUANTITIES = {  # that may vary, by their columns, with the names of their axes

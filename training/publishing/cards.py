@@ -19,10 +19,11 @@ from ..running.figure import plot
 from ..running.trainer import METRICS_FILE
 from ..tasks.registry import TASKS
 from ..tasks.taught import loss_unit_of
-from . import figures, tables
+from . import tables
 from .curve_tables import own_branches, scores_by_budget
 from .cut_parents import cuts_in
 from .encoder_card import encoder_card
+from .evidence_figure import evidence_figure
 from .folders import CARDS, Run, check_tensor_shapes, read_run
 from .metadata import PROJECT_URL, eval_results, metadata, repository
 from .rendering import fill_card
@@ -290,7 +291,7 @@ def write_card(folder: Path) -> None:
     """Writes README.md, and for a published folder its figures and `.eval_results/`, once everything is checked."""
     text, results = render(folder)
     if isinstance(results, PublishedResults):
-        write_bytes(folder / FIGURE, figures.evidence_figure(results))
+        write_bytes(folder / FIGURE, evidence_figure(results))
         draw_training(folder)
         write_eval_results(folder / ".eval_results" / "results.yaml", eval_results(results))
     write_bytes(folder / "README.md", text.encode())

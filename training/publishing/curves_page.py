@@ -11,10 +11,10 @@ from ..experiments.evidence import PEERS, with_runs
 from ..records import LawFile, checked
 from .curve_tables import contrasts_by_budget, crossings, pair_of, scores_by_budget
 from .curves_figure import curves_figure
-from .figures import THEMES
 from .findings import GatheredGrid, Grids
 from .rendering import fill
 from .tables import all_cells
+from .theme import THEMES
 from .wording.curves import FIGURE_TEXT, contrasts_note, law_note, scores_note
 from .wording.index_page import grid_text
 

@@ -19,12 +19,14 @@ from ..tasks.registry import TASKS
 from . import tables
 from .curve_tables import in_short
 from .curves_page import PAGE, grids_with_branches, write_curves
-from .figures import THEMES, Comparison, comparisons, forest
+from .differences import Comparison, comparisons
 from .findings import GatheredGrid, Grids, findings, kappa_and_quality, kappa_cells
 from .folders import published_folders, results_in
+from .forest_figure import forest
 from .kappa_figure import kappa_figure
 from .rendering import fill, markdown
-from .wording import amounts, index_page, scoring
+from .theme import THEMES
+from .wording import index_page, scoring
 
 
 @dataclass
@@ -32,7 +34,6 @@ class TaskSection:
     """One task of the index."""
 
     title: str
-    published: str
     note: str | None
     summary: str
     cells: str
@@ -48,6 +49,7 @@ class IndexContext:
     findings: list[str]
     curves: str | None
     encoders: str
+    miniatures: str
     tasks: list[TaskSection]
     glossary: str
 
@@ -113,15 +115,15 @@ def guess_to_beat(evidence: Evidence) -> str:
     return f"{best.value:.3f} ({best.name})"
 
 
-def place_in_table(results: PublishedResults) -> tuple[str, int, str]:
-    """The sorting key of published folders: their grid, then the grid's order of its cells."""
+def place_in_table(results: PublishedResults) -> tuple[int, str, int, str]:
+    """The sorting key of published folders: their task, their grid, then the grid's order of its cells."""
     evidence = results.evidence
     shapes = [cell.shape for cell in evidence.cells]
-    return evidence.grid, shapes.index(results.cell), results.name
+    return list(TASKS).index(results.task), evidence.grid, shapes.index(results.cell), results.name
 
 
-def published_table(folders: list[PublishedResults]) -> str:
-    """The published folders of a task, one line each, those of one grid together; empty without any."""
+def miniatures_table(folders: list[PublishedResults]) -> str:
+    """The published folders but sentence encoders, one line each, those of one grid together; empty without any."""
     if not folders:
         return ""
     lines = []
@@ -131,6 +133,7 @@ def published_table(folders: list[PublishedResults]) -> str:
         own = next(cell for cell in evidence.cells if cell.shape == results.cell)
         line = (
             f"[{name}]({name})",
+            TASKS[results.task].title,
             tables.unbroken(tables.shape_and_start(own)),
             f"{results.parameters:,}",
             held_out_score(results),
@@ -138,14 +141,12 @@ def published_table(folders: list[PublishedResults]) -> str:
             index_page.short_data(results),
         )
         lines.append(line)
-    way = " or ".join(dict.fromkeys(amounts.direction(results.evidence) for results in folders))
-    header = ("folder", "layers × heads × size", "parameters", f"held-out score, {way}", "best simple guess", "data")
+    header = ("folder", "task", "layers × heads × size", "parameters", "held-out score", "best simple guess", "data")
     return markdown(header, lines)
 
 
-def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> TaskSection:
-    """The folders and cells of one task."""
-    own = [results for results in folders if results.task == task]
+def task_section(task: str, grids: Grids) -> TaskSection:
+    """The cells of one task's grids."""
     evidence = {name: gathered.evidence for name, gathered in grids.items()}
     count = sum(len(gathered.evidence.cells) for gathered in grids.values())
     cells = ""
@@ -153,7 +154,6 @@ def task_section(task: str, folders: list[PublishedResults], grids: Grids) -> Ta
         cells = tables.all_cells(evidence)
     return TaskSection(
         title=TASKS[task].title,
-        published=published_table(own),
         note=index_page.not_learned(evidence),
         summary=f"{plural(len(grids), 'grid')}, {count} shapes",
         cells=cells,
@@ -185,7 +185,7 @@ def render_index(folders: list[RunResults], grids: Grids) -> str:
     """The index's text, of published folders and of grids of shapes."""
     published = [results for results in folders if isinstance(results, PublishedResults)]
     encoders = [results for results in folders if isinstance(results, PublishedEncoder)]
-    sections = [task_section(task, published, task_grids) for task, task_grids in grids_by_task(grids).items()]
+    sections = [task_section(task, task_grids) for task, task_grids in grids_by_task(grids).items()]
     figure_text = None
     if forest_lines(grids):
         figure_text = index_page.FOREST_TEXT
@@ -201,7 +201,8 @@ def render_index(folders: list[RunResults], grids: Grids) -> str:
         findings=paragraphs,
         curves=curves_link(grids),
         encoders=encoders_table(encoders),
-        tasks=[section for section in sections if section.published or section.cells],
+        miniatures=miniatures_table(published),
+        tasks=[section for section in sections if section.cells],
         glossary=index_page.INDEX_GLOSSARY,
     )
     return fill("index.md", context).rstrip() + "\n"

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..experiments.kappa import ENDS, MIN_RUNS, Correlation, KappaCell, conclude, mean_of
-from .figures import THEMES, WIDTH, Theme, image_of_page
+from .theme import THEMES, WIDTH, Theme, image_of_page
 
 
 COLOURS = {

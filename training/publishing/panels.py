@@ -10,7 +10,7 @@ from matplotlib.legend import Legend
 from matplotlib.ticker import LogLocator
 
 from ..records import FigurePanel
-from .figures import THEMES, WIDTH, Theme, image_of_page
+from .theme import THEMES, WIDTH, Theme, image_of_page
 
 
 COLUMNS = 2

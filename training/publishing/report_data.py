@@ -18,7 +18,8 @@ from ..experiments.summary import summaries_by_budget
 from ..records import Cell, Evidence, Guess, ResultRow
 from ..tasks.registry import TASKS
 from . import tables
-from .figures import centre_of, compared
+from .differences import compared
+from .evidence_figure import centre_of
 from .findings import GatheredGrid, Grids
 from .wording.amounts import direction, number, score
 from .wording.scoring import best_of, has_outliers, median_score

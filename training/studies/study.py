@@ -16,7 +16,7 @@ import torch
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import whole_folder, write_bytes
 
-from ..publishing.figures import THEMES
+from ..publishing.theme import THEMES
 from ..records import Environment, FigurePanel, Statement, StudyFile, Whose
 from ..running.environment import code_commit, environment
 from .figure import study_figure
