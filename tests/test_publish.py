@@ -26,7 +26,7 @@ from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
 from modeling_leaner.training.experiments.rows import Run, read_rows
 from modeling_leaner.training.publishing import (
     cards,
-    figures,
+    evidence_figure,
     findings,
     index,
     publish,
@@ -734,7 +734,7 @@ def test_a_cell_has_one_colour_in_all_figures(folder, monkeypatch):
     ):
         drawn.clear()
         held = results.evidence.model_copy(update={"cells": [base, cells[1].model_copy(update=changes)]})
-        figures.evidence_figure(results.model_copy(update={"evidence": held}))
+        evidence_figure.evidence_figure(results.model_copy(update={"evidence": held}))
         assert set(drawn) == {"tab:blue", colour}
 
 
