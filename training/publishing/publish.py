@@ -279,7 +279,7 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: P
     if grid.metric in (None, results_in(source / "results.json").metric):  # else no guess is scored by it
         scored_guesses = guesses(source, options)
     if scored_guesses:
-        write_json(grid.path(GUESSES), scored_guesses)
+        write_json(grid.path(GUESSES), [guess.document() for guess in scored_guesses])
         loaded = GridResults(grid, loaded.rows)  # without the guesses that it has read before
     results = results_of_cell(source, grid, shape, checked_evidence(loaded), options)
     local_copies = {}
