@@ -215,7 +215,7 @@ def lowered_kappa() -> tuple[int, int, int]:
 
 def test_what_the_index_says_is_in_the_rows(grids):
     """Each number of its paragraphs, by scipy from results.csv."""
-    said = " ".join(findings.findings(grids))
+    said = " ".join(findings.findings(grids, findings.kappa_and_quality(grids)))
     with_weights, without = values_of("sst2")[0], values_of("sst2-from-scratch")[0]
     for shape in ("mini", "shallow-mini", "lean-mini"):
         mean, interval = paired(with_weights[shape], without[shape])

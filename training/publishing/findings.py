@@ -301,12 +301,16 @@ def length_of_training(grids: Grids) -> str | None:
     )
 
 
-def findings(grids: Grids) -> list[str]:
-    """Paragraphs for the index."""
+def findings(grids: Grids, kappa: str | None) -> list[str]:
+    """Paragraphs for the index.
+
+    Args:
+        kappa: `kappa_and_quality` of the grids.
+    """
     paragraphs = [
         verdicts_and_later_seeds(grids),
         conditioning_and_loss(grids),
-        kappa_and_quality(grids),
+        kappa,
         medians(grids),
         pretraining(grids),
         length_of_training(grids),
