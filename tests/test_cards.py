@@ -229,7 +229,7 @@ def lowered_kappa() -> tuple[int, int, int]:
 
 def test_what_the_index_says_is_in_the_rows(grids):
     """Each number of its paragraphs, by scipy from results.csv."""
-    said = " ".join(findings.findings(grids))
+    said = " ".join(findings.findings(grids, findings.kappa_and_quality(grids)))
     with_weights, without = values_of("sst2")[0], values_of("sst2-from-scratch")[0]
     for shape in ("mini", "shallow-mini", "lean-mini"):
         mean, interval = paired(with_weights[shape], without[shape])
@@ -414,7 +414,7 @@ def test_guesses_of_language_models_read_what_the_model_reads():
     task.predicts_special_tokens = True
     task.metric, task.score = "loss", lambda said: {"loss": said.predictions[0, 0] / said.predictions[0, 1]}
     guesses = simple_guesses.language_guesses(task, packed(rows), packed(rows[:50]), trained_on=100)
-    found = {each["name"]: each["value"] for each in guesses}
+    found = {each.name: each.value for each in guesses}
     assert found["frequencies"] == pytest.approx(np.log(20), abs=0.35) and len(found) == 3
     assert found["bigram, all training rows"] < found["bigram, as many rows as trained on"] < 0.2
     of_none = simple_guesses.guesses_on.dispatch(object)
@@ -447,7 +447,7 @@ def test_special_tokens_are_counted_where_they_are_predicted():
     nats = {}
     for task.predicts_special_tokens in (TASKS["causal-lm"].predicts_special_tokens, False):
         first, *_ = simple_guesses.language_guesses(task, packed(rows), packed(rows), trained_on=None)
-        nats[task.predicts_special_tokens] = first["value"]
+        nats[task.predicts_special_tokens] = first.value
     assert nats[True] < nats[False]
 
 
@@ -464,7 +464,7 @@ def test_guesses_on_images_read_their_pixels():
     small = guess_features.small_images(task, rows)
     assert small.shape == (200, 3 * 16 * 16)
     assert small[0, 0] == pytest.approx(images[0, 0, :2, :2].mean() / 255, rel=1e-5)
-    found = {each["name"]: each["value"] for each in simple_guesses.image_guesses(task, rows, rows)}
+    found = {each.name: each.value for each in simple_guesses.image_guesses(task, rows, rows)}
     assert found["16 × 16 pixels"] > 0.95 and found["majority class"] < 0.65
 
 

@@ -18,7 +18,6 @@ from modeling_leaner.training.experiments.continuations import (
 )
 from modeling_leaner.training.publishing import publish
 from modeling_leaner.training.publishing.wording import samples
-from modeling_leaner.training.records import Continuations
 from spellchecker import SpellChecker
 from training_data import LOCAL_DATA, documents, write_shape
 
@@ -87,10 +86,10 @@ def test_a_published_language_model_says_what_it_writes(tmp_path, monkeypatch):
     train.main([*words, "--shape", shape, "--max_steps", "2", "--output_dir", "run", "--max_length", "64", *quiet])
     said = publish.continuations_of(Path("run"), [])
     held_out = load_dataset("parquet", data_files="validation.parquet", split="train")["text"]
-    assert [each["prompt"] for each in said["texts"]] == [" ".join(text.split()[:PROMPT_WORDS]) for text in held_out]
+    assert [each.prompt for each in said.texts] == [" ".join(text.split()[:PROMPT_WORDS]) for text in held_out]
     monkeypatch.setattr(continuations, "continued", lambda folder, prompts: [rows[7]["text"]] * len(prompts))
     said = publish.continuations_of(Path("run"), [])
-    assert said["longest_copy"].split() == plain_words(rows[7]["text"]) and said["longest_copy_words"] == 60
-    text = samples.continuations(SimpleNamespace(continuations=Continuations(**said)))
-    assert f"**{said['texts'][0]['prompt']}**{rows[7]['text']}" in text and "60 words." in text
+    assert said.longest_copy.split() == plain_words(rows[7]["text"]) and said.longest_copy_words == 60
+    text = samples.continuations(SimpleNamespace(continuations=said))
+    assert f"**{said.texts[0].prompt}**{rows[7]['text']}" in text and "60 words." in text
     assert samples.continuations(SimpleNamespace(continuations=None)) is None

@@ -912,7 +912,7 @@ def test_guesses_find_what_tells_the_label(told_by):
 
     task = SimpleNamespace(processing=range(20), metric="accuracy", regression=False)
     task.score = lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()}
-    found = {each["name"]: each["value"] for each in simple_guesses.text_guesses(task, rows(2000), rows(500))}
+    found = {each.name: each.value for each in simple_guesses.text_guesses(task, rows(2000), rows(500))}
     assert found.pop(told_by) > 0.95, found
     assert all(value < 0.6 for name, value in found.items() if (told_by, name) != ("length only", "bag of tokens"))
 

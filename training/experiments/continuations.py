@@ -7,6 +7,9 @@ from pathlib import Path
 
 from transformers import pipeline, set_seed
 
+from ..records import Continuations, checked
+from ..running.results import RESULTS
+
 
 PROMPTS = 20
 PROMPT_WORDS = 16
@@ -69,16 +72,19 @@ def longest_copy(texts: Iterable[str], originals: Iterable[str]) -> list[str]:
     return longest
 
 
-def continuations(folder: Path, train: Iterable[str], held_out: Iterable[str]) -> dict[str, object]:
-    """What results.json holds of the continuations: how they were drawn, the texts, and the longest copy.
+def continuations(folder: Path, train: Iterable[str], held_out: Iterable[str]) -> Continuations:
+    """What the model of a folder writes: how it was drawn, the texts, and the longest copy.
 
     Args:
         train, held_out: the texts of the training rows, and those whose beginnings are continued.
+
+    Raises:
+        ValueError: no text is long enough to be continued.
     """
     prompts = prompts_of(held_out)
     texts = continued(folder, prompts)
     copied = longest_copy(texts, train)
-    return {
+    document = {
         "prompt_words": PROMPT_WORDS,
         "new_tokens": NEW_TOKENS,
         "temperature": TEMPERATURE,
@@ -87,3 +93,4 @@ def continuations(folder: Path, train: Iterable[str], held_out: Iterable[str]) -
         "longest_copy": " ".join(copied),
         "longest_copy_words": len(copied),
     }
+    return checked(Continuations, document, folder / RESULTS, "continuations")

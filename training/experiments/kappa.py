@@ -27,6 +27,7 @@ from .grid_cells import cells_of
 from .grid_results import GridResults
 from .rank_correlation import NOTHING_RANKED, Correlation, rank_sums, rankable, rho_of_sums
 from .run_settings import settings
+from .run_statistics import gain
 
 
 ENDS = ("start", "end")  # of training: the moments at which κ is known
@@ -89,12 +90,10 @@ def read_cells(name: str, results: GridResults) -> list[KappaCell]:
     fresh = grid.start_from is None and grid.cuts is None
     cells = []
     for shape, finished in reported.finished.items():
-        trials = []
-        for seed, row in finished.items():
-            gain = row.value
-            if not row.higher_is_better:
-                gain = -gain
-            trials.append(Trial(seed, row.kappa_start, row.kappa_end, gain))
+        trials = [
+            Trial(seed, row.kappa_start, row.kappa_end, gain(row.value, row.higher_is_better))
+            for seed, row in finished.items()
+        ]
         cells.append(
             KappaCell(
                 grid=name,

@@ -18,7 +18,7 @@ from modeling_leaner.shapes import load_config, modality_of
 from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
 
-from ..records import LatencyFile, checked
+from ..records import Environment, Latency, LatencyFile, Timing, checked
 from ..running.environment import environment
 from ..running.loading import recipe_config
 from ..tasks.registry import TASKS
@@ -26,7 +26,7 @@ from .grid import Grid, GridError, load_grid
 from .run_settings import settings
 
 
-BATCHES = (1, 32)
+MANY = 32  # inputs at a time, of `Latency.many`
 ROUNDS = 15
 FILE = "latency.json"
 
@@ -83,15 +83,11 @@ def seconds(model: PreTrainedModel, given: dict[str, torch.Tensor]) -> float:
 
 def measure(
     built: dict[str, PreTrainedModel], batch: int, length: int | None, rounds: int = ROUNDS
-) -> dict[str, dict[str, object]]:
-    """Seconds of one forward pass per shape: median and quartiles over `rounds`."""
+) -> dict[str, Timing]:
+    """Of each shape the time of a forward pass of `batch` inputs."""
     calls = [functools.partial(seconds, model, inputs(model, batch, length)) for model in built.values()]
     return {
-        shape: {
-            "seconds": times.median,
-            "quartiles": [times.low, times.high],
-            "items_per_second": batch / times.median,
-        }
+        shape: Timing(seconds=times.median, quartiles=[times.low, times.high], items_per_second=batch / times.median)
         for shape, times in zip(built, quartiles(take_turns(calls, rounds)))
     }
 
@@ -107,16 +103,17 @@ def measure_grid(file: Path, rounds: int = ROUNDS) -> None:
         raise GridError(f"{file}: implementation: this family's models are timed, transformers' are not")
     built = models(grid)
     length = length_of(grid)
-    shapes: dict[str, dict] = {shape: {} for shape in built}
-    for batch in BATCHES:
-        for shape, timing in measure(built, batch, length, rounds).items():
-            shapes[shape][str(batch)] = timing
-    document = {"length": length, "rounds": rounds, "shapes": shapes, "environment": environment()}
+    one = measure(built, 1, length, rounds)
+    many = measure(built, MANY, length, rounds)
+    shapes = {shape: Latency(one=one[shape], many=many[shape]) for shape in built}
+    machine = Environment(**environment())
+    measured = LatencyFile(length=length, rounds=rounds, shapes=shapes, environment=machine)
     grid.path("").mkdir(parents=True, exist_ok=True)
-    write_json(grid.path(FILE), document)
-    for shape, timings in shapes.items():
-        medians = [f"batch {batch} {timing['seconds'] * 1e3:.1f} ms" for batch, timing in timings.items()]
-        print(f"{shape}: {', '.join(medians)}", file=sys.stderr)
+    write_json(grid.path(FILE), measured.document())
+    for shape, timing in shapes.items():
+        one_ms = timing.one.seconds * 1e3
+        many_ms = timing.many.seconds * 1e3
+        print(f"{shape}: batch 1 {one_ms:.1f} ms, batch {MANY} {many_ms:.1f} ms", file=sys.stderr)
     print(grid.path(FILE))
 
 

@@ -14,7 +14,7 @@ import transformers
 
 from modeling_leaner.support.documents import read_json
 
-from ..records import RunResults, checked
+from ..records import RowError, RunResults, checked
 from ..running import reevaluate
 from ..running.evaluation import prepare_evaluation
 from ..tasks.base import evaluation_batches
@@ -65,7 +65,7 @@ def paired_error(own: np.ndarray, base: np.ndarray) -> tuple[float, float]:
     return float(difference), float(math.sqrt(len(counts)) * residuals.std(ddof=1) / counts.sum())
 
 
-def row_errors(grid: Grid, options: list[str], cards: Path) -> list[dict[str, object]] | None:
+def row_errors(grid: Grid, options: list[str], cards: Path) -> list[RowError] | None:
     """The difference of each published shape to the published baseline, and its error by the choice of rows.
 
     None where the baseline or all others are not published, or their metric is not the one that `row_scores` measures.
@@ -86,5 +86,5 @@ def row_errors(grid: Grid, options: list[str], cards: Path) -> list[dict[str, ob
     for shape, own in scores.items():
         if shape != grid.baseline:
             difference, error = paired_error(own, scores[grid.baseline])
-            errors.append({"shape": shape, "difference": difference, "error": error})
+            errors.append(RowError(shape=shape, difference=difference, error=error))
     return errors

@@ -14,11 +14,11 @@ NOT_LEARNED = "not learned"
 NON_INFERIOR = "non-inferior before correction"
 
 
-def gain(difference: float, higher_is_better: bool | None) -> float:
-    """A difference as a gain, positive where it is for the better."""
+def gain(value: float, higher_is_better: bool | None) -> float:
+    """A value of the metric, or a difference of two, such that more is better."""
     if higher_is_better:
-        return difference
-    return -difference
+        return value
+    return -value
 
 
 def paired_statistics(

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from functools import singledispatch
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import numpy as np
 from datasets import Dataset
@@ -30,6 +30,7 @@ from transformers.utils import logging
 from modeling_leaner.support.documents import naming, write_json
 
 from ..data.sources import load_training
+from ..records import Guess
 from ..records.results import PUBLISHED
 from ..running.evaluation import prepare_evaluation
 from ..running.preparation import prepare
@@ -53,13 +54,6 @@ from .run_settings import options_of_run
 from .runs import start_of
 
 
-class ScoredGuess(TypedDict):
-    """What a guess is called, and its value in the task's metric."""
-
-    name: str
-    value: float
-
-
 class Features(NamedTuple):
     """What a regression reads of the training rows and of the held-out rows, (rows, features) each."""
 
@@ -67,9 +61,9 @@ class Features(NamedTuple):
     held_out: np.ndarray | csr_matrix
 
 
-def scored(task: Task, name: str, outputs: np.ndarray, labels: np.ndarray | None) -> ScoredGuess:
+def scored(task: Task, name: str, outputs: np.ndarray, labels: np.ndarray | None) -> Guess:
     """A guess by the task's metric, from outputs such as an evaluation has them of a model."""
-    return {"name": name, "value": float(task.score(EvalPrediction(outputs, labels))[task.metric])}
+    return Guess(name=name, value=float(task.score(EvalPrediction(outputs, labels))[task.metric]))
 
 
 def one_hot(train: np.ndarray, held_out: np.ndarray) -> Features:
@@ -78,7 +72,7 @@ def one_hot(train: np.ndarray, held_out: np.ndarray) -> Features:
     return Features(encoder.transform(train), encoder.transform(held_out))
 
 
-def text_guesses(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[ScoredGuess]:
+def text_guesses(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[Guess]:
     """Guesses from prepared rows that read the length, the first token, the bag of tokens or the overlap of a pair
     alone; before them the commonest class, where there are classes."""
     vocabulary = len(task.processing)
@@ -93,13 +87,13 @@ def text_guesses(task: SequenceClassification, train: Dataset, held_out: Dataset
     return fitted_guesses(task, features, train, held_out)
 
 
-def image_guesses(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[ScoredGuess]:
+def image_guesses(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[Guess]:
     """The commonest class, and a logistic regression on small images."""
     features = {"16 × 16 pixels": Features(small_images(task, train), small_images(task, held_out))}
     return fitted_guesses(task, features, train, held_out)
 
 
-def fitted_guesses(task: Task, features: dict[str, Features], train: Dataset, held_out: Dataset) -> list[ScoredGuess]:
+def fitted_guesses(task: Task, features: dict[str, Features], train: Dataset, held_out: Dataset) -> list[Guess]:
     """One guess per entry of `features`. Where the task has classes, the commonest one comes before them."""
     train_labels = np.asarray(train["labels"][:])
     labels = np.asarray(held_out["labels"][:])
@@ -110,7 +104,7 @@ def fitted_guesses(task: Task, features: dict[str, Features], train: Dataset, he
 
 def linear_guesses(
     task: Task, features: dict[str, Features], train_labels: np.ndarray, labels: np.ndarray
-) -> list[ScoredGuess]:
+) -> list[Guess]:
     """A linear regression on each of the features."""
     guesses = []
     for name, columns in features.items():
@@ -121,7 +115,7 @@ def linear_guesses(
 
 def class_guesses(
     task: Task, features: dict[str, Features], train_labels: np.ndarray, labels: np.ndarray
-) -> list[ScoredGuess]:
+) -> list[Guess]:
     """The commonest class, and a logistic regression on each of the features."""
     as_logits = np.eye(int(train_labels.max()) + 1)  # row c: 1 for class c, 0 for the others
     commonest = np.full(len(labels), np.bincount(train_labels).argmax())
@@ -156,14 +150,14 @@ def _(task: MaskedLM, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 def language_guesses(
     task: LanguageModelling, train: Dataset, held_out: Dataset, trained_on: int | None
-) -> list[ScoredGuess]:
+) -> list[Guess]:
     """The frequencies of tokens, and bigrams of all training rows and of `trained_on` of them, by the loss."""
     ignored = []
     if not task.predicts_special_tokens:
         ignored = task.processing.all_special_ids
     left, targets = (np.concatenate(parts) for parts in zip(*left_and_target(task, held_out)))
 
-    def guess(name: str, nats: np.ndarray) -> ScoredGuess:
+    def guess(name: str, nats: np.ndarray) -> Guess:
         loss_tokens_hits = np.array([[nats.sum(), len(nats), 0.0]])  # hits are not counted
         return scored(task, name, loss_tokens_hits, None)
 
@@ -184,33 +178,33 @@ def rows_trained_on(arguments: RecipeArguments) -> int | None:
 
 
 @singledispatch
-def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[ScoredGuess] | None:
+def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:
     """The guesses of a task on prepared rows; None where none is known for it or its metric."""
     return None
 
 
 @guesses_on.register
-def _(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[ScoredGuess] | None:
+def _(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[Guess] | None:
     if task.metric == "loss":
         return None
     return text_guesses(task, train, held_out)
 
 
 @guesses_on.register
-def _(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[ScoredGuess] | None:
+def _(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[Guess] | None:
     if task.regression or task.metric == "loss":
         return None
     return image_guesses(task, train, held_out)
 
 
 @guesses_on.register
-def _(task: LanguageModelling, train: Dataset, held_out: Dataset) -> list[ScoredGuess] | None:
+def _(task: LanguageModelling, train: Dataset, held_out: Dataset) -> list[Guess] | None:
     if task.metric == "accuracy":
         return None
     return language_guesses(task, train, held_out, rows_trained_on(task.arguments))
 
 
-def guesses(folder: Path, options: list[str]) -> list[ScoredGuess] | None:
+def guesses(folder: Path, options: list[str]) -> list[Guess] | None:
     """`guesses_on` the training and evaluation rows of a run or a published folder.
 
     Args:
@@ -226,7 +220,7 @@ def guesses(folder: Path, options: list[str]) -> list[ScoredGuess] | None:
         return guesses_on(evaluation.task, train, evaluation.held_out.rows)
 
 
-def guesses_of_grid(results: GridResults, options: list[str]) -> list[ScoredGuess] | None:
+def guesses_of_grid(results: GridResults, options: list[str]) -> list[Guess] | None:
     """`guesses_on` the rows of a grid, read as its baseline reads them. Raises ValueError as `guesses` does."""
     grid = results.grid
     run = reported(grid, grid.baseline, grid.seeds[0], grid.learning_rates[0])
@@ -256,10 +250,10 @@ def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:
     if fitted is None:
         raise GridError(f"{file}: no simple guess is known for its task and metric")
     grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)  # before its first run
-    write_json(grid.path(GUESSES), fitted)
+    write_json(grid.path(GUESSES), [guess.document() for guess in fitted])
     errors = row_errors(grid, options, Path(PUBLISHED))
     if errors:
-        write_json(grid.path(ROW_ERRORS), errors)
+        write_json(grid.path(ROW_ERRORS), [error.document() for error in errors])
     for guess in fitted:
-        print(f"{guess['name']}: {guess['value']:.4f}")
+        print(f"{guess.name}: {guess.value:.4f}")
     print(grid.path(GUESSES))

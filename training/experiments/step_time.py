@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
 
-from ..records import StepTimes, checked
+from ..records import Environment, StepTime, StepTimes, checked
 from ..running.environment import environment
 from ..tasks.masked_lm import MaskedLM
 from . import latency
@@ -59,8 +59,8 @@ class TrainingStep:
         return seconds_of(self.run)
 
 
-def measure(grid: Grid, rounds: int = ROUNDS) -> dict[str, dict[str, object]]:
-    """Seconds of a step per shape, median and quartiles over the rounds, and its tokens.
+def measure(grid: Grid, rounds: int = ROUNDS) -> dict[str, StepTime]:
+    """Of each shape the time of a training step.
 
     Raises:
         GridError: the rows of the grid's task have no one length.
@@ -71,7 +71,7 @@ def measure(grid: Grid, rounds: int = ROUNDS) -> dict[str, dict[str, object]]:
     models = latency.models(grid)
     calls = [TrainingStep(grid, shape, model).seconds for shape, model in models.items()]
     return {
-        shape: {"seconds": times.median, "quartiles": [times.low, times.high], "tokens": steps[shape].tokens}
+        shape: StepTime(seconds=times.median, quartiles=[times.low, times.high], tokens=steps[shape].tokens)
         for shape, times in zip(models, quartiles(take_turns(calls, rounds)))
     }
 
@@ -85,10 +85,10 @@ def measure_grid(file: Path, rounds: int = ROUNDS) -> None:
     grid = load_grid(file)
     shapes = measure(grid, rounds)
     grid.path("").mkdir(parents=True, exist_ok=True)
-    document = {"rounds": rounds, "shapes": shapes, "environment": environment()}
-    write_json(grid.path(STEP_SECONDS), document)
+    measured = StepTimes(rounds=rounds, shapes=shapes, environment=Environment(**environment()))
+    write_json(grid.path(STEP_SECONDS), measured.document())
     for shape, timing in shapes.items():
-        print(f"{shape}: {timing['seconds'] * 1e3:.1f} ms a step", file=sys.stderr)
+        print(f"{shape}: {timing.seconds * 1e3:.1f} ms a step", file=sys.stderr)
     print(grid.path(STEP_SECONDS))
 
 

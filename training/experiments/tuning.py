@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from .grid import Grid
 from .rows import RowsByRun, Run, finished_row, infinite_if_unknown
+from .run_statistics import gain
 
 
 class Choice(NamedTuple):
@@ -64,11 +65,9 @@ def _choose(grid: Grid, rows: RowsByRun, shape: str, rates: list[float]) -> Choi
         if None in done:
             continue
         values[rate] = [row.value for row in done]
-        mean = statistics.fmean(values[rate])
-        if done[0].higher_is_better:
-            mean = -mean
+        mean_gain = gain(statistics.fmean(values[rate]), done[0].higher_is_better)
         loss = statistics.fmean(infinite_if_unknown(row.eval_loss) for row in done)
-        scores.append(_Score(mean, loss, rate))
+        scores.append(_Score(-mean_gain, loss, rate))
     if not scores:
         return Choice(None)
     best, *others = sorted(scores)

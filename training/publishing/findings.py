@@ -37,12 +37,11 @@ def interval_text(values: Iterable[float] | None) -> str:
     return " to ".join(f"{value:+.3f}" for value in values)
 
 
-def effect(values: list[float], baseline: list[float], higher_is_better: bool) -> PairedStatistics:
+def effect(values: list[float], baseline: list[float], evidence: Evidence) -> PairedStatistics:
     """`paired_statistics` with plus = better."""
-    sign = 1
-    if not higher_is_better:
-        sign = -1
-    return paired_statistics([sign * value for value in values], [sign * value for value in baseline])
+    gains = [gain(value, evidence) for value in values]
+    baseline_gains = [gain(value, evidence) for value in baseline]
+    return paired_statistics(gains, baseline_gains)
 
 
 def is_tested(cell: Cell, evidence: Evidence) -> bool:
@@ -166,7 +165,7 @@ def pretraining(grids: Grids) -> str | None:
         result = effect(
             [cell.values[seed] for seed in seeds],
             [scratch.values[seed] for seed in seeds],
-            pretrained.higher_is_better,
+            pretrained,
         )
         limits = interval_text(result.interval)
         if not excludes_zero(result.interval):
@@ -212,7 +211,7 @@ def main_effect(evidence: Evidence, few: tuple[str, str], many: tuple[str, str])
     return effect(
         [statistics.fmean(values[name][seed] for name in many) for seed in seeds],
         [statistics.fmean(values[name][seed] for name in few) for seed in seeds],
-        evidence.higher_is_better,
+        evidence,
     )
 
 
@@ -266,7 +265,7 @@ def medians(grids: Grids) -> str | None:
             result = effect(
                 [cell.values[seed] for seed in shared],
                 [base.values[seed] for seed in shared],
-                evidence.higher_is_better,
+                evidence,
             )
             name = f"{cell.layers} × {cell.heads_text}"
             others.append(f"{name}: {result.difference:+.3f} ({interval_text(result.interval)})")
@@ -302,12 +301,16 @@ def length_of_training(grids: Grids) -> str | None:
     )
 
 
-def findings(grids: Grids) -> list[str]:
-    """Paragraphs for the index."""
+def findings(grids: Grids, kappa: str | None) -> list[str]:
+    """Paragraphs for the index.
+
+    Args:
+        kappa: `kappa_and_quality` of the grids.
+    """
     paragraphs = [
         verdicts_and_later_seeds(grids),
         conditioning_and_loss(grids),
-        kappa_and_quality(grids),
+        kappa,
         medians(grids),
         pretraining(grids),
         length_of_training(grids),

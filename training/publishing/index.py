@@ -178,11 +178,17 @@ def forest_lines(grids: Grids) -> list[Comparison]:
 
 def render(cards: Path) -> str:
     """The index's text. Raises ValueError or GridError where a grid's files do not fit."""
-    return render_index(read_folders(cards), read_grids_of_shapes(cards))
+    folders = read_folders(cards)
+    grids = read_grids_of_shapes(cards)
+    return render_index(folders, grids, kappa_and_quality(grids))
 
 
-def render_index(folders: list[RunResults], grids: Grids) -> str:
-    """The index's text, of published folders and of grids of shapes."""
+def render_index(folders: list[RunResults], grids: Grids, kappa: str | None) -> str:
+    """The index's text, of published folders and of grids of shapes.
+
+    Args:
+        kappa: `kappa_and_quality` of the grids.
+    """
     published = [results for results in folders if isinstance(results, PublishedResults)]
     encoders = [results for results in folders if isinstance(results, PublishedEncoder)]
     sections = [task_section(task, task_grids) for task, task_grids in grids_by_task(grids).items()]
@@ -190,11 +196,11 @@ def render_index(folders: list[RunResults], grids: Grids) -> str:
     if forest_lines(grids):
         figure_text = index_page.FOREST_TEXT
     kappa_text = None
-    if kappa_and_quality(grids) is not None:
+    if kappa is not None:
         kappa_text = index_page.KAPPA_TEXT
     paragraphs = ["Nothing yet."]
     if grids:
-        paragraphs = findings(grids)
+        paragraphs = findings(grids, kappa)
     context = IndexContext(
         figure_text=figure_text,
         kappa_text=kappa_text,
@@ -227,9 +233,7 @@ def write_forest(cards: Path, grids: Grids) -> None:
 
 
 def write_kappa(cards: Path, grids: Grids) -> None:
-    """κ against quality, kappa-light.svg and kappa-dark.svg, where anything can be ranked."""
-    if kappa_and_quality(grids) is None:
-        return
+    """κ against quality, kappa-light.svg and kappa-dark.svg."""
     for theme in THEMES:
         write_bytes(cards / f"kappa-{theme}.svg", kappa_figure(kappa_cells(grids), theme))
 
@@ -243,9 +247,11 @@ def write_index(cards: Path) -> Path:
     if not cards.is_dir():
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     grids = read_grids_of_shapes(cards)
-    text = render_index(read_folders(cards), grids)
+    kappa = kappa_and_quality(grids)
+    text = render_index(read_folders(cards), grids, kappa)
     write_curves(cards, grids)
     write_forest(cards, grids)
-    write_kappa(cards, grids)
+    if kappa is not None:
+        write_kappa(cards, grids)
     write_bytes(cards / "README.md", text.encode())
     return cards / "README.md"

@@ -28,7 +28,7 @@ from ..experiments.grid_results import GridResults, load_results
 from ..experiments.guesses import GUESSES
 from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
-from ..records import CutParent, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
+from ..records import Continuations, CutParent, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
 from ..running.evaluation import prepare_evaluation
 from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
@@ -175,8 +175,11 @@ def cut_parent(grid: Grid, shape: str, run: Path, results: RunResults, options: 
     return CutParent(**parent_fields(grid, shape), untrained_metrics=metrics)
 
 
-def continuations_of(folder: Path, options: list[str]) -> dict[str, object] | None:
-    """`continuations` of held-out rows, compared with the run's own training rows; None for other tasks."""
+def continuations_of(folder: Path, options: list[str]) -> Continuations | None:
+    """`continuations` of held-out rows, compared with the run's own training rows; None for other tasks.
+
+    Raises ValueError as that does.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         evaluation = prepare_evaluation(str(folder), options, scratch)
         task = evaluation.task
@@ -279,7 +282,7 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: P
     if grid.metric in (None, results_in(source / "results.json").metric):  # else no guess is scored by it
         scored_guesses = guesses(source, options)
     if scored_guesses:
-        write_json(grid.path(GUESSES), scored_guesses)
+        write_json(grid.path(GUESSES), [guess.document() for guess in scored_guesses])
         loaded = GridResults(grid, loaded.rows)  # without the guesses that it has read before
     results = results_of_cell(source, grid, shape, checked_evidence(loaded), options)
     local_copies = {}

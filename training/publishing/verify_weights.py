@@ -135,7 +135,7 @@ def check_guesses(folder: Path, held: list[Guess], rows: int, options: list[str]
         return f", guesses not fitted again: no training rows ({error})"
     fresh = {}
     if fitted is not None:
-        fresh = {guess["name"]: guess["value"] for guess in fitted}
+        fresh = {guess.name: guess.value for guess in fitted}
     for guess in held:
         name = guess.name
         stated = guess.value

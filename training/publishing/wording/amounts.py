@@ -51,7 +51,7 @@ def is_under_way(evidence: Evidence) -> bool:
 
 
 def gain(value: float, evidence: Evidence) -> float:
-    """A difference of the metric, plus = better."""
+    """A value of the metric, or a difference of two, such that more is better."""
     return run_statistics.gain(value, evidence.higher_is_better)
 
 
