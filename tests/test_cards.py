@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +24,9 @@ from modeling_leaner.training.experiments import guess_features, row_errors, sim
 from modeling_leaner.training.experiments.bigram import Bigram
 from modeling_leaner.training.publishing import (
     differences,
-    findings,
     folders,
     forest_figure,
-    index,
+    gathered_grids,
     metadata,
     rendering,
     tables,
@@ -61,7 +60,7 @@ def grids():
     before = Path.cwd()
     os.chdir(ROOT)
     try:
-        yield index.read_grids(Path("model_cards"))
+        yield gathered_grids.read_grids(Path("model_cards"))
     finally:
         os.chdir(before)
 
@@ -227,44 +226,11 @@ def lowered_kappa() -> tuple[int, int, int]:
     return at_start, at_end, pairs
 
 
-def test_what_the_index_says_is_in_the_rows(grids):
-    """Each number of its paragraphs, by scipy from results.csv."""
-    said = " ".join(findings.findings(grids, findings.kappa_and_quality(grids)))
-    with_weights, without = values_of("sst2")[0], values_of("sst2-from-scratch")[0]
-    for shape in ("mini", "shallow-mini", "lean-mini"):
-        mean, interval = paired(with_weights[shape], without[shape])
-        assert f"{mean:+.3f} ({interval[0]:+.3f} to {interval[1]:+.3f}, includes 0)" in said
-    raw = {}
-    for grid, margin in (("enwik8-text-causal", 0.02), ("listops-short", 0.01)):
-        values, up = values_of(grid)
-        for shape in ("many-heads-mini", "shallow-mini", "lean-mini"):
-            later = np.array([values[shape][seed] - values["mini"][seed] for seed in "4567"]) * (1 if up else -1)
-            raw[grid, shape] = stats.ttest_1samp(later, -margin, alternative="greater").pvalue
-    ordered = sorted(raw, key=raw.__getitem__)
-    adjusted = {name: raw[name] * (len(raw) - place) for place, name in enumerate(ordered)}
-    assert f"4 × 3 on enwik8-text-causal p {adjusted['enwik8-text-causal', 'shallow-mini']:.3g}, which misses" in said
-    assert f"{adjusted['enwik8-text-causal', 'shallow-mini']:.4f}" == "0.0145"
-    causal = values_of("enwik8-text-causal")[0]
-    few, many = (
-        np.array([[causal[shape][seed] for seed in "1234567"] for shape in shapes]).mean(0)
-        for shapes in (("mini", "shallow-mini"), ("many-heads-mini", "lean-mini"))
-    )
-    gained = few - many  # a lower loss is better
-    test = stats.ttest_1samp(gained, 0)
-    low, high = test.confidence_interval(0.95)
-    changed = f"{gained.mean():+.3f} nats (95 % interval {low:+.3f} to {high:+.3f}; plus is better)"
-    assert f"{changed}, equivalent within ±0.02" in said
-    worst = max(
-        stats.ttest_1samp(gained, -0.02, alternative="greater").pvalue,
-        stats.ttest_1samp(gained, 0.02, alternative="less").pvalue,
-    )
-    assert f"TOST p {worst:.2g}" in said
+def test_what_the_index_says_of_kappa_is_in_the_rows():
     at_start, at_end, pairs = lowered_kappa()
     assert pairs >= 46
+    said = (CARDS / "README.md").read_text(encoding="utf-8")
     assert f"at the start in {at_start} of {pairs} pairs of runs and at the end in {at_end};" in said
-    listops = values_of("listops-short")[0]
-    for shape, count in (("mini", 1), ("many-heads-mini", 0), ("shallow-mini", 0), ("lean-mini", 0)):
-        assert f"{np.median([*listops[shape].values()]):.4f}, outliers: {count} of 7" in said
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/findings.md", "docs/conditioning.md"])
@@ -272,22 +238,6 @@ def test_the_pages_have_the_pairs_with_a_lower_kappa(page):
     _, at_end, pairs = lowered_kappa()
     text = " ".join((CARDS.parent / page).read_text(encoding="utf-8").split())
     assert f"in {at_end} of {pairs} trained pairs" in text
-
-
-def test_seeds_that_were_all_planned_at_once_are_not_later_ones(grids):
-    """Only a grid that began with the first seeds has some that were added after these had been seen."""
-    known = grids["enwik8-text-causal"]
-    assert "on enwik8-text-causal p" in findings.later_seeds({"enwik8-text-causal": known})
-    cells = [cell.model_copy(update={"values": renumbered(cell.values)}) for cell in known.evidence.cells]
-    seeds = [seed + 10 for seed in known.evidence.seeds]
-    evidence = known.evidence.model_copy(update={"cells": cells, "seeds": seeds})
-    assert findings.later_seeds({"enwik8-text-causal": replace(known, evidence=evidence)}) is None
-    assert findings.later_seeds({"planned": known}) is None  # seven seeds, all of them planned
-
-
-def renumbered(values: dict[str, float]) -> dict[str, float]:
-    """The values of seeds 10 higher."""
-    return {str(int(seed) + 10): value for seed, value in values.items()}
 
 
 def test_a_table_says_how_often_its_cells_were_trained():

@@ -5,7 +5,7 @@ import json
 import re
 from collections import defaultdict
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import NamedTuple
 
 import pytest
@@ -139,8 +139,53 @@ def test_the_earlier_grid_of_text():
     heads = signed(minus(difference(runs["gpt/lean-mini"], shallow)))
     assert f"4 × 6 is better than 4 × 3 by {heads}" in FINDINGS
     assert f"8 × 6 worse than 8 × 3 by {signed(difference(runs['gpt/many-heads-mini'], deep))}" in FINDINGS
-    later = ({seed: values[seed] for seed in "4567"} for values in (shallow, deep))
+    few = mean_by_seed(deep, shallow)
+    many = mean_by_seed(runs["gpt/many-heads-mini"], runs["gpt/lean-mini"])
+    assert f"worse with twice the heads by {signed(difference(many, few))}, which is within ±0.02" in FINDINGS
+    more = [many[seed] - few[seed] for seed in few]
+    above = stats.ttest_1samp(more, -0.02, alternative="greater").pvalue
+    below = stats.ttest_1samp(more, 0.02, alternative="less").pvalue
+    assert f"(two one-sided tests, p {max(above, below):.4f})" in FINDINGS
+
+
+def mean_by_seed(own: Values, other: Values) -> Values:
+    """The mean of two shapes, seed by seed."""
+    return {seed: (own[seed] + other[seed]) / 2 for seed in sorted(own)}
+
+
+def test_the_seeds_that_were_added_to_the_earlier_grids():
+    """The test of non-inferiority on them alone, corrected by Holm over both grids that they were added to."""
+    chances = {}
+    for grid, margin, sign in (("enwik8-text-causal", 0.02, -1), ("listops-short", 0.01, 1)):
+        runs = {shape.split("/")[1]: values for (shape, _), values in reported(grid).items()}
+        for shape in ("many-heads-mini", "shallow-mini", "lean-mini"):
+            gained = [sign * (runs[shape][seed] - runs["mini"][seed]) for seed in "4567"]
+            chances[grid, shape] = stats.ttest_1samp(gained, -margin, alternative="greater").pvalue
+    ordered = sorted(chances, key=chances.__getitem__)
+    corrected = {name: chances[name] * (len(chances) - place) for place, name in enumerate(ordered)}
+    assert f"p {corrected['enwik8-text-causal', 'shallow-mini']:.4f} (Holm)" in FINDINGS
+    assert f"4 × 6 has p {corrected['enwik8-text-causal', 'lean-mini']:.4f}." in FINDINGS
+    deep, shallow = (reported("enwik8-text-causal")[f"gpt/{name}", ""] for name in ("mini", "shallow-mini"))
+    later = [{seed: values[seed] for seed in "4567"} for values in (shallow, deep)]
     assert f"4 × 3 ahead of 8 × 3 by {unsigned(difference(*later))}" in FINDINGS
+
+
+def test_the_shorter_grid_of_listops():
+    runs = {shape.removeprefix("bert/"): values for (shape, _), values in reported("listops-short").items()}
+    deep, many, shallow, lean = (
+        f"{median(runs[name].values()):.3f}" for name in ("mini", "many-heads-mini", "shallow-mini", "lean-mini")
+    )
+    text = f"the medians are {deep} for 8 × 3, {many} for 8 × 6, {shallow} for 4 × 3 and {lean} for 4 × 6"
+    assert text in FINDINGS and f"did not train ({min(runs['mini'].values()):.3f})" in FINDINGS
+
+
+def test_what_pretraining_was_worth():
+    with_weights, without = reported("sst2"), reported("sst2-from-scratch")
+    names = {"mini": "8 × 3", "many-heads-mini": "8 × 6", "shallow-mini": "4 × 3", "lean-mini": "4 × 6"}
+    for shape, name in names.items():
+        own, other = (grid[f"bert/{shape}", ""] for grid in (with_weights, without))
+        means = f"{mean(own.values()):.3f} | {mean(other.values()):.3f}"
+        assert f"| {name} | {means} | +{signed(difference(own, other))} |" in FINDINGS
 
 
 def test_the_heads_of_listops():
@@ -190,7 +235,7 @@ def test_single_seeds():
     stories, images = (reported(grid) for grid in ("tinystories", "cifar10-long"))
     behind = mean(stories["gpt/lean-mini", ""].values()) - mean(stories["gpt/mini", ""].values())
     less = mean(images["vit/mini", ""].values()) - mean(images["vit/lean-mini", ""].values())
-    assert f"8 × 3 leads 4 × 6 by {behind:.3f} and {less:.3f} at the longest training" in FINDINGS
+    assert f"by {behind:.3f} in loss on TinyStories and by {less:.3f} in accuracy on CIFAR-10" in FINDINGS
 
 
 def test_what_a_short_warm_up_cost():

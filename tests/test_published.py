@@ -8,7 +8,7 @@ import pytest
 from modeling_leaner.training.experiments import summary
 from modeling_leaner.training.experiments.grid import check_unchanged, load_grid
 from modeling_leaner.training.experiments.grid_results import load_results
-from modeling_leaner.training.publishing import cards, curves_page, index, verify, verify_grid
+from modeling_leaner.training.publishing import cards, curves_page, gathered_grids, index, verify, verify_grid
 from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder, PublishedResults
 from training_data import LOCAL_DATA
@@ -91,7 +91,7 @@ def test_the_index_is_what_is_written(monkeypatch):
     monkeypatch.chdir(ROOT)
     assert (CARDS / "README.md").read_text(encoding="utf-8") == index.render(Path("model_cards"))
     page = CARDS / curves_page.PAGE
-    shown = curves_page.grids_with_branches(index.read_grids_of_shapes(Path("model_cards")))
+    shown = curves_page.grids_with_branches(gathered_grids.read_grids_of_shapes(Path("model_cards")))
     assert page.is_file() == bool(shown)
     if shown:
         assert page.read_text(encoding="utf-8") == curves_page.render_curves(CARDS, shown)

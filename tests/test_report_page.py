@@ -19,7 +19,7 @@ import yaml
 from command import leaner
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.rows import reported, write_rows
-from modeling_leaner.training.publishing import index, report_data, tables
+from modeling_leaner.training.publishing import gathered_grids, report_data, tables
 from modeling_leaner.training.publishing.wording.scoring import best_of, has_outliers
 from modeling_leaner.training.records import Guess, ResultRow
 from PIL import Image
@@ -81,7 +81,7 @@ def written(tmp_path_factory):
     os.chdir(ROOT)
     try:
         leaner("report", "--output", path)
-        yield path, index.read_grids(Path("model_cards"))
+        yield path, gathered_grids.read_grids(Path("model_cards"))
     finally:
         os.chdir(before)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..experiments.curves import COST_KINDS, curve_of
 from ..records import Cell, Evidence, FigurePanel, Line
 from .curve_tables import pair_of
-from .findings import GatheredGrid
+from .gathered_grids import GatheredGrid
 from .panels import panels_figure
 from .wording.amounts import direction, gain, short_label
 from .wording.scoring import best_of

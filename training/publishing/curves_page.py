@@ -11,7 +11,7 @@ from ..experiments.evidence import PEERS, with_runs
 from ..records import LawFile, checked
 from .curve_tables import contrasts_by_budget, crossings, pair_of, scores_by_budget
 from .curves_figure import curves_figure
-from .findings import GatheredGrid, Grids
+from .gathered_grids import GatheredGrid, Grids
 from .rendering import fill
 from .tables import all_cells
 from .theme import THEMES

@@ -3,16 +3,14 @@
 Written from the folders and the rows of the grids, not by hand, with the forest plot in both of GitHub's themes.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from modeling_leaner.support.files import write_bytes
 from modeling_leaner.support.terminal import plural
 
 from ..experiments.encoders import heads_in_words
-from ..experiments.evidence import PEERS, gather
-from ..experiments.grid import GridError
-from ..experiments.grid_results import load_folder
+from ..experiments.evidence import PEERS
 from ..experiments.run_settings import settings
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..tasks.registry import TASKS
@@ -20,9 +18,10 @@ from . import tables
 from .curve_tables import in_short
 from .curves_page import PAGE, grids_with_branches, write_curves
 from .differences import Comparison, comparisons
-from .findings import GatheredGrid, Grids, findings, kappa_and_quality, kappa_cells
+from .findings import findings, kappa_and_quality, kappa_cells
 from .folders import published_folders, results_in
 from .forest_figure import forest
+from .gathered_grids import Grids, read_grids_of_shapes
 from .kappa_figure import kappa_figure
 from .rendering import fill, markdown
 from .theme import THEMES
@@ -76,24 +75,6 @@ def encoders_table(encoders: list[PublishedEncoder]) -> str:
         return ""
     header = ("folder", "cut from", "layers × heads", "parameters", "STS-B test", "QNLI MRR@10", "cosine", "speed")
     return markdown(header, map(encoder_line, encoders))
-
-
-def read_grids(cards: Path) -> Grids:
-    """Each grid that has rows, with its evidence. Raises ValueError or GridError where its files do not fit."""
-    grids = {}
-    for path in sorted(cards.glob("grids/*/results.csv")):
-        results = load_folder(path.parent)
-        results.grid = replace(results.grid, beside=None)  # which has lines of its own
-        try:
-            grids[path.parent.name] = GatheredGrid(results, gather(results))
-        except GridError as error:
-            raise GridError(f"{path.parent}: {error}") from error
-    return grids
-
-
-def read_grids_of_shapes(cards: Path) -> Grids:
-    """As `read_grids`, without cuts of a trained model, which answer another question: docs/slimming.md has them."""
-    return {name: gathered for name, gathered in read_grids(cards).items() if not gathered.results.grid.cuts}
 
 
 def held_out_score(results: PublishedResults) -> str:

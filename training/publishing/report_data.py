@@ -20,7 +20,7 @@ from ..tasks.registry import TASKS
 from . import tables
 from .differences import compared
 from .evidence_figure import centre_of
-from .findings import GatheredGrid, Grids
+from .gathered_grids import GatheredGrid, Grids
 from .wording.amounts import direction, number, score
 from .wording.scoring import best_of, has_outliers, median_score
 
