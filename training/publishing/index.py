@@ -15,6 +15,7 @@ from ..experiments.grid import GridError
 from ..experiments.grid_results import load_folder
 from ..experiments.run_settings import settings
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
+from ..records.results import RESULTS
 from ..tasks.registry import TASKS
 from . import tables
 from .curve_tables import in_short
@@ -54,7 +55,7 @@ class IndexContext:
 
 def read_folders(cards: Path) -> list[RunResults]:
     """results.json of each published folder, of whatever kind."""
-    return [results_in(folder / "results.json") for folder in published_folders(cards)]
+    return [results_in(folder / RESULTS) for folder in published_folders(cards)]
 
 
 def encoder_line(results: PublishedEncoder) -> tuple[str, ...]:
