@@ -10,7 +10,7 @@ import transformers
 from modeling_leaner.training import train
 from modeling_leaner.training.running.preparation import prepare
 from modeling_leaner.training.settings.recipes import parse
-from modeling_leaner.training.tasks import answers, taught
+from modeling_leaner.training.tasks import taught, teacher_logits
 from modeling_leaner.training.tasks.base import training_generators
 from modeling_leaner.training.tasks.states import mapped_layers
 from torch.nn import functional as F
@@ -138,11 +138,11 @@ class TestWhatIsLearned:
         expected = F.softmax(teacher / 3, dim=-1)
         found = F.softmax(student / 3, dim=-1)
         divergence = (expected * (expected / found).log()).sum(-1).mean() * 9
-        assert answers.divergence(teacher, student, 3.0).item() == pytest.approx(divergence.item(), rel=1e-4)
+        assert teacher_logits.divergence(teacher, student, 3.0).item() == pytest.approx(divergence.item(), rel=1e-4)
 
     def test_tokens_that_are_not_kept_count_as_one(self):
         whole = F.log_softmax(torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), dim=-1)
-        merged = answers.with_the_rest(whole[:, :2])
+        merged = teacher_logits.with_the_rest(whole[:, :2])
         assert torch.allclose(merged[:, 2].exp(), whole[:, 2:].exp().sum(1), atol=1e-6)
 
     def test_masks_are_the_same_in_every_epoch(self, masked):

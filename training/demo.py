@@ -21,6 +21,7 @@ from modeling_leaner.support.terminal import plain_console
 from . import train
 from .publishing.snippets import snippet
 from .records import RunResults, checked
+from .records.results import RESULTS
 from .running.errors import explain
 
 
@@ -49,7 +50,7 @@ def train_shape(family: str, shape: str) -> RunResults:
 
 def results_of(folder: Path) -> RunResults:
     """results.json of a run."""
-    file = folder / "results.json"
+    file = folder / RESULTS
     return checked(RunResults, read_json(file), file)
 
 

@@ -20,14 +20,15 @@ from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.support.terminal import visible
 
 from .data.sources import Rows
-from .publishing.cards import write_run_card
+from .publishing.cards import CURVES, write_run_card
 from .records import RunResults, checked
+from .records.results import RESULTS
 from .running.environment import code_commit
 from .running.errors import explain
 from .running.figure import plot
 from .running.loading import build_model
 from .running.preparation import PreparedRun, prepare
-from .running.results import RESULTS, last_entry, results_of_run
+from .running.results import last_entry, results_of_run
 from .running.run_folder import alone_in, compare_start, find_checkpoint, finished_results, open_folder
 from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings.arguments import RecipeArguments
@@ -101,7 +102,7 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
         return None
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
     results = results_of_run(trainer, prepared, metrics)
-    plot(folder / METRICS_FILE, folder / "training.png", trainer.task.metric, trainer.task.loss_unit)
+    plot(folder / METRICS_FILE, folder / CURVES, trainer.task.metric, trainer.task.loss_unit)
     write_json(folder / RESULTS, results.document())
     write_run_card(folder)
     if arguments.push_to_hub:

@@ -33,7 +33,7 @@ class Question:
 
 def measured(candidates: list[Candidate], setting: StepSetting, start: Candidate | None = None) -> list[Measurement]:
     """Measurements on this machine, the starting point's first."""
-    from ..training.running.timing import measure
+    from ..training.benchmarking.measured_shapes import measure
 
     configs = [candidate.config for candidate in candidates]
     if start is not None:
@@ -83,7 +83,7 @@ class LatencySearch:
 
     def seconds(self, configs: list[LeanConfig]) -> list[float]:
         """The time of one item, of each shape, on this machine."""
-        from ..training.running.timing import latencies
+        from ..training.benchmarking.measured_shapes import latencies
 
         return latencies(configs, self.question.setting)
 

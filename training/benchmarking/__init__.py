@@ -1,1 +1,1 @@
-"""`leaner bench`: training steps and inference of this family and of its peers at equal shape, taking turns."""
+"""Time and memory on this machine: `leaner bench`, of this family beside its peers, and `leaner plan --measure`."""

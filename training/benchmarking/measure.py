@@ -8,10 +8,10 @@ import torch
 
 from modeling_leaner.support.turns import seconds_of, take_turns
 
-from ..running.timing import peak_memory
 from .contestants import Contestant
 from .decoding import generation
 from .machine import free_memory
+from .measured_shapes import peak_memory
 from .workload import Workload
 
 

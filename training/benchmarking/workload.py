@@ -12,8 +12,8 @@ from modeling_leaner.planning.memory import StepSetting, training_memory
 from modeling_leaner.registry import TEXT
 from modeling_leaner.shapes import modality_of
 
-from ..running.timing import made_up_batch, without_labels
 from .decoding import decoding_flops
+from .measured_shapes import made_up_batch, without_labels
 
 
 TRAINING = "training"

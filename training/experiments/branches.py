@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedConfig
 
+from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.planning.flops import training_flops
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
@@ -31,7 +32,6 @@ from .grid import Grid, GridError
 SCHEDULE = "warmup_stable_decay"
 PARTS = 5  # of a branch, of which the last one decays
 ORIGIN = "branch.json"  # in a branch's folder: the trunk's checkpoint that it was begun from
-WEIGHTS = "model.safetensors"
 
 
 class Step(NamedTuple):

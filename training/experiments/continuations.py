@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import pipeline, set_seed
 
 from ..records import Continuations, checked
-from ..running.results import RESULTS
+from ..records.results import RESULTS
 
 
 PROMPTS = 20

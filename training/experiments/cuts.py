@@ -14,6 +14,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
+from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
 from modeling_leaner.slimming.operations import SlimError
@@ -26,7 +27,7 @@ from ..running.preparation import PreparedRun, prepare
 from ..settings.recipes import parse
 from ..tasks.base import Batch, evaluation_batches
 from ..tasks.embedding import Embedding
-from .branches import WEIGHTS, options_of
+from .branches import options_of
 from .grid import Grid, GridError
 
 

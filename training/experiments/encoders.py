@@ -28,6 +28,7 @@ from modeling_leaner.support.terminal import plain_console
 from modeling_leaner.support.turns import quartiles, take_turns
 
 from ..records import EncoderComparison, EncoderScores, EncoderTime, Environment
+from ..records.results import RESULTS
 from ..running.environment import environment, processor_flags
 from ..tasks.states import kept_layers
 from ..tasks.text import vocabulary
@@ -111,8 +112,8 @@ def layers_of_parent(source: str, files: set[str]) -> list[int] | None:
     """Which of its parent's layers a model has, by its slim.json; for a run, by the slim.json of its `shape`."""
     if RECORD in files:
         return kept_layers(read_source_json(source, RECORD))
-    if "results.json" in files:
-        shape = str(read_source_json(source, "results.json").get("shape"))
+    if RESULTS in files:
+        shape = str(read_source_json(source, RESULTS).get("shape"))
         if (Path(shape) / RECORD).is_file():
             return kept_layers(read_source_json(shape, RECORD))
     return None

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 import transformers
 
+from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.support.documents import read_json
 
 from ..records import RowError, RunResults, checked
+from ..records.results import RESULTS
 from ..running import reevaluate
 from ..running.evaluation import prepare_evaluation
 from ..tasks.base import evaluation_batches
@@ -73,11 +75,11 @@ def row_errors(grid: Grid, options: list[str], cards: Path) -> list[RowError] | 
     if grid.publish is None:
         return None
     folders = {shape: cards / name for shape, name in grid.publish.items()}
-    if len(folders) < 2 or not all((folder / "model.safetensors").is_file() for folder in folders.values()):
+    if len(folders) < 2 or not all((folder / WEIGHTS).is_file() for folder in folders.values()):
         return None
     if grid.baseline not in folders:
         return None
-    file = folders[grid.baseline] / "results.json"
+    file = folders[grid.baseline] / RESULTS
     results = checked(RunResults, read_json(file), file)
     if results.metric != measured_metric(results.task):
         return None

@@ -10,6 +10,7 @@ from typing import NamedTuple, TextIO
 
 from modeling_leaner.support.documents import read_json
 
+from ..records.results import RESULTS
 from ..records.rows import ADDED, COLUMNS, ResultRow
 from .branches import origin_of, step_of
 from .grid import Grid, GridError, slug
@@ -196,7 +197,7 @@ def result_row(grid: Grid, run: Run) -> ResultRow:
         ValueError: the file does not hold what was asked for, or the metric is not finite: the training diverged.
     """
     try:
-        results = read_json(run.folder(grid) / "results.json")
+        results = read_json(run.folder(grid) / RESULTS)
         if (results["seed"], results["learning_rate"]) != (run.seed, run.learning_rate):
             raise ValueError(f"results.json is of seed {results['seed']}, learning rate {results['learning_rate']}")
         cells = {**results["environment"], **results["train"], **run._asdict(), "status": "finished"}

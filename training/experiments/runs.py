@@ -6,6 +6,8 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
+from modeling_leaner.checkpoints_leaner import WEIGHTS
+
 from .branches import begin, branches_of, check_origin, checkpoint_of, origin_of
 from .grid import Grid, GridError
 from .grid_results import GridResults
@@ -120,11 +122,11 @@ def start_of(results: GridResults, run: Run) -> str:
     if published is not None and run.shape in published and seed == before.grid.seeds[0]:
         places.append(folder.parent.parent / published[run.shape])
     for place in places:
-        if (place / "model.safetensors").is_file():
+        if (place / WEIGHTS).is_file():
             return str(place)
     training = shlex.join(["leaner", "train", *command(before, start)[len(TRAIN_COMMAND) :]])
     remedy = f"{training} trains them (--data_files for a local copy of its rows)"
-    raise MissingStart(f"the weights {trained / 'model.safetensors'}", remedy)
+    raise MissingStart(f"the weights {trained / WEIGHTS}", remedy)
 
 
 def check_starts(results: GridResults) -> None:

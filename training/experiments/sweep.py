@@ -23,6 +23,7 @@ from modeling_leaner.support.documents import naming, write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..records import ResultRow
+from ..records.results import RESULTS
 from .branches import data_options
 from .cuts import make_cuts
 from .engines import Engine, Processes, Started
@@ -135,7 +136,7 @@ class Sweep:
     def _start(self, run: Run) -> Started | None:
         """Starts one run; None where it had finished and only its row was lost."""
         folder = run.folder(self.grid)
-        if (folder / "results.json").exists():
+        if (folder / RESULTS).exists():
             return None
         folder.parent.mkdir(parents=True, exist_ok=True)
         if run.branch is not None:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256, write_bytes
 
 from ..experiments.evidence import heads_of, with_runs
 from ..experiments.grid import is_folder_name
 from ..records import Cell, CutStep, Evidence, PublishedEncoder, PublishedResults, RunResults
+from ..records.results import RESULTS
 from ..running.figure import plot
 from ..running.trainer import METRICS_FILE
 from ..tasks.registry import TASKS
@@ -214,7 +216,7 @@ def published_card(folder: Path, run: Run) -> str:
 
 def own_cell(folder: Path, config: Any, results: PublishedResults) -> Cell:
     """The cell of this folder's shape. Raises ValueError where it is missing or its numbers are not the folder's."""
-    file = folder / "results.json"
+    file = folder / RESULTS
     evidence = results.evidence
     own = next((cell for cell in evidence.cells if cell.shape == results.cell), None)
     if own is None:
@@ -238,7 +240,7 @@ def own_cell(folder: Path, config: Any, results: PublishedResults) -> Cell:
 
 def check_published(folder: Path, results: PublishedResults) -> None:
     """Raises ValueError, naming file and field, where something that the card says is missing or of another type."""
-    file = folder / "results.json"
+    file = folder / RESULTS
     for name in (results.name, *results.partners):
         require(is_folder_name(name), file, "name, partners", name, "a folder's name of a-z, 0-9, dots and hyphens")
     parent = results.cut_parent
@@ -246,7 +248,7 @@ def check_published(folder: Path, results: PublishedResults) -> None:
         main = f"eval_{results.metric}"
         for name, metrics in (("metrics", parent.metrics), ("untrained_metrics", parent.untrained_metrics)):
             require(main in metrics, file, f"cut_parent.{name}", list(metrics), f"{main} among them")
-    weights = folder / "model.safetensors"
+    weights = folder / WEIGHTS
     if not weights.is_file():
         raise ValueError(f"{weights}: missing")
     held = sha256(weights)

@@ -8,7 +8,7 @@ from modeling_leaner.support.documents import read_json, read_object
 
 from ..experiments.grid import Grid
 from ..records import CutStep, PublishedResults, SlimFile, checked
-from ..records.results import PUBLISHED
+from ..records.results import PUBLISHED, RESULTS
 
 
 def cuts_in(folder: Path) -> list[CutStep]:
@@ -27,7 +27,7 @@ def parent_results(grid: Grid) -> PublishedResults:
     """
     if not grid.cut_from.startswith(PUBLISHED):
         raise ValueError(f"cut_from: {grid.cut_from}: expected a published folder, {PUBLISHED}NAME, as the parent")
-    file = Path(grid.cut_from) / "results.json"
+    file = Path(grid.cut_from) / RESULTS
     try:
         return checked(PublishedResults, read_json(file), file)
     except OSError as error:

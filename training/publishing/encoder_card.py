@@ -5,6 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256
@@ -12,6 +13,7 @@ from modeling_leaner.support.files import sha256
 from ..experiments.encoder_scores import TITLES
 from ..experiments.encoders import table_lines
 from ..records import CutStep, PublishedEncoder, TextRows
+from ..records.results import RESULTS
 from .cut_parents import cuts_in
 from .folders import Run
 from .metadata import PROJECT_URL, repository, rounded
@@ -100,8 +102,8 @@ def encoder_table(results: PublishedEncoder) -> str:
 def check_encoder(folder: Path, run: Run) -> None:
     """Raises ValueError, naming file and field, where folder and results differ."""
     results = run.results
-    file = folder / "results.json"
-    weights = folder / "model.safetensors"
+    file = folder / RESULTS
+    weights = folder / WEIGHTS
     require(weights.is_file(), weights, "the file", None, "weights")
     held = sha256(weights)
     require(held == results.weights_sha256, weights, "sha256", held, f"weights_sha256 of {file}")

@@ -9,12 +9,12 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedConfig
 
-from modeling_leaner.checkpoints_leaner import find_weights
+from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
 from modeling_leaner.shapes import CONFIG_CLASSES
 from modeling_leaner.support.documents import flat, naming, read_object, require
 
 from ..records import PublishedEncoder, PublishedResults, RunResults, checked
-from ..records.results import PUBLISHED
+from ..records.results import PUBLISHED, RESULTS
 from ..running.loading import tensor_shapes
 from ..settings.arguments import TASK_NAMES
 from ..settings.command_line import settings_parser, words_of
@@ -61,7 +61,7 @@ def check_there(folder: Path) -> None:
         raise ValueError(f"{folder}: no such folder")
     if not any(folder.iterdir()):
         raise ValueError(f"{folder}: the folder is empty, expected config.json and results.json of a finished run")
-    for name in ("results.json", "config.json"):
+    for name in (RESULTS, "config.json"):
         if not (folder / name).is_file():
             raise ValueError(f"{folder / name}: missing; leaner train writes it at the end of a run")
 
@@ -99,7 +99,7 @@ def published_folders(cards: Path) -> list[Path]:
 
 def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     """The results of a folder, compared with its configuration. Raises ValueError that names the field."""
-    file = folder / "results.json"
+    file = folder / RESULTS
     results = results_in(file)
     task = TASKS.get(results.task)
     has_no_head = task is not None and task.trains_bare_model()
@@ -127,7 +127,7 @@ def read_run(folder: Path) -> Run:
     check_there(folder)
     with naming(folder / "config.json", UNREADABLE):
         config = read_config(folder)
-    with naming(folder / "results.json", UNREADABLE):
+    with naming(folder / RESULTS, UNREADABLE):
         return read_results(folder, config)
 
 
@@ -147,7 +147,7 @@ def check_tensor_shapes(folder: Path, architecture: str, config: PreTrainedConfi
     held = {}
     for path in files:
         held |= tensor_shapes(path)
-    place = folder / "model.safetensors"
+    place = folder / WEIGHTS
     if len(files) > 1:
         place = folder
     for name in sorted(expected.keys() | held.keys()):

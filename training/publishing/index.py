@@ -13,6 +13,7 @@ from ..experiments.encoders import heads_in_words
 from ..experiments.evidence import PEERS
 from ..experiments.run_settings import settings
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
+from ..records.results import RESULTS
 from ..tasks.registry import TASKS
 from . import tables
 from .curve_tables import in_short
@@ -55,7 +56,7 @@ class IndexContext:
 
 def read_folders(cards: Path) -> list[RunResults]:
     """results.json of each published folder, of whatever kind."""
-    return [results_in(folder / "results.json") for folder in published_folders(cards)]
+    return [results_in(folder / RESULTS) for folder in published_folders(cards)]
 
 
 def encoder_line(results: PublishedEncoder) -> tuple[str, ...]:

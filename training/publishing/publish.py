@@ -14,13 +14,14 @@ from pathlib import Path
 
 import yaml
 
+from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
-from ..experiments.branches import WEIGHTS, data_options, recipe_of
+from ..experiments.branches import data_options, recipe_of
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, write_grid
@@ -29,7 +30,9 @@ from ..experiments.guesses import GUESSES
 from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
 from ..records import Continuations, CutParent, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
+from ..records.results import RESULTS
 from ..running.evaluation import prepare_evaluation
+from ..running.run_folder import RECIPE
 from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
 from ..tasks.registry import TASKS
@@ -53,7 +56,7 @@ def run_to_publish(results: GridResults, shape: str) -> Path:
     if finished_row(results.rows, run) is None:
         raise ValueError(f"{grid.path('results.csv')}: no finished run of {shape} with seed {grid.seeds[0]}")
     folder = run.folder(grid)
-    if not (folder / "model.safetensors").is_file():
+    if not (folder / WEIGHTS).is_file():
         raise ValueError(f"{folder}: the run's weights are not there; a sweep with another output_dir trains them")
     return folder
 
@@ -74,12 +77,12 @@ def reproducible_shape(grid: Grid, shape: str, folder: Path) -> str:
     name = None
     if earlier.publish is not None:
         name = earlier.publish.get(shape)
-    if name is None or not (CARDS / name / "model.safetensors").is_file():
+    if name is None or not (CARDS / name / WEIGHTS).is_file():
         raise ValueError(f"start_from: the weights of {shape} in {grid.start_from} are not published yet")
-    begun = Path(read_json(folder / "results.json")["shape"]) / "model.safetensors"
+    begun = Path(read_json(folder / RESULTS)["shape"]) / WEIGHTS
     if not begun.is_file():
         raise ValueError(f"start_from: {begun}, which the run started from, is not there to compare")
-    if sha256(begun) != sha256(CARDS / name / "model.safetensors"):
+    if sha256(begun) != sha256(CARDS / name / WEIGHTS):
         raise ValueError(f"start_from: {CARDS / name} does not hold {begun}, which the run started from")
     return str(CARDS / name)
 
@@ -108,7 +111,7 @@ def replacing(target: Path) -> Iterator[Path]:
 
 def results_of_cell(folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str]) -> PublishedResults:
     """The published results.json: the run's own, the evidence, and what a verification compares."""
-    file = folder / "results.json"
+    file = folder / RESULTS
     results = checked(RunResults, read_json(file), file)
     metrics, rows, data = metrics_of(folder, [*options, "--max_eval_rows", str(SUBSET)])
     published = {
@@ -119,7 +122,7 @@ def results_of_cell(folder: Path, grid: Grid, shape: str, evidence: Evidence, op
         "partners": grid.partners(shape),
         "license": LICENSE,
         "recipe": without_local_settings(results.recipe),
-        "weights_sha256": sha256(folder / "model.safetensors"),
+        "weights_sha256": sha256(folder / WEIGHTS),
         "tolerances": tolerances(results.metrics, results.rows),
         "subset": {
             "max_eval_rows": SUBSET,
@@ -171,7 +174,7 @@ def cut_parent(grid: Grid, shape: str, run: Path, results: RunResults, options: 
         return None
     if parent_results(grid).data_sha256 != results.data_sha256:
         raise ValueError(f"cut_from: {grid.cut_from} was evaluated on other rows than {run}: data_sha256 differs")
-    metrics = metrics_with(Path(shape) / "model.safetensors", run, options)
+    metrics = metrics_with(Path(shape) / WEIGHTS, run, options)
     return CutParent(**parent_fields(grid, shape), untrained_metrics=metrics)
 
 
@@ -198,14 +201,14 @@ def read_target(target: Path, grid: Grid, shape: str) -> PublishedResults:
         ValueError: the folder is another's, or its weights are not those that its results name.
     """
     try:
-        path = target / "results.json"
+        path = target / RESULTS
         results = checked(PublishedResults, read_json(path), path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{target}: there already, and not published by this command ({error})") from error
     if results.evidence.grid != Path(grid.output_dir).name or results.cell != shape:
         there = f"{results.cell} in the grid {results.evidence.grid}"
         raise ValueError(f"{target}: there already, of {there}; choose another name")
-    file = target / "model.safetensors"
+    file = target / WEIGHTS
     if not file.is_file():
         raise ValueError(f"{file}: missing")
     if sha256(file) != results.weights_sha256:
@@ -244,7 +247,7 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
     with replacing(target) as folder:
         shutil.copytree(target, folder)
         renew_code(folder)
-        write_json(folder / "results.json", results.document())
+        write_json(folder / RESULTS, results.document())
         write_card(folder)
         write_grid(grid)  # which a verification reads; what no run depends on may have changed
     return target
@@ -253,12 +256,12 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
 def write_published_recipe(folder: Path, recipe: Mapping[str, object]) -> None:
     """Writes the published recipe.yaml."""
     text = "# Every setting of this run that is not a default.\n" + yaml.safe_dump(dict(recipe))
-    write_bytes(folder / "recipe.yaml", text.encode())
+    write_bytes(folder / RECIPE, text.encode())
 
 
 def published_recipe(source: Path, shape: str) -> dict[str, object]:
     """The recipe of a run with the published shape, without paths of one machine."""
-    return without_local_settings(read_yaml(source / "recipe.yaml")) | {"shape": shape}
+    return without_local_settings(read_yaml(source / RECIPE)) | {"shape": shape}
 
 
 def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: Path = CARDS) -> Path:
@@ -279,7 +282,7 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: P
     if target.exists():
         read_target(target, grid, shape)
     scored_guesses = None
-    if grid.metric in (None, results_in(source / "results.json").metric):  # else no guess is scored by it
+    if grid.metric in (None, results_in(source / RESULTS).metric):  # else no guess is scored by it
         scored_guesses = guesses(source, options)
     if scored_guesses:
         write_json(grid.path(GUESSES), [guess.document() for guess in scored_guesses])
@@ -298,7 +301,7 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: P
             shutil.copyfile(Path(shape) / RECORD, folder / RECORD)
         renew_code(folder)  # the run may be older than the package
         write_published_recipe(folder, published_recipe(source, results.shape))
-        write_json(folder / "results.json", results.document())
+        write_json(folder / RESULTS, results.document())
         write_card(folder)
         verify(folder, local_copies)
         write_grid(grid)
@@ -316,7 +319,7 @@ def renew_encoder(folder: Path) -> Path:
 
 def is_encoder(folder: Path) -> bool:
     """Whether a folder is that of a sentence encoder, which no grid publishes."""
-    file = folder / "results.json"
+    file = folder / RESULTS
     return file.is_file() and isinstance(results_in(file), PublishedEncoder)
 
 
@@ -328,7 +331,7 @@ def renew_all() -> None:
         if grid.publish is not None:
             loaded = load_results(grid)
             known |= {name: (loaded, shape) for shape, name in grid.publish.items()}
-    there = sorted({path.parent.name for name in ("config.json", "results.json") for path in CARDS.glob(f"*/{name}")})
+    there = sorted({path.parent.name for name in ("config.json", RESULTS) for path in CARDS.glob(f"*/{name}")})
     encoders = [name for name in there if is_encoder(CARDS / name)]
     there = [name for name in there if name not in encoders]
     for name in there:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.source_files import copy_sentence_transformers_files, files_of, read_source_json
 from modeling_leaner.support.documents import read_object, write_json
@@ -29,14 +30,17 @@ from ..experiments.encoder_scores import TITLES
 from ..experiments.encoders import ROUNDS, Encoder, compare, load_beside
 from ..experiments.grid import is_folder_name
 from ..records import EncoderComparison, Lengths, PublishedEncoder, RunResults, StoredWeights, Train, checked
+from ..records.results import RESULTS
 from ..running.loading import load_processing
+from ..running.run_folder import RECIPE
+from ..running.trainer import METRICS_FILE
 from ..settings.arguments import RecipeArguments
 from ..settings.command_line import settings_parser, words_of
 from ..settings.recipes import parse
 from ..tasks.embedding import Embedding
 from ..tasks.vectors import unit_vectors
-from .cards import write_card
-from .code_copies import renew_code
+from .cards import CURVES, write_card
+from .code_copies import MODULES, renew_code
 from .folders import CARDS, results_in, without_local_settings
 from .index import encoder_line, write_index
 from .publish import replacing, write_published_recipe
@@ -47,7 +51,7 @@ from .verify_weights import tolerance
 DTYPES = (torch.bfloat16, torch.float16)
 MOST_BYTES = 42 * 2**20  # of the stored weights
 LENGTH_FILE = "sentence_bert_config.json"
-TRAINING_RECORDS = ("metrics.jsonl", "training.png")  # of the run
+TRAINING_RECORDS = (METRICS_FILE, CURVES)  # of the run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +73,7 @@ def check_target(cards: Path, name: str, replace: bool) -> None:
     if not (target.exists() or target.is_symlink()):
         return
     try:
-        results = results_in(target / "results.json")
+        results = results_in(target / RESULTS)
     except (OSError, ValueError) as error:
         raise ValueError(f"{target}: there already, and no sentence encoder; choose another name") from error
     if not isinstance(results, PublishedEncoder):
@@ -86,7 +90,7 @@ def is_same(named: str, given: str, base_model: str) -> bool:
     if named in (given, base_model):
         return True
     if Path(named).exists() and Path(given).exists():
-        weights = [Path(name) / "model.safetensors" for name in (named, given)]
+        weights = [Path(name) / WEIGHTS for name in (named, given)]
         if all(path.is_file() for path in weights):
             return sha256(weights[0]) == sha256(weights[1])
         return Path(named).resolve() == Path(given).resolve()
@@ -106,7 +110,7 @@ def read_origin(origin: Origin) -> tuple[RunResults, dict]:
     parent = str(slim.get("parent"))
     if not is_same(parent, origin.parent, origin.base_model):
         raise ValueError(f"{slim_file}: parent is {parent}, expected {origin.parent}")
-    file = origin.run / "results.json"
+    file = origin.run / RESULTS
     if not file.is_file():
         raise ValueError(f"{file}: missing; expected the folder of a finished run of leaner train")
     results = results_in(file)
@@ -122,14 +126,14 @@ def read_origin(origin: Origin) -> tuple[RunResults, dict]:
 
 def check_parent(parent: str) -> None:
     """Raises ValueError for a parent without the files of sentence-transformers, which the folder would lack."""
-    if "modules.json" not in files_of(parent):
+    if MODULES not in files_of(parent):
         raise ValueError(f"{parent}: no modules.json; expected an encoder of sentence-transformers")
 
 
 def settings_of(origin: Origin) -> RecipeArguments:
     """The settings that the run was trained with; parent and cut where they are now."""
     options = ["--output_dir", str(origin.run), "--teacher", origin.parent, "--shape", str(origin.cut)]
-    return parse(str(origin.run / "recipe.yaml"), options)
+    return parse(str(origin.run / RECIPE), options)
 
 
 def tokens_seen(arguments: RecipeArguments, encoder: Encoder, run: Train) -> int:
@@ -198,7 +202,7 @@ def write_model(folder: Path, encoder: Encoder, dtype: torch.dtype, parent: str,
         ValueError: the weights take more than `MOST_BYTES`.
     """
     copy.deepcopy(encoder.model).to(dtype).save_pretrained(folder)
-    weights = folder / "model.safetensors"
+    weights = folder / WEIGHTS
     if weights.stat().st_size > MOST_BYTES:
         raise ValueError(f"{weights}: {weights.stat().st_size:,} bytes, expected at most {MOST_BYTES:,}")
     weights.chmod(0o644)  # which safetensors narrows
@@ -259,7 +263,7 @@ def results_of_encoder(
         "tolerances": allowed,
         **fields,
     }
-    return checked(PublishedEncoder, document, origin.run / "results.json")
+    return checked(PublishedEncoder, document, origin.run / RESULTS)
 
 
 def publish_encoder(
@@ -307,9 +311,9 @@ def publish_encoder(
             tokens=tokens,
             stored=stored,
             lengths=lengths_of(origin.parent, length, arguments),
-            weights_sha256=sha256(folder / "model.safetensors"),
+            weights_sha256=sha256(folder / WEIGHTS),
         )
-        write_json(folder / "results.json", document.document())
+        write_json(folder / RESULTS, document.document())
         cleaned = slim | {"command": without_local_paths(str(slim["command"])), "parent": origin.base_model}
         write_json(folder / RECORD, cleaned)
         write_published_recipe(folder, {**document.recipe, "shape": document.shape})
@@ -334,5 +338,5 @@ def publish_and_index(
     folder = publish_encoder(name, origin, data, replace, rounds, threads)
     print(folder)
     print(write_index(CARDS))
-    _, *cells = encoder_line(results_in(folder / "results.json"))
+    _, *cells = encoder_line(results_in(folder / RESULTS))
     print(f"README.md's line: | [{name}]({folder}) | {' | '.join(cells)} |")

@@ -8,7 +8,7 @@ from huggingface_hub import HfApi, ModelCard
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from transformers import AutoConfig, GenerationConfig
 
-from modeling_leaner.checkpoints_leaner import find_weights
+from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
 from modeling_leaner.planning.units import human_bytes
 from modeling_leaner.source_files import TOKENIZER_FILES
 from modeling_leaner.support.documents import naming, read_text
@@ -30,6 +30,7 @@ from modeling_leaner.transfer import (
     staying,
 )
 
+from ..records.results import RESULTS
 from ..running.loading import read_tokenizer
 from ..settings.yaml_files import MOST_BYTES, load_yaml
 from .code_copies import check_code, check_links
@@ -127,13 +128,13 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     check_sent_code(folder, files)
     check_settings(folder, files)
     check_configured_weights(folder)
-    if (folder / "results.json").is_file():
+    if (folder / RESULTS).is_file():
         check_there(folder)
-        with naming(folder / "results.json", UNREADABLE):
-            results = results_in(folder / "results.json")
+        with naming(folder / RESULTS, UNREADABLE):
+            results = results_in(folder / RESULTS)
             expected = getattr(results, "weights_sha256", None)
-        if expected is not None and sha256(folder / "model.safetensors") != expected:
-            raise ValueError(f"{folder / 'model.safetensors'}: weights_sha256 of its results.json differs")
+        if expected is not None and sha256(folder / WEIGHTS) != expected:
+            raise ValueError(f"{folder / WEIGHTS}: weights_sha256 of its results.json differs")
     return files
 
 

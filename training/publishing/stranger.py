@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ..records.results import RESULTS
 from ..running import reevaluate
+from ..running.trainer import METRICS_FILE
 
 
 # What the stranger does not get to see:
-HIDDEN = ("results.json", "README.md", ".eval_results", "metrics.jsonl", "*.png", "checkpoint-*")
+HIDDEN = (RESULTS, "README.md", ".eval_results", METRICS_FILE, "*.png", "checkpoint-*")
 
 
 def run_without_package(model: Path, folder: Path, head: str, inputs: Path, outputs: Path) -> None:

@@ -16,15 +16,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..experiments.branches import data_options
 from ..experiments.encoder_rows import NAMES
 from ..records import PublishedEncoder, PublishedResults, RunResults, Subset
+from ..records.results import RESULTS
+from ..running.run_folder import RECIPE
 from ..settings.yaml_files import read_yaml
-from .cards import FIGURE, render
-from .code_copies import check_code
+from .cards import CURVES, FIGURE, render
+from .code_copies import MODULES, check_code
 from .folders import CARDS, RUN_FILES, check_there, published_folders, results_in
 from .metadata import eval_results
 from .verify_encoder import PARENT, verify_encoder
@@ -62,24 +65,24 @@ def local_files(results: RunResults, given: dict[str, list[str]]) -> list[str]:
 
 def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> None:
     """Raises ValueError for a file that publishing does not write, one that is missing, and another recipe."""
-    written = {"README.md", "results.json", "recipe.yaml"}
+    written = {"README.md", RESULTS, RECIPE}
     patterns = [*RUN_FILES, ONNX_FOLDER]
     if isinstance(results, PublishedEncoder):
-        written |= {RECORD, "modules.json", "tokenizer.json"}
+        written |= {RECORD, MODULES, "tokenizer.json"}
         patterns += OF_SENTENCE_TRANSFORMERS
     else:
-        written |= {FIGURE, "training.png"}
+        written |= {FIGURE, CURVES}
         if results.cut_parent is not None:
             written.add(RECORD)
     there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     for name in sorted(there - written):
         if not any(fnmatch.fnmatch(name, pattern) for pattern in patterns):
             raise ValueError(f"{folder / name}: not a file of a published folder")
-    for name in sorted({"config.json", "model.safetensors", *written} - there):
+    for name in sorted({"config.json", WEIGHTS, *written} - there):
         raise ValueError(f"{folder / name}: missing")
-    recipe = read_yaml(folder / "recipe.yaml")
+    recipe = read_yaml(folder / RECIPE)
     if recipe != {**results.recipe, "shape": results.shape}:
-        raise ValueError(f"{folder / 'recipe.yaml'}: not the recipe of {folder / 'results.json'}")
+        raise ValueError(f"{folder / RECIPE}: not the recipe of {folder / RESULTS}")
 
 
 def as_written(folder: Path) -> RunResults:
@@ -88,7 +91,7 @@ def as_written(folder: Path) -> RunResults:
     Raises:
         ValueError: the results lack a field, or the card or `.eval_results/` is not what `leaner card` writes.
     """
-    file = folder / "results.json"
+    file = folder / RESULTS
     text, results = render(folder)
     if not isinstance(results, PublishedResults | PublishedEncoder):
         raise ValueError(f"{file}: evidence is missing; leaner publish writes it")
@@ -134,7 +137,7 @@ def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[s
     """`verify` of a folder of a grid: what its grid says of it, and its metrics."""
     check_evidence(folder, results.evidence)
     check_run(folder, results)
-    file = folder / "results.json"
+    file = folder / RESULTS
     expected: PublishedResults | Subset = results
     files = local_files(results, given)
     options = data_options(files)
@@ -177,7 +180,7 @@ def local_copies(entries: Sequence[str]) -> dict[str, list[str]]:
 
 def check_names(given: dict[str, list[str]], folders: Sequence[Path]) -> None:
     """ValueError for a name that is no dataset of the folders, unless one cannot be read, which is reported later."""
-    names = [names_in(folder / "results.json") for folder in folders]
+    names = [names_in(folder / RESULTS) for folder in folders]
     known = set().union(*names)
     unknown = sorted(given.keys() - known)
     if unknown and all(names):

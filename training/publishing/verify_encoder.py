@@ -18,6 +18,7 @@ from ..experiments.encoder_rows import NAMES, EncoderRows, load_rows
 from ..experiments.encoder_scores import EncoderOutput, output_of, scores_of
 from ..experiments.encoders import load_encoder
 from ..records import PublishedEncoder
+from ..records.results import RESULTS
 from ..tasks.vectors import padded_batches, unit_vectors
 from .stranger import HIDDEN, run_without_package
 
@@ -92,7 +93,7 @@ def verify_encoder(folder: Path, results: PublishedEncoder, given: Mapping[str, 
     Raises:
         ValueError: rows are others, or a score is too far off; names file and field.
     """
-    file = folder / "results.json"
+    file = folder / RESULTS
     expected = results.own_scores.scores
     wanted = [name for name in expected if name != "cosine"]
     if short:

@@ -13,6 +13,7 @@ from ..experiments.grid_results import GridResults, load_folder, load_results
 from ..experiments.rows import finished_row, reported
 from ..experiments.run_settings import settings
 from ..records import Evidence, PublishedResults, ResultRow
+from ..records.results import RESULTS
 from .cut_parents import parent_fields
 from .folders import LICENSE, LOCAL
 
@@ -44,7 +45,7 @@ def of_the_project(grids: Path) -> contextlib.chdir:
 
 def check_evidence(folder: Path, evidence: Evidence) -> None:
     """Raises ValueError where the evidence is not what the grids beside the folder, if there are any, say now."""
-    file = folder / "results.json"
+    file = folder / RESULTS
     grids = folder.resolve().parent / "grids"
     if not grids.is_dir():
         return
@@ -101,7 +102,7 @@ def branch_fields(held: GridResults, results: PublishedResults) -> dict[str, obj
 
 def check_run(folder: Path, results: PublishedResults) -> None:
     """Raises ValueError where name, partners, settings or counts are not those of the grid and of the run's row."""
-    file = folder / "results.json"
+    file = folder / RESULTS
     grids = folder.resolve().parent / "grids"
     if not grids.is_dir():
         return

@@ -9,12 +9,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import EvalPrediction
 
+from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.slimming.operations import keep_layers
 
 from ..experiments.branches import data_options
 from ..experiments.simple_guesses import guesses
 from ..records import Evidence, Guess, PublishedResults, Subset
+from ..records.results import RESULTS
 from ..running.evaluation import prepare_evaluation
 from ..running.preparation import PreparedRun
 from ..running.trainer import scores
@@ -76,7 +78,7 @@ def metrics_with(weights: Path, folder: Path, options: list[str]) -> dict[str, f
     with tempfile.TemporaryDirectory() as scratch:
         other = Path(scratch) / folder.name
         shutil.copytree(folder, other, ignore=shutil.ignore_patterns(*HIDDEN))
-        shutil.copyfile(weights, other / "model.safetensors")
+        shutil.copyfile(weights, other / WEIGHTS)
         try:
             metrics, _, _ = metrics_of(other, options)
         except ValueError as error:
@@ -143,7 +145,7 @@ def check_guesses(folder: Path, held: list[Guess], rows: int, options: list[str]
         allowed = max(2e-3, 3 / rows)
         if value is None or not abs(value - stated) <= allowed:
             message = f"{name} is {stated}, the data give {value} (± {allowed:g})"
-            raise ValueError(f"{folder / 'results.json'}: evidence.guesses: {message}")
+            raise ValueError(f"{folder / RESULTS}: evidence.guesses: {message}")
     return f", {len(held)} guesses"
 
 
@@ -160,7 +162,7 @@ def check_untrained(folder: Path, results: PublishedResults, options: list[str])
         return ", the untrained cut not scored again"
     with tempfile.TemporaryDirectory() as cut:
         keep_layers(load_lean(str(source)), steps[0].after).save_pretrained(cut)
-        metrics = metrics_with(Path(cut) / "model.safetensors", folder, options)
-    place = f"{folder / 'results.json'}: cut_parent.untrained_metrics"
+        metrics = metrics_with(Path(cut) / WEIGHTS, folder, options)
+    place = f"{folder / RESULTS}: cut_parent.untrained_metrics"
     check_metrics(place, parent.untrained_metrics, metrics, tolerances(parent.untrained_metrics, results.rows))
     return ", the untrained cut"

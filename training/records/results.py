@@ -5,6 +5,7 @@ from typing import Any
 from .base import Count, Duration, Record
 
 
+RESULTS = "results.json"  # of a run, and of a published folder
 PUBLISHED = "model_cards/"  # where published folders lie
 
 

@@ -1,1 +1,1 @@
-"""One run: shape to model, the Trainer and its checkpoints, the run folder, its figure and timing."""
+"""One run: shape to model, the Trainer and its checkpoints, the run folder and its figure."""

@@ -22,18 +22,19 @@ from ..tasks.base import Task
 from .environment import environment
 from .loading import build_model, check_folder, load_processing, task_of, with_fields
 from .preparation import PreparedRun, held_out_source, holdout_key, prepare_held_out, split_name
+from .run_folder import RECIPE
 from .trainer import LeanTrainer, scores
 
 
 def saved_recipe(model: str) -> Path | None:
     """`recipe.yaml` beside the weights, where the model was trained by this package."""
     if Path(model).is_dir():
-        path = Path(model) / "recipe.yaml"
+        path = Path(model) / RECIPE
         if path.is_file():
             return path
         return None
     try:
-        return Path(hf_hub_download(model, "recipe.yaml"))
+        return Path(hf_hub_download(model, RECIPE))
     except (HfHubHTTPError, OSError, ValueError):
         return None
 

@@ -8,6 +8,7 @@ from modeling_leaner.conversion import convert
 
 from ..data.sources import Rows
 from ..records import RunResults, checked
+from ..records.results import RESULTS
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import first_inputs
 from .environment import environment, peak_memory_bytes
@@ -16,7 +17,6 @@ from .preparation import PreparedRun, split_name
 from .trainer import LeanTrainer, scores
 
 
-RESULTS = "results.json"
 CONDITION_ROWS = 8  # on which the conditioning is measured
 
 

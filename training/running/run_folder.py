@@ -13,6 +13,7 @@ from modeling_leaner.support.documents import read_json, read_object, write_json
 from modeling_leaner.support.files import write_bytes
 
 from ..data.sources import Rows
+from ..records.results import RESULTS
 from ..settings.arguments import RecipeArguments
 from ..settings.recipes import read_recipe
 from .checkpoints import COMPLETE, checkpoints, damage, remove_partial_checkpoints, unreadable, whole_checkpoints
@@ -131,7 +132,7 @@ def finished_results(folder: Path) -> dict[str, object] | None:
     if not (folder / "README.md").is_file() or not any(folder.glob("model*.safetensors")):
         return None
     try:
-        return read_json(folder / "results.json")
+        return read_json(folder / RESULTS)
     except (OSError, ValueError):
         return None
 

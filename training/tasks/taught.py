@@ -28,10 +28,10 @@ from modeling_leaner.registry import IMAGES
 
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
-from .answers import ANSWERS
 from .base import ROWS_AT_ONCE, Batch, Generators, Task, batches_by_length, evaluation_generators
 from .states import States, mapped_layers
 from .teacher import ROWS_SORTED, load_teacher, precision, rows_of_run, weights_sha256
+from .teacher_logits import LOGITS
 from .teacher_targets import TeacherTargets
 
 
@@ -53,9 +53,9 @@ class Taught:
     def __init__(self, task: Task, teacher: PreTrainedModel):
         self.task = task
         arguments = task.arguments
-        self.answers = None
-        if arguments.distill_logits and task.name in ANSWERS:
-            self.answers = ANSWERS[task.name](task)
+        self.logits = None
+        if arguments.distill_logits and task.name in LOGITS:
+            self.logits = LOGITS[task.name](task)
         self.states = None
         if arguments.distill_hidden:
             depth = task.config.num_hidden_layers
@@ -75,7 +75,7 @@ class Taught:
     @property
     def parts(self) -> list[TeacherTargets]:
         """The kinds of targets that are kept of the teacher's outputs."""
-        return [part for part in (self.answers, self.states) if part is not None]
+        return [part for part in (self.logits, self.states) if part is not None]
 
     def collate(self, rows: list[dict]) -> Batch:
         batch = self.task.collate(rows)
@@ -110,13 +110,13 @@ class Taught:
         arguments = self.task.arguments
         if self.states is not None:
             plain["output_hidden_states"] = True
-        with vocabulary_logits(model, are_learned=self.answers is not None) as logits:
+        with vocabulary_logits(model, are_learned=self.logits is not None) as computed:
             own, outputs = self.own_loss(model, plain)
-        if logits and outputs.logits is None:
-            outputs = dataclasses.replace(outputs, logits=logits[-1])
+        if computed and outputs.logits is None:
+            outputs = dataclasses.replace(outputs, logits=computed[-1])
         loss = arguments.distill_task * own
-        if self.answers is not None:
-            loss = loss + arguments.distill_logits * self.answers.loss(outputs, inputs)
+        if self.logits is not None:
+            loss = loss + arguments.distill_logits * self.logits.loss(outputs, inputs)
         if self.states is not None:
             loss = loss + arguments.distill_hidden * self.states.loss(outputs, inputs)
         if items is not None:  # Trainer leaves the division by the batches of a step to this
@@ -152,7 +152,7 @@ def vocabulary_logits(model: nn.Module, are_learned: bool) -> Iterator[list[torc
 
 def is_taught(task_name: str, settings: Mapping[str, Any]) -> bool:
     """Whether a run of these settings learns from a teacher what its task alone does not read of it."""
-    learns_logits = task_name in ANSWERS and bool(settings["distill_logits"])
+    learns_logits = task_name in LOGITS and bool(settings["distill_logits"])
     return settings["teacher"] is not None and (learns_logits or bool(settings["distill_hidden"]))
 
 
@@ -221,9 +221,9 @@ def reading_key(task: Task) -> str:
 
 def check_settings(arguments: RecipeArguments, task: Task) -> None:
     """Raises ValueError for settings that a teacher's cached outputs do not fit, or that leave nothing to learn."""
-    if not (arguments.distill_task or arguments.distill_hidden or (arguments.distill_logits and task.name in ANSWERS)):
+    if not (arguments.distill_task or arguments.distill_hidden or (arguments.distill_logits and task.name in LOGITS)):
         raise ValueError("distill_task, distill_logits, distill_hidden: all are 0, so there is nothing to learn")
-    if task.name in ANSWERS and not is_taught(task.name, vars(arguments)):
+    if task.name in LOGITS and not is_taught(task.name, vars(arguments)):
         raise ValueError("distill_logits, distill_hidden: both are 0, so nothing is learned from the teacher")
     if arguments.label_smoothing_factor:
         raise ValueError("label_smoothing_factor: not with a teacher, whose logits are smooth already")

@@ -1,4 +1,4 @@
-"""What every kind of target that a student learns from a teacher has: `answers.py` and `states.py` define them.
+"""What every kind of target that a student learns from a teacher has: `teacher_logits.py` and `states.py` define them.
 
 Shapes: B rows, T tokens.
 """

@@ -136,7 +136,7 @@ def with_the_rest(log_probabilities: torch.Tensor) -> torch.Tensor:
     return torch.cat([log_probabilities, rest.clamp(min=LEAST).log()], dim=1)
 
 
-ANSWERS: dict[str, Callable[[Task], TeacherTargets]] = {  # of a task, by its name
+LOGITS: dict[str, Callable[[Task], TeacherTargets]] = {  # what is kept, by the name of the task
     "image-classification": ClassLogits,
     "sequence-classification": ClassLogits,
     "question-answering": SpanLogits,
