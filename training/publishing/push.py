@@ -90,7 +90,7 @@ def check_sent_code(folder: Path, files: Contents) -> None:
             raise ValueError(str(error).replace(scratch, str(folder))) from error
 
 
-def check_settings(folder: Path, files: Contents) -> None:
+def check_files_beside(folder: Path, files: Contents) -> None:
     """Raises ValueError where what is sent beside model and card cannot be read: YAML, tokenizer, generation."""
     for name in files:
         if name.endswith(".yaml"):
@@ -126,7 +126,7 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     check_card(folder)
     files = contents(folder, repository)
     check_sent_code(folder, files)
-    check_settings(folder, files)
+    check_files_beside(folder, files)
     check_configured_weights(folder)
     if (folder / RESULTS).is_file():
         check_there(folder)

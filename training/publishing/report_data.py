@@ -84,7 +84,7 @@ class Mark:
 
 
 @dataclass
-class Line:
+class GuessLine:
     """The best simple guess of some grids."""
 
     text: str
@@ -101,7 +101,7 @@ class Panel:
     metric: str
     """With its direction, as the axis is labelled."""
     grids: list[str]
-    guesses: list[Line]
+    guesses: list[GuessLine]
     notes: list[str]
     marks: list[Mark]
 
@@ -310,15 +310,15 @@ def marks_of(gathered: GatheredGrid) -> list[Mark]:
     return marks
 
 
-def guess_lines(grids: Grids) -> list[Line]:
+def guess_lines(grids: Grids) -> list[GuessLine]:
     """The best simple guess of each grid, those that are the same together."""
-    lines: dict[tuple[str, float], Line] = {}
+    lines: dict[tuple[str, float], GuessLine] = {}
     for name, gathered in grids.items():
         best = guess_of(gathered.evidence)
         if best is None:
             continue
         text = f"best simple guess: {best.name}, {best.value:.3f}"
-        line = lines.setdefault((best.name, best.value), Line(text, best.value, []))
+        line = lines.setdefault((best.name, best.value), GuessLine(text, best.value, []))
         line.grids.append(name)
     return list(lines.values())
 

@@ -90,7 +90,7 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
         return None
     if not arguments.resume:
         raise ValueError(f"{folder} holds a run already: --resume continues it, --output_dir takes another folder")
-    check_settings(saved, settings_of(arguments))
+    check_same_settings(saved, settings_of(arguments))
     whole = [path for path in whole_checkpoints(folder) if unreadable(path) is None]
     if whole:
         return whole[-1]
@@ -99,17 +99,17 @@ def find_checkpoint(arguments: RecipeArguments) -> Path | None:
     return None
 
 
-def check_settings(saved: Path, settings: dict[str, object]) -> None:
+def check_same_settings(saved: Path, settings: dict[str, object]) -> None:
     """Raises ValueError for the first setting of a run that differs from the saved one and may not be changed."""
     _, before = read_recipe(str(saved))
     for key in sorted({*before, *settings} - CHANGEABLE):
         if before.get(key) != settings.get(key):
-            was = shown(before, key)
-            asked = shown(settings, key)
+            was = setting_in_words(before, key)
+            asked = setting_in_words(settings, key)
             raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
 
 
-def shown(settings: dict[str, object], key: str) -> str:
+def setting_in_words(settings: dict[str, object], key: str) -> str:
     """The value of a setting as messages show it."""
     if key not in settings:
         return "not set"

@@ -175,7 +175,7 @@ def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
     arguments = task.arguments
     if arguments.teacher is None:
         return task, rows
-    check_settings(arguments, task)
+    check_distillation(arguments, task)
     if not is_taught(task.name, vars(arguments)):
         return task, rows
     if not isinstance(rows, Dataset):
@@ -219,7 +219,7 @@ def reading_key(task: Task) -> str:
     return task.tokenizer_key()
 
 
-def check_settings(arguments: RecipeArguments, task: Task) -> None:
+def check_distillation(arguments: RecipeArguments, task: Task) -> None:
     """Raises ValueError for settings that a teacher's cached outputs do not fit, or that leave nothing to learn."""
     if not (arguments.distill_task or arguments.distill_hidden or (arguments.distill_logits and task.name in LOGITS)):
         raise ValueError("distill_task, distill_logits, distill_hidden: all are 0, so there is nothing to learn")
