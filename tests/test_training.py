@@ -164,6 +164,14 @@ def test_label_outside_the_classes(run):
     refused(run(*CLASSIFY, rows, held_out=held_out), "validation.parquet", "label, row 3", "7", "2 classes")
 
 
+def test_a_class_whose_only_row_is_held_out(run):
+    held_out = 10  # by the split of `datasets` with seed 0
+    labels = ["rare" if row == held_out else ("common", "usual")[row % 2] for row in range(13)]
+    rows = Dataset.from_dict({"text": [f"text {row}" for row in range(13)], "label": labels})
+    result = run(*CLASSIFY, rows, "--holdout", "3")
+    refused(result, f"label, row {held_out}: 'rare' is not one of the 2 classes", "that are left to train on")
+
+
 def test_text_that_is_none(run):
     rows = Dataset.from_dict({"text": [3, 4, 5], "label": [0, 1, 0]})
     refused(run(*CLASSIFY, rows, "--text_column", "text"), "text_column", "'text'", "int64", "text")

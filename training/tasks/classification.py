@@ -104,7 +104,10 @@ class Classification(Task):
                     raise ValueError(self._of_two_kinds(batch, source))
             number = self._class_number(value)
             if number is None:
-                raise ValueError(f"{where} is not one of the {len(self.classes)} classes {list(self.classes)[:10]}")
+                classes = f"{len(self.classes)} classes {list(self.classes)[:10]}"
+                if self.arguments.holdout or self.arguments.tuning_holdout:
+                    classes += " of the rows that are left to train on"
+                raise ValueError(f"{where} is not one of the {classes}")
             labels.append(number)
         return labels
 
