@@ -849,6 +849,7 @@ def test_bad_recipes(tmp_path, text, message):
     [
         ("--lerning-rate 1", "lerning_rate: unknown key, did you mean learning_rate?"),
         ("--task masked_lm", "did you mean masked-lm?"),
+        ("--task token-classification", "'embedding'); the models have this head"),
         ("--optim adamw_torchy", "did you mean adamw_torch?"),
         ("--seed -1", "seed: -1 is not in 0..4294967295"),
         ("--learning_rate inf", "learning_rate: inf is not in"),

@@ -28,6 +28,9 @@ OTHER_NAMES = {  # what other tools, or older transformers, call it
 }
 
 
+HEADS_WITHOUT_TASK = ("token-classification", "multiple-choice")
+
+
 def check_finite(values: object, name: str = "") -> None:
     """Raises ValueError, naming the setting, for NaN and infinity among the settings, also in lists and by keys."""
     items: Iterable[tuple[object, object]] = ()
@@ -60,7 +63,10 @@ class SettingsParser(HfArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            error.message += suggestion(str(value), map(str, action.choices))
+            if value in HEADS_WITHOUT_TASK:
+                error.message += "; the models have this head, for a loop of your own or transformers' Trainer"
+            else:
+                error.message += suggestion(str(value), map(str, action.choices))
             raise
 
     def action(self, key: str) -> argparse.Action | None:
