@@ -126,7 +126,7 @@ def test_the_readme_has_the_longest_runs():
     )
     assert f"after 1.2M tokens is {lean[0]} for 4 × 6 and {deep[0]} for 8 × 3" in README
     assert f"after 12.3M {lean[1]} and {deep[1]} (three seeds" in README
-    assert f"it has {losses['gpt/quarter-mlp-mini', BUDGETS[-1]]} (two seeds)" in README
+    assert f"it has {losses['gpt/quarter-mlp-mini', BUDGETS[-1]]}. More" in README
     assert f"4 × 6 has {lean[1]}, 4 × 3 {shallow[1]}" in README
 
 
