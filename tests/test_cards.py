@@ -165,7 +165,7 @@ def test_the_forest_plot_shows_the_rows(grids, monkeypatch):
     shapes = {
         "twice the heads: 8 × 6": "many-heads-mini",
         "half the layers: 4 × 3": "shallow-mini",
-        "both: 4 × 6": "lean-mini",
+        "half the layers, twice the heads: 4 × 6": "lean-mini",
     }
     titles = {title: grid for grid, title in differences.TITLES.items()}
     assert len(lines) == 15 and {line.group for line in lines} == set(titles)

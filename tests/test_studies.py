@@ -693,6 +693,19 @@ class TestKept:
         assert results.study == name and results.title == STUDIES[name].title
         assert "dirty" not in results.environment.git_commit
 
+    @pytest.mark.parametrize("name", ["conditioning", "depth-width", "low-rank"])
+    def test_statements_on_finished_grids_are_those_of_the_rows(self, name, monkeypatch):
+        monkeypatch.chdir(CLONE)
+        grids = Path("model_cards/grids")
+        read = {
+            "conditioning": lambda: [*lean_grids.grid_statements(grids), lean_grids.claim_statement(grids)],
+            "depth-width": lambda: [depth_width.grid_statement(grids)],
+            "low-rank": lambda: [low_rank.grid_statement(grids)],
+        }
+        results = checked(StudyFile, json.loads((KEPT / name / "results.json").read_text()), KEPT)
+        for statement in read[name]():
+            assert statement in results.statements
+
     @pytest.mark.parametrize("name", STUDIES)
     def test_the_page_has_its_verdicts(self, name):
         results = checked(StudyFile, json.loads((KEPT / name / "results.json").read_text()), KEPT)

@@ -43,8 +43,8 @@ FEW = """--max_steps 4 --per_device_train_batch_size 8 --eval_strategy no --save
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--save_steps", "2"], "save_steps: expected with save_strategy steps, which is epoch"),
-        (["--eval_steps", "2"], "eval_steps: expected with eval_strategy steps, which is epoch"),
+        (["--save_steps", "2"], "save_steps: expected with --save_strategy steps, which is epoch"),
+        (["--eval_steps", "2"], "eval_steps: expected with --eval_strategy steps, which is epoch"),
         (["--restart"], "restart: expected with resume"),
         (["--streaming", "true"], "streaming: digits is built in and made as a whole; leave it out"),
     ],
@@ -134,7 +134,7 @@ def test_an_image_that_ends_too_early(run, tmp_path):
 
 def test_images_alone(run):
     result = run("image-classification", "vit", pictures(24, 0).remove_columns("label"))
-    refused(result, "label_column: there are images alone, expected labels, or a folder")
+    refused(result, "label_column: images alone, expected labels, or two folders")
 
 
 def test_a_folder_without_the_split(run, tmp_path):
@@ -170,6 +170,29 @@ def test_a_class_whose_only_row_is_held_out(run):
     rows = Dataset.from_dict({"text": [f"text {row}" for row in range(13)], "label": labels})
     result = run(*CLASSIFY, rows, "--holdout", "3")
     refused(result, f"label, row {held_out}: 'rare' is not one of the 2 classes", "that are left to train on")
+
+
+def test_numbers_that_do_not_begin_at_0_are_names(run):
+    stars = [row % 5 + 1 for row in range(24)]
+    rows = Dataset.from_dict({"text": [f"text {row}" for row in range(24)], "label": stars})
+    status, said, folder = run(*CLASSIFY, rows)
+    assert status == 0, said
+    config = json.loads((folder / "config.json").read_text())
+    assert config["id2label"] == {str(index): str(index + 1) for index in range(5)}
+    document = evaluation.evaluate(str(folder), [])
+    assert document["metrics"] == json.loads((folder / "results.json").read_text())["metrics"]
+
+
+def test_a_number_that_no_training_row_has(run):
+    rows = Dataset.from_dict({"text": ["one", "two", "five"], "label": [1, 2, 5]})
+    result = run(*CLASSIFY, rows, held_out=Dataset.from_dict({"text": ["text"], "label": [3]}))
+    refused(result, "label, row 0: 3 is not one of the 3 classes 1, 2, 5")
+
+
+def test_a_number_beyond_float32(run):
+    numbers = [1e30 if row == 3 else 0.5 for row in range(24)]
+    rows = Dataset.from_dict({"text": [f"text {row}" for row in range(24)], "label": numbers})
+    refused(run(*CLASSIFY, rows), "label, row 3: 1e+30", "too large for float32")
 
 
 def test_text_that_is_none(run):

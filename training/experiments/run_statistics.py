@@ -10,7 +10,8 @@ from ..records import PairedStatistics
 # Of "no loss of quality", which model_cards/README.md decides over all grids:
 MIN_PAIRS = 7
 MAX_P = 0.01
-NOT_LEARNED = "not learned"
+BASELINE = "baseline"  # its own verdict
+NOT_LEARNED = "no verdict"  # since the baseline has not learned
 NON_INFERIOR = "non-inferior before correction"
 
 

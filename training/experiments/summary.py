@@ -22,6 +22,7 @@ from .grid_cells import GridCells, cells_of
 from .grid_results import GridResults
 from .guesses import best_guess
 from .run_statistics import (
+    BASELINE,
     deviation,
     gain,
     geometric_mean_of_all,
@@ -232,7 +233,7 @@ def _cell(results: GridResults, cells: GridCells, shape: str) -> CellSummary:
     size = _first(row.parameters for row in rows)
     guess = best_guess(results.guess_values, bool(cells.higher_is_better))
     compared = _against_baseline(grid, cells, shape)
-    conclusion = "baseline"
+    conclusion = BASELINE
     if shape != grid.baseline:
         conclusion = verdict(compared, grid.margin, len(grid.seeds_for(shape)), learned(base, guess))
     return CellSummary(

@@ -10,6 +10,7 @@ from modeling_leaner.support.terminal import plain_console
 from ..records import BudgetSummary, CellSummary, Contrast, Reading
 from .curves import COST_KINDS
 from .grid import short_name
+from .run_statistics import BASELINE
 from .summary import Summary
 
 
@@ -109,6 +110,13 @@ def _metric_text(metric: str | None, higher_is_better: bool | None) -> str:
     return f"{metric}, lower is better"
 
 
+def verdict_of(cell: CellSummary) -> str:
+    """A cell's verdict; that of a baseline says where it has not learned, which is why the others have none."""
+    if cell.verdict == BASELINE and cell.learned is False:
+        return f"{BASELINE}, not learned"
+    return cell.verdict
+
+
 def shape_table(summary: Summary) -> Table:
     """What SHOWN says of each shape, and the verdict."""
     metric = _metric_text(summary.metric, summary.higher_is_better)
@@ -120,7 +128,7 @@ def shape_table(summary: Summary) -> Table:
     table.add_column("verdict")
     for cell in summary.shapes:
         values = [_text(getattr(cell, name), form) for name, (_, form) in SHOWN.items()]
-        table.add_row(short_name(summary.grid, cell.shape), *values, cell.verdict)
+        table.add_row(short_name(summary.grid, cell.shape), *values, verdict_of(cell))
     return table
 
 

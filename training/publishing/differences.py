@@ -1,4 +1,4 @@
-"""The differences of shapes from their baselines, seed by seed, that the forest plot and the report show."""
+"""Differences of shapes from their baselines: of five grids for the forest plot, of any for the report."""
 
 import statistics
 from dataclasses import dataclass
@@ -16,7 +16,11 @@ TITLES = {
     "sst2": "LeanBERT, SST-2, pretrained",
     "listops-short": "LeanBERT, ListOps, 10-30 tokens",
 }
-KIND_NAMES = {"more heads": "twice the heads", "fewer layers": "half the layers", "both": "both"}
+KIND_NAMES = {
+    "more heads": "twice the heads",
+    "fewer layers": "half the layers",
+    "both": "half the layers, twice the heads",
+}
 
 
 @dataclass
@@ -55,7 +59,7 @@ def compared(title: str, name: str, cell: Cell, evidence: Evidence) -> Compariso
     base = baseline_of(evidence)
     seeds = [seed for seed in cell.values if seed in base.values]
     differences = [gain(cell.values[seed] - base.values[seed], evidence) for seed in seeds]
-    excluded = {*outliers(cell, evidence), *outliers(base, evidence)}
+    outlier_seeds = {*outliers(cell, evidence), *outliers(base, evidence)}
     if has_outliers(evidence):
         difference = statistics.median(differences)
         interval = None
@@ -79,5 +83,5 @@ def compared(title: str, name: str, cell: Cell, evidence: Evidence) -> Compariso
         baseline=baseline,
         guess=guess,
         learned=base.learned,
-        outliers=len(excluded),
+        outliers=len(outlier_seeds),
     )

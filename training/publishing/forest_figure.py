@@ -1,4 +1,4 @@
-"""The forest plot of the index: the differences of all shapes from their baselines, with their intervals."""
+"""The forest plot of the index: the differences of shapes from their baselines in five grids, with their intervals."""
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -100,7 +100,7 @@ def draw_heading(axis: Axes, place: int, lines: list[Comparison], colours: Theme
     guess = "–"
     if first.guess is not None:
         guess = f"{first.guess:.3f}"
-    if not first.learned:
+    if first.learned is False:
         guess += " †"
     write(axis, GUESS, place, guess, colours.text)
     if first.margin is not None:

@@ -137,7 +137,7 @@ def task_section(task: str, grids: Grids) -> TaskSection:
     return TaskSection(
         title=TASKS[task].title,
         note=index_page.not_learned(evidence),
-        summary=f"{plural(len(grids), 'grid')}, {count} shapes",
+        summary=f"{plural(len(grids), 'grid')}, {count} cells",
         cells=cells,
         about="\n".join(f"- {index_page.grid_about(name, gathered.evidence)}" for name, gathered in grids.items()),
     )

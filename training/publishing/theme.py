@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 @dataclass
 class Theme:
-    """Colours of a forest plot, which has no background of its own."""
+    """Colours of a figure of a page, which has no background of its own."""
 
     text: str
     faint: str

@@ -141,7 +141,7 @@ class CellSummary(PairedStatistics, TunedScore):
     learned: bool | None = None
     """Whether the runs clearly beat the best simple guess; None where that is unknown."""
     verdict: str
-    """baseline, undecided, not learned, or non-inferior before correction."""
+    """baseline, undecided, no verdict (the baseline has not learned), or non-inferior before correction."""
     notes: list[str]
     """What a reader has to know."""
 

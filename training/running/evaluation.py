@@ -19,6 +19,7 @@ from ..settings.command_line import settings_parser
 from ..settings.recipes import parse
 from ..settings.repeated import given_options
 from ..tasks.base import Task
+from ..tasks.registry import TASKS
 from .environment import environment
 from .loading import build_model, check_folder, load_processing, task_of, with_fields
 from .preparation import PreparedRun, held_out_source, holdout_key, prepare_held_out, split_name
@@ -73,6 +74,15 @@ def check_labels(config: LeanConfig, task: Task, source: str, model: str) -> Non
     raise ValueError(f"{source}: {task.label_column}: not what {model} was trained on, which is {wanted}")
 
 
+def task_of_head(model: str) -> str | None:
+    """The task of the class that wrote a model's folder, by its head; None where no one task has it."""
+    names = load_config(model).architectures or [""]
+    tasks = [name for name, task in TASKS.items() if task.head and names[0].endswith(task.head)]
+    if len(tasks) == 1:
+        return tasks[0]
+    return None
+
+
 def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeArguments:
     """The settings of the model's own recipe, where there is one, and of `options`, which win over it.
 
@@ -103,6 +113,8 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
     if given & {"data_files", "dataset", "eval_split"} and not given & {"holdout", "tuning_holdout"}:
         fixed |= {"holdout": 0, "tuning_holdout": 0}  # those were rows of the model's own data
     if recipe is None:
+        if "task" not in given:
+            fixed["task"] = task_of_head(model)
         return parse(None, options, needed=("task",), fixed=fixed)
     return parse(str(recipe), options, needed=("task",), fixed=fixed)
 

@@ -34,7 +34,7 @@ def check_steps(arguments: RecipeArguments) -> None:
     for kind in ("save", "eval"):
         strategy = getattr(arguments, f"{kind}_strategy").value
         if f"{kind}_steps" in arguments.given and strategy != "steps":
-            raise ValueError(f"{kind}_steps: expected with {kind}_strategy steps, which is {strategy}")
+            raise ValueError(f"{kind}_steps: expected with --{kind}_strategy steps, which is {strategy}")
     if arguments.restart and not arguments.resume:
         raise ValueError("restart: expected with resume")
 

@@ -63,7 +63,7 @@ class SettingsParser(HfArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            if value in HEADS_WITHOUT_TASK:
+            if action.dest == "task" and value in HEADS_WITHOUT_TASK:
                 error.message += "; the models have this head, for a loop of your own or transformers' Trainer"
             else:
                 error.message += suggestion(str(value), map(str, action.choices))

@@ -81,10 +81,14 @@ class GridPair:
 def grid_pairs(grids: Path, is_pair: Callable[[LeanConfig, LeanConfig], bool]) -> Iterator[GridPair]:
     """The shapes of all grids for which `is_pair(shape, baseline)` holds, against the baseline, over several seeds.
 
+    Not of grids whose shapes are cuts of a trained model: what they compare did not begin alike.
+
     Raises GridError.
     """
     for path in sorted(grids.glob("*/results.csv")):
         results = load_folder(path.parent)
+        if results.grid.cuts:
+            continue
         summary = summarise(results)
         baseline = load_config(results.grid.baseline)
         for cell in summary.shapes:

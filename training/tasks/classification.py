@@ -22,6 +22,7 @@ from .base import Task, column_names, features_of, find_column, place_in_file, s
 
 
 LABEL_COLUMNS = ("label", "labels", "fine_label")
+LARGEST_NUMBER = 1e18  # whose square is finite in float32
 MOST_CLASSES = 1000  # that numbers may count up to where there are fewer rows
 LABEL_TYPES = ("int", "uint", "bool", "string", "large_string", "null")
 
@@ -30,6 +31,7 @@ class Classification(Task):
     """What the two classification tasks share: their labels, and how these are scored."""
 
     named_by_text = False  # whether the classes are texts of the training rows, whose numbers nothing declares
+    named_by_number = False  # whether they are numbers that do not begin at 0, as stars from 1 to 5
 
     @classmethod
     def loss_unit_of(cls, settings: Mapping[str, Any], config: LeanConfig) -> str:
@@ -63,6 +65,9 @@ class Classification(Task):
     def _names(self, train: Rows) -> list[str]:
         """The names of the classes of a column that states none: its texts, or the numbers from 0 to its largest.
 
+        Numbers that do not begin at 0 count nothing: those that are there are the names.
+
+
         Raises:
             ValueError: names the row of a label that is missing, negative, or so large that it is no class.
         """
@@ -82,6 +87,9 @@ class Classification(Task):
             refuse(values[0], "classes from 0 on, or text")
         if values[-1] >= max(MOST_CLASSES, len(column)):
             refuse(values[-1], "a class; numbers count the classes from 0 on")
+        if values[0] > 0:
+            self.named_by_number = True
+            return [str(value) for value in values]
         return [str(value) for value in range(values[-1] + 1)]
 
     def labels(
@@ -94,6 +102,8 @@ class Classification(Task):
             if self.regression:
                 if not isinstance(value, Real) or not np.isfinite(value):
                     raise ValueError(f"{where} is no number")
+                if abs(value) > LARGEST_NUMBER:
+                    raise ValueError(f"{where} is too large for float32, expected {LARGEST_NUMBER:g} at most")
                 labels.append(float(value))
                 continue
             if isinstance(feature, ClassLabel) and type(value) is int and 0 <= value < feature.num_classes:
@@ -102,9 +112,13 @@ class Classification(Task):
                 value = str(value)
                 if value not in self.classes:
                     raise ValueError(self._of_two_kinds(batch, source))
+            if self.named_by_number and type(value) is int:
+                value = str(value)
             number = self._class_number(value)
             if number is None:
-                classes = f"{len(self.classes)} classes {list(self.classes)[:10]}"
+                classes = f"{len(self.classes)} classes {', '.join(list(self.classes)[:10])}"
+                if len(self.classes) > 10:
+                    classes += ", ..."
                 if self.arguments.holdout or self.arguments.tuning_holdout:
                     classes += " of the rows that are left to train on"
                 raise ValueError(f"{where} is not one of the {classes}")

@@ -41,7 +41,7 @@ class ImageClassification(Classification):
             raise ValueError(f"image_column: no column holds images: {column_kinds(train)}; or name one of numbers")
         self.image_column = find_column(train, self.arguments.image_column, "image_column", images)
         if self.arguments.label_column is None and list(features) == [self.image_column]:
-            raise ValueError("label_column: there are images alone, expected labels, or a folder for each class")
+            raise ValueError("label_column: images alone, expected labels, or two folders and more, each a class")
         labels = super().configure(train)
         if self.regression:
             raise ValueError(f"label_column: {self.label_column} holds numbers with a fraction, expected classes")
