@@ -883,7 +883,7 @@ def test_what_counts_as_learned():
     assert summary.learned([row(5.0, **loss), row(5.1, **loss)], guess=4.8) is False
     assert summary.learned([row(0.5, chance=None), row(0.52, chance=None)], guess=0.2) is True
     result = run_statistics.paired_statistics([0.5] * 7, [0.5] * 7, 0.01)
-    assert run_statistics.verdict(result, 0.01, 7, False) == "not learned"
+    assert run_statistics.verdict(result, 0.01, 7, False) == "no verdict"
     assert run_statistics.verdict(result, 0.01, 7, True).startswith(run_statistics.NON_INFERIOR)
     assert run_statistics.verdict(result, 0.01, 7, None) == "undecided"
 
