@@ -372,13 +372,26 @@ def test_a_statement_and_its_verdict_are_those_of_the_study(study, statement, ve
     assert [each["verdict"] for each in results["statements"] if each["statement"].startswith(begins)] == [verdict]
 
 
-def cosines_of_minilm() -> dict[str, dict[int, float]]:
-    """Cell of the grid minilm → seed → cosine of the finished runs."""
+def cosines_of_minilm(grid: str = "minilm") -> dict[str, dict[int, float]]:
+    """Cell of a grid of MiniLM's cuts → seed → cosine of the finished runs."""
     found = defaultdict(dict)
-    with (CLONE / "model_cards/grids/minilm/results.csv").open() as rows:
+    with (CLONE / f"model_cards/grids/{grid}/results.csv").open() as rows:
         for row in csv.DictReader(rows):
             found[row["shape"].split("/cells/")[1]][int(row["seed"])] = float(row["value"])
     return found
+
+
+def test_the_page_has_the_rivals_by_squared_error():
+    page = (CLONE / "docs/slimming.md").read_text(encoding="utf-8")
+    by_squared_error = cosines_of_minilm("minilm-squared-error")
+    lines = list(cells_in_table(page, "| layers kept | cosine, taught by squared error |"))
+    assert len(lines) == 3
+    for cell, (cosine, less) in lines:
+        own = by_squared_error[cell]
+        assert set(own) == {1, 2} and "seeds 1 and 2 of three" in page
+        by_cosine = [cosines_of_minilm()[cell][seed] for seed in own]
+        assert cosine == f"{mean(own.values()):.4f}"
+        assert less == f"{mean(by_cosine) - mean(own.values()):.4f}"
 
 
 def gain(cell: str, other: str) -> tuple[float, float, float]:
