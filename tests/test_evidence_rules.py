@@ -14,7 +14,7 @@ from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.rows import RowsByRun, Run
 from modeling_leaner.training.experiments.soundness import check_tuning
 from modeling_leaner.training.experiments.tuning import tune
-from modeling_leaner.training.records import ResultRow
+from modeling_leaner.training.records import CellSummary, ResultRow
 from modeling_leaner.training.running import results
 from scipy import stats
 from training_data import labelled, write_shape
@@ -87,6 +87,21 @@ def test_the_best_rate_is_that_of_the_mean_over_the_tuning_seeds(tmp_path, capsy
     summary_tables.show(summarised(grid, rows))
     said = capsys.readouterr().out
     assert f"{LEAN}: learning rate 0.001 leads by 0.0050, the tuning seeds differ by 0.0200\n{LEAN}: " in said
+
+
+@pytest.mark.parametrize(
+    "verdict, learned, shown",
+    [
+        ("baseline", False, "baseline, not learned"),
+        ("baseline", None, "baseline"),
+        ("baseline", True, "baseline"),
+        ("no verdict", True, "no verdict"),  # since the baseline has not learned, whatever the shape itself has
+        ("no verdict", False, "no verdict"),
+    ],
+)
+def test_not_learned_is_said_of_the_baseline(verdict, learned, shown):
+    cell = CellSummary.model_construct(verdict=verdict, learned=learned)
+    assert summary_tables.verdict_of(cell) == shown
 
 
 def test_what_the_choice_needs(tmp_path):

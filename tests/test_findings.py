@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections import defaultdict
+from itertools import accumulate
 from pathlib import Path
 from statistics import mean, median
 from typing import NamedTuple
@@ -109,6 +110,34 @@ def test_the_comparisons_over_the_length_of_training():
     assert f"4 × 6 is better by {control} after 1.2M and worse by {in_the_end} after 12.3M" in FINDINGS
 
 
+@pytest.mark.parametrize(
+    "grid, metric, pages",
+    [
+        (CURVES, min, {FINDINGS: ["A bigram has {}."], README: ["a bigram has {})"]}),
+        ("listops-short-heads", max, {FINDINGS: ["the best simple guess has {}:"]}),
+        ("sst2", max, {FINDINGS: ["A bag of tokens has {}."]}),
+        ("sst2-own-tokenizer", max, {FINDINGS: ["a bag of its tokens {}:"], README: ["has {} with a tokenizer of"]}),
+    ],
+)
+def test_the_best_simple_guesses(grid, metric, pages):
+    guesses = json.loads((CLONE / "model_cards/grids" / grid / "guesses.json").read_text())
+    best = f"{metric(guess['value'] for guess in guesses):.3f}"
+    for page, sentences in pages.items():
+        for sentence in sentences:
+            assert sentence.format(best) in page
+
+
+def test_the_control_at_equal_cost_is_that_of_the_page_on_curves():
+    page = (CLONE / "model_cards/curves.md").read_text(encoding="utf-8")
+    lines = page.split("| 4 × 6 against 8 × 3 with MLP 96 |")[1].splitlines()[1:3]
+    (flops, low_flops, high_flops), (seconds, low, high) = (
+        map(float, re.search(r"([+-][\d.]+) \(([+-][\d.]+) to ([+-][\d.]+)\) \|$", line).groups()) for line in lines
+    )
+    at_flops = signed(Difference(flops, low_flops, high_flops, 0.0))
+    at_seconds = signed(Difference(-seconds, -high, -low, 0.0))
+    assert f"At equal FLOPs 4 × 6 is better by {at_flops}, at equal seconds worse by {at_seconds}." in FINDINGS
+
+
 def test_equal_flops_are_those_of_the_page_on_curves():
     page = (CLONE / "model_cards/curves.md").read_text(encoding="utf-8")
     at_equal_flops = page.split("| 4 × 6 against 8 × 3 |")[1].splitlines()[1]
@@ -165,7 +194,8 @@ def test_the_seeds_that_were_added_to_the_earlier_grids():
             gained = [sign * (runs[shape][seed] - runs["mini"][seed]) for seed in "4567"]
             chances[grid, shape] = stats.ttest_1samp(gained, -margin, alternative="greater").pvalue
     ordered = sorted(chances, key=chances.__getitem__)
-    corrected = {name: chances[name] * (len(chances) - place) for place, name in enumerate(ordered)}
+    scaled = [min(1, chances[name] * (len(chances) - place)) for place, name in enumerate(ordered)]
+    corrected = dict(zip(ordered, accumulate(scaled, max)))
     assert f"p {corrected['enwik8-text-causal', 'shallow-mini']:.4f} (Holm)" in FINDINGS
     assert f"4 × 6 has p {corrected['enwik8-text-causal', 'lean-mini']:.4f}." in FINDINGS
     deep, shallow = (reported("enwik8-text-causal")[f"gpt/{name}", ""] for name in ("mini", "shallow-mini"))
@@ -210,6 +240,15 @@ def test_the_heads_of_listops():
         assert told.format(value, interval.strip("()")) in FINDINGS
 
 
+def test_twelve_heads_have_half_the_parameters():
+    sizes = {}
+    with (CLONE / "model_cards/grids/listops-short-heads/results.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            sizes[row["shape"]] = int(row["parameters"])
+    share = sizes["bert/twelve-heads-mini"] / sizes["bert/mini"]
+    assert f"with {share:.0%} of the parameters of 8 × 3".replace("%", " %") in FINDINGS
+
+
 def test_the_heads_and_layers_of_minilm():
     runs = {shape.split("/cells/")[1]: values for (shape, _), values in reported("minilm").items()}
     means = {cell: f"{mean(values.values()):.4f}" for cell, values in runs.items()}
@@ -218,6 +257,7 @@ def test_the_heads_and_layers_of_minilm():
     with_heads = f"with 24 heads each in place of 12 {means['3x24']} ({told[0]})"
     assert f"a cosine of {means['3x12']} to these; {with_heads}" in FINDINGS
     assert f"a fourth layer of the same parameters {means['4x12']} ({told[1]})" in FINDINGS
+    assert f"A wider MLP of as many has {means['3x12-wide']}." in FINDINGS
     assert f"by {heads.mean:.4f}, a fourth layer" in README and f"trained weights, by {layer.mean:.4f} (" in README
 
 
@@ -232,6 +272,27 @@ def test_the_intervention_is_told_as_it_came_out():
     assert times == f"{numbers['κ moved by']:.0f}"
     assert nats == [f"{numbers[name]:.3f}" for name in ("difference of loss", "low end", "high end")]
     assert numbers["W + 1·I: κ at the end"] > numbers["W + 1·O: κ at the end"]  # "by then with the higher κ"
+
+
+def test_a_tokenizer_of_its_own():
+    runs = reported("sst2-own-tokenizer")
+    deep, lean = (f"{mean(runs[f'bert/{shape}', ''].values()):.3f}" for shape in ("mini", "lean-mini"))
+    assert f"new weights have {deep} (8 × 3) and {lean} (4 × 6)" in FINDINGS
+
+
+def test_images_after_two_epochs():
+    runs = reported("cifar10")
+    names = {"mini": "8 × 3", "many-heads-mini": "8 × 6", "shallow-mini": "4 × 3", "lean-mini": "4 × 6"}
+    told = [f"{name} {mean(runs[f'vit/{shape}', ''].values()):.3f}" for shape, name in names.items()]
+    assert f"accuracy: {', '.join(told)}." in FINDINGS
+
+
+def test_masked_text_is_behind_a_bigram():
+    guesses = json.loads((CLONE / "model_cards/grids/enwik8-text-masked/guesses.json").read_text())
+    bigram = min(guess["value"] for guess in guesses)
+    behind = [mean(values.values()) - bigram for values in reported("enwik8-text-masked").values()]
+    for page in (FINDINGS, README):
+        assert f"is {min(behind):.1f} to {max(behind):.1f} worse than a bigram" in page
 
 
 def test_single_seeds():

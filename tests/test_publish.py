@@ -461,7 +461,7 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert edge.endswith(": the best learning rate is at the edge of the grid") and edge[0].isdigit()
     found.cells[0].notes = found.cells[1].notes
     assert index_page.notes_text(found) == "the best learning rate is at the edge of the grid"  # once, of all
-    found.cells[1].verdict = run_statistics.NOT_LEARNED
+    found.cells[1].verdict = run_statistics.NO_VERDICT
     assert "; no verdict: the baseline" in comparison.claims(found) and "undecided" not in comparison.claims(found)
     found.cells[1].verdict, found.cells[1].pairs, found.cells[1].interval = "undecided", 7, [-0.1, 0.2]
     assert "includes 0; undecided, without the margin that a verdict needs" in comparison.claims(found)

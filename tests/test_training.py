@@ -589,6 +589,28 @@ def test_evaluation_of_labels_of_another_kind(run, tmp_path, capsys):
         assert f"{option[2:]}: not for evaluate" in capsys.readouterr().err
 
 
+def test_the_task_of_a_head(tmp_path):
+    """Of a folder without recipe.yaml; a task that is named wins, and a head that no task has is asked for."""
+    for architecture, task in (
+        ("LeanBERTForSequenceClassification", "sequence-classification"),
+        ("LeanBERTForMaskedLM", "masked-lm"),
+        ("LeanBERTForTokenClassification", None),
+        ("LeanBERTModel", None),
+    ):
+        LeanBERTConfig(architectures=[architecture]).save_pretrained(tmp_path)
+        assert evaluation.task_of_head(str(tmp_path)) == task
+
+
+def test_a_folder_without_recipe_is_evaluated_by_its_head(run):
+    rows = labelled(24, 0, ("text",), 2)
+    _, _, folder = run(*CLASSIFY, rows)
+    (folder / "recipe.yaml").unlink()
+    files = ["--data_files", f"validation={folder.parent / 'validation.parquet'}"]
+    document = evaluation.evaluate(str(folder), files)
+    assert document["task"] == "sequence-classification"
+    assert document["metrics"] == json.loads((folder / "results.json").read_text())["metrics"]
+
+
 def test_evaluation_reports_where_it_is_told_to(tmp_path):
     """Never where the recipe of the model does, which may be a stranger's."""
     folder = tmp_path / "model"

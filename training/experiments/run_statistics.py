@@ -11,7 +11,7 @@ from ..records import PairedStatistics
 MIN_PAIRS = 7
 MAX_P = 0.01
 BASELINE = "baseline"  # its own verdict
-NOT_LEARNED = "no verdict"  # since the baseline has not learned
+NO_VERDICT = "no verdict"  # for the baseline has not learned
 NON_INFERIOR = "non-inferior before correction"
 
 
@@ -95,7 +95,7 @@ def verdict(result: PairedStatistics, margin: float | None, seeds: int, baseline
     the baseline has learned.
     """
     if baseline_learned is False:
-        return NOT_LEARNED
+        return NO_VERDICT
     if baseline_learned is None or margin is None:
         return "undecided"
     complete = result.pairs >= MIN_PAIRS and result.pairs == seeds

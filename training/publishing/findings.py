@@ -1,4 +1,4 @@
-"""What the rows of all grids say together, for the index: each number computed here, each sentence with its limits."""
+"""What the rows of all grids say together, for the index: verdicts corrected over all, and κ beside quality."""
 
 from ..experiments.evidence import baseline_of
 from ..experiments.kappa import KappaCell, conclude, conclude_by_task, read_all_cells

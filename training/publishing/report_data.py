@@ -13,7 +13,7 @@ from ..experiments.branches import Step, step_of
 from ..experiments.evidence import kind
 from ..experiments.rows import finished_row, reported
 from ..experiments.run_settings import settings
-from ..experiments.run_statistics import NOT_LEARNED, mean_of_known
+from ..experiments.run_statistics import NO_VERDICT, mean_of_known
 from ..experiments.summary import summaries_by_budget
 from ..records import Cell, Evidence, Guess, ResultRow
 from ..tasks.registry import TASKS
@@ -216,7 +216,7 @@ def verdict_of(cell: Cell, evidence: Evidence) -> str:
     """What the grid alone says of a cell, before any correction for the number of comparisons."""
     if cell.shape == evidence.baseline and cell.learned is False:
         return "baseline, not learned"
-    if cell.verdict == NOT_LEARNED:
+    if cell.verdict == NO_VERDICT:
         return "no verdict: the baseline has not learned"
     return cell.verdict
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..experiments.evidence import baseline_of
 from ..experiments.kappa import MOST_KAPPA
-from ..experiments.run_statistics import NON_INFERIOR, NOT_LEARNED
+from ..experiments.run_statistics import NO_VERDICT, NON_INFERIOR
 from ..records import Cell, Evidence, FineTuned, PairedStatistics, PublishedResults, RunResults
 from .metadata import named_metrics
 from .rendering import markdown
@@ -237,8 +237,8 @@ def verdict(cell: Cell, evidence: Evidence) -> str:
         if cell.learned is False:
             return "not learned"
         return ""
-    if cell.verdict == NOT_LEARNED:
-        return "no verdict"
+    if cell.verdict == NO_VERDICT:
+        return NO_VERDICT
     if cell.verdict.startswith(NON_INFERIOR):
         return "see above"
     return "undecided"

@@ -26,9 +26,7 @@ OTHER_NAMES = {  # what other tools, or older transformers, call it
     "model": "shape",
     "data": "data_files",
 }
-
-
-HEADS_WITHOUT_TASK = ("token-classification", "multiple-choice")
+HEADS_WITHOUT_TASK = ("token-classification", "multiple-choice")  # of the models, by the Hub's names of their tasks
 
 
 def check_finite(values: object, name: str = "") -> None:

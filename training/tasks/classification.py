@@ -67,7 +67,6 @@ class Classification(Task):
 
         Numbers that do not begin at 0 count nothing: those that are there are the names.
 
-
         Raises:
             ValueError: names the row of a label that is missing, negative, or so large that it is no class.
         """

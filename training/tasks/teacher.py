@@ -86,10 +86,10 @@ def check_classes(source: str, config: LeanConfig, task: Task) -> None:
     unnamed = [f"LABEL_{index}" for index in range(len(names))]
     numbered = [str(index) for index in range(len(names))]
     if theirs != names and not (theirs == unnamed and names == numbered):
-        raise ValueError(f"teacher: {source} has the classes {in_short(theirs)}, the rows {in_short(names)}")
+        raise ValueError(f"teacher: {source} has the classes {first_names(theirs)}, the rows {first_names(names)}")
 
 
-def in_short(names: list[str]) -> str:
+def first_names(names: list[str]) -> str:
     """The names as messages show them: the first five, and how many there are."""
     if len(names) > 5:
         return f"{', '.join(names[:5])}, ... ({len(names)})"

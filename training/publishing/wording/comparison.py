@@ -3,7 +3,7 @@
 from modeling_leaner.support.terminal import plural
 
 from ...experiments.evidence import baseline_of
-from ...experiments.run_statistics import MIN_PAIRS, NOT_LEARNED
+from ...experiments.run_statistics import MIN_PAIRS, NO_VERDICT
 from ...records import Cell, Evidence
 from ..rendering import markdown
 from .amounts import excludes_zero, gain, is_under_way, label, score
@@ -44,7 +44,7 @@ def certainty(cell: Cell, evidence: Evidence) -> str:
         text = f"over {cell.pairs} seeds; the 95 % interval excludes 0"
     else:
         text = f"over {cell.pairs} seeds; the 95 % interval includes 0"
-    if cell.verdict == NOT_LEARNED:
+    if cell.verdict == NO_VERDICT:
         return f"{text}; no verdict: the baseline is not clearly better than the best simple guess"
     if cell.pairs < MIN_PAIRS:
         return f"{text}; no verdict on quality below {MIN_PAIRS} seeds"
