@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -344,7 +345,8 @@ def test_only_what_is_damaged_is_called_so(bert, tmp_path, monkeypatch):
     lean = convert(build("GPT2LMHeadModel", SHAPES["gpt2"][0]))
     lean.save_pretrained(tmp_path / "lean")
     (tmp_path / "lean" / "generation_config.json").write_text("[]")
-    with pytest.raises(ConversionError, match="lean: cannot be loaded: 'list' object"):
+    of_transformers = "list indices" if version("transformers") == "5.17.0" else "'list' object"  # the words it has
+    with pytest.raises(ConversionError, match=f"lean: cannot be loaded: {of_transformers}"):
         load_lean(tmp_path / "lean")
 
     def broken(model):
