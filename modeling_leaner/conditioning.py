@@ -9,7 +9,6 @@ import torch
 from transformers import PreTrainedModel
 
 from .layers_leaner import LeanAttention
-from .unpadding_leaner import without_unpadding
 
 
 def is_named_as(module: torch.nn.Module | None, kind: type[torch.nn.Module]) -> bool:
@@ -31,6 +30,21 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+@contextmanager
+def without_unpadding(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, batches go through the layers as they are: for hooks that read states row by row."""
+    config = model.config
+    unpads = getattr(config, "unpad_inputs", False)
+    if not unpads:
+        yield
+        return
+    config.unpad_inputs = False
+    try:
+        yield
+    finally:
+        config.unpad_inputs = True
 
 
 @dataclass(frozen=True)

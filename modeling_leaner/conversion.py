@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from . import modeling_lean_bert, modeling_lean_gpt, modeling_lean_vit
-from .checkpoints_leaner import WEIGHTS, find_folder, find_integers, find_weights, in_one_line
+from .checkpoints_leaner import WEIGHTS, check_files, find_folder, find_integers, find_weights, in_one_line
 from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
@@ -427,11 +427,9 @@ def _check_config(folder: Path) -> None:
 
 def _check_weights(folder: Path) -> None:
     """Raises OSError for a folder without safetensors."""
-    if find_weights(folder):
-        return
-    for pickle in sorted(folder.glob("pytorch_model*.bin")):
-        raise OSError(f"{pickle} is a pickle, which can run code; expected {WEIGHTS}")
-    raise OSError(f"{folder / WEIGHTS}: missing")
+    check_files(folder)
+    if not find_weights(folder):
+        raise OSError(f"{folder / WEIGHTS}: missing")
 
 
 def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) -> PreTrainedModel:

@@ -4,8 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from modeling_leaner import unpadding_leaner
-from modeling_leaner.conditioning import head_condition_numbers
+from modeling_leaner.conditioning import head_condition_numbers, without_unpadding
 from modeling_leaner.configuration_lean_bert import LeanBERTConfig
 from modeling_leaner.layers_leaner import LeanBlock
 from modeling_leaner.modeling_lean_bert import (
@@ -216,7 +215,7 @@ class TestHooks:
 
     def test_the_setting_comes_back_after_an_error(self):
         model = model_of()
-        with pytest.raises(KeyError), unpadding_leaner.without_unpadding(model):
+        with pytest.raises(KeyError), without_unpadding(model):
             assert not model.config.unpad_inputs
             raise KeyError
         assert model.config.unpad_inputs

@@ -4,9 +4,6 @@
 Shapes: B rows of T places with padding, R rows of S places without, but for what is left over at their ends.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from transformers import PreTrainedModel
 
@@ -101,18 +98,3 @@ def unpadding_of(model: PreTrainedModel, attention_mask: object, **kwargs) -> Un
     if any(kwargs.get(name, getattr(config, name)) for name in ("output_hidden_states", "output_attentions")):
         return None
     return Unpadding(attention_mask, config)
-
-
-@contextmanager
-def without_unpadding(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, batches go through the layers as they are: for hooks that read states row by row."""
-    config = model.config
-    unpads = getattr(config, "unpad_inputs", False)
-    if not unpads:
-        yield
-        return
-    config.unpad_inputs = False
-    try:
-        yield
-    finally:
-        config.unpad_inputs = True

@@ -57,6 +57,15 @@ def find_weights(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def check_files(folder: Path, needs_config: bool = True) -> None:
+    """Raises OSError for a folder without config.json, where it is needed, or with weights as a pickle alone."""
+    if needs_config and not (folder / "config.json").is_file():
+        raise OSError(f"{folder / 'config.json'}: missing")
+    pickles = sorted(folder.glob("pytorch_model*.bin"))
+    if pickles and not find_weights(folder):
+        raise OSError(f"{pickles[0]} is a pickle, which can run code; expected {WEIGHTS}")
+
+
 def find_integers(weights: Iterable[Path], known: Iterable[str], prefix: str) -> list[str]:
     """Tensors of the files that hold integers under the name of a weight, as `name (I64)`.
 
@@ -91,6 +100,12 @@ def describe_gaps(backbone: nn.Module, prefix: str, missing: Iterable[str], unus
     if left_over := names_of_backbone(unused):
         sentences.append(f"in the checkpoint but not in the model: {in_one_line(left_over, block_size)}")
     return "; ".join(sentences)
+
+
+def describe_mismatches(mismatched: Iterable[tuple[str, Iterable[int], Iterable[int]]]) -> str:
+    """Tensors of another shape than the model's, from transformers' (name, stored shape, expected shape)."""
+    tensors = [f"{name} is {list(stored)}, expected {list(expected)}" for name, stored, expected in mismatched]
+    return "; ".join(sorted(tensors))
 
 
 def in_one_line(names: Iterable[str], block_size: int | None = None) -> str:

@@ -20,7 +20,14 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 
-from .checkpoints_leaner import describe_gaps, find_folder, find_integers, find_weights
+from .checkpoints_leaner import (
+    check_files,
+    describe_gaps,
+    describe_mismatches,
+    find_folder,
+    find_integers,
+    find_weights,
+)
 from .configuration_leaner import LeanConfig
 
 
@@ -285,31 +292,23 @@ class LeanPreTrainedModel(PreTrainedModel):
         folder = find_folder(source, kwargs.get("subfolder"))
         weights = []
         if folder is not None and from_safetensors:
-            if not (folder / "config.json").is_file() and kwargs.get("config") is None:
-                raise OSError(f"{folder / 'config.json'}: missing")
+            check_files(folder, needs_config=kwargs.get("config") is None)
             weights = find_weights(folder)
-            pickle = folder / "pytorch_model.bin"
-            if pickle.is_file() and not weights:
-                raise OSError(f"{pickle} is a pickle, which can run code; expected model.safetensors")
+        prefix = f"{cls.base_model_prefix}."
         try:
             model, info = super().from_pretrained(
                 source, *model_args, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
             )
-            integers = find_integers(weights, model.state_dict(), f"{cls.base_model_prefix}.")
+            integers = find_integers(weights, model.state_dict(), prefix)
         except SafetensorError as error:
             raise OSError(f"{source}: damaged or not safetensors ({error}); expected model.safetensors") from error
         if integers and not getattr(model, "is_quantized", False):
             raise RuntimeError(f"{source}: tensors of integers, expected floating point: {', '.join(integers)}")
         if info["mismatched_keys"] and not allows_mismatch:
-            mismatches = [
-                f"{name} is {list(stored)}, expected {list(expected)}"
-                for name, stored, expected in info["mismatched_keys"]
-            ]
-            listed = "; ".join(sorted(mismatches))
+            listed = describe_mismatches(info["mismatched_keys"])
             raise RuntimeError(f"{source}: tensors do not fit, and ignore_mismatched_sizes is not set: {listed}")
         if wants_info:
             return model, info
-        prefix = f"{cls.base_model_prefix}."
         gaps = describe_gaps(model.base_model, prefix, info["missing_keys"], info["unexpected_keys"])
         if gaps:
             depth = f"num_hidden_layers={model.config.num_hidden_layers}"

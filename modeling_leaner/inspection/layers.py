@@ -21,11 +21,11 @@ from ..conditioning import (
     head_similarity,
     is_named_as,
     query_key_spectrum,
+    without_unpadding,
 )
 from ..layers_leaner import LeanAttention, LeanPostNormBlock
 from ..support.progress import Progress, no_progress
 from ..support.terminal import plural
-from ..unpadding_leaner import without_unpadding
 from .jacobian import MOST_ROWS, Jacobian, Norms, estimate_norms, exact_norms, matrix_at
 
 

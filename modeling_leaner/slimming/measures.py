@@ -14,9 +14,9 @@ from itertools import combinations
 import torch
 from torch import nn
 
+from ..conditioning import without_unpadding
 from ..layers_leaner import LeanPreTrainedModel
 from ..support.progress import Progress, no_progress
-from ..unpadding_leaner import without_unpadding
 from .operations import SlimError
 
 
