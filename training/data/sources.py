@@ -155,6 +155,21 @@ def _unreadable(files: list[str], error: Exception) -> str:
     return f"{', '.join(files)}: unreadable: {' '.join(str(cause).split())[:300]}"
 
 
+def _nothing_in(files: list[str]) -> str:
+    """What is wrong where the files of a split have no rows."""
+    if len(files) == 1 and Path(files[0]).is_dir():
+        return f"no images in this folder; files are given as {files[0]}/*.csv, with the ending that they have"
+    return "the split is empty"
+
+
+def _other_ways(files: dict[str | None, list[str]]) -> str:
+    """The settings by which no file is needed for the evaluation split; `files` are those of each split."""
+    ways = [f"eval_split {split}" for split in files if split not in (None, "train")]
+    if "train" in files or not ways:
+        ways += ["holdout", "eval_split none"]
+    return ", or ".join(ways)
+
+
 def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -> Rows:
     """A split of local files, or of a folder; `name` is the split's in messages.
 
@@ -167,7 +182,7 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
     if chosen is None:
         hint = ""
         if whole != "train":
-            hint = "; set holdout, or eval_split none"
+            hint = f"; or set {_other_ways(files)}"
         raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{hint}")
     try:
         if len(chosen) == 1 and Path(chosen[0]).is_dir():
@@ -177,9 +192,9 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
         raise ValueError(_unreadable(chosen, error)) from error
     except ValueError as error:
         if "corresponds to no data" in str(error):
-            raise ValueError(f"{name}: the split is empty") from error
+            raise ValueError(f"{name}: {_nothing_in(chosen)}") from error
         if str(error).startswith("Unknown split"):
-            raise ValueError(f"{name}: {error} Or set holdout, or eval_split none") from error
+            raise ValueError(f"{name}: {error} Set eval_split to one of them or to none, or holdout") from error
         if "data_files" in str(error) or chosen[0] in str(error):
             raise
         raise ValueError(f"{name}: {error}") from error
