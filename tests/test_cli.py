@@ -79,6 +79,7 @@ import sys, types
 sys.modules["modeling_leaner"] = package = types.ModuleType("modeling_leaner")
 package.__path__ = [{str(Path(modeling_leaner.__file__).parent)!r}]
 """  # the package without what it imports
+GRID = "{recipe: digits, shapes: [vit/nano], baseline: vit/nano, seeds: [1], learning_rates: [1e-3]}"
 SCRIPT = Path(sysconfig.get_path("scripts")) / "leaner"
 SEES = """
 import atexit, os, sys
@@ -129,6 +130,8 @@ class TestStart:
             ("train sst2 --shape bert/nanoo", 1, "leaner train: unknown shape 'bert/nanoo'; did you mean bert/nano?"),
             ("train sst2 --shape=bert/nanoo", 1, "did you mean bert/nano?"),
             ("sweep grid.yaml --jobs 2", 1, "leaner sweep: grid.yaml: no such grid file; did you mean grids.yaml?"),
+            ("sweep misspelt.yaml", 1, "leaner sweep: misspelt.yaml: seed: unknown key, expected one of recipe"),
+            ("law misspelt.yaml", 1, "(did you mean seeds?)"),
             ("law there", 1, "leaner law: there: expected a grid file, got a folder"),
             ("publish grid.yaml", 1, "leaner publish: grid.yaml: no such grid file; did you mean grids.yaml?"),
             ("bench --modes eager compiled", 1, "--modes compiled: expected eager, compile; did you mean compile?"),
@@ -183,7 +186,8 @@ class TestStart:
         ],
     )
     def test_light(self, watched, tmp_path, words, status, answer):
-        (tmp_path / "grids.yaml").write_text("shapes: []")
+        (tmp_path / "grids.yaml").write_text(GRID)
+        (tmp_path / "misspelt.yaml").write_text(GRID.replace("seeds", "seed"))
         (tmp_path / "notes.md").write_text("# Notes: of mine\n\ta: b: c")
         (tmp_path / "there").mkdir()
         returned, output, imported = watched(*words.split())
