@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 import modeling_leaner
 from modeling_leaner import __version__, hub_lookup
 from modeling_leaner.cli.app import app
+from modeling_leaner.cli.training import check_keys
 from modeling_leaner.shapes import load_shape, shape_names
 from modeling_leaner.support import files, suggest
 from modeling_leaner.support.files import whole_folder
@@ -81,6 +82,7 @@ package.__path__ = [{str(Path(modeling_leaner.__file__).parent)!r}]
 """  # the package without what it imports
 GRID = "{recipe: digits, shapes: [vit/nano], baseline: vit/nano, seeds: [1], learning_rates: [1e-3]}"
 SCRIPT = Path(sysconfig.get_path("scripts")) / "leaner"
+OF_IMAGES = arguments.METRICS["image-classification"]
 SEES = """
 import atexit, os, sys
 def report():
@@ -207,16 +209,22 @@ class TestStart:
         assert (done.returncode, done.stderr) == (1, f"{name}: No space left on device\n")
 
     @pytest.mark.full
-    def test_a_metric_is_refused_before_the_data(self, watched):
-        """Its task's metrics are named; `datasets` is imported later."""
-        returned, output, imported = watched("train", "digits", "--shape", "vit/nano", "--metric", "foo")
+    @pytest.mark.parametrize(
+        ("words", "answer"),
+        [
+            (("--metric", "foo"), f"metric: foo: the task image-classification has {', '.join(OF_IMAGES)}"),
+            (("--data", "train=nowhere.csv"), "data_files: nowhere.csv: no such file or folder"),
+        ],
+    )
+    def test_refused_before_the_data(self, watched, words, answer):
+        """`datasets` is imported later."""
+        returned, output, imported = watched("train", "digits", "--shape", "vit/nano", *words)
         assert returned == 1 and "datasets" not in imported, imported
-        assert (
-            output
-            == "leaner train: metric: foo: the task image-classification has "
-            + ", ".join(arguments.METRICS["image-classification"])
-            + "\n"
-        )
+        assert output == f"leaner train: {answer}\n"
+
+    def test_a_file_is_looked_for_with_the_keys(self):
+        with pytest.raises(ValueError, match="^data_files: nowhere.csv: no such file or folder$"):
+            check_keys(None, ["--data_files", "train=nowhere.csv"])
 
     @pytest.mark.full
     def test_the_watch_sees_an_import(self, watched):

@@ -25,10 +25,10 @@ from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
 from modeling_leaner.hub_lookup import dataset_hub_answers
-from modeling_leaner.registry import did_you_mean_path
 from modeling_leaner.support.suggest import did_you_mean
 
 from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments
+from ..settings.data_files import check_files, split_files
 from . import builtin as data
 
 
@@ -64,23 +64,6 @@ def check_cache(folder: Path, *variables: str) -> None:
 def check_datasets_cache() -> None:
     """Raises ValueError where the folder in which `datasets` keeps what it prepared cannot be written to."""
     check_cache(Path(datasets.config.HF_DATASETS_CACHE), "HF_DATASETS_CACHE", "HF_HOME", "XDG_CACHE_HOME")
-
-
-def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
-    """`["train=a.parquet", "train=b.parquet", "folder"]` → files of each split; None for what names no split.
-
-    Raises ValueError for a split without a file.
-    """
-    files: dict[str | None, list[str]] = {}
-    for entry in data_files:
-        split, equals, path = entry.partition("=")
-        if equals and not Path(entry).exists() and split.isidentifier():
-            if not path:
-                raise ValueError(f"data_files: {entry}: expected a file or a folder after =")
-            files.setdefault(split, []).append(path)
-        else:
-            files.setdefault(None, []).append(entry)
-    return files
 
 
 def whole_split(split: str) -> str:
@@ -122,9 +105,7 @@ def check_rows(path: Path) -> None:
 
 def _read_files(files: list[str], split: str, streaming: bool) -> Rows:
     """Local files of one format, by the builder that `datasets` has for it."""
-    for name in files:
-        if not Path(name).exists() and not any(character in name for character in "*?[") and "://" not in name:
-            raise ValueError(f"data_files: {name}: no such file or folder{did_you_mean_path(Path(name))}")
+    check_files(files)
     paths = [Path(name) for name in files]
     suffixes = {path.suffix.lower() for path in paths}
     if len(suffixes) != 1 or not suffixes <= set(FORMATS):

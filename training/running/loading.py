@@ -27,9 +27,10 @@ from modeling_leaner.shapes import family_of, load_config, modality_of, shape_na
 from modeling_leaner.slimming.operations import drop_pooler
 from modeling_leaner.source_files import refuse_pickles
 
-from ..data.sources import Rows, check_cache, first_rows, split_files
+from ..data.sources import Rows, check_cache, first_rows
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, save_whole, train_tokenizer
 from ..settings.arguments import RecipeArguments
+from ..settings.data_files import split_files
 from ..tasks.base import Task
 from ..tasks.registry import TASKS
 from ..tasks.text import fitting
