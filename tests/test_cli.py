@@ -309,7 +309,7 @@ class TestSpelling:
         given = []
         monkeypatch.setattr(sweep, "sweep", lambda *values: not given.extend(values))
         grid = tmp_path / "my-grid.yaml"
-        grid.write_text("shapes: []")
+        grid.write_text(GRID)
         result = leaner("sweep", grid, option, "a-b", "--data-files", "my-rows.csv", "train=b.csv")
         assert result.exit_code == 0, result.output
         assert given == [grid, 1, ["my-rows.csv", "train=b.csv"], Path("a-b"), False, "processes"]
@@ -320,6 +320,7 @@ class TestSpelling:
 
         monkeypatch.chdir(tmp_path)
         Path("some-run").mkdir()
+        Path("my-rows.csv").touch()
         given = []
         monkeypatch.setattr(train, "train", lambda *values: given.append(values))
         monkeypatch.setattr(evaluate, "evaluate", lambda *values: given.append(values))
