@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 import modeling_leaner
 from modeling_leaner import __version__, hub_lookup
 from modeling_leaner.cli.app import app
+from modeling_leaner.cli.training import check_keys
 from modeling_leaner.shapes import load_shape, shape_names
 from modeling_leaner.support import files, suggest
 from modeling_leaner.support.files import whole_folder
@@ -79,7 +80,9 @@ import sys, types
 sys.modules["modeling_leaner"] = package = types.ModuleType("modeling_leaner")
 package.__path__ = [{str(Path(modeling_leaner.__file__).parent)!r}]
 """  # the package without what it imports
+GRID = "{recipe: digits, shapes: [vit/nano], baseline: vit/nano, seeds: [1], learning_rates: [1e-3]}"
 SCRIPT = Path(sysconfig.get_path("scripts")) / "leaner"
+OF_IMAGES = arguments.METRICS["image-classification"]
 SEES = """
 import atexit, os, sys
 def report():
@@ -129,6 +132,8 @@ class TestStart:
             ("train sst2 --shape bert/nanoo", 1, "leaner train: unknown shape 'bert/nanoo'; did you mean bert/nano?"),
             ("train sst2 --shape=bert/nanoo", 1, "did you mean bert/nano?"),
             ("sweep grid.yaml --jobs 2", 1, "leaner sweep: grid.yaml: no such grid file; did you mean grids.yaml?"),
+            ("sweep misspelt.yaml", 1, "leaner sweep: misspelt.yaml: seed: unknown key, expected one of recipe"),
+            ("law misspelt.yaml", 1, "(did you mean seeds?)"),
             ("law there", 1, "leaner law: there: expected a grid file, got a folder"),
             ("publish grid.yaml", 1, "leaner publish: grid.yaml: no such grid file; did you mean grids.yaml?"),
             ("bench --modes eager compiled", 1, "--modes compiled: expected eager, compile; did you mean compile?"),
@@ -183,7 +188,8 @@ class TestStart:
         ],
     )
     def test_light(self, watched, tmp_path, words, status, answer):
-        (tmp_path / "grids.yaml").write_text("shapes: []")
+        (tmp_path / "grids.yaml").write_text(GRID)
+        (tmp_path / "misspelt.yaml").write_text(GRID.replace("seeds", "seed"))
         (tmp_path / "notes.md").write_text("# Notes: of mine\n\ta: b: c")
         (tmp_path / "there").mkdir()
         returned, output, imported = watched(*words.split())
@@ -203,16 +209,22 @@ class TestStart:
         assert (done.returncode, done.stderr) == (1, f"{name}: No space left on device\n")
 
     @pytest.mark.full
-    def test_a_metric_is_refused_before_the_data(self, watched):
-        """Its task's metrics are named; `datasets` is imported later."""
-        returned, output, imported = watched("train", "digits", "--shape", "vit/nano", "--metric", "foo")
+    @pytest.mark.parametrize(
+        ("words", "answer"),
+        [
+            (("--metric", "foo"), f"metric: foo: the task image-classification has {', '.join(OF_IMAGES)}"),
+            (("--data", "train=nowhere.csv"), "data_files: nowhere.csv: no such file or folder"),
+        ],
+    )
+    def test_refused_before_the_data(self, watched, words, answer):
+        """`datasets` is imported later."""
+        returned, output, imported = watched("train", "digits", "--shape", "vit/nano", *words)
         assert returned == 1 and "datasets" not in imported, imported
-        assert (
-            output
-            == "leaner train: metric: foo: the task image-classification has "
-            + ", ".join(arguments.METRICS["image-classification"])
-            + "\n"
-        )
+        assert output == f"leaner train: {answer}\n"
+
+    def test_a_file_is_looked_for_with_the_keys(self):
+        with pytest.raises(ValueError, match="^data_files: nowhere.csv: no such file or folder$"):
+            check_keys(None, ["--data_files", "train=nowhere.csv"])
 
     @pytest.mark.full
     def test_the_watch_sees_an_import(self, watched):
@@ -297,7 +309,7 @@ class TestSpelling:
         given = []
         monkeypatch.setattr(sweep, "sweep", lambda *values: not given.extend(values))
         grid = tmp_path / "my-grid.yaml"
-        grid.write_text("shapes: []")
+        grid.write_text(GRID)
         result = leaner("sweep", grid, option, "a-b", "--data-files", "my-rows.csv", "train=b.csv")
         assert result.exit_code == 0, result.output
         assert given == [grid, 1, ["my-rows.csv", "train=b.csv"], Path("a-b"), False, "processes"]
@@ -308,6 +320,7 @@ class TestSpelling:
 
         monkeypatch.chdir(tmp_path)
         Path("some-run").mkdir()
+        Path("my-rows.csv").touch()
         given = []
         monkeypatch.setattr(train, "train", lambda *values: given.append(values))
         monkeypatch.setattr(evaluate, "evaluate", lambda *values: given.append(values))

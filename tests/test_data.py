@@ -215,6 +215,29 @@ def test_files_that_are_trained_on_are_not_held_out(files, said, tmp_path):
             sources.check_splits(settings)
 
 
+@pytest.mark.parametrize(
+    ("files", "ways"),
+    [
+        (["test=a.csv"], "eval_split test"),
+        (["train=a.csv"], "holdout, or eval_split none"),
+        (["train=a.csv", "test=b.csv"], "eval_split test, or holdout, or eval_split none"),
+    ],
+)
+def test_a_split_that_no_file_is_given_for(files, ways):
+    expected = f"data_files: nothing for the split 'validation', expected validation=FILE or a folder; or set {ways}"
+    with pytest.raises(ValueError, match=f"^{expected}$"):
+        sources.load_split(None, "validation", data_files=files)
+
+
+def test_a_folder_of_tables_as_a_split(tmp_path):
+    folder = tmp_path / "rows.csv"
+    folder.mkdir()
+    (folder / "a.csv").write_text("text,label\na,0\n")
+    with pytest.raises(ValueError, match=f"^{folder} .train.: no images in this folder; files are given as {folder}/"):
+        sources.load_split(None, "train", data_files=[f"train={folder}"])
+    assert len(sources.load_split(None, "train", data_files=[f"train={folder}/*.csv"])) == 1
+
+
 def test_a_split_without_a_file():
     with pytest.raises(ValueError, match="^data_files: train=: expected a file or a folder after =$"):
         sources.load_split(None, "train", data_files=["train="])

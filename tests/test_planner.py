@@ -483,6 +483,8 @@ class TestBadInput:
             ("--family gpt --params 30M --length 99999999999999999999", "--length 9*: expected at most 16777216"),
             ("--family gpt --params 30M --write ..", "--write '..': expected letters, digits"),
             ("--family gpt --params 30M --write .", "--write '.': expected letters, digits"),
+            ("--family gpt --params 30M --write a.csv", "--write a.csv: a shape is a JSON file, expected"),
+            ("--family gpt --params 30M --write ./a.YAML", "--write ./a.YAML: a shape is a JSON file"),
             ("--family gpt --params 30M --write .hidden", "--write '.hidden': expected letters, digits"),
             ("--family gpt --params 30M --write café", "--write 'café': expected letters, digits"),
             ("--family gpt --params 30M --write ./.x", "--write ./.x: .x.json is hidden or no name"),
@@ -490,6 +492,15 @@ class TestBadInput:
             (
                 "--family gpt --params 3B --memory 1GB --layers 4",
                 ".* and --memory 1GB together: .*, takes .*GB, .* times",
+            ),
+            (
+                "--family gpt --params 30M --layers 2 --width 64",
+                "what fits is no shape to recommend: 2 layers × 64, 2 heads × 32, MLP 103424 has an MLP of 1,616 "
+                "times the width, expected at most 64: give --mlp if that is wanted",
+            ),
+            (
+                "--family gpt --params 30M --layers 2 --width 64 --mlp 256",
+                "what fits .* has heads × head size of [0-9]+ times the width, expected at most 64: give --heads if",
             ),
             ("--family gpt --params 1B --layers 1 --width 8", "no shape fits: .* under --params 1B"),
             (

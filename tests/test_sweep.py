@@ -600,7 +600,8 @@ def test_refused_grids(bench, changes, message):
     "text, message",
     [
         ("[1, 2]", "expected keys and values, got list"),
-        ("", "expected keys and values, got None"),
+        ("", "empty, expected keys and values"),
+        ("# nothing yet", "empty, expected keys and values"),
         ("a: [", "no YAML file: while parsing a flow node"),
         (None, "no such grid file"),
     ],

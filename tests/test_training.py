@@ -142,7 +142,7 @@ def test_a_folder_without_the_split(run, tmp_path):
     with_a_broken_picture(12, 11, tmp_path / "images")
     words = ["--data_files", str(tmp_path / "images"), "--eval_split", "test"]
     result = run("image-classification", "vit", pictures(12, 0), *words)
-    refused(result, "images (test): Unknown split", "one of ['train']. Or set holdout, or eval_split none")
+    refused(result, "images (test): Unknown split", "one of ['train']. Set eval_split to one of them or")
 
 
 def test_numbers_with_commas(run):
@@ -162,6 +162,18 @@ def test_label_outside_the_classes(run):
     rows = labelled(24, 0, ("sentence",), 2).cast_column("label", Value("int64"))
     held_out = rows.map(lambda row, index: {"label": 7 if index == 3 else row["label"]}, with_indices=True)
     refused(run(*CLASSIFY, rows, held_out=held_out), "validation.parquet", "label, row 3", "7", "2 classes")
+
+
+def test_a_folder_of_images_that_no_training_row_is_like(run, tmp_path):
+    """Its name is said, for its number is another one in the training folder."""
+    for split, classes in (("train", "bc"), ("validation", "ab")):
+        for name in classes:
+            (tmp_path / split / name).mkdir(parents=True)
+            for number, row in enumerate(pictures(3, 0)):
+                row["image"].save(tmp_path / split / name / f"{number}.png")
+    words = ["--data_files", f"train={tmp_path}/train", f"validation={tmp_path}/validation"]
+    result = run("image-classification", "vit", pictures(8, 0), *words)
+    refused(result, "validation (validation): label, row 0: 'a' is not one of the 2 classes b, c")
 
 
 def test_a_class_whose_only_row_is_held_out(run):
@@ -342,11 +354,11 @@ def test_holdouts_are_never_trained_on(tmp_path, task):
     "lines, message",
     [
         ('{"text": "a", "label": [1]}', "label is List"),
-        ('{"text": "a", "label": 0}\n{"text": "b", "label": null}\n{"text": "c", "label": 1}', "label, row 1: None"),
+        ('{"text": "a", "label": 0}\n{"text": "b", "label": null}\n{"text": "c", "label": 1}', "label, row 1: an em"),
         ('{"text": "a", "label": -1}\n{"text": "b", "label": 1}', "label, row 0: -1"),
         ('{"text": "a", "label": 0}\n{"text": "b", "label": 0}', "the only class is '0'"),
         ('{"text": "a", "label": 1000000}\n{"text": "b", "label": 0}', "label, row 0: 1000000, expected a class"),
-        ('{"text": "a", "label": null}\n{"text": "b", "label": null}', "label, row 0: None"),
+        ('{"text": "a", "label": null}\n{"text": "b", "label": null}', "label, row 0: an em"),
         ('{"text": "a", "label": 0}\n{"text": 5, "label": 1}', "text_column: no column holds text alone: text is"),
         ("", "the split is empty"),
     ],
@@ -355,6 +367,16 @@ def test_bad_labels(run, tmp_path, lines, message):
     (tmp_path / "rows.jsonl").write_text(lines)
     words = ["--data_files", f"train={tmp_path / 'rows.jsonl'}", "--eval_split", "none"]
     refused(run(*CLASSIFY, documents(8, 0), *words), message)
+
+
+@pytest.mark.parametrize("word", ["", "nan", "NA", "null"])
+@pytest.mark.parametrize("column", ["text", "label"])
+def test_words_that_a_csv_reads_as_missing(run, tmp_path, column, word):
+    row = {"text": "good", "label": "yes", column: word}
+    (tmp_path / "rows.csv").write_text(f"text,label\nbad,no\n{row['text']},{row['label']}\nwell,yes\n")
+    words = ["--data_files", f"train={tmp_path / 'rows.csv'}", "--eval_split", "none", "--tokenizer", "bytes"]
+    result = run(*CLASSIFY, documents(8, 0), *words)
+    refused(result, f"{column}, row 1: ", "an empty cell (in a csv also NA, nan, null or None, which are read as")
 
 
 def test_rows_are_named_by_their_place_in_the_file(run):
@@ -839,7 +861,8 @@ def test_a_head_keeps_the_numbers_of_its_classes(run, tmp_path):
     assert after["eval_loss"] == pytest.approx(before["eval_loss"], abs=1e-5)
     shutil.rmtree(folder)
     status, said, _ = run(*CLASSIFY, labelled(24, 0, ("sentence",), 3), *still, shape=str(trained))
-    assert status == 0 and "begins with new weights, for they have another size there: classifier.bias" in said, said
+    notice = "begins with new weights, for they have another size there: classifier.bias"
+    assert status == 0 and said.count(notice) == 1, said
 
 
 def test_early_stop_keeps_the_best(run):

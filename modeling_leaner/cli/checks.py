@@ -8,7 +8,6 @@ from typing import Any
 from ..planning.units import BYTES, MOST_INPUT, parse_size
 from ..registry import FAMILIES, check_family, check_shape, did_you_mean_path, shape_names
 from ..support.suggest import did_you_mean
-from ..training.settings.yaml_files import read_yaml
 from .command import dashed
 from .lazy import slow_imports
 
@@ -43,14 +42,16 @@ def parse_layers(flag: str, text: str) -> list[int]:
 
 
 def existing_grid(path: Path | None) -> Path | None:
-    """The path itself, where a YAML file of keys and values is; else ValueError, with the nearest name."""
+    """The path itself, where a grid file is; else ValueError, with the nearest name of a file or key."""
+    from ..training.experiments.grid import load_grid  # takes a tenth of a second
+
     if path is None:
         return None
     if not path.exists():
         raise ValueError(f"{path}: no such grid file{did_you_mean_path(path)}")
     if path.is_dir():
         raise ValueError(f"{path}: expected a grid file, got a folder")
-    read_yaml(path)
+    load_grid(path)
     return path
 
 

@@ -18,11 +18,12 @@ from ..slimming.measures import Reference, layer_names
 from ..slimming.operations import SlimError
 from ..slimming.slim import Slimmed
 from ..training.data.sentences import sentences
-from ..training.data.sources import load_training, split_files, whole_split
+from ..training.data.sources import load_training, whole_split
 from ..training.publishing.slim_card import Try, best_try
 from ..training.running.errors import explain
 from ..training.settings.arguments import RecipeArguments
 from ..training.settings.command_line import settings_parser
+from ..training.settings.data_files import split_files
 from ..training.settings.recipes import parse
 from ..training.settings.repeated import given_options
 from ..training.tasks.registry import TASKS

@@ -1,5 +1,6 @@
 """The commands whose work is in `training`: their options, and what is checked before anything slow is imported."""
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -108,9 +109,10 @@ def train(
 
 
 def check_keys(recipe: str | None, options: list[str]) -> None:
-    """Raises ValueError for a recipe, a key or a metric that is none of the task's, before a run's imports."""
+    """Raises ValueError for a recipe, key or file that is none, or another task's metric, before a run's imports."""
     from ..training.settings.combinations import check_given, check_metric  # imports torch
     from ..training.settings.command_line import settings_parser  # imports torch
+    from ..training.settings.data_files import check_files, split_files
     from ..training.settings.recipes import read_recipe  # imports torch
     from ..training.settings.repeated import given_options
 
@@ -124,6 +126,7 @@ def check_keys(recipe: str | None, options: list[str]) -> None:
         task = given.task
     check_metric(task, given.metric)
     check_given(task, given_options(parser, options))
+    check_files(chain.from_iterable(split_files(given.data_files).values()))
 
 
 @commands.command(cls=KeyCommand, rich_help_panel=RUNS)

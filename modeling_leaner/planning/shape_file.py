@@ -9,6 +9,9 @@ from ..support.files import free_path, write_new
 from .dials import fields_of, heads_by_layer
 
 
+OTHER_ENDINGS = (".csv", ".jsonl", ".parquet", ".png", ".safetensors", ".txt", ".yaml", ".yml")
+
+
 def shape_file(name: str) -> Path:
     """Where `write_shape` writes: NAME.json in the working folder, or the path that NAME is.
 
@@ -19,6 +22,8 @@ def shape_file(name: str) -> Path:
         return free_path(flag, Path(name))
     if "/" not in name and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
         raise ValueError(f"--write {name!r}: expected letters, digits, dots and dashes, or a path")
+    if Path(name).suffix.lower() in OTHER_ENDINGS:
+        raise ValueError(f"--write {name}: a shape is a JSON file, expected a name without ending or with .json")
     return free_path(flag, Path(f"{name}.json"))
 
 

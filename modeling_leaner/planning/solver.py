@@ -20,6 +20,7 @@ from .dials import (
     attention_width,
     check_dials,
     describe,
+    flag_of,
     given_or,
     like_start,
     shape_at,
@@ -45,6 +46,7 @@ STEPS = (64, 32, 16, 8, 4, 2, 1)  # a solved width is the coarsest multiple that
 ROUND_STEPS = (64, 32, 16, 8)
 DEPTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 HEAD_SIZES = (32, 64)
+MOST_OF_WIDTH = 64  # the MLP of T5-11B over its width (Raffel et al. 2020, arXiv 1910.10683)
 SHARES = (1 / 3, 1 / 2, 2 / 3, 1, 4 / 3, 2)  # of the starting point's layers
 Shape = TypeVar("Shape")  # a configuration, or one with its costs
 
@@ -245,6 +247,19 @@ def head_sizes_to_try(start: LeanConfig | None, dials: Dials) -> Sequence[int]:
     return sorted({start.head_dim, 8 * max(1, start.head_dim // 16)})
 
 
+def excess(config: LeanConfig, solved: str | None) -> str | None:
+    """Why an MLP, or heads, that were solved are too wide to be worth a row; None where they are not."""
+    wide = {"mlp": ("an MLP", config.intermediate_size), "heads": ("heads × head size", attention_width(config))}
+    if solved not in wide:
+        return None
+    name, size = wide[solved]
+    times = size / config.hidden_size
+    if times <= MOST_OF_WIDTH:
+        return None
+    expected = f"expected at most {MOST_OF_WIDTH}"
+    return f"has {name} of {times:,.0f} times the width, {expected}: give {flag_of(solved)} if that is wanted"
+
+
 def objection(config: LeanConfig, dials: Dials) -> str | None:
     """Why a shape of the walk is not worth a row: what the user fixed is no objection. None where it is worth one."""
     width = config.hidden_size
@@ -264,8 +279,8 @@ def fitting_shapes(base: LeanConfig, start: LeanConfig | None, dials: Dials, goa
     solves_all = start is None or dials == ALL_FREE
     for trial, free in trials(start, dials):
         config = solve_shape(base, trial, free, goals)
-        reason = None
-        if solves_all and free is not None:
+        reason = excess(config, free)
+        if reason is None and solves_all and free is not None:
             reason = objection(config, dials)
         goal = first_missed(config, goals)
         if goal is not None:

@@ -25,10 +25,10 @@ from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 from PIL import Image as PILImage
 
 from modeling_leaner.hub_lookup import dataset_hub_answers
-from modeling_leaner.registry import did_you_mean_path
 from modeling_leaner.support.suggest import did_you_mean
 
 from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments
+from ..settings.data_files import check_files, split_files
 from . import builtin as data
 
 
@@ -64,23 +64,6 @@ def check_cache(folder: Path, *variables: str) -> None:
 def check_datasets_cache() -> None:
     """Raises ValueError where the folder in which `datasets` keeps what it prepared cannot be written to."""
     check_cache(Path(datasets.config.HF_DATASETS_CACHE), "HF_DATASETS_CACHE", "HF_HOME", "XDG_CACHE_HOME")
-
-
-def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
-    """`["train=a.parquet", "train=b.parquet", "folder"]` → files of each split; None for what names no split.
-
-    Raises ValueError for a split without a file.
-    """
-    files: dict[str | None, list[str]] = {}
-    for entry in data_files:
-        split, equals, path = entry.partition("=")
-        if equals and not Path(entry).exists() and split.isidentifier():
-            if not path:
-                raise ValueError(f"data_files: {entry}: expected a file or a folder after =")
-            files.setdefault(split, []).append(path)
-        else:
-            files.setdefault(None, []).append(entry)
-    return files
 
 
 def whole_split(split: str) -> str:
@@ -122,9 +105,7 @@ def check_rows(path: Path) -> None:
 
 def _read_files(files: list[str], split: str, streaming: bool) -> Rows:
     """Local files of one format, by the builder that `datasets` has for it."""
-    for name in files:
-        if not Path(name).exists() and not any(character in name for character in "*?[") and "://" not in name:
-            raise ValueError(f"data_files: {name}: no such file or folder{did_you_mean_path(Path(name))}")
+    check_files(files)
     paths = [Path(name) for name in files]
     suffixes = {path.suffix.lower() for path in paths}
     if len(suffixes) != 1 or not suffixes <= set(FORMATS):
@@ -155,6 +136,21 @@ def _unreadable(files: list[str], error: Exception) -> str:
     return f"{', '.join(files)}: unreadable: {' '.join(str(cause).split())[:300]}"
 
 
+def _nothing_in(files: list[str]) -> str:
+    """What is wrong where the files of a split have no rows."""
+    if len(files) == 1 and Path(files[0]).is_dir():
+        return f"no images in this folder; files are given as {files[0]}/*.csv, with the ending that they have"
+    return "the split is empty"
+
+
+def _other_ways(files: dict[str | None, list[str]]) -> str:
+    """The settings by which no file is needed for the evaluation split; `files` are those of each split."""
+    ways = [f"eval_split {split}" for split in files if split not in (None, "train")]
+    if "train" in files or not ways:
+        ways += ["holdout", "eval_split none"]
+    return ", or ".join(ways)
+
+
 def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -> Rows:
     """A split of local files, or of a folder; `name` is the split's in messages.
 
@@ -167,7 +163,7 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
     if chosen is None:
         hint = ""
         if whole != "train":
-            hint = "; set holdout, or eval_split none"
+            hint = f"; or set {_other_ways(files)}"
         raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{hint}")
     try:
         if len(chosen) == 1 and Path(chosen[0]).is_dir():
@@ -177,9 +173,9 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
         raise ValueError(_unreadable(chosen, error)) from error
     except ValueError as error:
         if "corresponds to no data" in str(error):
-            raise ValueError(f"{name}: the split is empty") from error
+            raise ValueError(f"{name}: {_nothing_in(chosen)}") from error
         if str(error).startswith("Unknown split"):
-            raise ValueError(f"{name}: {error} Or set holdout, or eval_split none") from error
+            raise ValueError(f"{name}: {error} Set eval_split to one of them or to none, or holdout") from error
         if "data_files" in str(error) or chosen[0] in str(error):
             raise
         raise ValueError(f"{name}: {error}") from error

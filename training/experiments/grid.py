@@ -55,7 +55,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from modeling_leaner.shapes import shape_names
+from modeling_leaner.registry import shape_names
 from modeling_leaner.support.files import write_bytes
 from modeling_leaner.support.suggest import did_you_mean
 

@@ -27,9 +27,10 @@ from modeling_leaner.shapes import family_of, load_config, modality_of, shape_na
 from modeling_leaner.slimming.operations import drop_pooler
 from modeling_leaner.source_files import refuse_pickles
 
-from ..data.sources import Rows, check_cache, first_rows, split_files
+from ..data.sources import Rows, check_cache, first_rows
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, save_whole, train_tokenizer
 from ..settings.arguments import RecipeArguments
+from ..settings.data_files import split_files
 from ..tasks.base import Task
 from ..tasks.registry import TASKS
 from ..tasks.text import fitting
@@ -299,8 +300,12 @@ def check_values(source: str, model: PreTrainedModel) -> None:
 MAY_BE_NEW = ("classifier", "score", "qa_outputs", "transform", "lm_head", "model.pooler")  # tensors of a head
 
 
-def build_model(arguments: RecipeArguments, task: Task, complete: bool = False) -> PreTrainedModel:
+def build_model(
+    arguments: RecipeArguments, task: Task, complete: bool = False, quietly: bool = False
+) -> PreTrainedModel:
     """The task's model: from the seed, or a checkpoint's weights with a new head where it has none.
+
+    Unless `quietly`, stderr names the tensors of a checkpoint that are not taken, for they have another size there.
 
     Raises:
         ValueError: a checkpoint lacks tensors outside the head, or, with `complete`, any; or some have another shape,
@@ -338,7 +343,7 @@ def build_model(arguments: RecipeArguments, task: Task, complete: bool = False) 
     if missing:
         raise ValueError(f"{source}: no trained {', '.join(sorted(missing)[:3])} for {arguments.task}")
     check_values(source, model)
-    if info["mismatched_keys"] and arguments.process_index == 0:
+    if info["mismatched_keys"] and arguments.process_index == 0 and not quietly:
         names = ", ".join(sorted(name for name, *_ in info["mismatched_keys"]))
         print(f"{source}: begins with new weights, for they have another size there: {names}", file=sys.stderr)
     return without_unused_pooler(model, task)

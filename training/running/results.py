@@ -111,7 +111,7 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
     inputs = first_inputs(trainer.task, trainer.eval_dataset, CONDITION_ROWS)
     inputs = {name: value.to(arguments.device) for name, value in inputs.items()}
     try:
-        start = build_model(arguments, trainer.task).to(arguments.device)
+        start = build_model(arguments, trainer.task, quietly=True).to(arguments.device)
         if arguments.implementation == "transformers":
             start = convert(start)
         # Without the autocast that accelerate puts around forward: κ beyond 100 would be of bfloat16's rounding.

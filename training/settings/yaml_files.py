@@ -158,6 +158,8 @@ def read_yaml(path: Path) -> dict[str, object]:
         raise ValueError(f"{path}: no YAML file: {' '.join(str(error).split())}") from error
     except RepeatedKey as error:
         raise RepeatedKey(f"{path}: {error}") from error
+    if values is None:
+        raise ValueError(f"{path}: empty, expected keys and values")
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected keys and values, got {type(values).__name__}")
     return values

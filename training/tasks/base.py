@@ -71,7 +71,7 @@ def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) 
 def shown(value: object) -> str:
     """A value of a row as messages show it."""
     if value is None:
-        return "an empty cell"
+        return "an empty cell (in a csv also NA, nan, null or None, which are read as missing)"
     return f"{value!r:.40}"
 
 

@@ -75,7 +75,7 @@ class Classification(Task):
 
         def refuse(value: object, expected: str) -> typing.NoReturn:
             row = place_in_file(train, column.index(value))
-            raise ValueError(f"{self.label_column}, row {row}: {value!r}, expected {expected}")
+            raise ValueError(f"{self.label_column}, row {row}: {shown(value)}, expected {expected}")
 
         if values[-1] is None:
             refuse(None, "a label")
@@ -97,6 +97,8 @@ class Classification(Task):
         """Raises ValueError for a label that is missing, infinite, or outside the classes of the training split."""
         labels = []
         for index, value in zip(indices, batch[self.label_column]):
+            if not self.regression and isinstance(feature, ClassLabel) and value in range(feature.num_classes):
+                value = feature.names[value]  # another file may number the same classes differently
             where = f"{source}: {self.label_column}, row {index}: {shown(value)}"
             if self.regression:
                 if not isinstance(value, Real) or not np.isfinite(value):
@@ -105,9 +107,7 @@ class Classification(Task):
                     raise ValueError(f"{where} is too large for float32, expected {LARGEST_NUMBER:g} at most")
                 labels.append(float(value))
                 continue
-            if isinstance(feature, ClassLabel) and type(value) is int and 0 <= value < feature.num_classes:
-                value = feature.names[value]  # another file may number the same classes differently
-            elif self.named_by_text and isinstance(value, int):  # a number says nothing of classes that are texts
+            if self.named_by_text and isinstance(value, int):  # a number says nothing of classes that are texts
                 value = str(value)
                 if value not in self.classes:
                     raise ValueError(self._of_two_kinds(batch, source))
