@@ -27,7 +27,6 @@ from modeling_leaner.training.experiments.rows import Run, read_rows
 from modeling_leaner.training.publishing import (
     cards,
     evidence_figure,
-    findings,
     index,
     publish,
     stranger,
@@ -37,7 +36,15 @@ from modeling_leaner.training.publishing import (
     verify_weights,
 )
 from modeling_leaner.training.publishing.folders import results_in
-from modeling_leaner.training.publishing.wording import amounts, comparison, index_page, limits, provenance, scoring
+from modeling_leaner.training.publishing.wording import (
+    amounts,
+    comparison,
+    findings,
+    index_page,
+    limits,
+    provenance,
+    scoring,
+)
 from modeling_leaner.training.records import (
     Cell,
     Environment,
@@ -583,6 +590,8 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
     grids["two"].seeds = list(range(9))  # of which two failed
     assert "| 4 × 6 with MLP 192 on one | 0.00" in findings.verdicts(grids)
     assert "on two" not in findings.verdicts(grids) and "the other cells" in findings.verdicts(grids)
+    grids["one"].cells.append(grids["one"].cells[0])  # two of one label are two
+    assert "over 2 comparisons" in findings.verdicts(grids)
     grids["one"].cells[0].pairs = 6
     said = findings.verdicts(grids)
     assert "7 seeds (the most here is 7)" in said and "none is decided" in said
@@ -854,8 +863,8 @@ def test_commands_end_with_one_line(folder, workshop, capsys, monkeypatch):
 
 
 def test_holm():
-    assert run_statistics.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
-    assert run_statistics.holm({}) == {} and run_statistics.holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+    assert run_statistics.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert run_statistics.holm([]) == [] and run_statistics.holm([0.6, 0.9]) == [1.0, 1.0]
 
 
 def row(value, chance=0.1, **changes):

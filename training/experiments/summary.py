@@ -129,11 +129,10 @@ def contrasts(grid: Grid, cells: GridCells) -> list[Contrast]:
             shape=shape, minus=other, **statistics_of_pair.document(), row_error=error, p_corrected=None
         )
         compared.append(contrast)
-    raw = dict.fromkeys(range(len(compared)), 1.0)  # one that has not run counts among them
-    raw |= {place: contrast.p for place, contrast in enumerate(compared) if contrast.p is not None}
-    for place, p in holm(raw).items():
-        if compared[place].p is not None:
-            compared[place].p_corrected = p
+    corrected = holm([1.0 if contrast.p is None else contrast.p for contrast in compared])  # also what has not run
+    for contrast, p in zip(compared, corrected):
+        if contrast.p is not None:
+            contrast.p_corrected = p
     return compared
 
 
