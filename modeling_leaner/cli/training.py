@@ -109,7 +109,7 @@ def train(
 
 def check_keys(recipe: str | None, options: list[str]) -> None:
     """Raises ValueError for a recipe, a key or a metric that is none of the task's, before a run's imports."""
-    from ..training.settings.combinations import check_given, check_metric  # imports torch
+    from ..training.settings.combinations import check_metric, check_modality  # imports torch
     from ..training.settings.command_line import settings_parser  # imports torch
     from ..training.settings.recipes import read_recipe  # imports torch
     from ..training.settings.repeated import given_options
@@ -123,7 +123,7 @@ def check_keys(recipe: str | None, options: list[str]) -> None:
     if given.task is not None:
         task = given.task
     check_metric(task, given.metric)
-    check_given(task, given_options(parser, options))
+    check_modality(task, given_options(parser, options))
 
 
 @commands.command(cls=KeyCommand, rich_help_panel=RUNS)

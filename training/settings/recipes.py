@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 from .arguments import NOT_IN_RECIPES, RecipeArguments
-from .combinations import check_given, check_inspect_steps, check_steps, check_taught
+from .combinations import check_combinations
 from .command_line import SettingsParser, check_finite, settings_parser, suggestion, words_of
 from .repeated import given_options
 from .yaml_files import read_yaml
@@ -116,11 +116,7 @@ def parse(
         namespace.output_dir = default_output_dir(recipe, namespace)
     arguments = arguments_of(namespace)
     arguments.given = set(given)
-    check_given(arguments.task, arguments.given)
-    check_taught(arguments.teacher, arguments.given)
-    check_inspect_steps(arguments.inspect, arguments.given)
-    check_steps(arguments)
-    arguments.settings = {}
+    check_combinations(arguments)
     defaults = vars(parser.parse_words([]))
     for key, value in vars(namespace).items():
         if value != defaults[key] and key not in (*NOT_IN_RECIPES, "hardware"):
