@@ -185,17 +185,17 @@ def test_the_forest_plot_shows_the_rows(grids, monkeypatch):
         guesses = json.loads((CARDS / "grids" / titles[line.group] / "guesses.json").read_text())
         assert line.guess == (max if up else min)(each["value"] for each in guesses)
     drawn = []
-    write = forest_figure.write
+    write = forest_figure.write_text
 
     def write_and_keep(*words, **options):
         drawn.append(words[3])
         write(*words, **options)
 
-    monkeypatch.setattr(forest_figure, "write", write_and_keep)
+    monkeypatch.setattr(forest_figure, "write_text", write_and_keep)
     dark, light = (forest_figure.forest(lines, theme) for theme in ("dark", "light"))
     assert dark.startswith(b"<?xml") and dark == forest_figure.forest(lines, "dark") != light
     for line in lines:
-        assert forest_figure.numbers(line) in drawn and f"{line.baseline:.3f}" in drawn
+        assert forest_figure.difference_text(line) in drawn and f"{line.baseline:.3f}" in drawn
     image = Image.open(io.BytesIO(forest_figure.forest(lines, "light", "png")))
     assert image.getpixel((2, 2))[3] == 0 and 800 <= image.width / 2 <= 840  # transparent, at a README's width
 

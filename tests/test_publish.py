@@ -450,8 +450,8 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert f" against {base.mean:.4f}), one pair of" in said
     assert "one pair of runs, which may be chance; no verdict on quality below 7 seeds" in said
     assert "interval" not in said
-    rest = "\n".join(limits.limits(found, SimpleNamespace(task="causal-lm", continuations=None)))
-    quoted = "\n".join(limits.limits(found, SimpleNamespace(task="causal-lm", continuations="some")))
+    rest = "\n".join(limits.untested(found, SimpleNamespace(task="causal-lm", continuations=None)))
+    quoted = "\n".join(limits.untested(found, SimpleNamespace(task="causal-lm", continuations="some")))
     assert "by heart" in rest and "by heart" not in quoted
     assert "was not tuned" in rest and "against a margin fixed" in rest and "–" not in rest.split("Seeds a cell")[1]
     many = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7)), "margin": 0.02}))

@@ -114,7 +114,7 @@ def slim_to(options: Options, target: Target) -> None:
         held_out_reference = Reference.of(model, held_out_batches)
         slimmed, tries = choose_by_recovery(slims, recovery, options.source, processors, held_out_reference)
         making = replace(making, recovery=recovery.command(making.parent), tries=tries)
-    write(options, model, slimmed, processors, making)
+    write_folder(options, model, slimmed, processors, making)
     report(options.output, model, slimmed, making)
 
 
@@ -182,7 +182,7 @@ def without_untrained_pooler(model: LeanPreTrainedModel, source: str) -> LeanPre
     return model
 
 
-def write(
+def write_folder(
     options: Options, source: LeanPreTrainedModel, slimmed: Slimmed, processors: list[object], making: Making
 ) -> None:
     """The folder: model, code, tokenizer or image processor, files of sentence-transformers, card, numbers, figure."""
