@@ -68,7 +68,7 @@ def _first_run(grid: Grid, shape: str, phase: str, branch: int | None) -> Run:
             return Run(phase, shape, grid.seeds[0], rate)
 
 
-def settings(grid: Grid, shape: str, phase: str = "report", branch: int | None = None) -> RecipeArguments:
+def run_arguments(grid: Grid, shape: str, phase: str = "report", branch: int | None = None) -> RecipeArguments:
     """What a run of the grid is trained with, wherever its weights start from; to report, the longest branch.
 
     Raises:

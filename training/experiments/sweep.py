@@ -30,7 +30,7 @@ from .engines import Engine, Processes, Started
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
 from .grid_results import GridResults, load_results
 from .rows import Run, result_row, write_rows
-from .run_settings import settings
+from .run_settings import run_arguments
 from .runs import begin_branch, can_start, check_starts, check_trunk, command, missing_runs, phases, place_of, planned
 from .soundness import check_grid
 from .summary import summarise
@@ -231,7 +231,7 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
         check_unchanged(grid, results.rows.values())
         for shape in grid.shapes:  # before the first process
             for phase in phases(grid):
-                settings(grid, shape, phase)
+                run_arguments(grid, shape, phase)
         for trunk in dict.fromkeys(run.trunk for run in results.rows if run.branch is not None):
             check_trunk(results, trunk)
         write_grid(grid)
