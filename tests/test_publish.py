@@ -747,6 +747,18 @@ def test_a_cell_has_one_colour_in_all_figures(folder, monkeypatch):
         assert set(drawn) == {"tab:blue", colour}
 
 
+def test_small_and_unknown_numbers_of_parameters(folder, monkeypatch):
+    """A small model's bar says how small; one of unknown size has none."""
+    results, written = results_in(folder / "results.json"), []
+    text = Axes.text
+    monkeypatch.setattr(Axes, "text", lambda self, x, y, s, **k: written.append(s) or text(self, x, y, s, **k))
+    cells = [cell.model_copy(update={"parameters": None, "latency": None}) for cell in results.evidence.cells]
+    cells[0].parameters = 3456
+    held = results.evidence.model_copy(update={"cells": cells})
+    evidence_figure.evidence_figure(results.model_copy(update={"evidence": held}))
+    assert written == [" 0.0035"]
+
+
 def test_an_edited_card_is_found(folder):
     text = (folder / "README.md").read_text()
     (folder / "README.md").write_text(text.replace("| accuracy | ", "| accuracy | 1"))

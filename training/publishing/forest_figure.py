@@ -1,4 +1,4 @@
-"""The forest plot of the index: the differences of shapes from their baselines in five grids, with their intervals."""
+"""The forest plot of the index: the differences of shapes from their baselines, with their intervals."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
