@@ -44,10 +44,8 @@ def models(grid: Grid) -> dict[str, PreTrainedModel]:
         set_seed(0)
         config, head = config_of(grid, shape)
         attention = run_arguments(grid, shape).attn_implementation
-        options = {}
-        if attention:
-            options["attn_implementation"] = attention
-        built[shape] = getattr(transformers, f"AutoModel{head}").from_config(config, **options).eval()
+        auto_class = getattr(transformers, f"AutoModel{head}")
+        built[shape] = auto_class.from_config(config, attn_implementation=attention).eval()
     return built
 
 

@@ -173,7 +173,7 @@ def _branch_cell(grid: Grid, cells: GridCells, shape: str) -> BranchCell:
         shape=shape,
         n=len(values),
         mean=mean_of_known(values),
-        values={str(seed): row.value for seed, row in cells.finished[shape].items()},
+        values=cells.values(shape),
         sd=deviation(values),
         failed=cells.failed[shape],
         tokens=_first(row.tokens for row in rows),
