@@ -24,7 +24,7 @@ from modeling_leaner.support.files import write_bytes
 
 from ..records import ResultRow
 from ..records.results import RESULTS
-from .branches import data_options
+from ..settings.command_line import data_options
 from .cuts import make_cuts
 from .engines import Engine, Processes, Started
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
