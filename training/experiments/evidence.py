@@ -82,7 +82,7 @@ def heads_of(config: LeanConfig) -> int | list[int]:
     return heads
 
 
-def start(grid: Grid, shape: str) -> str | None:
+def start_in_words(grid: Grid, shape: str) -> str | None:
     """In a grid of cuts the weights that a cell's runs started with, in words; None in other grids."""
     if grid.cuts is None:
         return None
@@ -121,7 +121,7 @@ def cells(results: GridResults, summary: Summary) -> list[Cell]:
             peak_memory_bytes=max(memory, default=None),
             jobs=distinct(row.jobs for row in done),
             latency=times.get(shape),
-            start=start(results.grid, shape),
+            start=start_in_words(results.grid, shape),
         )
         described.append(cell)
     return described
@@ -220,20 +220,6 @@ def _own_seconds(row: ResultRow) -> float | None:
     return row.seconds / PARTS
 
 
-def _machines(done: list[ResultRow]) -> list[str]:
-    """The machines that runs were made on."""
-    return sorted({f"{machine_name(row.processor, row.threads)} a run" for row in done})
-
-
-def _software(done: list[ResultRow]) -> dict[str, list[str]]:
-    """The versions of each package that runs were made with."""
-    return {
-        "python": distinct(row.python for row in done),
-        "torch": distinct(row.torch for row in done),
-        "transformers": distinct(row.transformers for row in done),
-    }
-
-
 def _beside(results: GridResults, chain: tuple[str, ...]) -> Evidence | None:
     """The evidence of the grid in `beside`; None without one, and while no metric of it is known yet.
 
@@ -310,8 +296,8 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         failed=len(rows) - len(done),
         failures=_total(row.failures for row in rows),
         hours=_total(map(_own_seconds, done)) / 3600,
-        processor=_machines(done),
+        processor=distinct(f"{machine_name(row.processor, row.threads)} a run" for row in done),
         latency_on=_latency_on(results.latency),
-        software=_software(done),
+        software={name: distinct(getattr(row, name) for row in done) for name in ("python", "torch", "transformers")},
         commits=distinct(row.git_commit for row in done),
     )

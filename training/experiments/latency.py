@@ -128,7 +128,7 @@ def read(grid: Grid) -> LatencyFile | None:
     try:
         held = checked(LatencyFile, read_json(path), path)
     except ValueError as error:
-        raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner latency writes it") from error
+        raise ValueError(f"{error}; leaner latency writes it") from error
     if not held.shapes or held.length != length:
         return None
     return held

@@ -104,7 +104,7 @@ def step_seconds(grid: Grid) -> dict[str, float] | None:
     try:
         measured = checked(StepTimes, read_json(path), path).shapes
     except ValueError as error:
-        raise GridError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner step-time writes it") from error
+        raise GridError(f"{error}; leaner step-time writes it") from error
     for shape in grid.shapes:
         step = step_of(grid, shape)
         expected = None
