@@ -1,7 +1,8 @@
 """Settings that do not go together: of another kind of task, or of something that is not asked for.
 
-Here is every check of several settings at once. One setting alone is checked as it is read: `parse_words` of
-command_line.py has keys, types and bounds, `RecipeArguments` what this machine lacks and what is not to be kept.
+One setting alone is checked as it is read: `parse_words` of command_line.py has keys, types and bounds,
+`RecipeArguments` what this machine lacks and what is not to be kept. What depends on the rows or the model is checked
+where these are read.
 """
 
 from collections.abc import Iterable
