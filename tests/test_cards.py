@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from command import leaner
 from datasets import Dataset
@@ -185,17 +186,17 @@ def test_the_forest_plot_shows_the_rows(grids, monkeypatch):
         guesses = json.loads((CARDS / "grids" / titles[line.group] / "guesses.json").read_text())
         assert line.guess == (max if up else min)(each["value"] for each in guesses)
     drawn = []
-    write = forest_figure.write
+    write = forest_figure.write_text
 
     def write_and_keep(*words, **options):
         drawn.append(words[3])
         write(*words, **options)
 
-    monkeypatch.setattr(forest_figure, "write", write_and_keep)
+    monkeypatch.setattr(forest_figure, "write_text", write_and_keep)
     dark, light = (forest_figure.forest(lines, theme) for theme in ("dark", "light"))
     assert dark.startswith(b"<?xml") and dark == forest_figure.forest(lines, "dark") != light
     for line in lines:
-        assert forest_figure.numbers(line) in drawn and f"{line.baseline:.3f}" in drawn
+        assert forest_figure.difference_text(line) in drawn and f"{line.baseline:.3f}" in drawn
     image = Image.open(io.BytesIO(forest_figure.forest(lines, "light", "png")))
     assert image.getpixel((2, 2))[3] == 0 and 800 <= image.width / 2 <= 840  # transparent, at a README's width
 
@@ -367,10 +368,29 @@ def test_guesses_of_language_models_read_what_the_model_reads():
     found = {each.name: each.value for each in guesses}
     assert found["frequencies"] == pytest.approx(np.log(20), abs=0.35) and len(found) == 3
     assert found["bigram, all training rows"] < found["bigram, as many rows as trained on"] < 0.2
-    of_none = simple_guesses.guesses_on.dispatch(object)
-    without = {name for name, task in TASKS.items() if simple_guesses.guesses_on.dispatch(task) is of_none}
+
+
+def test_the_guesses_of_a_masked_model_see_the_masks(monkeypatch):
+    """The token on the left as the model reads it, of each place that is asked for."""
+    batch = {"input_ids": torch.tensor([[1, 9, 3, 4]]), "labels": torch.tensor([[-100, 5, 7, -100]])}
+    monkeypatch.setattr(simple_guesses, "evaluation_batches", lambda *_: [batch])
+    ((left, targets),) = simple_guesses.left_and_target(MaskedLM.__new__(MaskedLM), packed([[1, 5, 7, 4]]))
+    assert (left.tolist(), targets.tolist()) == ([1, 9], [5, 7])
+    ((left, targets),) = simple_guesses.left_and_target(CausalLM.__new__(CausalLM), packed([[1, 5, 7, 4]]))
+    assert (left.tolist(), targets.tolist()) == ([1, 5, 7], [5, 7, 4])
+
+
+def test_which_tasks_have_guesses(monkeypatch):
+    for name in ("text_guesses", "image_guesses", "language_guesses"):
+        monkeypatch.setattr(simple_guesses, name, lambda *_: [])
+    monkeypatch.setattr(simple_guesses, "rows_trained_on", lambda arguments: None)
+    without = set()
+    for name, kind in TASKS.items():
+        task = kind.__new__(kind)
+        vars(task).update(metric="f1", regression=False, arguments=None)
+        if simple_guesses.guesses_on(task, None, None) is None:
+            without.add(name)
     assert without == {"question-answering", "embedding"}
-    assert simple_guesses.left_and_target.dispatch(MaskedLM) is not simple_guesses.left_and_target.dispatch(CausalLM)
 
 
 @pytest.mark.parametrize(

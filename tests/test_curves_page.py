@@ -20,6 +20,7 @@ from modeling_leaner.training.records import Evidence, ResultRow, checked
 from scipy import stats
 from training_data import documents, write_shape
 
+from modeling_leaner.support import files
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import sha256
 
@@ -158,6 +159,25 @@ def test_the_index_names_the_page(grid, cards):
     put(grid, [trunk])
     assert "curves.md" not in write_index(cards).read_text()
     assert not (cards / "curves.md").exists() and not [*cards.glob("curves-*")]
+
+
+def test_figures_without_anything_to_draw_go(cards):
+    for name in ("forest-light.svg", "kappa-dark.svg", "kappa-own.svg"):
+        (cards / name).write_text("of an earlier time")
+    write_index(cards)
+    assert [path.name for path in cards.glob("*-*.svg") if not path.name.startswith("curves")] == ["kappa-own.svg"]
+
+
+def test_an_error_while_the_page_is_written_leaves_the_old_one(cards, monkeypatch):
+    old = page(cards)
+
+    def full_disk(path, content):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(files, "write_bytes", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        page(cards)
+    assert (cards / "curves.md").read_text() == old and len([*cards.glob("curves-*")]) == 2
 
 
 def test_a_grid_under_way_of_an_accuracy(grid):

@@ -14,7 +14,7 @@ import yaml
 from modeling_leaner.training.experiments import cuts, grid, runs
 from modeling_leaner.training.experiments.grid import CUT_KEYS, GridError, load_grid
 from modeling_leaner.training.experiments.rows import read_rows
-from modeling_leaner.training.experiments.run_settings import settings
+from modeling_leaner.training.experiments.run_settings import run_arguments
 from modeling_leaner.training.experiments.sweep import sweep
 from modeling_leaner.training.records import ResultRow
 from training_data import documents, save_encoder
@@ -181,7 +181,7 @@ def test_a_cut_is_made_once_and_again_where_its_weights_are_gone(made, monkeypat
             path.unlink()
     record = Path("cells/even/slim.json").read_text().replace('"change": ', '"change": 1')  # as if rounded otherwise
     Path("cells/even/slim.json").write_text(record)
-    assert settings(load_grid(Path("grid.yaml")), "cells/even").task == "embedding"  # read without weights
+    assert run_arguments(load_grid(Path("grid.yaml")), "cells/even").task == "embedding"  # read without weights
     calls = []
     original = cuts.slim
     monkeypatch.setattr(cuts, "slim", lambda *words: calls.append(words) or original(*words))

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from modeling_leaner.training.experiments import latency
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.experiments.run_settings import settings
+from modeling_leaner.training.experiments.run_settings import run_arguments
 from modeling_leaner.training.experiments.simple_guesses import write_guesses
 from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.settings.recipes import RECIPES
@@ -40,7 +40,7 @@ def test_a_grid_is_fair(path):
         assert not set(grid.tuning.seeds) & set(grid.seeds) and grid.tuning.holdout >= 200
     check_grid(grid)
     for shape in grid.shapes:
-        arguments = latency.settings(grid, shape)
+        arguments = latency.run_arguments(grid, shape)
         assert arguments.task
         # What rows were recorded with before the family had a default of its own:
         assert arguments.attn_implementation == (grid.overrides or {}).get("attn_implementation", "sdpa")
@@ -68,7 +68,7 @@ def test_a_grid_of_cuts_is_fair(path, monkeypatch):
     others = set(grid.shapes) - set(grid.cuts)
     assert all(shape.endswith("/config.json") for shape in others)
     check_grid(grid)
-    arguments = settings(grid, grid.baseline)
+    arguments = run_arguments(grid, grid.baseline)
     if path.stem == "minilm-again":  # all as published
         kept = ("bf16", "attn_implementation", "max_steps", "learning_rate", "max_length")
         for name in ("minilm-4-layers", "minilm-3-layers"):

@@ -12,7 +12,7 @@ from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.kappa import KappaCell, Trial
 from modeling_leaner.training.experiments.rows import reported
 from modeling_leaner.training.publishing import kappa_figure
-from modeling_leaner.training.publishing.wording import index_page
+from modeling_leaner.training.publishing.wording import findings
 from modeling_leaner.training.records import ResultRow
 from scipy import stats
 
@@ -144,7 +144,7 @@ def test_the_paragraph_says_what_is_known_and_what_is_not():
     known = [Trial(seed, 4.0 - seed, 1.0 + seed, -seed) for seed in range(3)]  # with quality before, against it after
     cells = [cell(known, failed=1), cell([Trial(1, 4.0, None, 0.2)], "two", task="masked-lm")]
     cells.append(cell([], "later", ended=False))
-    text = index_page.kappa_paragraph(kappa.conclude(cells), kappa.conclude_by_task(cells))
+    text = findings.kappa_paragraph(kappa.conclude(cells), kappa.conclude_by_task(cells))
     count = "(3 runs of 1 cell, too few for an interval)"
     assert f"| runs of one cell, which differ by the seed | +1.00 {count} | -1.00 {count} |" in text
     assert f"| runs of one cell, causal-lm alone | +1.00 {count}" in text and "2 tasks pooled" in text

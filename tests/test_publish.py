@@ -27,7 +27,6 @@ from modeling_leaner.training.experiments.rows import Run, read_rows
 from modeling_leaner.training.publishing import (
     cards,
     evidence_figure,
-    findings,
     index,
     publish,
     stranger,
@@ -37,7 +36,15 @@ from modeling_leaner.training.publishing import (
     verify_weights,
 )
 from modeling_leaner.training.publishing.folders import results_in
-from modeling_leaner.training.publishing.wording import amounts, comparison, index_page, limits, provenance, scoring
+from modeling_leaner.training.publishing.wording import (
+    amounts,
+    comparison,
+    findings,
+    index_page,
+    limits,
+    provenance,
+    scoring,
+)
 from modeling_leaner.training.records import (
     Cell,
     Environment,
@@ -443,8 +450,8 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert f" against {base.mean:.4f}), one pair of" in said
     assert "one pair of runs, which may be chance; no verdict on quality below 7 seeds" in said
     assert "interval" not in said
-    rest = "\n".join(limits.limits(found, SimpleNamespace(task="causal-lm", continuations=None)))
-    quoted = "\n".join(limits.limits(found, SimpleNamespace(task="causal-lm", continuations="some")))
+    rest = "\n".join(limits.untested(found, SimpleNamespace(task="causal-lm", continuations=None)))
+    quoted = "\n".join(limits.untested(found, SimpleNamespace(task="causal-lm", continuations="some")))
     assert "by heart" in rest and "by heart" not in quoted
     assert "was not tuned" in rest and "against a margin fixed" in rest and "–" not in rest.split("Seeds a cell")[1]
     many = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7)), "margin": 0.02}))
@@ -583,6 +590,8 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
     grids["two"].seeds = list(range(9))  # of which two failed
     assert "| 4 × 6 with MLP 192 on one | 0.00" in findings.verdicts(grids)
     assert "on two" not in findings.verdicts(grids) and "the other cells" in findings.verdicts(grids)
+    grids["one"].cells.append(grids["one"].cells[0])  # two of one label are two
+    assert "over 2 comparisons" in findings.verdicts(grids)
     grids["one"].cells[0].pairs = 6
     said = findings.verdicts(grids)
     assert "7 seeds (the most here is 7)" in said and "none is decided" in said
@@ -738,6 +747,18 @@ def test_a_cell_has_one_colour_in_all_figures(folder, monkeypatch):
         assert set(drawn) == {"tab:blue", colour}
 
 
+def test_small_and_unknown_numbers_of_parameters(folder, monkeypatch):
+    """A small model's bar says how small; one of unknown size has none."""
+    results, written = results_in(folder / "results.json"), []
+    text = Axes.text
+    monkeypatch.setattr(Axes, "text", lambda self, x, y, s, **k: written.append(s) or text(self, x, y, s, **k))
+    cells = [cell.model_copy(update={"parameters": None, "latency": None}) for cell in results.evidence.cells]
+    cells[0].parameters = 3456
+    held = results.evidence.model_copy(update={"cells": cells})
+    evidence_figure.evidence_figure(results.model_copy(update={"evidence": held}))
+    assert written == [" 0.0035"]
+
+
 def test_an_edited_card_is_found(folder):
     text = (folder / "README.md").read_text()
     (folder / "README.md").write_text(text.replace("| accuracy | ", "| accuracy | 1"))
@@ -854,8 +875,8 @@ def test_commands_end_with_one_line(folder, workshop, capsys, monkeypatch):
 
 
 def test_holm():
-    assert run_statistics.holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
-    assert run_statistics.holm({}) == {} and run_statistics.holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+    assert run_statistics.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert run_statistics.holm([]) == [] and run_statistics.holm([0.6, 0.9]) == [1.0, 1.0]
 
 
 def row(value, chance=0.1, **changes):

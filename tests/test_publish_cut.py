@@ -79,8 +79,8 @@ def test_cut_and_new_weights_are_told_apart(project):
     shape = f"1 × {cell.heads} × {cell.head_dim}"
     assert f"| **{shape} (cut)** |" in text and f"| {shape} (new weights) |" in text
     grid = load_grid(Path("slim.yaml"))
-    assert [evidence.start(grid, shape) for shape in (CELL, f"{CELL}/config.json")] == ["cut", "new weights"]
-    assert evidence.start(grid, "model_cards/leanbert-two") == "its weights"
+    assert [evidence.start_in_words(grid, shape) for shape in (CELL, f"{CELL}/config.json")] == ["cut", "new weights"]
+    assert evidence.start_in_words(grid, "model_cards/leanbert-two") == "its weights"
     assert f"1 layers × {cell.heads} heads of {cell.head_dim} (new weights): " in text
 
 

@@ -126,3 +126,18 @@ def test_every_task_has_a_recipe_and_a_class():
 @pytest.mark.parametrize("recipe", ["sst2", "squad", pytest.param("rte", marks=pytest.mark.full)])
 def test_leangpt_has_the_heads_too(recipe, tmp_path):
     run(recipe, "gpt", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--task question-answering --label_smoothing_factor 0.1", "label_smoothing_factor: not for question"),
+        ("--fsdp full_shard --ema_decay 0.9", "ema_decay: not with fsdp"),
+        ("--fsdp full_shard --inspect heads", "inspect: not with fsdp"),
+        ("--task causal-lm --distill_logits 2", "distill_logits: expected with teacher"),
+        ("--task causal-lm --crop_padding 2", "crop_padding: not for causal-lm, which reads texts"),
+    ],
+)
+def test_settings_that_do_not_go_together(words, message):
+    with pytest.raises(ValueError, match=message):
+        recipes.parse(None, words.split())

@@ -33,7 +33,7 @@ from .running.run_folder import alone_in, compare_start, find_checkpoint, finish
 from .running.trainer import METRICS_FILE, LeanTrainer
 from .settings.arguments import RecipeArguments
 from .settings.recipes import parse
-from .settings.repeated import by_option
+from .settings.repeated import split_options
 from .tasks.base import Task
 from .tasks.taught import Taught
 
@@ -217,7 +217,7 @@ def resume_command(recipe: str | None, options: list[str]) -> str:
     command = ["leaner", "train"]
     if recipe:
         command.append(recipe)
-    for option, *values in by_option(options)[1:]:
+    for option, *values in split_options(options)[1:]:
         if option.partition("=")[0] not in ("--resume", "--restart"):
             command += [option, *values]
     return shlex.join([*command, "--resume"])

@@ -5,7 +5,7 @@ from itertools import chain
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from ..training.settings.repeated import by_option, given_twice
+from ..training.settings.repeated import repeated_message, split_options
 
 
 def dashed(name: str) -> str:
@@ -28,7 +28,7 @@ class Command(TyperCommand):
         return None
 
     def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
-        first, *groups = by_option(args)
+        first, *groups = split_options(args)
         self.check_once(context, groups)
         arguments = chain(first, *(self.one_each(context, group) for group in groups))
         return super().parse_args(context, list(arguments))
@@ -45,7 +45,7 @@ class Command(TyperCommand):
                     continue
             values = values_of(option, group)
             if name in given:
-                context.fail(given_twice(name, given[name], values))
+                context.fail(repeated_message(name, given[name], values))
             given[name] = values
 
     def one_each(self, context: typer.Context, group: list[str]) -> list[str]:
@@ -85,7 +85,7 @@ class KeyCommand(Command):
     def parse_args(self, context: typer.Context, args: list[str]) -> list[str]:
         if not set(args).isdisjoint(context.help_option_names):
             return super().parse_args(context, context.help_option_names[:1])
-        first, *groups = by_option(args)
+        first, *groups = split_options(args)
         self.check_once(context, groups)
         declared = [group for group in groups if self.option_of(group[0]) is not None]
         super().parse_args(context, list(chain(first, *declared)))

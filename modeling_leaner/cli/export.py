@@ -62,7 +62,7 @@ def run(options: Options) -> None:
     processors = load_processors(options.source)
     with whole_folder(options.output) as folder:
         folder.mkdir()
-        contestants = [eager(exportable), *write(exportable, folder, options)]
+        contestants = [eager(exportable), *write_files(exportable, folder, options)]
         write_parts(exportable, processors, folder)
         times = timed(exportable, contestants, sizes, options.rounds)
         document = describe(exportable, contestants, times, options.rounds)
@@ -129,7 +129,7 @@ def eager(exportable: ExportableModel) -> Contestant:
     return Contestant(None, size, run_model, EXACT)
 
 
-def write(exportable: ExportableModel, folder: Path, options: Options) -> list[Contestant]:
+def write_files(exportable: ExportableModel, folder: Path, options: Options) -> list[Contestant]:
     """Writes the file, and that in 8 bits, and compares each with the model.
 
     Raises ValueError where the file in the model's own precision does not say what the model says.

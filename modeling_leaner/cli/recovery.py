@@ -15,7 +15,6 @@ from ..conversion import load_lean
 from ..layers_leaner import LeanPreTrainedModel
 from ..registry import IMAGES
 from ..slimming.measures import Reference, layer_names
-from ..slimming.operations import SlimError
 from ..slimming.slim import Slimmed
 from ..training.data.sentences import sentences
 from ..training.data.sources import load_training, whole_split
@@ -60,7 +59,7 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
     given = given_options(settings_parser(), options)
     for key in OURS:
         if key in given:
-            raise SlimError(f"--recovery: {key} is what --try gives; leave it out")
+            raise ValueError(f"--recovery: {key} is what --try gives; leave it out")
     if "max_steps" not in given:
         options += ["--max_steps", str(STEPS)]
     with tempfile.TemporaryDirectory() as scratch:
@@ -68,12 +67,12 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
     head = TASKS[arguments.task].head
     name = type(model).__name__
     if not name.endswith(head or "Model"):
-        raise SlimError(f"--recovery: the task {arguments.task} does not train a {name}, as {source} is")
+        raise ValueError(f"--recovery: the task {arguments.task} does not train a {name}, as {source} is")
     return Recovery(recipe, options)
 
 
 def check_held_out(held_out_rows: Sequence, data: list[str], recovery: Recovery, source: str) -> None:
-    """Raises SlimError where rows by which the tries are judged are among those that they are trained on.
+    """Raises ValueError where rows by which the tries are judged are among those that they are trained on.
 
     Files are compared by path; texts by content, too: whole, or by sentence where the recipe splits.
 
@@ -92,11 +91,11 @@ def check_held_out(held_out_rows: Sequence, data: list[str], recovery: Recovery,
     if shared:
         number = f"{len(shared)} of {len(held_out_rows)} held-out rows"
         example = min(shared)[:60]
-        raise SlimError(f"--data: {number} are among those that --recovery trains on, such as {example!r}")
+        raise ValueError(f"--data: {number} are among those that --recovery trains on, such as {example!r}")
 
 
 def check_other_files(data: list[str], arguments: RecipeArguments) -> None:
-    """Raises SlimError where a file of `data` is one that the recovery trains on."""
+    """Raises ValueError where a file of `data` is one that the recovery trains on."""
     by_split = split_files(arguments.data_files)
     of_all_splits = by_split.get(None, [arguments.dataset])
     trained = by_split.get(whole_split(arguments.train_split), of_all_splits)
@@ -104,7 +103,7 @@ def check_other_files(data: list[str], arguments: RecipeArguments) -> None:
     shared = sorted(name for name in data if Path(name).resolve() in places)
     if shared:
         names = ", ".join(shared)
-        raise SlimError(f"--data: {names} is what --recovery trains on; every other row is held out, give others")
+        raise ValueError(f"--data: {names} is what --recovery trains on; every other row is held out, give others")
 
 
 def shared_texts(held_out_texts: set[str], texts: Iterable[str | None], split_sentences: bool) -> set[str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from datasets import Dataset
 
 from ..layers_leaner import LeanPreTrainedModel
-from ..slimming.operations import SlimError
 from ..support.suggest import did_you_mean
 from ..support.terminal import plural
 from ..training.data.images import decoded_image, with_encoded_images
@@ -37,10 +36,10 @@ def naming_options() -> Iterator[None]:
 def rows_with_content(data: list[str], column: str | None, model: LeanPreTrainedModel) -> tuple[Dataset, str]:
     """The rows of files or of a built-in set that have a text or image, and the column, for `contents`, that holds it.
 
-    Raises SlimError that names --data or --column.
+    Raises ValueError that names --data or --column.
     """
     if len(data) == 1:
-        check_data(data[0])
+        check_spelling(data[0])
     if len(data) == 1 and data[0] in BUILT_IN:
         rows = load_split(data[0], "train")
     else:
@@ -49,7 +48,7 @@ def rows_with_content(data: list[str], column: str | None, model: LeanPreTrained
     if column is None:
         column = only_column(rows, model)
     if column not in rows.column_names:
-        raise SlimError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
+        raise ValueError(f"--column: no column {column}, expected one of {', '.join(rows.column_names)}")
     rows = with_encoded_images(rows, column)
     filled = rows.filter(lambda row: row[column] not in (None, ""), desc="rows with content")
     if len(filled) < len(rows):
@@ -87,17 +86,17 @@ def recipe_and_keys(flag: str, text: str) -> tuple[str, list[str]]:
     return recipe, keys
 
 
-def check_data(name: str) -> None:
-    """Raises SlimError for the misspelt name of a built-in set, with the right one."""
+def check_spelling(name: str) -> None:
+    """Raises ValueError for the misspelt name of a built-in set, with the right one."""
     if Path(name).exists() or name in BUILT_IN:
         return
     hint = did_you_mean(name, BUILT_IN)
     if hint:
-        raise SlimError(f"--data {name}: no such file or folder, nor a built-in set{hint}")
+        raise ValueError(f"--data {name}: no such file or folder, nor a built-in set{hint}")
 
 
 def only_column(rows: Dataset, model: LeanPreTrainedModel) -> str:
-    """The one column that holds what the model reads. Raises SlimError where there is none, or several."""
+    """The one column that holds what the model reads. Raises ValueError where there is none, or several."""
     kind = "Image" if model.main_input_name == "pixel_values" else "Value"
     names = []
     for name, feature in rows.features.items():
@@ -109,5 +108,5 @@ def only_column(rows: Dataset, model: LeanPreTrainedModel) -> str:
     if len(names) != 1:
         what = "images" if kind == "Image" else "texts"
         columns = ", ".join(names or rows.column_names)
-        raise SlimError(f"--column: name the column that holds {what}; the rows have {columns}")
+        raise ValueError(f"--column: name the column that holds {what}; the rows have {columns}")
     return names[0]

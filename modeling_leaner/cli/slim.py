@@ -61,7 +61,7 @@ def run(options: Options) -> None:
     try:
         slim_to(options, target)
     except SlimError as error:
-        raise SlimError(by_flags(error, options)) from error
+        raise ValueError(by_flags(error, options)) from error
 
 
 def by_flags(error: SlimError, options: Options) -> str:
@@ -91,7 +91,7 @@ def slim_to(options: Options, target: Target) -> None:
         check_choice(model, target, count)
     processors = load_processors(options.source)
     if not processors:
-        raise SlimError(f"{options.source}: no tokenizer or image processor, which the calibration rows need")
+        raise ValueError(f"{options.source}: no tokenizer or image processor, which the calibration rows need")
     rows = calibration_rows(options, model)
     choosing_rows, held_out_rows = calibration.halves(rows)
     if recovery is not None:
@@ -114,7 +114,7 @@ def slim_to(options: Options, target: Target) -> None:
         held_out_reference = Reference.of(model, held_out_batches)
         slimmed, tries = choose_by_recovery(slims, recovery, options.source, processors, held_out_reference)
         making = replace(making, recovery=recovery.command(making.parent), tries=tries)
-    write(options, model, slimmed, processors, making)
+    write_folder(options, model, slimmed, processors, making)
     report(options.output, model, slimmed, making)
 
 
@@ -126,18 +126,18 @@ def read_target(options: Options) -> Target:
     cuts = ("layers", "keep", "heads", "total_heads", "head_dim", "intermediate_size", "params", "latency")
     if all(getattr(options, name) is None for name in cuts):
         flags = ", ".join(flag_of(name) for name in cuts)
-        raise SlimError(f"nothing to cut: give one of {flags}")
+        raise ValueError(f"nothing to cut: give one of {flags}")
     budgets = [name for name in ("params", "latency") if getattr(options, name) is not None]
     if budgets and (keep is not None or options.layers is not None):
-        raise SlimError(f"--{budgets[0]}: a budget chooses the number of layers; leave --layers and --keep out")
+        raise ValueError(f"--{budgets[0]}: a budget chooses the number of layers; leave --layers and --keep out")
     if len(budgets) > 1:
-        raise SlimError("--params and --latency: give one of them")
+        raise ValueError("--params and --latency: give one of them")
     if options.tries is not None and options.recovery is None:
-        raise SlimError('--try: expected --recovery as well, a recipe and its keys, as "enwik8-text-embedding"')
+        raise ValueError('--try: expected --recovery as well, a recipe and its keys, as "enwik8-text-embedding"')
     if options.recovery is not None and options.tries is None:
-        raise SlimError("--recovery: expected --try as well, how many choices of layers are trained")
+        raise ValueError("--recovery: expected --try as well, how many choices of layers are trained")
     if options.tries is not None and keep is not None:
-        raise SlimError("--try: --keep has chosen the layers already; expected --layers in its place")
+        raise ValueError("--try: --keep has chosen the layers already; expected --layers in its place")
     return Target(
         layers=options.layers,
         keep=keep,
@@ -165,24 +165,23 @@ def within_budget(options: Options, target: Target, model: LeanPreTrainedModel, 
 def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
     """Texts or images from the files of `--data`, or a built-in set, at most `--rows` of them."""
     if not options.data:
-        raise SlimError("--data: missing; files or a folder with texts or images as the model reads")
+        raise ValueError("--data: missing; files or a folder with texts or images as the model reads")
     rows, column = rows_with_content(options.data, options.column, model)
     source = describe(options.data[0], "train", options.data)
     if len(rows) < LEAST_CALIBRATION_ROWS:
         few = f"{len(rows)} rows with content, expected at least {LEAST_CALIBRATION_ROWS}, half of them held out"
-        raise SlimError(f"--data: {source}: {few}")
+        raise ValueError(f"--data: {source}: {few}")
     return contents(rows, column, options.rows, source)
 
 
 def without_untrained_pooler(model: LeanPreTrainedModel, source: str) -> LeanPreTrainedModel:
     """A sentence encoder without the pooling layer of BERT, which its own pooling does not read."""
-    is_sentence_encoder = "modules.json" in files_of(source)
-    if is_sentence_encoder and getattr(model, "pooler", None) is not None:
+    if "modules.json" in files_of(source):
         return drop_pooler(model)
     return model
 
 
-def write(
+def write_folder(
     options: Options, source: LeanPreTrainedModel, slimmed: Slimmed, processors: list[object], making: Making
 ) -> None:
     """The folder: model, code, tokenizer or image processor, files of sentence-transformers, card, numbers, figure."""

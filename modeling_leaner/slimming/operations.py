@@ -310,7 +310,12 @@ def add_identity_layers(model: LeanPreTrainedModel, after: Sequence[int]) -> Lea
 
 
 def drop_pooler(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
-    """Exact for the token states: a bare encoder without the pooling layer, which mean pooling never reads."""
+    """Exact for the token states: a bare encoder without the pooling layer, which mean pooling never reads.
+
+    The model itself where it has none.
+    """
+    if getattr(model, "pooler", None) is None:
+        return model
     layers = {index: _layer(model, index) for index in range(model.config.num_hidden_layers)}
     return _rebuilt(model, layers, pooler=False)
 

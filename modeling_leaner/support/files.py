@@ -3,7 +3,7 @@
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -107,3 +107,12 @@ def write_bytes(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def replace_files(contents: Mapping[Path, bytes], earlier: Iterable[Path]) -> None:
+    """Writes the files, and only then removes those of an earlier time that are not among them."""
+    for path, content in contents.items():
+        write_bytes(path, content)
+    for path in earlier:
+        if path not in contents:
+            path.unlink(missing_ok=True)

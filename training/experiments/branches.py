@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from transformers import PreTrainedConfig
-
 from modeling_leaner.checkpoints_leaner import WEIGHTS
+from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning.flops import training_flops
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
@@ -24,7 +23,7 @@ from ..running.checkpoints import whole_checkpoints
 from ..running.loading import recipe_config, shape_config, task_of
 from ..running.run_folder import STARTED, write_recipe
 from ..settings.arguments import RecipeArguments
-from ..settings.command_line import settings_parser, words_of
+from ..settings.command_line import words_of
 from ..settings.recipes import parse
 from .grid import Grid, GridError
 
@@ -49,36 +48,22 @@ class Branch(NamedTuple):
     start: int
 
 
-def options_of(settings: dict[str, object]) -> list[str]:
-    """Settings as options of a command line. Raises ValueError for a key that is unknown or of another structure."""
-    return words_of(settings, settings_parser())
-
-
-def data_options(data_files: Sequence[str]) -> list[str]:
-    """The files or folders of a local copy of the data as options of a command line; none where there is no copy."""
-    if not data_files:
-        return []
-    return ["--data_files", *data_files]
-
-
 def recipe_of(grid: Grid, shape: str) -> RecipeArguments:
     """The recipe with the grid's own overrides, for any phase. Raises GridError where they are refused."""
     try:
         options = ["--shape", shape]
         if grid.overrides is not None:
-            options += options_of(grid.overrides)
+            options += words_of(grid.overrides)
         return parse(grid.recipe, options)
     except (ValueError, OSError) as error:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error
 
 
-def _row_length(arguments: RecipeArguments, config: PreTrainedConfig) -> int | None:
-    """Tokens of a row of text; None of images, whose length the configuration knows."""
-    if modality_of(config) is IMAGES:
-        return None
-    if arguments.max_length is not None:
-        return arguments.max_length
-    return config.max_position_embeddings
+def _row_length(arguments: RecipeArguments, config: LeanConfig) -> int:
+    """Tokens of a row: of an image, or of text as the recipe cuts it."""
+    if arguments.max_length is None or modality_of(config) is IMAGES:
+        return config.default_length
+    return arguments.max_length
 
 
 def step_of(grid: Grid, shape: str) -> Step | None:
@@ -89,8 +74,6 @@ def step_of(grid: Grid, shape: str) -> Step | None:
         return None
     config = recipe_config(arguments)
     length = _row_length(arguments, config)
-    if length is None:
-        length = config.default_length
     rows = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
     flops = training_flops(config, length, task.head, arguments.mask_fraction)
     return Step(rows * length, rows * flops, length)

@@ -24,10 +24,10 @@ from modeling_leaner.support.documents import read_object, write_json
 from ..data.sources import evenly
 from ..running.loading import build_model
 from ..running.preparation import PreparedRun, prepare
+from ..settings.command_line import words_of
 from ..settings.recipes import parse
 from ..tasks.base import Batch, evaluation_batches
 from ..tasks.embedding import Embedding
-from .branches import options_of
 from .grid import Grid, GridError
 
 
@@ -68,7 +68,7 @@ def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
     overrides = dict(grid.overrides or {})
     if local:
         overrides.pop("data_files", None)  # this machine's copy takes its place
-    arguments = parse(grid.recipe, ["--shape", grid.cut_from, *options_of(overrides), *local])
+    arguments = parse(grid.recipe, ["--shape", grid.cut_from, *words_of(overrides), *local])
     arguments.max_steps = math.ceil(ROWS / arguments.train_batch_size)
     arguments.distill_hidden = 0.0  # whose layers are named for the cuts, not for the model that is cut
     if arguments.task != Embedding.name:
@@ -106,7 +106,7 @@ def write_cut(folder: Path, slimmed: Slimmed, processing: object) -> None:
             check_same_shape(folder, slimmed.model)
             held = set()
             if (folder / RECORD).is_file():
-                check_same(folder, slimmed.cuts)
+                check_same_cuts(folder, slimmed.cuts)
                 # Those in git stay: the same cut, but for the rounding of its changes.
                 held = {name for name in ("config.json", RECORD) if (folder / name).is_file()}
             weights_last = sorted(Path(scratch).iterdir(), key=lambda path: path.name == WEIGHTS)
@@ -129,12 +129,12 @@ def check_same_shape(folder: Path, model: PreTrainedModel) -> None:
             raise GridError(f"cuts: {folder}/config.json has {key} {old}, but the cut came out with {new}")
 
 
-def check_same(folder: Path, cuts: list[Cut]) -> None:
+def check_same_cuts(folder: Path, cuts: list[Cut]) -> None:
     """Raises GridError where the folder records other cuts, or its slim.json cannot be read as a record of cuts."""
     try:
-        was = [(cut["part"], cut["after"]) for cut in read_object(folder / RECORD)["cuts"]]
+        before = [(cut["part"], cut["after"]) for cut in read_object(folder / RECORD)["cuts"]]
     except (ValueError, KeyError, TypeError) as error:
         raise GridError(f"cuts: {folder / RECORD}: no record of cuts: {error!r}") from error
     now = [(cut.part, cut.after) for cut in cuts]
-    if was != now:
-        raise GridError(f"cuts: {folder / RECORD}: expected {was}, but the cut came out with {now}")
+    if before != now:
+        raise GridError(f"cuts: {folder / RECORD}: expected {before}, but the cut came out with {now}")

@@ -137,7 +137,7 @@ def local_data(entries: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def read(name: str, split: str, local_paths: Mapping[str, str]) -> Split:
+def read_split(name: str, split: str, local_paths: Mapping[str, str]) -> Split:
     """A split of the Hub's dataset, or of the local copy. Raises ValueError as `load_split`."""
     dataset, config = HUB[name]
     path = local_paths.get(name.removesuffix("_test"))
@@ -177,7 +177,7 @@ def load_rows(local_paths: Mapping[str, str], scores: Sequence[str]) -> EncoderR
 
 def read_pairs(name: str, split: str, local_paths: Mapping[str, str]) -> tuple[Pairs, TextRows]:
     """Pairs of STS-B, and their record."""
-    held = read(name, split, local_paths)
+    held = read_split(name, split, local_paths)
     first = held.texts("sentence1")
     second = held.texts("sentence2")
     numbers = held.labels("label", "score").astype(float)
@@ -186,7 +186,7 @@ def read_pairs(name: str, split: str, local_paths: Mapping[str, str]) -> tuple[P
 
 def read_questions(local_paths: Mapping[str, str]) -> tuple[Questions, TextRows]:
     """QNLI's questions whose sentence holds the answer, and the distinct sentences of all its rows; their record."""
-    held = read("qnli", "validation", local_paths)
+    held = read_split("qnli", "validation", local_paths)
     labels = held.labels("label")
     entailed = 0
     feature = held.rows.features["label"]
@@ -206,14 +206,14 @@ def read_questions(local_paths: Mapping[str, str]) -> tuple[Questions, TextRows]
 
 def read_labelled(local_paths: Mapping[str, str]) -> tuple[Labelled, TextRows, TextRows]:
     """Sentences of SST-2, the validation rows and some of the training rows; the records of both."""
-    train = read("sst2", "train", local_paths)
+    train = read_split("sst2", "train", local_paths)
     places = evenly(len(train.rows), PROBE_ROWS)
     train_texts = train.texts("sentence")
     fitted = [train_texts[place] for place in places]
     fitted_labels = train.labels("label")[places]
     if len(set(fitted_labels.tolist())) < 2:
         raise ValueError(f"{train.source}: label: one class alone, expected two to tell apart")
-    held = read("sst2", "validation", local_paths)
+    held = read_split("sst2", "validation", local_paths)
     texts = held.texts("sentence")
     labelled = Labelled(fitted, fitted_labels, texts, held.labels("label"))
     return labelled, held.record_of(texts, len(texts)), train.record_of(fitted, len(fitted))
@@ -221,7 +221,7 @@ def read_labelled(local_paths: Mapping[str, str]) -> tuple[Labelled, TextRows, T
 
 def read_sentences(local_paths: Mapping[str, str]) -> tuple[list[str], TextRows]:
     """Held-out sentences, those given, else those of SST-2's validation rows; their record."""
-    held = read("sentences", "validation", local_paths)
+    held = read_split("sentences", "validation", local_paths)
     columns = text_columns(held.rows)
     if len(columns) != 1:
         raise ValueError(f"{held.source}: expected one column of sentences, found {', '.join(held.rows.column_names)}")

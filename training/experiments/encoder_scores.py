@@ -97,11 +97,14 @@ def differences(own: EncoderOutput, parent: EncoderOutput, rows: EncoderRows) ->
 
 def correlation_difference(own: np.ndarray, parent: np.ndarray, numbers: np.ndarray, axis: int = -1) -> np.ndarray:
     """Spearman's correlation with the numbers of the one less that of the other; one that is undefined counts as 0."""
-    own_ranks, parent_ranks, ranks = (stats.rankdata(values, axis=axis) for values in (own, parent, numbers))
+    ranks = stats.rankdata(numbers, axis=axis)
+    correlations = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.ConstantInputWarning)
-        correlations = [stats.pearsonr(each, ranks, axis=axis).statistic for each in (own_ranks, parent_ranks)]
-    return np.nan_to_num(correlations[0]) - np.nan_to_num(correlations[1])
+        for cosines in (own, parent):
+            correlation = stats.pearsonr(stats.rankdata(cosines, axis=axis), ranks, axis=axis).statistic
+            correlations.append(np.nan_to_num(correlation))
+    return correlations[0] - correlations[1]
 
 
 def bootstrapped(statistic: Callable[..., float], samples: tuple[np.ndarray, ...]) -> Difference:

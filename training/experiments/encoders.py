@@ -83,12 +83,10 @@ def load_encoder(source: str) -> Encoder:
     (tokenizer,) = load_processors(source)
     if len(tokenizer) > model.config.vocab_size:
         raise ValueError(f"{source}: {len(tokenizer)} tokens, but vocab_size is {model.config.vocab_size}")
-    if getattr(model, "pooler", None) is not None:
-        model = drop_pooler(model)  # the mean never reads it
     name = source
     if Path(source).exists():
         name = Path(source).resolve().name
-    return Encoder(name, model, tokenizer, layers_of_parent(source, files))
+    return Encoder(name, drop_pooler(model), tokenizer, layers_of_parent(source, files))
 
 
 def check_pooling(source: str, files: set[str]) -> None:

@@ -12,7 +12,6 @@ from ..records import (
     CellSummary,
     Evidence,
     FineTuned,
-    Latency,
     LatencyFile,
     Reference,
     ResultRow,
@@ -24,6 +23,7 @@ from ..running.loading import has_weights
 from . import latency
 from .branches import PARTS
 from .grid import Grid, is_cut
+from .grid_cells import cells_of
 from .grid_results import GridResults, load_folder
 from .guesses import best_guess
 from .summary import Summary, summarise
@@ -69,21 +69,9 @@ def kind(cell: Cell, evidence: Evidence) -> str | None:
     return "baseline"
 
 
-def values_of(done: list[ResultRow]) -> dict[str, float]:
-    """Seed → value; the seed is text, as keys are in JSON."""
-    return {str(row.seed): row.value for row in done}
-
-
 def distinct(values: Iterable[object]) -> list[object]:
     """The different values, sorted, without None, which is unknown."""
     return sorted(set(values) - {None})
-
-
-def _latency_of(timing: LatencyFile | None, shape: str) -> Latency | None:
-    """Times of inference of a shape; None where they were not measured."""
-    if timing is None:
-        return None
-    return timing.shapes.get(shape)
 
 
 def heads_of(config: LeanConfig) -> int | list[int]:
@@ -94,7 +82,7 @@ def heads_of(config: LeanConfig) -> int | list[int]:
     return heads
 
 
-def start(grid: Grid, shape: str) -> str | None:
+def start_in_words(grid: Grid, shape: str) -> str | None:
     """In a grid of cuts the weights that a cell's runs started with, in words; None in other grids."""
     if grid.cuts is None:
         return None
@@ -108,11 +96,15 @@ def start(grid: Grid, shape: str) -> str | None:
 def cells(results: GridResults, summary: Summary) -> list[Cell]:
     """Each shape of the summary, with its sizes, its counts, every seed's value, its memory and its times."""
     length = latency.length_of(results.grid)
+    reported = cells_of(results)
+    times = {}
+    if results.latency is not None:
+        times = results.latency.shapes
     described = []
     for summarised in summary.shapes:
         shape = summarised.shape
         config, task_head = latency.config_of(results.grid, shape)
-        done = results.finished(shape)
+        done = reported.finished[shape].values()
         flops = config.count_flops(length, task_head)
         memory = [row.peak_memory_bytes for row in done if row.peak_memory_bytes]
         cell = Cell(
@@ -125,11 +117,11 @@ def cells(results: GridResults, summary: Summary) -> list[Cell]:
             length=flops.length,
             flops_forward=flops.forward,
             kv_bytes_per_token=config.kv_bytes_per_token(),
-            values=values_of(done),
+            values=reported.values(shape),
             peak_memory_bytes=max(memory, default=None),
             jobs=distinct(row.jobs for row in done),
-            latency=_latency_of(results.latency, shape),
-            start=start(results.grid, shape),
+            latency=times.get(shape),
+            start=start_in_words(results.grid, shape),
         )
         described.append(cell)
     return described
@@ -178,8 +170,8 @@ def _check_reference(file: Path, peers: Grid, grid: Grid) -> None:
             raise ValueError(f"{file}: {key}: {difference}")
 
 
-def _cell_score(results: GridResults, cell: CellSummary) -> CellScore:
-    """The score of a shape alone."""
+def _cell_score(cell: CellSummary, values: dict[str, float]) -> CellScore:
+    """The score of a shape alone, of these values by seed."""
     return CellScore(
         shape=cell.shape,
         learning_rate=cell.learning_rate,
@@ -187,7 +179,7 @@ def _cell_score(results: GridResults, cell: CellSummary) -> CellScore:
         mean=cell.mean,
         sd=cell.sd,
         chance=cell.chance,
-        values=values_of(results.finished(cell.shape)),
+        values=values,
     )
 
 
@@ -195,6 +187,7 @@ def _fine_tuned(results: GridResults) -> FineTuned:
     """Of a grid that started from another one's weights: its metric, every seed's value of each shape, whether its
     baseline learned, and whether weights of it are published."""
     summary = summarise(results)
+    reported = cells_of(results)
     chances = [cell.chance for cell in summary.shapes]
     return FineTuned(
         grid=results.name,
@@ -204,7 +197,7 @@ def _fine_tuned(results: GridResults) -> FineTuned:
         start_seed=results.grid.start_seed,
         guess=best_guess([*results.guess_values, *chances], bool(summary.higher_is_better)),
         learned=summary.baseline.learned,
-        cells=[_cell_score(results, cell) for cell in summary.shapes],
+        cells=[_cell_score(cell, reported.values(cell.shape)) for cell in summary.shapes],
     )
 
 
@@ -225,20 +218,6 @@ def _own_seconds(row: ResultRow) -> float | None:
     if row.seconds is None or row.branch is None:
         return row.seconds
     return row.seconds / PARTS
-
-
-def _machines(done: list[ResultRow]) -> list[str]:
-    """The machines that runs were made on."""
-    return sorted({f"{machine_name(row.processor, row.threads)} a run" for row in done})
-
-
-def _software(done: list[ResultRow]) -> dict[str, list[str]]:
-    """The versions of each package that runs were made with."""
-    return {
-        "python": distinct(row.python for row in done),
-        "torch": distinct(row.torch for row in done),
-        "transformers": distinct(row.transformers for row in done),
-    }
 
 
 def _beside(results: GridResults, chain: tuple[str, ...]) -> Evidence | None:
@@ -317,8 +296,8 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         failed=len(rows) - len(done),
         failures=_total(row.failures for row in rows),
         hours=_total(map(_own_seconds, done)) / 3600,
-        processor=_machines(done),
+        processor=distinct(f"{machine_name(row.processor, row.threads)} a run" for row in done),
         latency_on=_latency_on(results.latency),
-        software=_software(done),
+        software={name: distinct(getattr(row, name) for row in done) for name in ("python", "torch", "transformers")},
         commits=distinct(row.git_commit for row in done),
     )

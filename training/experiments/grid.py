@@ -365,33 +365,29 @@ def _check_seeds_of(grid: Grid) -> None:
             raise GridError(f"seeds_of: expected shapes of the grid and some of its seeds, got {shape}: {seeds}")
 
 
-def _check_tuning_seeds(tuning: TuningKeys, seeds: list[int]) -> None:
-    """Raises GridError where a seed of the tuning is among those that are reported."""
-    shared = set(tuning.seeds) & set(seeds)
+def _check_tuning(grid: Grid) -> None:
+    """Raises GridError where nothing can be chosen, or by a seed that is reported, or at another budget."""
+    tuning = grid.tuning
+    if tuning is None:
+        if len(grid.learning_rates) > 1:
+            raise GridError("tuning: missing, expected seeds and holdout to choose among several learning_rates")
+        return
+    shared = set(tuning.seeds) & set(grid.seeds)
     if shared:
         raise GridError(f"tuning.seeds: expected seeds that are not in seeds, got {', '.join(map(str, shared))}")
-
-
-def _check_tuning_tokens(tokens: int | None, branches: list[int] | None) -> None:
-    """Raises GridError where the tokens of the tuning are not those of a branch."""
-    if (tokens is None) != (branches is None):
+    if (tuning.tokens is None) != (grid.branches is None):
         raise GridError("tuning.tokens: expected one of branches, and only with them")
-    if branches is not None and tokens not in branches:
-        raise GridError(f"tuning.tokens: expected one of branches, got {tokens}")
+    if grid.branches is not None and tuning.tokens not in grid.branches:
+        raise GridError(f"tuning.tokens: expected one of branches, got {tuning.tokens}")
 
 
 def _checked(grid: Grid) -> Grid:
     """The grid, once its keys fit together; else raises GridError."""
     _check_cuts(grid)
     _check_shapes(grid)
-    if grid.tuning is None and len(grid.learning_rates) > 1:
-        raise GridError("tuning: missing, expected seeds and holdout to choose among several learning_rates")
-    if grid.tuning is not None:
-        _check_tuning_seeds(grid.tuning, grid.seeds)
+    _check_tuning(grid)
     _check_contrasts(grid)
     _check_seeds_of(grid)
-    if grid.tuning is not None:
-        _check_tuning_tokens(grid.tuning.tokens, grid.branches)
     if grid.start_seed is not None and grid.start_from is None:
         raise GridError("start_from: missing, expected the grid whose start_seed is meant")
     if (grid.margin is None) != (grid.test is None):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from ..records import ResultRow
 from .grid_results import GridResults
-from .rows import RowsByRun, Run, reported
+from .rows import reported
 
 
 class GridCells(NamedTuple):
@@ -25,18 +25,14 @@ class GridCells(NamedTuple):
             return None
         return self.rows[0].higher_is_better
 
+    def values(self, shape: str) -> dict[str, float]:
+        """Seed → value of a shape; the seed is text, as keys are in JSON."""
+        return {str(seed): row.value for seed, row in self.finished[shape].items()}
+
     def pairs(self, shape: str, other: str) -> list[tuple[ResultRow, ResultRow]]:
         """The rows of two shapes, seed by seed, of the seeds that both finished."""
         others = self.finished[other]
         return [(row, others[seed]) for seed, row in self.finished[shape].items() if seed in others]
-
-
-def _row_of(rows: RowsByRun, run: Run) -> ResultRow | None:
-    """The row of a run; without one that of its trunk; None without either."""
-    for ended in (run, run.trunk):
-        if ended in rows:
-            return rows[ended]
-    return None
 
 
 def cells_of(results: GridResults, branch: int | None = None) -> GridCells:
@@ -51,7 +47,8 @@ def cells_of(results: GridResults, branch: int | None = None) -> GridCells:
         cells.finished[shape] = {}
         cells.failed[shape] = []
         for seed in grid.seeds_for(shape):
-            row = _row_of(results.rows, reported(grid, shape, seed, rate, branch))
+            run = reported(grid, shape, seed, rate, branch)
+            row = results.rows.get(run, results.rows.get(run.trunk))
             if row is None:
                 continue
             if row.has_failed:

@@ -8,7 +8,7 @@ from ..records import Guess, LatencyFile, ResultRow, RowError
 from . import latency
 from .grid import Grid, GridError, load_grid
 from .guesses import read_guesses, read_row_errors
-from .rows import RowsByRun, finished_row, read_rows, reported
+from .rows import RowsByRun, read_rows
 from .step_time import step_seconds
 from .tuning import Tuning, tune
 
@@ -97,13 +97,6 @@ class GridResults:
     def any_reported(self) -> ResultRow | None:
         """One finished row to report, of any branch: all have the same metric; None before the first."""
         return next((row for row in self.rows.values() if row.phase == "report" and row.has_finished), None)
-
-    def finished(self, shape: str) -> list[ResultRow]:
-        """The rows that the cell of a shape is the mean of, in the order of the grid's seeds."""
-        rate = self.tuning.best[shape]
-        runs = [reported(self.grid, shape, seed, rate) for seed in self.grid.seeds_for(shape)]
-        done = [finished_row(self.rows, run) for run in runs]
-        return [row for row in done if row is not None]
 
 
 def load_results(grid: Grid) -> GridResults:

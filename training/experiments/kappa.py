@@ -26,7 +26,7 @@ from .evidence import PEERS
 from .grid_cells import cells_of
 from .grid_results import GridResults
 from .rank_correlation import NOTHING_RANKED, Correlation, rank_sums, rankable, rho_of_sums
-from .run_settings import settings
+from .run_settings import run_arguments
 from .run_statistics import gain
 
 
@@ -82,7 +82,7 @@ class KappaCell:
 def read_cells(name: str, results: GridResults) -> list[KappaCell]:
     """The cells of a grid; of a grid with branches those of the longest. The only place that reads rows."""
     grid = results.grid
-    task = settings(grid, grid.baseline).task
+    task = run_arguments(grid, grid.baseline).task
     reported = cells_of(results)
     planned = sum(len(grid.seeds_for(shape)) for shape in grid.shapes)
     ended_runs = len(reported.rows) + sum(map(len, reported.failed.values()))

@@ -23,7 +23,7 @@ from ..running.environment import environment
 from ..running.loading import recipe_config
 from ..tasks.registry import TASKS
 from .grid import Grid, GridError, load_grid
-from .run_settings import settings
+from .run_settings import run_arguments
 
 
 MANY = 32  # inputs at a time, of `Latency.many`
@@ -33,7 +33,7 @@ FILE = "latency.json"
 
 def config_of(grid: Grid, shape: str) -> tuple[PreTrainedConfig, str]:
     """The configuration that a shape is trained with, and the head of the grid's task as in `ForMaskedLM`."""
-    arguments = settings(grid, shape)
+    arguments = run_arguments(grid, shape)
     return recipe_config(arguments), TASKS[arguments.task].head
 
 
@@ -43,11 +43,9 @@ def models(grid: Grid) -> dict[str, PreTrainedModel]:
     for shape in grid.shapes:
         set_seed(0)
         config, head = config_of(grid, shape)
-        attention = settings(grid, shape).attn_implementation
-        options = {}
-        if attention:
-            options["attn_implementation"] = attention
-        built[shape] = getattr(transformers, f"AutoModel{head}").from_config(config, **options).eval()
+        attention = run_arguments(grid, shape).attn_implementation
+        auto_class = getattr(transformers, f"AutoModel{head}")
+        built[shape] = auto_class.from_config(config, attn_implementation=attention).eval()
     return built
 
 
@@ -59,7 +57,7 @@ def length_of(grid: Grid) -> int | None:
     positions = config.max_position_embeddings
     length = grid.length
     if not length:
-        length = settings(grid, grid.baseline).max_length
+        length = run_arguments(grid, grid.baseline).max_length
     if not length:
         length = positions
     if length > positions:
@@ -130,7 +128,7 @@ def read(grid: Grid) -> LatencyFile | None:
     try:
         held = checked(LatencyFile, read_json(path), path)
     except ValueError as error:
-        raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner latency writes it") from error
+        raise ValueError(f"{error}; leaner latency writes it") from error
     if not held.shapes or held.length != length:
         return None
     return held

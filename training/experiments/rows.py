@@ -48,10 +48,8 @@ class Run(NamedTuple):
 RowsByRun = dict[Run, ResultRow]
 
 
-def check_row(row: ResultRow, other_length: bool, columns: int) -> None:
-    """Raises ValueError for a row with more or fewer cells than columns, or without a cell that every row needs."""
-    if other_length:
-        raise ValueError(f"expected {columns} cells")
+def check_row(row: ResultRow) -> None:
+    """Raises ValueError for a row without a cell that every row needs, or with a value that none has."""
     if row.phase not in PHASES or row.status not in ("finished", "failed"):
         got = f"{row.phase} and {row.status}"
         raise ValueError(f"phase, status: expected {', '.join(PHASES)}, finished or failed, got {got}")
@@ -93,8 +91,9 @@ def read_rows(path: Path) -> RowsByRun:
             raise ValueError(f"expected the columns {', '.join(COLUMNS)}")
         for cells in reader:
             row = ResultRow.from_cells(cells)
-            other_length = None in cells or None in cells.values()
-            check_row(row, other_length, len(columns))
+            if None in cells or None in cells.values():  # more of them than columns, or fewer
+                raise ValueError(f"expected {len(columns)} cells")
+            check_row(row)
             run = run_of(row)
             if run in rows:
                 raise ValueError(f"a second row of {run.name}")

@@ -7,8 +7,9 @@ from modeling_leaner.shapes import load_config
 
 from ..running.loading import task_of
 from ..settings.arguments import RecipeArguments
+from ..settings.command_line import words_of
 from ..settings.recipes import parse
-from .branches import branch_settings, options_of, trunk_settings
+from .branches import branch_settings, trunk_settings
 from .grid import Grid, GridError
 from .rows import Run, reported
 
@@ -44,7 +45,7 @@ def options_of_run(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) 
         local: the options that say where the run's data are on this machine.
 
     Raises:
-        ValueError: as `options_of`.
+        ValueError: as `words_of`.
     """
     options = ["--shape", start, "--seed", str(run.seed)]
     options += ["--learning_rate", repr(run.learning_rate), "--output_dir", str(run.folder(grid))]
@@ -53,7 +54,7 @@ def options_of_run(grid: Grid, run: Run, start: str, local: Sequence[str] = ()) 
     overrides = _overrides(grid, run)
     if local:
         overrides.pop("data_files", None)  # this machine's copy takes its place
-    return [*options, *options_of(overrides), *local]
+    return [*options, *words_of(overrides), *local]
 
 
 def _first_run(grid: Grid, shape: str, phase: str, branch: int | None) -> Run:
@@ -68,7 +69,7 @@ def _first_run(grid: Grid, shape: str, phase: str, branch: int | None) -> Run:
             return Run(phase, shape, grid.seeds[0], rate)
 
 
-def settings(grid: Grid, shape: str, phase: str = "report", branch: int | None = None) -> RecipeArguments:
+def run_arguments(grid: Grid, shape: str, phase: str = "report", branch: int | None = None) -> RecipeArguments:
     """What a run of the grid is trained with, wherever its weights start from; to report, the longest branch.
 
     Raises:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from ..records import PairedStatistics
 
@@ -64,13 +64,13 @@ def paired_statistics(
     return result
 
 
-def holm(values: dict[Hashable, float]) -> dict[Hashable, float]:
+def holm(values: Sequence[float]) -> list[float]:
     """p values corrected for their number by Holm's step-down method (1979): none below its predecessor, 1 at most."""
-    adjusted = {}
+    adjusted = [0.0] * len(values)
     highest = 0.0
-    for place, name in enumerate(sorted(values, key=values.__getitem__)):
-        highest = max(highest, min(1.0, (len(values) - place) * values[name]))
-        adjusted[name] = highest
+    for rank, place in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        highest = max(highest, min(1.0, (len(values) - rank) * values[place]))
+        adjusted[place] = highest
     return adjusted
 
 

@@ -43,8 +43,8 @@ def phases(grid: Grid) -> list[str]:
     return [phase for phase in PHASES if present[phase]]
 
 
-def place_of(run: Run) -> tuple:
-    """The sorting key of the rows of results.csv; a run without a branch comes before those with one."""
+def sort_key(run: Run) -> tuple:
+    """By which the rows of results.csv are sorted; a run without a branch comes before those with one."""
     return PHASES.index(run.phase), run.shape, run.seed, run.learning_rate, run.branch or 0
 
 

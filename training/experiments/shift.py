@@ -16,14 +16,11 @@ from .run_statistics import paired_statistics
 
 def differences(grid: Grid) -> dict[tuple[str, str], dict[int, float]]:
     """The difference of each contrast of a grid, by the seeds that both shapes finished."""
-    finished = cells_of(load_results(grid)).finished
+    cells = cells_of(load_results(grid))
     by_contrast = {}
     for shape, other in grid.contrasts or []:
-        by_contrast[shape, other] = {
-            seed: row.value - finished[other][seed].value
-            for seed, row in finished[shape].items()
-            if seed in finished[other]
-        }
+        pairs = cells.pairs(shape, other)
+        by_contrast[shape, other] = {row.seed: row.value - other_row.value for row, other_row in pairs}
     return by_contrast
 
 

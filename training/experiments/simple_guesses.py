@@ -14,7 +14,6 @@ fitted on the grid's training rows and scored on its held-out rows by the task's
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import singledispatch
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ from ..records.results import PUBLISHED
 from ..running.evaluation import prepare_evaluation
 from ..running.preparation import prepare
 from ..settings.arguments import RecipeArguments
+from ..settings.command_line import data_options
 from ..settings.recipes import parse
 from ..tasks.base import Task, evaluation_batches
 from ..tasks.embedding import Embedding
@@ -43,7 +43,6 @@ from ..tasks.language_modelling import LanguageModelling
 from ..tasks.masked_lm import MaskedLM
 from ..tasks.sequence_classification import SequenceClassification
 from .bigram import Bigram, neighbours
-from .branches import data_options
 from .grid import GridError, load_grid
 from .grid_results import GridResults, load_results
 from .guess_features import bag_of_tokens, first_tokens, length_bins, small_images, token_overlap
@@ -128,22 +127,17 @@ def class_guesses(
     return guesses
 
 
-@singledispatch
 def left_and_target(task: LanguageModelling, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The tokens on the left, as the model reads them, of the targets, and these, which an evaluation asks for.
 
     (N,) each, of some rows at a time.
     """
-    return neighbours(rows)
-
-
-@left_and_target.register
-def _(task: MaskedLM, rows: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    rows = rows.with_format("numpy")
-    for batch in evaluation_batches(task, rows, range(len(rows)), 500):
+    if not isinstance(task, MaskedLM):
+        yield from neighbours(rows)
+        return
+    for batch in evaluation_batches(task, rows.with_format("numpy"), range(len(rows)), 500):
         inputs = batch["input_ids"].numpy()
-        labels = batch["labels"].numpy()
-        targets = labels[:, 1:]
+        targets = batch["labels"].numpy()[:, 1:]
         is_asked = targets != -100
         yield inputs[:, :-1][is_asked], targets[is_asked]
 
@@ -177,31 +171,16 @@ def rows_trained_on(arguments: RecipeArguments) -> int | None:
     return arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.max_steps
 
 
-@singledispatch
 def guesses_on(task: Task, train: Dataset, held_out: Dataset) -> list[Guess] | None:
     """The guesses of a task on prepared rows; None where none is known for it or its metric."""
+    match task:
+        case SequenceClassification() if task.metric != "loss":
+            return text_guesses(task, train, held_out)
+        case ImageClassification() if not task.regression and task.metric != "loss":
+            return image_guesses(task, train, held_out)
+        case LanguageModelling() if task.metric != "accuracy":
+            return language_guesses(task, train, held_out, rows_trained_on(task.arguments))
     return None
-
-
-@guesses_on.register
-def _(task: SequenceClassification, train: Dataset, held_out: Dataset) -> list[Guess] | None:
-    if task.metric == "loss":
-        return None
-    return text_guesses(task, train, held_out)
-
-
-@guesses_on.register
-def _(task: ImageClassification, train: Dataset, held_out: Dataset) -> list[Guess] | None:
-    if task.regression or task.metric == "loss":
-        return None
-    return image_guesses(task, train, held_out)
-
-
-@guesses_on.register
-def _(task: LanguageModelling, train: Dataset, held_out: Dataset) -> list[Guess] | None:
-    if task.metric == "accuracy":
-        return None
-    return language_guesses(task, train, held_out, rows_trained_on(task.arguments))
 
 
 def guesses(folder: Path, options: list[str]) -> list[Guess] | None:

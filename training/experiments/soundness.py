@@ -6,7 +6,7 @@ from itertools import pairwise
 from ..settings.arguments import RecipeArguments
 from .branches import branches_of
 from .grid import Grid, GridError
-from .run_settings import settings
+from .run_settings import run_arguments
 
 
 MAX_FACTOR = 2  # of a sound tuning: between neighbouring learning rates
@@ -63,9 +63,9 @@ def check_tuning(grid: Grid) -> None:
         if higher > lower * MAX_FACTOR * (1 + 1e-9):
             got = f"{lower:g} and {higher:g}"
             raise GridError(f"learning_rates: expected a factor of 2 or less, got {got}{UNLESS_STATED}")
-    tuned = settings(grid, grid.shapes[0], "tune")
-    longest = settings(grid, grid.shapes[0])
-    counterpart = settings(grid, grid.shapes[0], branch=grid.tuning.tokens)
+    tuned = run_arguments(grid, grid.shapes[0], "tune")
+    longest = run_arguments(grid, grid.shapes[0])
+    counterpart = run_arguments(grid, grid.shapes[0], branch=grid.tuning.tokens)
     _check_schedule(grid, tuned, counterpart)
     unit = "num_train_epochs"
     if counterpart.max_steps > 0:

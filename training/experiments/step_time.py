@@ -104,12 +104,16 @@ def step_seconds(grid: Grid) -> dict[str, float] | None:
     try:
         measured = checked(StepTimes, read_json(path), path).shapes
     except ValueError as error:
-        raise GridError(f"{path}: {str(error).removeprefix(f'{path}: ')}; leaner step-time writes it") from error
+        raise GridError(f"{error}; leaner step-time writes it") from error
     for shape in grid.shapes:
-        planned = step_of(grid, shape)
-        expected = planned.tokens if planned is not None else None
-        tokens = measured[shape].tokens if shape in measured else None
-        if expected is None or tokens != expected:
-            mismatch = f"expected a step of {shape} of {expected} tokens, got {tokens}"
+        step = step_of(grid, shape)
+        expected = None
+        if step is not None:
+            expected = step.tokens
+        got = None
+        if shape in measured:
+            got = measured[shape].tokens
+        if expected is None or got != expected:
+            mismatch = f"expected a step of {shape} of {expected} tokens, got {got}"
             raise GridError(f"{path}: {mismatch}; leaner step-time measures it")
     return {shape: timing.seconds for shape, timing in measured.items()}

@@ -129,11 +129,10 @@ def contrasts(grid: Grid, cells: GridCells) -> list[Contrast]:
             shape=shape, minus=other, **statistics_of_pair.document(), row_error=error, p_corrected=None
         )
         compared.append(contrast)
-    raw = dict.fromkeys(range(len(compared)), 1.0)  # one that has not run counts among them
-    raw |= {place: contrast.p for place, contrast in enumerate(compared) if contrast.p is not None}
-    for place, p in holm(raw).items():
-        if compared[place].p is not None:
-            compared[place].p_corrected = p
+    corrected = holm([1.0 if contrast.p is None else contrast.p for contrast in compared])  # also what has not run
+    for contrast, p in zip(compared, corrected):
+        if contrast.p is not None:
+            contrast.p_corrected = p
     return compared
 
 
@@ -174,7 +173,7 @@ def _branch_cell(grid: Grid, cells: GridCells, shape: str) -> BranchCell:
         shape=shape,
         n=len(values),
         mean=mean_of_known(values),
-        values={str(seed): row.value for seed, row in cells.finished[shape].items()},
+        values=cells.values(shape),
         sd=deviation(values),
         failed=cells.failed[shape],
         tokens=_first(row.tokens for row in rows),

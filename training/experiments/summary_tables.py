@@ -29,6 +29,7 @@ SHOWN = {  # what of a shape is in the table: heading and format
     "parameters_over_baseline": ("of base", ".0%"),
     "seconds": ("seconds", ".1f"),
 }
+WITHOUT_LINES = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False}  # of a table
 
 
 def _text(value: object, form: str) -> str:
@@ -57,7 +58,7 @@ def reading_table(contrast: Contrast, readings: list[Reading]) -> Table:
     pair = (contrast.shape, contrast.minus)
     of_pair = [reading for reading in readings if (reading.shape, reading.minus) == pair]
     caption = "difference with its 95 % interval, ± error of the interpolation"
-    table = Table(title=" − ".join(pair), caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = Table(title=" − ".join(pair), caption=caption, **WITHOUT_LINES)
     table.add_column("tokens", justify="right")
     for cost_kind in COST_KINDS:
         table.add_column(f"equal {cost_kind}", justify="right")
@@ -89,7 +90,7 @@ def choice_line(cell: CellSummary) -> str:
 
 def budgets_table(summaries: list[BudgetSummary]) -> Table:
     """Mean ± sd of each shape at each budget."""
-    table = Table(caption="mean ± sd by tokens", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = Table(caption="mean ± sd by tokens", **WITHOUT_LINES)
     table.add_column("shape")
     for summary in summaries:
         table.add_column(f"{summary.branch:,}", justify="right")
@@ -121,7 +122,7 @@ def shape_table(summary: Summary) -> Table:
     """What SHOWN says of each shape, and the verdict."""
     metric = _metric_text(summary.metric, summary.higher_is_better)
     caption = f"{metric}; difference from {short_name(summary.grid, summary.grid.baseline)} over the same seeds"
-    table = Table(caption=caption, box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table = Table(caption=caption, **WITHOUT_LINES)
     table.add_column("shape")
     for heading, _ in SHOWN.values():
         table.add_column(heading, justify="right")

@@ -24,14 +24,14 @@ from modeling_leaner.support.files import write_bytes
 
 from ..records import ResultRow
 from ..records.results import RESULTS
-from .branches import data_options
+from ..settings.command_line import data_options
 from .cuts import make_cuts
 from .engines import Engine, Processes, Started
 from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
 from .grid_results import GridResults, load_results
 from .rows import Run, result_row, write_rows
-from .run_settings import settings
-from .runs import begin_branch, can_start, check_starts, check_trunk, command, missing_runs, phases, place_of, planned
+from .run_settings import run_arguments
+from .runs import begin_branch, can_start, check_starts, check_trunk, command, missing_runs, phases, planned, sort_key
 from .soundness import check_grid
 from .summary import summarise
 from .summary_tables import show
@@ -61,7 +61,7 @@ class Sweep:
         self.running: dict[Run, Started | None] = {}  # None where it had finished and only its row was lost
         self.interrupts = 0
         self.forwarded = 0  # how many interrupts the runs under way have been sent
-        self.again = {run for run, row in self.rows.items() if row.has_failed}
+        self.to_retry = {run for run, row in self.rows.items() if row.has_failed}
 
     def run(self) -> None:
         """Runs until nothing is due; what failed in an earlier sweep is tried once more.
@@ -88,7 +88,7 @@ class Sweep:
 
     def _without_retries(self) -> GridResults:
         """The results as if there were no row of a run that is tried again."""
-        return GridResults(self.grid, {run: row for run, row in self.rows.items() if run not in self.again})
+        return GridResults(self.grid, {run: row for run, row in self.rows.items() if run not in self.to_retry})
 
     def _next(self) -> Run | None:
         """The next run to start; None where each has a row, is under way, waits for one that is, or never can."""
@@ -189,9 +189,9 @@ class Sweep:
     def _write(self, run: Run, row: ResultRow, outcome: str) -> None:
         """Puts a row into results.csv, and prints the outcome of the run."""
         self.rows[run] = replace(row, failures=self._failures_before(run), jobs=self.jobs)
-        self.again.discard(run)
+        self.to_retry.discard(run)
         file = io.StringIO()
-        write_rows([self.rows[key] for key in sorted(self.rows, key=place_of)], file)
+        write_rows([self.rows[key] for key in sorted(self.rows, key=sort_key)], file)
         write_bytes(self.grid.path("results.csv"), file.getvalue().encode())
         cell = f"{run.shape} seed {run.seed} learning rate {run.learning_rate:g}"
         if run.branch is not None:
@@ -231,7 +231,7 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
         check_unchanged(grid, results.rows.values())
         for shape in grid.shapes:  # before the first process
             for phase in phases(grid):
-                settings(grid, shape, phase)
+                run_arguments(grid, shape, phase)
         for trunk in dict.fromkeys(run.trunk for run in results.rows if run.branch is not None):
             check_trunk(results, trunk)
         write_grid(grid)

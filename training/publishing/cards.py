@@ -202,7 +202,7 @@ def published_card(folder: Path, run: Run) -> str:
         beside=beside(evidence),
         fine_tuned=tables.fine_tuned(evidence),
         continuations=samples.continuations(results),
-        limits=limits.limits(evidence, results),
+        limits=limits.untested(evidence, results),
         training=provenance.training(config, results, run.settings),
         metric=evidence.metric,
         data=provenance.data(results),

@@ -65,7 +65,7 @@ def contrasts_by_budget(evidence: Evidence) -> str | None:
     return markdown(header, lines)
 
 
-def in_short(evidence: Evidence) -> str:
+def contrasts_in_short(evidence: Evidence) -> str:
     """Of each contrast that has run: at the shortest and the longest budget, and at the FLOPs of the longest."""
     parts = []
     for contrast in evidence.longest.contrasts:

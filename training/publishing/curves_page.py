@@ -5,7 +5,7 @@ from pathlib import Path
 
 from modeling_leaner.planning.laws import LAW
 from modeling_leaner.support.documents import read_json
-from modeling_leaner.support.files import write_bytes
+from modeling_leaner.support.files import replace_files
 
 from ..experiments.evidence import PEERS, with_runs
 from ..records import LawFile, checked
@@ -131,15 +131,10 @@ def render_curves(cards: Path, grids: Grids) -> str:
 def write_curves(cards: Path, grids: Grids) -> None:
     """The page and its figures, of the grids with branches that have run; those of an earlier time go."""
     shown = grids_with_branches(grids)
-    text = render_curves(cards, shown)
-    figures = {}
+    files = {}
     for name, gathered in shown.items():
         for theme in THEMES:
-            figures[cards / f"curves-{name}-{theme}.svg"] = curves_figure(gathered, theme)
-    for old in [cards / PAGE, *cards.glob("curves-*.svg")]:
-        if old not in figures:
-            old.unlink(missing_ok=True)
-    for path, figure in figures.items():
-        write_bytes(path, figure)
+            files[cards / f"curves-{name}-{theme}.svg"] = curves_figure(gathered, theme)
     if shown:
-        write_bytes(cards / PAGE, text.encode())
+        files[cards / PAGE] = render_curves(cards, shown).encode()
+    replace_files(files, [cards / PAGE, *cards.glob("curves-*.svg")])

@@ -77,7 +77,7 @@ def encoder_card(folder: Path, run: Run) -> str:
         recovery=encoders.recovery(results, run.settings),
         stored=encoders.stored(results.stored),
         lengths=encoders.lengths(results.lengths),
-        limits=encoders.limits(),
+        limits=encoders.untested(),
         licence=encoders.licence(results),
         commands="\n".join([*results.commands, f"leaner verify-cards model_cards/{results.name}"]),
         hardware=encoders.hardware(results),

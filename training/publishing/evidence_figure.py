@@ -42,7 +42,8 @@ def evidence_figure(results: PublishedResults) -> bytes:
     axis.grid(axis="x", alpha=0.3)
     axis.margins(x=0.08)
     note_guess(axis, evidence)
-    draw_bars(bars[0], evidence, [parameters_in_millions(cell) for cell in cells], "parameters, millions", ".2f")
+    sizes = [millions_of(cell) for cell in cells]
+    draw_bars(bars[0], evidence, sizes, "parameters, millions", form_of(sizes))
     if timed:
         draw_bars(bars[1], evidence, [cell.milliseconds for cell in cells], "one input, ms", ".1f")
     seeds = len(evidence.seeds)
@@ -123,11 +124,18 @@ def draw_bars(axis: Axes, evidence: Evidence, values: list[float | None], title:
         axis.spines[side].set_visible(False)
 
 
-def parameters_in_millions(cell: Cell) -> float:
-    """The length of a cell's bar; zero where its parameters are unknown."""
+def millions_of(cell: Cell) -> float | None:
+    """A cell's parameters in millions; None where they are unknown."""
     if cell.parameters is None:
-        return 0.0
+        return None
     return cell.parameters / 1e6
+
+
+def form_of(values: list[float | None]) -> str:
+    """Two decimals; two digits where a value is so small that its decimals could be zeros."""
+    if any(value is not None and value < 0.01 for value in values):
+        return ".2g"
+    return ".2f"
 
 
 def note_guess(axis: Axes, evidence: Evidence) -> None:

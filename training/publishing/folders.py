@@ -111,7 +111,7 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     kind = results.architecture
     require(kind in classes, file, "architecture", kind, f"one of {classes}")
     parameters = config.count_parameters(kind).total
-    words = words_of({"shape": results.shape, "seed": results.seed, **results.recipe}, settings_parser())
+    words = words_of({"shape": results.shape, "seed": results.seed, **results.recipe})
     settings = vars(settings_parser().parse_words(words))
     main = f"eval_{results.metric}"
     metrics = list(results.metrics)

@@ -1,6 +1,5 @@
-"""The forest plot of the index: the differences of shapes from their baselines in five grids, with their intervals."""
+"""The forest plot of the index: the differences of shapes from their baselines, with their intervals."""
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -36,19 +35,18 @@ def forest(lines: list[Comparison], theme: str, form: str = "svg") -> bytes:
     panels = {title: panel for title, panel in panels.items() if panel}
     heights = [len(panel) + len({line.group for line in panel}) + 1 for panel in panels.values()]
     height = 0.235 * sum(heights) + 0.55 * len(panels) + 0.6
-    with matplotlib.rc_context({"svg.hashsalt": "forest", "svg.fonttype": "path"}):
-        figure = Figure((WIDTH, height))
-        axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-        space = 0.55 * len(panels) / (0.235 * sum(heights))
-        figure.subplots_adjust(left=0.285, right=0.66, top=0.995, bottom=1.05 / height, hspace=space)
-        for axis, (title, panel) in zip(axes, panels.items()):
-            draw_panel(axis, panel, colours)
-            axis.set_xlabel(title, fontsize=8.5, color=colours.text)
-        figure.text(0.006, 0.008, FOOTER, fontsize=7.8, color=colours.faint, linespacing=1.4)
-        return image_of_page(figure, form)
+    figure = Figure((WIDTH, height))
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    space = 0.55 * len(panels) / (0.235 * sum(heights))
+    figure.subplots_adjust(left=0.285, right=0.66, top=0.995, bottom=1.05 / height, hspace=space)
+    for axis, (title, panel) in zip(axes, panels.items()):
+        draw_panel(axis, panel, colours)
+        axis.set_xlabel(title, fontsize=8.5, color=colours.text)
+    figure.text(0.006, 0.008, FOOTER, fontsize=7.8, color=colours.faint, linespacing=1.4)
+    return image_of_page(figure, "forest", form)
 
 
-def limits(panel: list[Comparison]) -> tuple[float, float]:
+def axis_limits(panel: list[Comparison]) -> tuple[float, float]:
     """The ends of a panel's axis, which holds all intervals, and the seeds of comparisons without an outlier."""
     shown = [0.0]
     for line in panel:
@@ -68,13 +66,13 @@ def limits(panel: list[Comparison]) -> tuple[float, float]:
 
 def draw_panel(axis: Axes, panel: list[Comparison], colours: Theme) -> None:
     """The lines of one metric, a heading per group, and the columns of numbers on the right."""
-    axis.set_xlim(*limits(panel))
+    axis.set_xlim(*axis_limits(panel))
     way = "accuracy, higher is better"
     if panel[0].metric == "loss":
         way = "loss, lower is better"
-    write(axis, GROUP, 0, way, colours.faint)
+    write_text(axis, GROUP, 0, way, colours.faint)
     for column, text in ((NUMBERS, "difference (95 % interval)"), (BASELINE, "8 × 3"), (GUESS, "guess")):
-        write(axis, column, 0, text, colours.faint)
+        write_text(axis, column, 0, text, colours.faint)
     place = 0
     for group in dict.fromkeys(line.group for line in panel):
         lines = [line for line in panel if line.group == group]
@@ -95,20 +93,20 @@ def draw_panel(axis: Axes, panel: list[Comparison], colours: Theme) -> None:
 def draw_heading(axis: Axes, place: int, lines: list[Comparison], colours: Theme) -> None:
     """A group's name with its absolute numbers, and the band of its margin behind its lines."""
     first = lines[0]
-    write(axis, GROUP, place, f"{first.group}, {len(first.differences)} seeds", colours.text, "bold")
-    write(axis, BASELINE, place, f"{first.baseline:.3f}", colours.text)
+    write_text(axis, GROUP, place, f"{first.group}, {len(first.differences)} seeds", colours.text, "bold")
+    write_text(axis, BASELINE, place, f"{first.baseline:.3f}", colours.text)
     guess = "–"
     if first.guess is not None:
         guess = f"{first.guess:.3f}"
     if first.learned is False:
         guess += " †"
-    write(axis, GUESS, place, guess, colours.text)
+    write_text(axis, GUESS, place, guess, colours.text)
     if first.margin is not None:
         middle = place + (len(lines) + 1) / 2
         axis.barh(middle, 2 * first.margin, len(lines) + 0.1, -first.margin, color=colours.band)
 
 
-def write(axis: Axes, x: float, place: float, text: str, colour: str, weight: str = "normal") -> None:
+def write_text(axis: Axes, x: float, place: float, text: str, colour: str, weight: str = "normal") -> None:
     """Text at a share of the panel's width, on the line `place`."""
     options = {"transform": axis.get_yaxis_transform(), "va": "center", "fontsize": 8.5, "color": colour}
     axis.text(x, place, text, fontweight=weight, **options)
@@ -128,8 +126,8 @@ def draw_line(axis: Axes, place: float, line: Comparison, colours: Theme) -> Non
         mark = "o"
         axis.plot(line.interval, [place, place], color=colours.mark, linewidth=2.2, solid_capstyle="butt")
     axis.plot([line.difference], [place], mark, color=colours.mark, markersize=5.5)
-    write(axis, NAME, place, line.name, colours.text)
-    write(axis, NUMBERS, place, numbers(line), colours.text)
+    write_text(axis, NAME, place, line.name, colours.text)
+    write_text(axis, NUMBERS, place, difference_text(line), colours.text)
 
 
 def signed(value: float) -> str:
@@ -140,7 +138,7 @@ def signed(value: float) -> str:
     return text.replace("-", "−")
 
 
-def numbers(line: Comparison) -> str:
+def difference_text(line: Comparison) -> str:
     """The difference and its interval; where a run is an outlier, that it is the median, and how many are."""
     if line.interval is not None:
         low, high = line.interval

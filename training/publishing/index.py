@@ -6,17 +6,17 @@ Written from the folders and the rows of the grids, not by hand, with the forest
 from dataclasses import dataclass
 from pathlib import Path
 
-from modeling_leaner.support.files import write_bytes
+from modeling_leaner.support.files import replace_files
 from modeling_leaner.support.terminal import plural
 
 from ..experiments.encoders import heads_in_words
 from ..experiments.evidence import PEERS
-from ..experiments.run_settings import settings
+from ..experiments.run_settings import run_arguments
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..records.results import RESULTS
 from ..tasks.registry import TASKS
 from . import tables
-from .curve_tables import in_short
+from .curve_tables import contrasts_in_short
 from .curves_page import PAGE, grids_with_branches, write_curves
 from .differences import Comparison, comparisons
 from .findings import findings, kappa_and_quality, kappa_cells
@@ -148,7 +148,7 @@ def grids_by_task(grids: Grids) -> dict[str, Grids]:
     tasks: dict[str, Grids] = {task: {} for task in TASKS}
     for name, gathered in grids.items():
         if not name.endswith(PEERS) and gathered.evidence.curves is None:
-            task = settings(gathered.results.grid, gathered.results.grid.baseline).task
+            task = run_arguments(gathered.results.grid, gathered.results.grid.baseline).task
             tasks[task][name] = gathered
     return tasks
 
@@ -187,7 +187,7 @@ def render_index(folders: list[RunResults], grids: Grids, kappa: str | None) -> 
         figure_text=figure_text,
         kappa_text=kappa_text,
         findings=paragraphs,
-        curves=curves_link(grids),
+        curves=curves_paragraph(grids),
         encoders=encoders_table(encoders),
         miniatures=miniatures_table(published),
         tasks=[section for section in sections if section.cells],
@@ -196,32 +196,38 @@ def render_index(folders: list[RunResults], grids: Grids, kappa: str | None) -> 
     return fill("index.md", context).rstrip() + "\n"
 
 
-def curves_link(grids: Grids) -> str | None:
+def curves_paragraph(grids: Grids) -> str | None:
     """What the grids with branches say in short, and where they are; None without any."""
     shown = grids_with_branches(grids)
     if not shown:
         return None
-    parts = [f"`{name}`{in_short(gathered.evidence)}" for name, gathered in shown.items()]
+    parts = [f"`{name}`{contrasts_in_short(gathered.evidence)}" for name, gathered in shown.items()]
     return f"**Over the length of training** (plus: the first is better; [all budgets]({PAGE})) {'; '.join(parts)}."
 
 
-def write_forest(cards: Path, grids: Grids) -> None:
-    """The forest plot of the grids, forest-light.svg and forest-dark.svg, where there is anything to compare."""
+def figures(grids: Grids, kappa: str | None) -> dict[str, bytes]:
+    """The figures of the index by their file's name, in both themes.
+
+    The forest plot is left out where there is nothing to compare, κ against quality where nothing can be ranked.
+
+    Args:
+        kappa: `kappa_and_quality` of the grids.
+    """
     lines = forest_lines(grids)
-    if not lines:
-        return
+    cells = kappa_cells(grids)
+    drawn = {}
     for theme in THEMES:
-        write_bytes(cards / f"forest-{theme}.svg", forest(lines, theme))
-
-
-def write_kappa(cards: Path, grids: Grids) -> None:
-    """κ against quality, kappa-light.svg and kappa-dark.svg."""
-    for theme in THEMES:
-        write_bytes(cards / f"kappa-{theme}.svg", kappa_figure(kappa_cells(grids), theme))
+        if lines:
+            drawn[f"forest-{theme}.svg"] = forest(lines, theme)
+        if kappa is not None:
+            drawn[f"kappa-{theme}.svg"] = kappa_figure(cells, theme)
+    return drawn
 
 
 def write_index(cards: Path) -> Path:
     """Writes README.md of the folder of cards, the page on the length of training, and their figures.
+
+    Figures of an earlier time, of which there is nothing to draw any more, go.
 
     Returns:
         the path of README.md.
@@ -230,10 +236,8 @@ def write_index(cards: Path) -> Path:
         raise ValueError(f"{cards}: expected the folder of published models, found none")
     grids = read_grids_of_shapes(cards)
     kappa = kappa_and_quality(grids)
-    text = render_index(read_folders(cards), grids, kappa)
+    files = {cards / name: figure for name, figure in figures(grids, kappa).items()}
+    files[cards / "README.md"] = render_index(read_folders(cards), grids, kappa).encode()
     write_curves(cards, grids)
-    write_forest(cards, grids)
-    if kappa is not None:
-        write_kappa(cards, grids)
-    write_bytes(cards / "README.md", text.encode())
+    replace_files(files, [cards / f"{name}-{theme}.svg" for name in ("forest", "kappa") for theme in THEMES])
     return cards / "README.md"

@@ -4,7 +4,6 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -84,17 +83,16 @@ def kappa_figure(cells: Sequence[KappaCell], theme: str, form: str = "svg") -> b
     conclusion = conclude(cells)
     ended = [cell for cell in cells if cell.ended]
     rows = (("Runs of a cell", within, conclusion.within), ("Cells of a grid", between, conclusion.between))
-    with matplotlib.rc_context({"svg.hashsalt": "kappa", "svg.fonttype": "path"}):
-        figure = Figure((WIDTH, 6.6))
-        figure.subplots_adjust(left=0.085, right=0.985, top=0.93, bottom=0.14, hspace=0.45, wspace=0.18)
-        for line, (what, groups, correlations) in zip(figure.subplots(2, 2), rows):
-            for axis, end in zip(line, ENDS):
-                draw(axis, groups(ended, end), colours)
-                axis.set_title(titled(what, end, correlations[end]), fontsize=8.5, color=colours.text)
-                axis.set_xlabel("log10 κ, less the mean of its group", fontsize=8, color=colours.text)
-            line[0].set_ylabel("quality, sd from the mean", fontsize=8, color=colours.text)
-        for place, task in enumerate(dict.fromkeys(cell.task for cell in ended)):
-            figure.text(0.09 + 0.22 * place, 0.04, f"● {task}", fontsize=8, color=COLOURS.get(task, OTHER))
-        footer = "Above 0 is better. Groups: cells (above), grids (below). Intervals: 95 %, bootstrap."
-        figure.text(0.09, 0.012, footer, fontsize=7.8, color=colours.faint)
-        return image_of_page(figure, form)
+    figure = Figure((WIDTH, 6.6))
+    figure.subplots_adjust(left=0.085, right=0.985, top=0.93, bottom=0.14, hspace=0.45, wspace=0.18)
+    for line, (what, groups, correlations) in zip(figure.subplots(2, 2), rows):
+        for axis, end in zip(line, ENDS):
+            draw(axis, groups(ended, end), colours)
+            axis.set_title(titled(what, end, correlations[end]), fontsize=8.5, color=colours.text)
+            axis.set_xlabel("log10 κ, less the mean of its group", fontsize=8, color=colours.text)
+        line[0].set_ylabel("quality, sd from the mean", fontsize=8, color=colours.text)
+    for place, task in enumerate(dict.fromkeys(cell.task for cell in ended)):
+        figure.text(0.09 + 0.22 * place, 0.04, f"● {task}", fontsize=8, color=COLOURS.get(task, OTHER))
+    footer = "Above 0 is better. Groups: cells (above), grids (below). Intervals: 95 %, bootstrap."
+    figure.text(0.09, 0.012, footer, fontsize=7.8, color=colours.faint)
+    return image_of_page(figure, "kappa", form)

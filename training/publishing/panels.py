@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Sequence
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
@@ -79,24 +78,23 @@ def panels_figure(
     below = 0.0
     if one_legend:
         below = LEGEND_ROW * math.ceil(len(labels) / LEGEND_COLUMNS)
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
-        height = HEIGHT * rows + below
-        figure = Figure((WIDTH, height))
-        figure.subplots_adjust(0.085, (0.5 + below) / height, 0.985, 1 - 0.45 / height, wspace=0.25, hspace=0.55)
-        axes = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
-        handles = {}
-        for axis, panel in zip(axes, panels):
-            if one_legend:
-                draw(axis, panel, THEMES[theme], [labels.index(line.label) for line in panel.lines])
-                drawn, names = axis.get_legend_handles_labels()
-                handles.update(zip(names, drawn))
-            else:
-                draw(axis, panel, THEMES[theme], range(len(panel.lines)))
-                write_legend(axis.legend(frameon=False, fontsize=7), THEMES[theme])
-        for axis in axes[len(panels) :]:
-            axis.remove()
+    height = HEIGHT * rows + below
+    figure = Figure((WIDTH, height))
+    figure.subplots_adjust(0.085, (0.5 + below) / height, 0.985, 1 - 0.45 / height, wspace=0.25, hspace=0.55)
+    axes = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
+    handles = {}
+    for axis, panel in zip(axes, panels):
         if one_legend:
-            shown = [handles[label] for label in labels]
-            below_all = {"loc": "lower center", "ncols": LEGEND_COLUMNS, "frameon": False, "fontsize": 8}
-            write_legend(figure.legend(shown, labels, **below_all), THEMES[theme])
-        return image_of_page(figure, form)
+            draw(axis, panel, THEMES[theme], [labels.index(line.label) for line in panel.lines])
+            drawn, names = axis.get_legend_handles_labels()
+            handles.update(zip(names, drawn))
+        else:
+            draw(axis, panel, THEMES[theme], range(len(panel.lines)))
+            write_legend(axis.legend(frameon=False, fontsize=7), THEMES[theme])
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    if one_legend:
+        shown = [handles[label] for label in labels]
+        below_all = {"loc": "lower center", "ncols": LEGEND_COLUMNS, "frameon": False, "fontsize": 8}
+        write_legend(figure.legend(shown, labels, **below_all), THEMES[theme])
+    return image_of_page(figure, name, form)

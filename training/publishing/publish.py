@@ -21,7 +21,7 @@ from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
 
 from ..data.sources import load_held_out, load_training
-from ..experiments.branches import data_options, recipe_of
+from ..experiments.branches import recipe_of
 from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, write_grid
@@ -33,6 +33,7 @@ from ..records import Continuations, CutParent, Evidence, PublishedEncoder, Publ
 from ..records.results import RESULTS
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
+from ..settings.command_line import data_options
 from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
 from ..tasks.registry import TASKS

@@ -35,7 +35,7 @@ from ..running.loading import load_processing
 from ..running.run_folder import RECIPE
 from ..running.trainer import METRICS_FILE
 from ..settings.arguments import RecipeArguments
-from ..settings.command_line import settings_parser, words_of
+from ..settings.command_line import words_of
 from ..settings.recipes import parse
 from ..tasks.embedding import Embedding
 from ..tasks.vectors import unit_vectors
@@ -230,7 +230,7 @@ def commands_of(
     recipe = without_local_settings(results.recipe)
     recipe |= {"teacher": origin.parent, "data_files": results.recipe.get("data_files")}
     settings = {"shape": str(origin.cut), "seed": results.seed, "output_dir": str(origin.run)}
-    train = ["leaner", "train", *words_of(settings | recipe, settings_parser())]
+    train = ["leaner", "train", *words_of(settings | recipe)]
     publish = ["leaner", "publish-encoder", name, origin.parent, str(origin.cut), str(origin.run)]
     if origin.base_model != origin.parent:
         publish += ["--base-model", origin.base_model]

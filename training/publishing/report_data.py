@@ -12,7 +12,7 @@ from modeling_leaner.support.terminal import plural
 from ..experiments.branches import Step, step_of
 from ..experiments.evidence import kind
 from ..experiments.rows import finished_row, reported
-from ..experiments.run_settings import settings
+from ..experiments.run_settings import run_arguments
 from ..experiments.run_statistics import NO_VERDICT, mean_of_known
 from ..experiments.summary import summaries_by_budget
 from ..records import Cell, Evidence, Guess, ResultRow
@@ -354,7 +354,7 @@ def panels_of(grids: Grids) -> list[Panel]:
     """
     together: dict[tuple[str, str, str], Grids] = {}
     for name, gathered in grids.items():
-        task = settings(gathered.results.grid, gathered.results.grid.baseline).task
+        task = run_arguments(gathered.results.grid, gathered.results.grid.baseline).task
         key = (task, gathered.evidence.recipe, metric_text(gathered.evidence))
         together.setdefault(key, {})[name] = gathered
     places = {task: place for place, task in enumerate(TASKS)}

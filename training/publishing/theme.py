@@ -3,6 +3,7 @@
 import io
 from dataclasses import dataclass
 
+import matplotlib
 from matplotlib.figure import Figure
 
 
@@ -30,11 +31,15 @@ def png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
-def image_of_page(figure: Figure, form: str) -> bytes:
-    """A figure of the README or the index, without a background, as `png` or `svg`; equal figures give equal bytes."""
+def image_of_page(figure: Figure, name: str, form: str) -> bytes:
+    """A figure of the README or the index, without a background, as `png` or `svg`; text is drawn as paths.
+
+    Equal figures of the same name give equal bytes.
+    """
     metadata = None
     if form == "svg":
         metadata = {"Date": None}
     content = io.BytesIO()
-    figure.savefig(content, format=form, transparent=True, metadata=metadata, dpi=192)
+    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
+        figure.savefig(content, format=form, transparent=True, metadata=metadata, dpi=192)
     return content.getvalue()

@@ -20,11 +20,11 @@ from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.support.quiet import quiet_libraries
 
-from ..experiments.branches import data_options
 from ..experiments.encoder_rows import NAMES
 from ..records import PublishedEncoder, PublishedResults, RunResults, Subset
 from ..records.results import RESULTS
 from ..running.run_folder import RECIPE
+from ..settings.command_line import data_options
 from ..settings.yaml_files import read_yaml
 from .cards import CURVES, FIGURE, render
 from .code_copies import MODULES, check_code

@@ -11,7 +11,7 @@ from ..experiments.evidence import gather
 from ..experiments.grid import Grid, is_cut, load_grid
 from ..experiments.grid_results import GridResults, load_folder, load_results
 from ..experiments.rows import finished_row, reported
-from ..experiments.run_settings import settings
+from ..experiments.run_settings import run_arguments
 from ..records import Evidence, PublishedResults, ResultRow
 from ..records.results import RESULTS
 from .cut_parents import parent_fields
@@ -109,7 +109,7 @@ def check_run(folder: Path, results: PublishedResults) -> None:
     with of_the_project(grids):
         held = load_folder(grids / results.evidence.grid)
         grid = held.grid
-        asked = settings(grid, results.cell).settings
+        asked = run_arguments(grid, results.cell).settings
     own = next(cell for cell in results.evidence.cells if cell.shape == results.cell)
     run = reported(grid, results.cell, results.seed, own.learning_rate)
     row = held.rows.get(run)

@@ -13,13 +13,13 @@ from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.slimming.operations import keep_layers
 
-from ..experiments.branches import data_options
 from ..experiments.simple_guesses import guesses
 from ..records import Evidence, Guess, PublishedResults, Subset
 from ..records.results import RESULTS
 from ..running.evaluation import prepare_evaluation
 from ..running.preparation import PreparedRun
 from ..running.trainer import scores
+from ..settings.command_line import data_options
 from ..tasks.base import Task, evaluation_batches
 from .cut_parents import cuts_in
 from .stranger import HIDDEN, run_without_package

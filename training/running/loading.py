@@ -351,6 +351,6 @@ def build_model(
 
 def without_unused_pooler(model: PreTrainedModel, task: Task) -> PreTrainedModel:
     """A bare model without the pooling layer that no task reads."""
-    if task.trains_bare_model() and getattr(model, "pooler", None) is not None:
+    if task.trains_bare_model():
         return drop_pooler(model)
     return model

@@ -61,8 +61,6 @@ def option(default: object, help: str) -> typing.Any:
 class RecipeArguments(TrainingArguments):
     """transformers' TrainingArguments, with the task, its data and objective; defaults that a pair is trained with.
 
-    `parse` in recipes.py adds two attributes: `given`, the keys of the command line, and `settings`, what differs from
-    the defaults.
     The order of the fields is that of the help, whose headings are `GROUPS`.
     """
 
@@ -72,6 +70,7 @@ class RecipeArguments(TrainingArguments):
     restart: bool = option(False, "with resume: begin again where every checkpoint is damaged")
     hardware: Literal["auto", "cpu", "gpu"] = option("auto", "auto takes a GPU where there is one")
     task: Literal[TASK_NAMES] | None = option(None, f"one of {', '.join(TASK_NAMES)}")
+    metric: str | None = option(None, "the metric that counts; left out, the task's")
 
     # Data
     dataset: str | None = option(None, "Hub id, or a built-in set: digits, python-docs, listops, listops-short")
@@ -103,7 +102,6 @@ class RecipeArguments(TrainingArguments):
     mask_fraction: float = option(0.15, "masked-lm: share of the tokens to predict")
     whole_word_masking: bool = option(False, "masked-lm: mask all pieces of a word together")
     doc_stride: int = option(64, "question-answering: tokens that neighbouring windows share")
-    metric: str | None = option(None, "the metric that counts; left out, the task's")
     split_sentences: bool = option(False, "embedding: every sentence of 20 to 220 characters is a row")
 
     # A teacher
@@ -170,19 +168,15 @@ class RecipeArguments(TrainingArguments):
     seed: int = option(1, "of weights, order, masks, crops and dropout")
 
     def __post_init__(self) -> None:
+        self.given: set[str] = set()  # the keys of the command line, which `parse` of recipes.py fills in
+        self.settings: dict[str, object] = {}  # so too: as plain values, what differs from the defaults
         if self.hardware == "gpu" and not torch.cuda.is_available():
             raise ValueError("hardware: gpu was asked for, but torch sees none; use --hardware auto or cpu")
         if self.hardware == "cpu" or not torch.accelerator.is_available():
             self.use_cpu = True
-        if self.label_smoothing_factor and self.task == "question-answering":
-            raise ValueError("label_smoothing_factor: not for question-answering")
         if self.early_stopping_patience is not None:
             self.load_best_model_at_end = True
             self.restore_callback_states_from_checkpoint = True
-        if self.ema_decay is not None and self.fsdp:
-            raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
-        if self.inspect != "no" and self.fsdp:
-            raise ValueError("inspect: not with fsdp, which spreads the weights over the devices")
         if self.torch_compile and self.torch_compile_backend is None:
             self.torch_compile_backend = "inductor"
         if self.hub_token is not None:

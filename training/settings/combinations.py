@@ -1,4 +1,9 @@
-"""Settings that do not go together: of another kind of task, or of something that is not asked for."""
+"""Settings that do not go together: of another kind of task, or of something that is not asked for.
+
+One setting alone is checked as it is read: `parse_words` of command_line.py has keys, types and bounds,
+`RecipeArguments` what this machine lacks and what is not to be kept. What depends on the rows or the model is checked
+where these are read.
+"""
 
 from collections.abc import Iterable
 
@@ -11,7 +16,7 @@ def check_metric(task: str | None, metric: str | None) -> None:
         raise ValueError(f"metric: {metric}: the task {task} has {', '.join(METRICS[task])}")
 
 
-def check_given(task: str | None, given: Iterable[str]) -> None:
+def check_modality(task: str | None, given: Iterable[str]) -> None:
     """Raises ValueError for a key of texts where the task reads images, or of images where it reads texts."""
     reads = "texts"
     foreign = OF_IMAGES
@@ -23,24 +28,26 @@ def check_given(task: str | None, given: Iterable[str]) -> None:
             raise ValueError(f"{key}: not for {task}, which reads {reads}")
 
 
-def check_inspect_steps(inspect: str, given: Iterable[str]) -> None:
-    """Raises ValueError for steps between measurements where nothing is measured."""
-    if inspect == "no" and "inspect_steps" in given:
+def check_combinations(arguments: RecipeArguments) -> None:
+    """Raises ValueError for settings that do not go together.
+
+    What would have no effect is refused on the command line alone: a recipe may state it for those who ask for more.
+    """
+    check_modality(arguments.task, arguments.given)
+    for key in sorted(arguments.given):
+        if arguments.teacher is None and key in OF_TEACHER:
+            raise ValueError(f"{key}: expected with teacher, the model that is learned from")
+    if arguments.inspect == "no" and "inspect_steps" in arguments.given:
         raise ValueError("inspect_steps: expected with inspect, which says what is measured")
-
-
-def check_steps(arguments: RecipeArguments) -> None:
-    """Raises ValueError for steps of the command line that nothing would happen at, and for restart alone."""
     for kind in ("save", "eval"):
         strategy = getattr(arguments, f"{kind}_strategy").value
         if f"{kind}_steps" in arguments.given and strategy != "steps":
             raise ValueError(f"{kind}_steps: expected with --{kind}_strategy steps, which is {strategy}")
     if arguments.restart and not arguments.resume:
         raise ValueError("restart: expected with resume")
-
-
-def check_taught(teacher: str | None, given: Iterable[str]) -> None:
-    """Raises ValueError for a key that says how to learn from a teacher where there is none."""
-    for key in sorted(given):
-        if teacher is None and key in OF_TEACHER:
-            raise ValueError(f"{key}: expected with teacher, the model that is learned from")
+    if arguments.label_smoothing_factor and arguments.task == "question-answering":
+        raise ValueError("label_smoothing_factor: not for question-answering")
+    if arguments.fsdp and arguments.ema_decay is not None:
+        raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
+    if arguments.fsdp and arguments.inspect != "no":
+        raise ValueError("inspect: not with fsdp, which spreads the weights over the devices")

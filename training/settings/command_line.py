@@ -6,7 +6,7 @@ import json
 import math
 import re
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import cache
 
@@ -107,7 +107,7 @@ def unknown_key(key: str) -> str:
     return f"{key}: unknown key{suggestion(key, keys)}"
 
 
-def words_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
+def words_of(settings: dict[str, object]) -> list[str]:
     """The settings as options of a command line.
 
     Raises:
@@ -115,7 +115,7 @@ def words_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
     """
     words = []
     for key, value in settings.items():
-        action = parser.action(str(key))
+        action = settings_parser().action(str(key))
         if action is None or key != action.dest:
             raise ValueError(unknown_key(str(key)))
         if value is None:
@@ -124,6 +124,13 @@ def words_of(settings: dict[str, object], parser: SettingsParser) -> list[str]:
             value = [f"{split}={path}" for split, path in value.items()]
         words += option_words(action, value)
     return words
+
+
+def data_options(data_files: Sequence[str]) -> list[str]:
+    """The files or folders of a local copy of the data as options of a command line; none where there is no copy."""
+    if not data_files:
+        return []
+    return ["--data_files", *data_files]
 
 
 def option_words(action: argparse.Action, value: object) -> list[str]:

@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 
 from .arguments import NOT_IN_RECIPES, RecipeArguments
-from .combinations import check_given, check_inspect_steps, check_steps, check_taught
-from .command_line import SettingsParser, check_finite, settings_parser, suggestion, words_of
+from .combinations import check_combinations
+from .command_line import check_finite, settings_parser, suggestion, words_of
 from .repeated import given_options
 from .yaml_files import read_yaml
 
@@ -42,7 +42,7 @@ def read_recipe(name: str) -> tuple[Path, dict[str, object]]:
     return path, read_yaml(path)
 
 
-def recipe_words(recipe: str, parser: SettingsParser) -> list[str]:
+def recipe_words(recipe: str) -> list[str]:
     """The settings of a recipe as options of a command line; ValueError, with the file, where one of them is wrong."""
     path, settings = read_recipe(recipe)
     try:
@@ -51,8 +51,8 @@ def recipe_words(recipe: str, parser: SettingsParser) -> list[str]:
         for key in NOT_IN_RECIPES:
             if key in settings:
                 raise ValueError(f"{key}: belongs on the command line, not in a recipe")
-        words = words_of(settings, parser)
-        parser.parse_words(words)
+        words = words_of(settings)
+        settings_parser().parse_words(words)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return words
@@ -101,10 +101,10 @@ def parse(
     given = given_options(parser, options)
     words = []
     if recipe is not None:
-        words += recipe_words(recipe, parser)
+        words += recipe_words(recipe)
     words += options
     if fixed is not None:
-        words += words_of(fixed, parser)
+        words += words_of(fixed)
     namespace = parser.parse_words(words)
     for key in needed:
         if getattr(namespace, key) in (None, []):
@@ -116,11 +116,7 @@ def parse(
         namespace.output_dir = default_output_dir(recipe, namespace)
     arguments = arguments_of(namespace)
     arguments.given = set(given)
-    check_given(arguments.task, arguments.given)
-    check_taught(arguments.teacher, arguments.given)
-    check_inspect_steps(arguments.inspect, arguments.given)
-    check_steps(arguments)
-    arguments.settings = {}
+    check_combinations(arguments)
     defaults = vars(parser.parse_words([]))
     for key, value in vars(namespace).items():
         if value != defaults[key] and key not in (*NOT_IN_RECIPES, "hardware"):

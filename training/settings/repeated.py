@@ -8,7 +8,7 @@ class RepeatedKey(ValueError):
     """A key, or an option, that is given more than once."""
 
 
-def by_option(command_line: Iterable[str]) -> list[list[str]]:
+def split_options(command_line: Iterable[str]) -> list[list[str]]:
     """What stands before the first option, then each option with what follows it; `--` ends the options."""
     groups: list[list[str]] = [[]]
     ended = False
@@ -20,8 +20,8 @@ def by_option(command_line: Iterable[str]) -> list[list[str]]:
     return groups
 
 
-def given_twice(name: str, first: Sequence[str], second: Sequence[str]) -> str:
-    """The error about an option of a command line that is given twice, with the values of both, if it has any."""
+def repeated_message(name: str, first: Sequence[str], second: Sequence[str]) -> str:
+    """What is wrong with an option of a command line that is given twice, with the values of both, if it has any."""
     message = f"{name}: given twice on the command line"
     both = " and ".join(" ".join(values) for values in (first, second) if values)
     if both:
@@ -36,7 +36,7 @@ def given_options(parser: argparse.ArgumentParser, command_line: Iterable[str]) 
         RepeatedKey: an option is given twice, such as `--seed 1 --seed=2`.
     """
     given: dict[str, list[str]] = {}
-    for option, *values in by_option(command_line)[1:]:
+    for option, *values in split_options(command_line)[1:]:
         name, equals, value = option.partition("=")
         if name == "--":
             break
@@ -48,6 +48,6 @@ def given_options(parser: argparse.ArgumentParser, command_line: Iterable[str]) 
         if equals:
             values = [value]
         if key in given:
-            raise RepeatedKey(given_twice(key, given[key], values))
+            raise RepeatedKey(repeated_message(key, given[key], values))
         given[key] = values
     return given

@@ -73,7 +73,7 @@ def check_extent(text: str) -> None:
             raise yaml.YAMLError(f"line {line}: the file holds more than {MOST_VALUES:,} values")
 
 
-class UniqueKeyLoader(yaml.SafeLoader):
+class StrictLoader(yaml.SafeLoader):
     """SafeLoader that raises RepeatedKey where a mapping has a key twice, and names the key and both values.
 
     A scalar such as `1:30` is text, and `010` is ten, as in YAML 1.2; YAML 1.1 has numbers of base 60 and 8.
@@ -109,7 +109,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-UniqueKeyLoader.add_constructor("tag:yaml.org,2002:int", UniqueKeyLoader.construct_yaml_int)
+StrictLoader.add_constructor("tag:yaml.org,2002:int", StrictLoader.construct_yaml_int)
 
 
 def _place(node: yaml.Node) -> str:
@@ -125,7 +125,7 @@ def _place(node: yaml.Node) -> str:
 def _load(text: str) -> object:
     """The content of a YAML document; of one that was read before, the same object."""
     check_extent(text)
-    return yaml.load(text, Loader=UniqueKeyLoader)
+    return yaml.load(text, Loader=StrictLoader)
 
 
 def load_yaml(text: str) -> object:

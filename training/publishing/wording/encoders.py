@@ -125,7 +125,7 @@ def lengths(held: Lengths) -> str:
     )
 
 
-def limits() -> list[str]:
+def untested() -> list[str]:
     """What was not tested."""
     return [
         "One seed of one recovery; intervals are over rows, not over trainings.",

@@ -1,12 +1,8 @@
-"""The index of all grids: one line on each, what has not been learned, and the paragraph on κ."""
-
-from modeling_leaner.support.terminal import plural
+"""The index of all grids: one line on each, and what has not been learned."""
 
 from ...experiments.evidence import baseline_of, dataset_name
 from ...experiments.guesses import AS_MANY_ROWS
-from ...experiments.kappa import Conclusion, Correlation
 from ...records import Evidence, PublishedResults
-from ..rendering import markdown
 from .amounts import duration, label
 from .comparison import learned_note, reference_note
 from .provenance import how_trained, is_local
@@ -117,43 +113,3 @@ def notes_text(evidence: Evidence) -> str:
         else:
             parts.append(f"{', '.join(shapes)}: {note}")
     return "; ".join(parts)
-
-
-def correlation_text(correlation: Correlation, groups: str, ranked: str) -> str:
-    """`−0.06 (−0.24 to +0.14; 158 runs of 40 cells)`, or that nothing could be ranked."""
-    if correlation.value is None:
-        return f"not known, too few {ranked}"
-    count = f"{correlation.ranked} {ranked} of {plural(correlation.groups, groups)}"
-    if correlation.interval is None:
-        return f"{correlation.value:+.2f} ({count}, too few for an interval)"
-    low, high = correlation.interval
-    return f"{correlation.value:+.2f} ({low:+.2f} to {high:+.2f}; {count})"
-
-
-def correlation_row(among: str, correlations: dict[str, Correlation], groups: str, ranked: str) -> list[str]:
-    """What is correlated, and its correlation with κ before and after training."""
-    return [among, *(correlation_text(correlations[end], groups, ranked) for end in ("start", "end"))]
-
-
-def kappa_paragraph(all_runs: Conclusion, tasks: dict[str, Conclusion]) -> str:
-    """What correlation κ has with quality, how much is unknown, and what it does not say."""
-    rows = [
-        correlation_row("runs of one cell, which differ by the seed", all_runs.within, "cell", "runs"),
-        correlation_row("cells of one grid, by the means over their seeds", all_runs.between, "grid", "cells"),
-    ]
-    for task, conclusion in tasks.items():
-        if conclusion.within["end"].value is not None:
-            rows.append(correlation_row(f"runs of one cell, {task} alone", conclusion.within, "cell", "runs"))
-    table = markdown(("among", "κ at the start", "κ at the end"), rows)
-    unknown = " and ".join(f"{count} at the {end}" for end, count in all_runs.unknown.items())
-    text = (
-        "**Does κ matter?** Spearman's rank correlation of κ with quality: below 0, lower κ was better. In brackets "
-        f"its 95 % bootstrap interval, {len(tasks)} tasks pooled, nothing corrected.\n\n{table}\n\n"
-        "Cells of a grid differ in size and depth, too, and their interval is over seeds, not over shapes; a "
-        f"correlation is no cause. Of {all_runs.runs} runs, κ is unknown or infinite for {unknown}; {all_runs.failed} "
-        "more ended with an error."
-    )
-    if all_runs.waiting:
-        names = ", ".join(all_runs.waiting)
-        text += f" Grids with runs to come are not read: {names}."
-    return text

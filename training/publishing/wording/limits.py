@@ -82,9 +82,9 @@ def length_tested(evidence: Evidence) -> str:
     return f"at most {millions(evidence.longest.branch)} tokens of training"
 
 
-def limits(evidence: Evidence, results: PublishedResults) -> list[str]:
+def untested(evidence: Evidence, results: PublishedResults) -> list[str]:
     """What a card's numbers do not show, a sentence each."""
-    untested = [
+    sentences = [
         f"{sizes_tested(evidence)}, one recipe and {length_tested(evidence)}; larger "
         "models and longer training may order the cells otherwise.",
         seeds_limit(evidence),
@@ -92,5 +92,5 @@ def limits(evidence: Evidence, results: PublishedResults) -> list[str]:
         "Speed on accelerators, long inputs, and robustness to other data.",
     ]
     if TASKS[results.task].is_scored_by_token and not results.continuations:
-        untested.append("What the model has learned by heart from its training text.")
-    return untested
+        sentences.append("What the model has learned by heart from its training text.")
+    return sentences
