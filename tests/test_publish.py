@@ -4,6 +4,7 @@ import contextlib
 import csv
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -75,7 +76,7 @@ def workshop(tmp_path_factory, warm_stranger):
     Path("grid.yaml").write_text(yaml.safe_dump(grid))
     train_grid("grid.yaml")
     leaner("latency", "grid.yaml", "--rounds", 2)
-    leaner("publish", "grid.yaml")
+    leaner("publish", "grid.yaml", "--license", "mit")
     leaner("card")
     yield place
     patch.undo()
@@ -114,7 +115,8 @@ def test_the_card_shows_the_grid(workshop):
     found = gathered(Path("grid.yaml"))
     text = (workshop / "model_cards/leanbert-shallow/README.md").read_text()
     model_card = ModelCard(text)
-    assert model_card.data.model_name == "leanbert-shallow" and model_card.data.license == "apache-2.0"
+    assert model_card.data.model_name == "leanbert-shallow" and model_card.data.license == "mit"
+    assert "- **Licence:** MIT for the weights, Apache-2.0 for the code; the terms of the data are" in text
     with Path("model_cards/grids/tiny/results.csv").open() as file:
         rows = list(csv.DictReader(file))
     for cell in found.cells:
@@ -189,7 +191,38 @@ def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, monkeypatch,
         (tmp_path / "results.json").rename(target / "results.json")
     with pytest.raises(SystemExit, match="^2$"):
         leaner("publish", "--replace")
-    assert "--replace: expected with the grid file whose runs are meant" in capsys.readouterr().err
+    assert "--replace and --license: expected with the grid file whose runs are meant" in capsys.readouterr().err
+
+
+def test_the_licence_is_that_of_the_owner_of_the_weights(workshop):
+    """As given; left out, what the folder says; none where none was given. What the Hub does not know is refused."""
+    target = workshop / "model_cards/leanbert-deep"
+    before = {path: path.read_bytes() for path in target.iterdir() if path.is_file()}
+
+    def stated(*words):
+        leaner("publish", "grid.yaml", *words)
+        text = (target / "README.md").read_text()
+        return ModelCard(text).data.license, re.search(r"\*\*Licence:\*\* (.*?);", text)[1]
+
+    assert stated() == stated("--replace") == ("mit", "MIT for the weights, Apache-2.0 for the code")
+    assert stated("--license", "cc-by-4.0") == ("cc-by-4.0", "cc-by-4.0 for the weights, Apache-2.0 for the code")
+    assert stated("--license", "apache-2.0") == ("apache-2.0", "Apache-2.0 for weights and code")
+    shutil.rmtree(target)
+    assert stated() == (None, "none was given for the weights, Apache-2.0 for the code")
+    verify.verify(target, {}, short=True)
+    stated("--license", "mit")
+    assert before.keys() == {path for path in target.iterdir() if path.is_file()}
+    for path, content in before.items():
+        assert path.suffix == ".png" or path.read_bytes() == content
+    wrong = r"license 'Apache 2.0': expected an identifier of .*, such as apache-2.0; did you mean apache-2.0\?"
+    with pytest.raises(SystemExit, match=f"^leaner publish: {wrong}$"):
+        leaner("publish", "grid.yaml", "--license", "Apache 2.0")
+
+
+def test_a_licence_in_the_results_is_one_that_the_hub_knows(folder):
+    change(folder, license="MIT")
+    with pytest.raises(SystemExit, match="results.json: license 'MIT': expected .*; did you mean mit"):
+        leaner("card", folder)
 
 
 def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
@@ -262,7 +295,6 @@ def test_invented_evidence_is_found(workshop, place, value):
     [
         ("name", "leanbert-shallow"),
         ("partners", ["gpt-5"]),
-        ("license", "mit"),
         ("learning_rate", 0.5),
         ("train.steps", 5),
         ("rows", 7),

@@ -103,7 +103,7 @@ def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
     dataset = dataset_id(results.dataset)
     if isinstance(results, PublishedResults) and is_english(results.task, dataset):
         optional["language"] = "en"
-    licence = getattr(results, "license", None)  # of a run it may have been added by hand
+    licence = getattr(results, "license", None)
     if licence is not None:
         optional["license"] = licence
     if "/" in dataset:

@@ -39,7 +39,7 @@ from ..tasks.registry import TASKS
 from .cards import write_card
 from .code_copies import renew_code
 from .cut_parents import parent_fields, parent_results
-from .folders import CARDS, LICENSE, RUN_FILES, results_in, without_local_settings
+from .folders import CARDS, RUN_FILES, results_in, without_local_settings
 from .index import write_index
 from .verify import verify
 from .verify_weights import UNVERIFIABLE, metrics_of, metrics_with, tolerances
@@ -109,7 +109,9 @@ def replacing(target: Path) -> Iterator[Path]:
         move_into_place(folder, target, Path(scratch))
 
 
-def results_of_cell(folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str]) -> PublishedResults:
+def results_of_cell(
+    folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str], license: str | None
+) -> PublishedResults:
     """The published results.json: the run's own, the evidence, and what a verification compares."""
     file = folder / RESULTS
     results = checked(RunResults, read_json(file), file)
@@ -120,7 +122,7 @@ def results_of_cell(folder: Path, grid: Grid, shape: str, evidence: Evidence, op
         "cell": shape,
         "shape": reproducible_shape(grid, shape, folder),
         "partners": grid.partners(shape),
-        "license": LICENSE,
+        "license": license,
         "recipe": without_local_settings(results.recipe),
         "weights_sha256": sha256(folder / WEIGHTS),
         "tolerances": tolerances(results.metrics, results.rows),
@@ -229,8 +231,11 @@ def move_into_place(folder: Path, target: Path, scratch: Path) -> None:
         raise
 
 
-def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
+def renew(loaded: GridResults, shape: str, cards: Path = CARDS, license: str | None = None) -> Path:
     """Writes evidence, card and code of a folder that is there, all or nothing; the rest stays as it is.
+
+    Args:
+        license: of its weights; None leaves what it says.
 
     Raises:
         ValueError: the folder is another's, or does not hold together.
@@ -243,6 +248,8 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
     fresh = {"partners": grid.partners(shape), "evidence": checked_evidence(loaded)}
     if results.cut_parent is not None:
         fresh["cut_parent"] = results.cut_parent.model_copy(update=parent_fields(grid, shape))
+    if license is not None:
+        fresh["license"] = license
     results = results.model_copy(update=fresh)
     with replacing(target) as folder:
         shutil.copytree(target, folder)
@@ -264,13 +271,16 @@ def published_recipe(source: Path, shape: str) -> dict[str, object]:
     return without_local_settings(read_yaml(source / RECIPE)) | {"shape": shape}
 
 
-def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: Path = CARDS) -> Path:
+def publish(
+    loaded: GridResults, shape: str, data_files: Sequence[str], cards: Path = CARDS, license: str | None = None
+) -> Path:
     """Writes one folder from its run, whole or not at all, once it has been verified.
 
     The guesses beside the grid's rows are renewed before, and stay so.
 
     Args:
         data_files: the local copy of the rows; empty for those of the Hub.
+        license: of the weights; None takes that of the folder that is replaced, or none.
 
     Raises:
         ValueError: a run is missing, or the folder does not hold what its card says.
@@ -280,14 +290,15 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: P
     source = run_to_publish(loaded, shape)
     options = data_options(data_files)
     if target.exists():
-        read_target(target, grid, shape)
+        replaced = read_target(target, grid, shape)
+        license = license or replaced.license
     scored_guesses = None
     if grid.metric in (None, results_in(source / RESULTS).metric):  # else no guess is scored by it
         scored_guesses = guesses(source, options)
     if scored_guesses:
         write_json(grid.path(GUESSES), [guess.document() for guess in scored_guesses])
         loaded = GridResults(grid, loaded.rows)  # without the guesses that it has read before
-    results = results_of_cell(source, grid, shape, checked_evidence(loaded), options)
+    results = results_of_cell(source, grid, shape, checked_evidence(loaded), options, license)
     local_copies = {}
     if data_files:
         local_copies[dataset_name(results)] = list(data_files)
@@ -346,7 +357,7 @@ def renew_all() -> None:
         print(renew_encoder(CARDS / name))
 
 
-def publish_grid(file: Path, data_files: Sequence[str], replace: bool) -> None:
+def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: str | None) -> None:
     """`publish`, or `renew` where the folder is there and not to be replaced, for each shape that a grid publishes.
 
     Raises:
@@ -366,12 +377,14 @@ def publish_grid(file: Path, data_files: Sequence[str], replace: bool) -> None:
     loaded = load_results(grid)
     for shape, target in targets.items():
         if target.exists() and not replace:
-            print(renew(loaded, shape))
+            print(renew(loaded, shape, license=license))
         else:
-            print(publish(loaded, shape, data_files))
+            print(publish(loaded, shape, data_files, license=license))
 
 
-def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool = False) -> None:
+def publish_all(
+    file: Path | None, data_files: Sequence[str] = (), replace: bool = False, license: str | None = None
+) -> None:
     """`publish_grid` of a grid's file, or `renew_all` where it is None; then the index. Prints what was written.
 
     Raises:
@@ -381,5 +394,5 @@ def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool
     if file is None:
         renew_all()
     else:
-        publish_grid(file, data_files, replace)
+        publish_grid(file, data_files, replace, license)
     print(write_index(CARDS))

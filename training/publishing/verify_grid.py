@@ -15,7 +15,7 @@ from ..experiments.run_settings import settings
 from ..records import Evidence, PublishedResults, ResultRow
 from ..records.results import RESULTS
 from .cut_parents import parent_fields
-from .folders import LICENSE, LOCAL
+from .folders import LOCAL
 
 
 def same_value(held: object, fresh: object) -> bool:
@@ -122,7 +122,6 @@ def check_run(folder: Path, results: PublishedResults) -> None:
     expected = {
         "name": name,
         "partners": grid.partners(results.cell),
-        "license": LICENSE,
         "learning_rate": own.learning_rate,
         "train.steps": row.steps,
         "rows": row.rows,

@@ -110,7 +110,7 @@ class PublishedResults(RunResults):
     partners: list[str]
     """The folders that are published with it."""
     license: str | None = None
-    """Of weights and code, as the Hub names it."""
+    """Of the weights, as the Hub names it; None where none was given."""
     weights_sha256: str
     """Of model.safetensors."""
     tolerances: dict[str, float] | None = None

@@ -14,6 +14,26 @@ from ..metadata import named_metrics
 from .amounts import duration, millions, number
 
 
+CODE_LICENCE = "Apache-2.0"
+LICENCES = {"apache-2.0": CODE_LICENCE, "mit": "MIT"}  # identifier of the Hub → name; the others are named by theirs
+
+
+def licence_name(license: str | None) -> str:
+    """The licence of weights, by the Hub's identifier."""
+    if license is None:
+        return "none was given"
+    return LICENCES.get(license, license)
+
+
+def licence(license: str | None) -> str:
+    """The licences of weights and code, and whose terms the data have."""
+    name = licence_name(license)
+    text = f"{name} for the weights, {CODE_LICENCE} for the code"
+    if name == CODE_LICENCE:
+        text = f"{name} for weights and code"
+    return f"{text}; the terms of the data are their owners'"
+
+
 def seen(results: RunResults, settings: dict[str, Any]) -> str:
     """How much the training read: tokens and tokens a parameter of a language model, else rows and epochs."""
     train = results.train
