@@ -62,6 +62,8 @@ from modeling_leaner.support.files import sha256
 
 WORDS = "--max_steps 6 --max_train_rows 96 --max_eval_rows 64 --per_device_train_batch_size 8 --logging_steps 2"
 
+GRID_FOLDER = "model_cards/grids/tiny"
+
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory, warm_stranger):
@@ -71,7 +73,7 @@ def workshop(tmp_path_factory, warm_stranger):
         (place / name).mkdir()
         write_shape("bert", place / name, num_hidden_layers=layers, max_position_embeddings=128)
     shapes = ["deep/bert.json", "shallow/bert.json"]
-    grid = {**GRID, "shapes": shapes, "baseline": shapes[0], "output_dir": "model_cards/grids/tiny"}
+    grid = {**GRID, "shapes": shapes, "baseline": shapes[0], "output_dir": GRID_FOLDER}
     grid["publish"] = {shapes[0]: "leanbert-deep", shapes[1]: "leanbert-shallow"}
     Path("grid.yaml").write_text(yaml.safe_dump(grid))
     train_grid("grid.yaml")
@@ -169,12 +171,14 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
         (target / "model.safetensors").write_bytes(weights)
 
 
-def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(publish, "GRIDS", tmp_path)
-    with pytest.raises(SystemExit, match=f"model_cards/leanbert-deep: no grid in {tmp_path} has it under publish"):
-        leaner("publish")
-    shutil.copyfile("grid.yaml", tmp_path / "tiny.yaml")
+def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, capsys):
     target = workshop / "model_cards/leanbert-deep"
+    saved = workshop / "model_cards/grids/tiny/grid.yaml"
+    held = saved.read_text()
+    saved.write_text(held.replace("leanbert-deep", "another"))
+    with pytest.raises(SystemExit, match="leanbert-deep: model_cards/grids/tiny/grid.yaml does not have it under"):
+        leaner("publish")
+    saved.write_text(held)
     before = (target / "results.json").read_text()
     results = json.loads(before)
     change(target, evidence={**results["evidence"], "margin": 0.5})
@@ -192,6 +196,32 @@ def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, monkeypatch,
     with pytest.raises(SystemExit, match="^2$"):
         leaner("publish", "--replace")
     assert "--replace and --license: expected with the grid file whose runs are meant" in capsys.readouterr().err
+
+
+def test_a_card_of_another_project_names_the_files_of_that_project(workshop):
+    """Those of this project are found by the grid's name, in a clone of it."""
+    folder = workshop / "model_cards/leanbert-deep"
+    results = results_in(folder / "results.json")
+    text = (folder / "README.md").read_text()
+    assert "In the project that published it, with [modeling_leaner](https://github.com/OWNER/modeling_leaner)" in text
+    named = set(re.findall(r"(?:^|[ `])([\w.-]+/[\w./-]+)", text.partition("## How to get the numbers again")[2]))
+    paths = {name for name in named if not name.startswith(("https:", "listops"))}
+    assert paths >= {"model_cards/leanbert-deep", f"{GRID_FOLDER}/grid.yaml", f"{GRID_FOLDER}/results.csv"}
+    assert {path for path in paths if not Path(path).exists()} == {f"{GRID_FOLDER}-again"}
+    assert "training/" not in text and "this project" not in text and "the project's log" not in text
+    own = results.model_copy(update={"grid_folder": None})
+    commands = provenance.commands(own, "leaner train")
+    assert "leaner sweep training/grids/tiny.yaml --output_dir runs/tiny " in commands
+    assert provenance.place(own) == "In a clone of [the project](https://github.com/OWNER/modeling_leaner)"
+    assert "commits of this project: " in provenance.hardware(own)
+
+
+def test_a_grid_of_this_project_needs_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own, other = (SimpleNamespace(output_dir=folder) for folder in ("model_cards/grids/tiny", "runs/sweeps/tiny"))
+    assert publish.folder_fields(own) == {"grid_folder": "model_cards/grids/tiny"}
+    Path("setup.cfg").write_text("[metadata]\nname = modeling_leaner\n")
+    assert publish.folder_fields(own) == {} and publish.folder_fields(other) == {"grid_folder": "runs/sweeps/tiny"}
 
 
 def test_the_licence_is_that_of_the_owner_of_the_weights(workshop):
@@ -323,7 +353,7 @@ def test_a_seed_that_was_left_out_is_found(workshop):
 
 @pytest.mark.full
 def test_without_grids_the_cells_are_said_not_to_be_compared(folder):
-    assert verify.verify(folder, {}, short=True).endswith("other cells not compared, no grids/ beside it")
+    assert verify.verify(folder, {}, short=True).endswith("other cells not compared, no grids/tiny beside it")
 
 
 @pytest.mark.parametrize("name", ["evil.py", "pytorch_model.bin", "notes.txt"])
@@ -475,15 +505,18 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert f" against {base.mean:.4f}), one pair of" in said
     assert "one pair of runs, which may be chance; no verdict on quality below 7 seeds" in said
     assert "interval" not in said
-    rest = "\n".join(limits.limits(found, SimpleNamespace(task="causal-lm", continuations=None)))
-    quoted = "\n".join(limits.limits(found, SimpleNamespace(task="causal-lm", continuations="some")))
+    rest = "\n".join(limits.limits(found, PublishedResults.model_construct(task="causal-lm", continuations=None)))
+    quoted = "\n".join(limits.limits(found, PublishedResults.model_construct(task="causal-lm", continuations="some")))
     assert "by heart" in rest and "by heart" not in quoted
     assert "was not tuned" in rest and "against a margin fixed" in rest and "–" not in rest.split("Seeds a cell")[1]
-    many = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7)), "margin": 0.02}))
+    many = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7)), "margin": 0.02}), has_log=True)
     assert "would need 7 or more" in rest and "would need" not in many
     assert "Seeds a cell: 7. “No loss of quality” needs p < 0.01 against a margin of 0.02 fixed" in many
+    assert many.endswith("not this card; whether seeds were added after others had been seen is in the project's log.")
+    without = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7))}), has_log=False)
+    assert without.endswith("of all grids decides it, not this card.")
     under_way = found.model_copy(update={"seeds": [1, 2], "planned": 4})
-    assert "Seeds a cell: 2 planned, 1 or more finished. " in limits.seeds_limit(under_way)
+    assert "Seeds a cell: 2 planned, 1 or more finished. " in limits.seeds_limit(under_way, has_log=True)
     assert "with up to 2 seeds, not all of which have finished." in comparison.comparison_intro(under_way)
     found.tuning = TuningSettings(seed=0, holdout=200, overrides={"max_steps": 3})
     assert "in runs of max_steps 3, which may favour what learns quickly" in limits.chosen(found, "rows")

@@ -16,7 +16,7 @@ from datasets import Dataset
 from encoders import cut_and_recover, run_leaner, save_sentence_encoder, write_rows
 from hub_server import LocalHub, reached
 from huggingface_hub import ModelCard
-from modeling_leaner.training.publishing import index, publish, publish_encoder, push, verify, verify_encoder
+from modeling_leaner.training.publishing import index, publish_encoder, push, verify, verify_encoder
 from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder
 from modeling_leaner.training.running import reevaluate
@@ -324,8 +324,7 @@ class TestWalkers:
         shutil.rmtree(folder)
         assert "Sentence encoders" not in index.render(Path("model_cards"))
 
-    def test_leaner_publish_renews_it(self, folder, monkeypatch):
-        monkeypatch.setattr(publish, "GRIDS", Path("grids"))
+    def test_leaner_publish_renews_it(self, folder):
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         (folder / "README.md").write_text("old")
         (folder / "layers_leaner.py").write_text("old")

@@ -93,7 +93,7 @@ class ModelCardContext:
     training: str
     metric: str
     data: str
-    project: str
+    place: str
     commands: str
     hardware: str
     bibtex: str
@@ -206,7 +206,7 @@ def published_card(folder: Path, run: Run) -> str:
         training=provenance.training(config, results, run.settings),
         metric=evidence.metric,
         data=provenance.data(results),
-        project=PROJECT_URL,
+        place=provenance.place(results),
         commands=provenance.commands(results, run.command),
         hardware=provenance.hardware(results),
         bibtex=opening.BIBTEX % PROJECT_URL,

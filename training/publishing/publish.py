@@ -30,7 +30,9 @@ from ..experiments.guesses import GUESSES
 from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
 from ..records import Continuations, CutParent, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
+from ..records.published import OWN_GRIDS
 from ..records.results import RESULTS
+from ..running.environment import is_clone
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
 from ..settings.yaml_files import read_yaml
@@ -45,7 +47,6 @@ from .verify import verify
 from .verify_weights import UNVERIFIABLE, metrics_of, metrics_with, tolerances
 
 
-GRIDS = Path("training/grids")
 SUBSET = 200  # rows of the short verification
 
 
@@ -73,7 +74,7 @@ def reproducible_shape(grid: Grid, shape: str, folder: Path) -> str:
         return f"runs/{grid.publish[shape]}-cut"
     if grid.start_from is None:
         return shape
-    earlier = load_grid(GRIDS / f"{Path(grid.start_from).name}.yaml")
+    earlier = load_grid(Path(grid.start_from) / "grid.yaml")
     name = None
     if earlier.publish is not None:
         name = earlier.publish.get(shape)
@@ -109,6 +110,13 @@ def replacing(target: Path) -> Iterator[Path]:
         move_into_place(folder, target, Path(scratch))
 
 
+def folder_fields(grid: Grid) -> dict[str, str]:
+    """The field of results.json that says where the rows of a grid lie; none of a grid of this project."""
+    if Path(grid.output_dir).parent == Path(OWN_GRIDS) and is_clone(Path()):
+        return {}
+    return {"grid_folder": grid.output_dir}
+
+
 def results_of_cell(
     folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str], license: str | None
 ) -> PublishedResults:
@@ -137,6 +145,7 @@ def results_of_cell(
         "continuations": continuations_of(folder, options),
         "cut_parent": cut_parent(grid, shape, folder, results, options),
         "branches": branches(grid, shape, results.learning_rate, evidence),
+        **folder_fields(grid),
     }
     return checked(PublishedResults, published, file)
 
@@ -245,7 +254,7 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS, license: str | N
     results = read_target(target, grid, shape)
     if grid.branches is not None and results.branches is None:
         raise ValueError(f"{target}: published without the budgets of its run; leaner publish GRID.yaml --replace")
-    fresh = {"partners": grid.partners(shape), "evidence": checked_evidence(loaded)}
+    fresh = {"partners": grid.partners(shape), "evidence": checked_evidence(loaded), **folder_fields(grid)}
     if results.cut_parent is not None:
         fresh["cut_parent"] = results.cut_parent.model_copy(update=parent_fields(grid, shape))
     if license is not None:
@@ -334,27 +343,38 @@ def is_encoder(folder: Path) -> bool:
     return file.is_file() and isinstance(results_in(file), PublishedEncoder)
 
 
+def published_cell(folder: Path, loaded: dict[str, GridResults]) -> tuple[GridResults, str]:
+    """The grid that a folder was published from, and the shape.
+
+    Args:
+        loaded: the grids that were read before, by their files; it grows.
+
+    Raises:
+        ValueError: no grid publishes the folder.
+    """
+    results = results_in(folder / RESULTS)
+    if not isinstance(results, PublishedResults):
+        raise ValueError(f"{folder}: a run, which no grid has published")
+    file = results.grid_file
+    if file not in loaded:
+        loaded[file] = load_results(load_grid(Path(file)))
+    grid = loaded[file].grid
+    if grid.publish is None or grid.publish.get(results.cell) != folder.name:
+        raise ValueError(f"{folder}: {file} does not have it under publish")
+    read_target(folder, grid, results.cell)
+    return loaded[file], results.cell
+
+
 def renew_all() -> None:
     """`renew` for each folder that is there. Raises ValueError for one that no grid publishes, nor is an encoder's."""
-    known = {}
-    for path in sorted(GRIDS.glob("*.yaml")):
-        grid = load_grid(path)
-        if grid.publish is not None:
-            loaded = load_results(grid)
-            known |= {name: (loaded, shape) for shape, name in grid.publish.items()}
-    there = sorted({path.parent.name for name in ("config.json", RESULTS) for path in CARDS.glob(f"*/{name}")})
-    encoders = [name for name in there if is_encoder(CARDS / name)]
-    there = [name for name in there if name not in encoders]
-    for name in there:
-        if name not in known:
-            raise ValueError(f"{CARDS / name}: no grid in {GRIDS} has it under publish")
-    for name in there:
-        loaded, shape = known[name]
-        read_target(CARDS / name, loaded.grid, shape)
-    for name in there:
-        print(renew(*known[name]))
-    for name in encoders:
-        print(renew_encoder(CARDS / name))
+    there = sorted({path.parent for name in ("config.json", RESULTS) for path in CARDS.glob(f"*/{name}")})
+    encoders = [folder for folder in there if is_encoder(folder)]
+    loaded: dict[str, GridResults] = {}
+    cells = [published_cell(folder, loaded) for folder in there if folder not in encoders]
+    for grid_results, shape in cells:
+        print(renew(grid_results, shape))
+    for folder in encoders:
+        print(renew_encoder(folder))
 
 
 def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: str | None) -> None:

@@ -4,7 +4,11 @@ from pydantic import Field
 
 from .base import Count, Duration, Record
 from .evidence import Evidence
-from .results import RunResults, Train
+from .results import PUBLISHED, RunResults, Train
+
+
+OWN_GRIDS = f"{PUBLISHED}grids"  # the rows of this project's grids
+OWN_GRID_FILES = "training/grids"
 
 
 class Continuation(Record):
@@ -123,6 +127,26 @@ class PublishedResults(RunResults):
     """None of a model that was not cut from another."""
     branches: list[PublishedBranch] | None = None
     """The budgets of its run, the shortest first; None of a grid without branches."""
+    grid_folder: str | None = None
+    """The grid's output_dir in the project that published it; None in this project, which keeps it by its name."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this project published it, rather than one that uses this package."""
+        return self.grid_folder is None
+
+    @property
+    def grid_file(self) -> str:
+        """In the project that published it, as the next one."""
+        if self.is_own:
+            return f"{OWN_GRID_FILES}/{self.evidence.grid}.yaml"
+        return f"{self.grid_folder}/grid.yaml"
+
+    @property
+    def rows_folder(self) -> str:
+        if self.is_own:
+            return f"{OWN_GRIDS}/{self.evidence.grid}"
+        return self.grid_folder
 
     @property
     def parent(self) -> str | None:
