@@ -31,6 +31,7 @@ from modeling_leaner.training.publishing import (
     findings,
     index,
     publish,
+    rendering,
     stranger,
     tables,
     verify,
@@ -424,6 +425,24 @@ def test_the_cells_of_another_grid(workshop):
         shutil.rmtree("model_cards/grids/other")
 
 
+def test_the_index_links_what_is_there(workshop):
+    """A project that uses this package has neither this one's log nor its pages, nor its Makefile."""
+    place = Path("model_cards")
+    text = index.render(place)
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("#")]
+    assert "leanbert-deep" in links and all((place / link).exists() for link in links)
+    assert "cell* one of its shapes. `leaner verify-cards` computes the scores again" in text
+    assert "by task.\n" in text
+    Path("docs").mkdir()
+    try:
+        for page in rendering.PAGES:
+            (place / page).write_text("")
+            assert f"]({page})" in index.render(place)
+    finally:
+        shutil.rmtree("docs")
+        (place / "LOG.md").unlink()
+
+
 def test_the_index_needs_no_grid_beside_another(workshop):
     """A grid that is under way is listed before the one that its cards will show has begun."""
     path = Path("model_cards/grids/tiny/grid.yaml")
@@ -632,7 +651,8 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
     }
     assert findings.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
     assert findings.verdicts(grids).count("no loss of quality within") == 2
-    assert "the other cells" not in findings.verdicts(grids)
+    assert "the other cells" not in findings.verdicts(grids) and "LOG.md" not in findings.verdicts(grids)
+    assert "\n\n[LOG.md](LOG.md) says where seeds were added" in findings.verdicts(grids, ["LOG.md"])
     for learned in (False, None):  # nobody knows
         grids["two"].cells[1].learned = learned
         said = findings.verdicts(grids)

@@ -1,5 +1,7 @@
 """What the rows of all grids say together, for the index: verdicts corrected over all, and κ beside quality."""
 
+from collections.abc import Sequence
+
 from ..experiments.evidence import baseline_of
 from ..experiments.kappa import KappaCell, conclude, conclude_by_task, read_all_cells
 from ..experiments.run_statistics import MAX_P, MIN_PAIRS, holm
@@ -16,8 +18,10 @@ def is_tested(cell: Cell, evidence: Evidence) -> bool:
     return cell.p_non_inferiority is not None and seeds >= MIN_PAIRS and cell.pairs == seeds
 
 
-def verdicts(grids: dict[str, Evidence]) -> str:
+def verdicts(grids: dict[str, Evidence], pages: Sequence[str] = ()) -> str:
     """Non-inferiority of every cell over all grids, corrected together; or that none can be tested.
+
+    `pages` are those that may be linked.
 
     The correction counts every comparison with enough seeds and a margin, also those whose baseline has not learned:
     what becomes known after the margins were fixed makes no test easier.
@@ -39,7 +43,7 @@ def verdicts(grids: dict[str, Evidence]) -> str:
             "run, and a baseline that has learned: one clearly better than the best simple guess that reads the "
             "input. No cell has all of it: none is decided."
         )
-        return text + barred_note(barred, raw)
+        return joined([text, barred_note(barred, raw)])
     lines = []
     for name, corrected in holm(raw).items():
         if name in barred:
@@ -53,16 +57,23 @@ def verdicts(grids: dict[str, Evidence]) -> str:
         "Is a shape worse than its baseline by less than the margin? One-sided paired t tests, corrected by Holm over "
         f"{len(raw)} comparisons:\n\n{table}\n\n"
     )
-    text += (
-        "[LOG.md](LOG.md) says where seeds were added after others had been seen, and where another contrast had been "
-        "fixed as the primary one, which makes these secondary."
-    )
-    if sum(len(evidence.cells) - 1 for evidence in grids.values()) > len(lines):
-        text += (
-            f" Nothing is decided of the other cells: fewer than {MIN_PAIRS} seeds, a missing or failed one, no margin"
-            ", or a baseline not known to have learned."
+    notes = []
+    if "LOG.md" in pages:
+        notes.append(
+            "[LOG.md](LOG.md) says where seeds were added after others had been seen, and where another contrast had "
+            "been fixed as the primary one, which makes these secondary."
         )
-    return text + barred_note(barred, raw)
+    if sum(len(evidence.cells) - 1 for evidence in grids.values()) > len(lines):
+        notes.append(
+            f"Nothing is decided of the other cells: fewer than {MIN_PAIRS} seeds, a missing or failed one, no "
+            "margin, or a baseline not known to have learned."
+        )
+    return text + joined([*notes, barred_note(barred, raw)])
+
+
+def joined(sentences: Sequence[str]) -> str:
+    """Those that are not empty, in one paragraph."""
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def barred_note(barred: list[str], raw: dict[str, float]) -> str:
@@ -72,7 +83,7 @@ def barred_note(barred: list[str], raw: dict[str, float]) -> str:
     lack = "comparisons lack"
     if len(barred) == 1:
         lack = "comparison lacks"
-    text = f" {len(barred)} {lack} only the baseline that has learned"
+    text = f"{len(barred)} {lack} only the baseline that has learned"
     adjusted = holm(raw)
     passed = [f"{name} (corrected p {adjusted[name]:.2g})" for name in barred if adjusted[name] < MAX_P]
     if passed:
@@ -93,13 +104,14 @@ def conditioning(grids: Grids) -> str | None:
     )
 
 
-def findings(grids: Grids, kappa: str | None) -> list[str]:
+def findings(grids: Grids, kappa: str | None, pages: Sequence[str]) -> list[str]:
     """Paragraphs for the index.
 
     Args:
         kappa: `kappa_and_quality` of the grids.
+        pages: those that may be linked.
     """
-    decided = verdicts({name: gathered.evidence for name, gathered in grids.items()})
+    decided = verdicts({name: gathered.evidence for name, gathered in grids.items()}, pages)
     paragraphs = [f"**Verdicts.** {decided}", conditioning(grids), kappa]
     return [paragraph for paragraph in paragraphs if paragraph]
 
