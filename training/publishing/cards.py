@@ -124,7 +124,7 @@ def run_card(folder: Path, run: Run) -> str:
         where = folder.name  # a card names no path on somebody's disk
     context = RunCardContext(
         metadata=metadata(results, run.config.model_type),
-        name=f"{results.shape} on {results.dataset}",
+        name=single_run.title(results),
         architecture=results.architecture,
         shape=single_run.run_shape(run.config, results),
         snippet=snippet(results, run.config, where),

@@ -150,6 +150,9 @@ class PublishedResults(RunResults):
 
     @property
     def parent(self) -> str | None:
+        """The published folder that it was cut from, or whose weights its training started from; None of others."""
         if self.cut_parent is not None:
             return self.cut_parent.name
-        return super().parent
+        if self.shape.startswith(PUBLISHED):
+            return self.shape.removeprefix(PUBLISHED)
+        return None
