@@ -748,7 +748,8 @@ def test_a_run_pushes_itself(here, tmp_path, monkeypatch):
     config = json.loads(sent["config.json"])
     assert "AutoModelForSequenceClassification" in config["auto_map"] and "AutoModel" in config["auto_map"]
     assert ModelCard(sent["README.md"].decode()).data.pipeline_tag == "text-classification"
-    assert b"OWNER" not in sent["README.md"]
+    assert b"OWNER" not in sent["README.md"] and b'\nrepository = "someone/run"  #' in sent["README.md"]
+    assert 'repository = "run"  #' in (folder / "README.md").read_text()
     files = yaml.safe_load(sent["recipe.yaml"])["data_files"]
     assert files == ["train=train of mine.parquet", "validation=validation of mine.parquet"]
     assert not {"push_to_hub", "hub_model_id"} & set((folder / "recipe.yaml").read_text().replace(":", " ").split())

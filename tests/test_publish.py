@@ -4,6 +4,7 @@ import contextlib
 import csv
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from modeling_leaner.training.publishing import (
     evidence_figure,
     index,
     publish,
+    rendering,
     stranger,
     tables,
     verify,
@@ -68,6 +70,8 @@ from modeling_leaner.support.files import sha256
 
 WORDS = "--max_steps 6 --max_train_rows 96 --max_eval_rows 64 --per_device_train_batch_size 8 --logging_steps 2"
 
+GRID_FOLDER = "model_cards/grids/tiny"
+
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory, warm_stranger):
@@ -77,12 +81,12 @@ def workshop(tmp_path_factory, warm_stranger):
         (place / name).mkdir()
         write_shape("bert", place / name, num_hidden_layers=layers, max_position_embeddings=128)
     shapes = ["deep/bert.json", "shallow/bert.json"]
-    grid = {**GRID, "shapes": shapes, "baseline": shapes[0], "output_dir": "model_cards/grids/tiny"}
+    grid = {**GRID, "shapes": shapes, "baseline": shapes[0], "output_dir": GRID_FOLDER}
     grid["publish"] = {shapes[0]: "leanbert-deep", shapes[1]: "leanbert-shallow"}
     Path("grid.yaml").write_text(yaml.safe_dump(grid))
     train_grid("grid.yaml")
     leaner("latency", "grid.yaml", "--rounds", 2)
-    leaner("publish", "grid.yaml")
+    leaner("publish", "grid.yaml", "--license", "mit")
     leaner("card")
     yield place
     patch.undo()
@@ -121,7 +125,8 @@ def test_the_card_shows_the_grid(workshop):
     found = gathered(Path("grid.yaml"))
     text = (workshop / "model_cards/leanbert-shallow/README.md").read_text()
     model_card = ModelCard(text)
-    assert model_card.data.model_name == "leanbert-shallow" and model_card.data.license == "apache-2.0"
+    assert model_card.data.model_name == "leanbert-shallow" and model_card.data.license == "mit"
+    assert "- **Licence:** MIT for the weights, Apache-2.0 for the code; the terms of the data are" in text
     with Path("model_cards/grids/tiny/results.csv").open() as file:
         rows = list(csv.DictReader(file))
     for cell in found.cells:
@@ -174,12 +179,14 @@ def test_a_second_time_changes_nothing_but_the_evidence(workshop):
         (target / "model.safetensors").write_bytes(weights)
 
 
-def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(publish, "GRIDS", tmp_path)
-    with pytest.raises(SystemExit, match=f"model_cards/leanbert-deep: no grid in {tmp_path} has it under publish"):
-        leaner("publish")
-    shutil.copyfile("grid.yaml", tmp_path / "tiny.yaml")
+def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, capsys):
     target = workshop / "model_cards/leanbert-deep"
+    saved = workshop / "model_cards/grids/tiny/grid.yaml"
+    held = saved.read_text()
+    saved.write_text(held.replace("leanbert-deep", "another"))
+    with pytest.raises(SystemExit, match="leanbert-deep: model_cards/grids/tiny/grid.yaml does not have it under"):
+        leaner("publish")
+    saved.write_text(held)
     before = (target / "results.json").read_text()
     results = json.loads(before)
     change(target, evidence={**results["evidence"], "margin": 0.5})
@@ -196,7 +203,64 @@ def test_without_a_grid_every_folder_is_renewed(workshop, tmp_path, monkeypatch,
         (tmp_path / "results.json").rename(target / "results.json")
     with pytest.raises(SystemExit, match="^2$"):
         leaner("publish", "--replace")
-    assert "--replace: expected with the grid file whose runs are meant" in capsys.readouterr().err
+    assert "--replace and --license: expected with the grid file whose runs are meant" in capsys.readouterr().err
+
+
+def test_a_card_of_another_project_names_the_files_of_that_project(workshop):
+    """Those of this project are found by the grid's name, in a clone of it."""
+    folder = workshop / "model_cards/leanbert-deep"
+    results = results_in(folder / "results.json")
+    text = (folder / "README.md").read_text()
+    assert "In the project that published it, with [modeling_leaner](https://github.com/OWNER/modeling_leaner)" in text
+    named = set(re.findall(r"(?:^|[ `])([\w.-]+/[\w./-]+)", text.partition("## How to get the numbers again")[2]))
+    paths = {name for name in named if not name.startswith(("https:", "listops"))}
+    assert paths >= {"model_cards/leanbert-deep", f"{GRID_FOLDER}/grid.yaml", f"{GRID_FOLDER}/results.csv"}
+    assert {path for path in paths if not Path(path).exists()} == {f"{GRID_FOLDER}-again"}
+    assert "training/" not in text and "this project" not in text and "the project's log" not in text
+    own = results.model_copy(update={"grid_folder": None})
+    commands = provenance.commands(own, "leaner train")
+    assert "leaner sweep training/grids/tiny.yaml --output_dir runs/tiny " in commands
+    assert provenance.place(own) == "In a clone of [the project](https://github.com/OWNER/modeling_leaner)"
+    assert "commits of this project: " in provenance.hardware(own)
+
+
+def test_a_grid_of_this_project_needs_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own, other = (SimpleNamespace(output_dir=folder) for folder in ("model_cards/grids/tiny", "runs/sweeps/tiny"))
+    assert publish.folder_fields(own) == {"grid_folder": "model_cards/grids/tiny"}
+    Path("setup.cfg").write_text("[metadata]\nname = modeling_leaner\n")
+    assert publish.folder_fields(own) == {} and publish.folder_fields(other) == {"grid_folder": "runs/sweeps/tiny"}
+
+
+def test_the_licence_is_that_of_the_owner_of_the_weights(workshop):
+    """As given; left out, what the folder says; none where none was given. What the Hub does not know is refused."""
+    target = workshop / "model_cards/leanbert-deep"
+    before = {path: path.read_bytes() for path in target.iterdir() if path.is_file()}
+
+    def stated(*words):
+        leaner("publish", "grid.yaml", *words)
+        text = (target / "README.md").read_text()
+        return ModelCard(text).data.license, re.search(r"\*\*Licence:\*\* (.*?);", text)[1]
+
+    assert stated() == stated("--replace") == ("mit", "MIT for the weights, Apache-2.0 for the code")
+    assert stated("--license", "cc-by-4.0") == ("cc-by-4.0", "cc-by-4.0 for the weights, Apache-2.0 for the code")
+    assert stated("--license", "apache-2.0") == ("apache-2.0", "Apache-2.0 for weights and code")
+    shutil.rmtree(target)
+    assert stated() == (None, "none was given for the weights, Apache-2.0 for the code")
+    verify.verify(target, {}, short=True)
+    stated("--license", "mit")
+    assert before.keys() == {path for path in target.iterdir() if path.is_file()}
+    for path, content in before.items():
+        assert path.suffix == ".png" or path.read_bytes() == content
+    wrong = r"license 'Apache 2.0': expected an identifier of .*, such as apache-2.0; did you mean apache-2.0\?"
+    with pytest.raises(SystemExit, match=f"^leaner publish: {wrong}$"):
+        leaner("publish", "grid.yaml", "--license", "Apache 2.0")
+
+
+def test_a_licence_in_the_results_is_one_that_the_hub_knows(folder):
+    change(folder, license="MIT")
+    with pytest.raises(SystemExit, match="results.json: license 'MIT': expected .*; did you mean mit"):
+        leaner("card", folder)
 
 
 def test_what_no_run_depends_on_is_taken_from_the_grid_as_it_is_now(workshop):
@@ -269,7 +333,6 @@ def test_invented_evidence_is_found(workshop, place, value):
     [
         ("name", "leanbert-shallow"),
         ("partners", ["gpt-5"]),
-        ("license", "mit"),
         ("learning_rate", 0.5),
         ("train.steps", 5),
         ("rows", 7),
@@ -298,7 +361,7 @@ def test_a_seed_that_was_left_out_is_found(workshop):
 
 @pytest.mark.full
 def test_without_grids_the_cells_are_said_not_to_be_compared(folder):
-    assert verify.verify(folder, {}, short=True).endswith("other cells not compared, no grids/ beside it")
+    assert verify.verify(folder, {}, short=True).endswith("other cells not compared, no grids/tiny beside it")
 
 
 @pytest.mark.parametrize("name", ["evil.py", "pytorch_model.bin", "notes.txt"])
@@ -367,6 +430,24 @@ def test_the_cells_of_another_grid(workshop):
             verify_grid.check_evidence(folder, found)
     finally:
         shutil.rmtree("model_cards/grids/other")
+
+
+def test_the_index_links_what_is_there(workshop):
+    """A project that uses this package has neither this one's log nor its pages, nor its Makefile."""
+    place = Path("model_cards")
+    text = index.render(place)
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("#")]
+    assert "leanbert-deep" in links and all((place / link).exists() for link in links)
+    assert "cell* one of its shapes. `leaner verify-cards` computes the scores again" in text
+    assert "by task.\n" in text
+    Path("docs").mkdir()
+    try:
+        for page in rendering.PAGES:
+            (place / page).write_text("")
+            assert f"]({page})" in index.render(place)
+    finally:
+        shutil.rmtree("docs")
+        (place / "LOG.md").unlink()
 
 
 def test_the_index_needs_no_grid_beside_another(workshop):
@@ -450,15 +531,19 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert f" against {base.mean:.4f}), one pair of" in said
     assert "one pair of runs, which may be chance; no verdict on quality below 7 seeds" in said
     assert "interval" not in said
-    rest = "\n".join(limits.untested(found, SimpleNamespace(task="causal-lm", continuations=None)))
-    quoted = "\n".join(limits.untested(found, SimpleNamespace(task="causal-lm", continuations="some")))
+    results = PublishedResults.model_construct(task="causal-lm", continuations=None)
+    rest = "\n".join(limits.untested(found, results))
+    quoted = "\n".join(limits.untested(found, results.model_copy(update={"continuations": "some"})))
     assert "by heart" in rest and "by heart" not in quoted
     assert "was not tuned" in rest and "against a margin fixed" in rest and "–" not in rest.split("Seeds a cell")[1]
-    many = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7)), "margin": 0.02}))
+    many = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7)), "margin": 0.02}), has_log=True)
     assert "would need 7 or more" in rest and "would need" not in many
     assert "Seeds a cell: 7. “No loss of quality” needs p < 0.01 against a margin of 0.02 fixed" in many
+    assert many.endswith("not this card; whether seeds were added after others had been seen is in the project's log.")
+    without = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7))}), has_log=False)
+    assert without.endswith("of all grids decides it, not this card.")
     under_way = found.model_copy(update={"seeds": [1, 2], "planned": 4})
-    assert "Seeds a cell: 2 planned, 1 or more finished. " in limits.seeds_limit(under_way)
+    assert "Seeds a cell: 2 planned, 1 or more finished. " in limits.seeds_limit(under_way, has_log=True)
     assert "with up to 2 seeds, not all of which have finished." in comparison.comparison_intro(under_way)
     found.tuning = TuningSettings(seed=0, holdout=200, overrides={"max_steps": 3})
     assert "in runs of max_steps 3, which may favour what learns quickly" in limits.chosen(found, "rows")
@@ -574,7 +659,8 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
     }
     assert findings.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
     assert findings.verdicts(grids).count("no loss of quality within") == 2
-    assert "the other cells" not in findings.verdicts(grids)
+    assert "the other cells" not in findings.verdicts(grids) and "LOG.md" not in findings.verdicts(grids)
+    assert "\n\n[LOG.md](LOG.md) says where seeds were added" in findings.verdicts(grids, ["LOG.md"])
     for learned in (False, None):  # nobody knows
         grids["two"].cells[1].learned = learned
         said = findings.verdicts(grids)

@@ -16,7 +16,7 @@ from datasets import Dataset
 from encoders import cut_and_recover, run_leaner, save_sentence_encoder, write_rows
 from hub_server import LocalHub, reached
 from huggingface_hub import ModelCard
-from modeling_leaner.training.publishing import index, publish, publish_encoder, push, verify, verify_encoder
+from modeling_leaner.training.publishing import index, publish_encoder, push, verify, verify_encoder
 from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder
 from modeling_leaner.training.running import reevaluate
@@ -39,7 +39,8 @@ def made(tmp_path_factory):
 
 def publish_words(made, *more):
     folders, rows = made
-    return ["publish-encoder", NAME, *folders, "--base-model", BASE, "--data", *rows, "--rounds", 3, *more]
+    words = ["publish-encoder", NAME, *folders, "--base-model", BASE, "--license", "mit"]
+    return [*words, "--data", *rows, "--rounds", 3, *more]
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +144,7 @@ class TestCard:
         card = ModelCard.load(cards / NAME / "README.md")
         results = results_in(cards / NAME / "results.json")
         assert card.data.base_model == BASE and card.data.base_model_relation == "finetune"
-        assert card.data.license == "apache-2.0" and card.data.library_name == "sentence-transformers"
+        assert card.data.license == "mit" and card.data.library_name == "sentence-transformers"
         assert card.data.datasets == ["LTCB/enwik8"] and card.data.language == "en"
         assert {"sentence-transformers", "modeling_leaner", "custom_code", "pruned"} <= set(card.data.tags)
         own = results.own_scores.scores
@@ -157,8 +158,16 @@ class TestCard:
         assert body[0] == f"# {NAME}" and "```python" in body[:40]
         assert body[2].startswith("A sentence encoder for English") and " Not for " in body[2]
         text = "\n".join(body)
-        for needed in ("@software{modeling_leaner", "Apache-2.0", "CC BY-SA", "leaner slim", "leaner train"):
+        for needed in ("@software{modeling_leaner", "CC BY-SA", "leaner slim", "leaner train", "--license mit"):
             assert needed in text
+        assert "Weights: MIT, as the parent's; code: Apache-2.0." in text
+
+    def test_no_licence_but_the_one_that_was_given(self, folder):
+        document = json.loads((folder / "results.json").read_text())
+        (folder / "results.json").write_text(json.dumps(document | {"license": None}))
+        assert run_leaner("card", folder).exit_code == 0
+        card = ModelCard.load(folder / "README.md")
+        assert card.data.license is None and "Weights: none was given; code: Apache-2.0." in card.text
 
     def test_every_number_is_in_the_table(self, cards):
         text = (cards / NAME / "README.md").read_text()
@@ -315,8 +324,7 @@ class TestWalkers:
         shutil.rmtree(folder)
         assert "Sentence encoders" not in index.render(Path("model_cards"))
 
-    def test_leaner_publish_renews_it(self, folder, monkeypatch):
-        monkeypatch.setattr(publish, "GRIDS", Path("grids"))
+    def test_leaner_publish_renews_it(self, folder):
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
         (folder / "README.md").write_text("old")
         (folder / "layers_leaner.py").write_text("old")
@@ -392,6 +400,10 @@ class TestRefused:
     def test_a_parent_without_sentence_transformers(self, refuse, made, tmp_path):
         shutil.copytree(made[0][0], tmp_path / "plain", ignore=shutil.ignore_patterns("modules.json"))
         refuse("plain: no modules.json; expected an encoder of", *self.words(made, parent=tmp_path / "plain"))
+
+    def test_no_licence_of_the_hub(self, refuse, made):
+        words = ["MIT" if word == "mit" else word for word in publish_words(made)]
+        refuse("license 'MIT': expected an identifier of", *words)
 
     def test_no_hub_id(self, refuse, made):
         words = [word for word in publish_words(made) if word not in ("--base-model", BASE)]

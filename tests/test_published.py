@@ -78,6 +78,11 @@ def test_the_unit_in_a_folders_picture_of_its_run(name, unit, monkeypatch):
     assert guess.name and 0 < guess.value < 1
 
 
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_folder_has_the_licence_of_this_project(folder):
+    assert results_in(folder / "results.json").license == "apache-2.0"
+
+
 def test_all_folders_together_are_small():
     sizes = dict.fromkeys(TOGETHER, 0)
     for folder in FOLDERS:

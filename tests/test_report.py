@@ -25,6 +25,7 @@ from modeling_leaner.training.publishing.snippets import task_snippet
 from modeling_leaner.training.records import Guess
 from modeling_leaner.training.running.environment import environment, git_commit, peak_memory_bytes
 from modeling_leaner.training.running.figure import plot
+from modeling_leaner.training.running.loading import hub_id
 from modeling_leaner.training.settings.arguments import TASK_NAMES
 from modeling_leaner.training.settings.recipes import parse
 from tokenizers import Tokenizer, models
@@ -388,6 +389,32 @@ def test_what_else_a_card_says(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="killed"):
         card(seed=8)
     assert (folder / "README.md").read_text() == before
+
+
+def test_the_card_of_a_fine_tuned_run(tmp_path, monkeypatch):
+    """Its name is its own, and its parent is one that a reader of the Hub finds, or is named in the text alone."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/it")
+    make_run(folder, "sequence-classification")
+    for shape, base in (("model_cards/first", None), ("runs/first", None), ("owner/first", "owner/first")):
+        change(folder, "results.json", "shape", shape)
+        change(folder, "results.json", "started_from", base)
+        write_card(folder)
+        card = ModelCard((folder / "README.md").read_text())
+        assert "OWNER" not in card.content and card.text.startswith("\n# first, fine-tuned on ")
+        assert card.data.base_model == base
+        assert card.data.model_name.startswith("first-finetuned-")
+        parent = f"[{base}](https://huggingface.co/{base})" if base else "`first`"
+        assert f"It started from the weights of {parent}." in card.text
+    trained = re.search(r"```bash\nleaner train .* --output_dir (\S+)\nleaner evaluate (\S+)\n", card.text).groups()
+    assert trained == ("runs/it", "runs/it")
+
+
+def test_a_parent_on_the_hub_is_known_by_its_id(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    for source in ("bert/nano", str(tmp_path / "bert.json"), str(tmp_path)):
+        assert hub_id(source) is None
+    assert hub_id("owner/first") == "owner/first"
 
 
 def test_a_run_without_evaluation_has_a_card(tmp_path):

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..support.interrupts import INTERRUPTED
+from ..support.licenses import check_license
 from ..support.terminal import plain_console
 from .checks import (
     BENCH_CHOICES,
@@ -67,6 +68,13 @@ Sizes = Annotated[
     typer.Option(metavar="N ...", help="In place of the shape's; heads × head size stays, unless both are given."),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="How often every shape has its turn.")]
+License = Annotated[
+    str | None,
+    typer.Option(
+        help="Of the weights, as the Hub names it; left out, that of a folder that is there, else none is stated.",
+        callback=check_license,
+    ),
+]
 
 
 class TrainCommand(KeyCommand):
@@ -412,13 +420,14 @@ def publish(
     ] = None,
     data_files: DataFiles = None,
     replace: Annotated[bool, typer.Option("--replace", help="Take folders that are there anew, weights too.")] = False,
+    license: License = None,
 ) -> None:
     """Copy a grid's runs to model_cards/, ready for the Hub."""
-    if grid is None and (data_files or replace):
-        context.fail("--data-files and --replace: expected with the grid file whose runs are meant")
+    if grid is None and (data_files or replace or license):
+        context.fail("--data-files, --replace and --license: expected with the grid file whose runs are meant")
     with slow_imports():
         from ..training.publishing.publish import publish_all
-    publish_all(grid, data_files or [], replace)
+    publish_all(grid, data_files or [], replace, license)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
@@ -428,7 +437,7 @@ def publish_encoder(
     cut: Annotated[Path, typer.Argument(help="Folder that leaner slim wrote.")],
     run: Annotated[Path, typer.Argument(help="Run of leaner train with --shape CUT and --teacher PARENT.")],
     base_model: Annotated[str | None, typer.Option(help="Hub id of a PARENT that is a folder.")] = None,
-    license: Annotated[str, typer.Option(help="Of the parent's weights, as the Hub names it.")] = "apache-2.0",
+    license: License = None,
     data_files: EncoderData = None,
     rounds: Annotated[int, typer.Option(min=3, help="How often every model has its turn.")] = 30,
     threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,

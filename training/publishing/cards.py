@@ -93,7 +93,7 @@ class ModelCardContext:
     training: str
     metric: str
     data: str
-    project: str
+    place: str
     commands: str
     hardware: str
     bibtex: str
@@ -124,7 +124,7 @@ def run_card(folder: Path, run: Run) -> str:
         where = folder.name  # a card names no path on somebody's disk
     context = RunCardContext(
         metadata=metadata(results, run.config.model_type),
-        name=f"{results.shape} on {results.dataset}",
+        name=single_run.title(results),
         architecture=results.architecture,
         shape=single_run.run_shape(run.config, results),
         snippet=snippet(results, run.config, where),
@@ -206,7 +206,7 @@ def published_card(folder: Path, run: Run) -> str:
         training=provenance.training(config, results, run.settings),
         metric=evidence.metric,
         data=provenance.data(results),
-        project=PROJECT_URL,
+        place=provenance.place(results),
         commands=provenance.commands(results, run.command),
         hardware=provenance.hardware(results),
         bibtex=opening.BIBTEX % PROJECT_URL,

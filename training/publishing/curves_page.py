@@ -12,7 +12,7 @@ from ..records import LawFile, checked
 from .curve_tables import contrasts_by_budget, crossings, pair_of, scores_by_budget
 from .curves_figure import curves_figure
 from .gathered_grids import GatheredGrid, Grids
-from .rendering import fill
+from .rendering import fill, pages_beside
 from .tables import all_cells
 from .theme import THEMES
 from .wording.curves import FIGURE_TEXT, contrasts_note, law_note, scores_note
@@ -20,7 +20,6 @@ from .wording.index_page import grid_text
 
 
 PAGE = "curves.md"
-LOG = "LOG.md"  # what was expected before the runs, by hand
 
 
 @dataclass
@@ -50,7 +49,7 @@ class CurvesContext:
     """What `templates/curves.md` names."""
 
     grids: list[GridSection]
-    has_log: bool
+    pages: list[str]
 
 
 def grids_with_branches(grids: Grids) -> Grids:
@@ -124,7 +123,7 @@ def grid_section(name: str, gathered: GatheredGrid) -> GridSection:
 def render_curves(cards: Path, grids: Grids) -> str:
     """The page's text, in the folder of cards."""
     sections = [grid_section(name, gathered) for name, gathered in grids.items()]
-    context = CurvesContext(sections, has_log=(cards / LOG).is_file())
+    context = CurvesContext(sections, pages_beside(cards))
     return fill(PAGE, context).rstrip() + "\n"
 
 

@@ -1,17 +1,20 @@
 """What the rows of all grids say together, for the index: verdicts corrected over all, and κ beside quality."""
 
+from collections.abc import Sequence
+
 from ..experiments.kappa import KappaCell, conclude, conclude_by_task, doubling, read_all_cells
 from .gathered_grids import Grids
 from .wording.findings import doubling_paragraph, kappa_paragraph, verdicts
 
 
-def findings(grids: Grids, kappa: str | None) -> list[str]:
+def findings(grids: Grids, kappa: str | None, pages: Sequence[str]) -> list[str]:
     """Paragraphs for the index.
 
     Args:
         kappa: `kappa_and_quality` of the grids.
+        pages: those that may be linked.
     """
-    decided = verdicts({name: gathered.evidence for name, gathered in grids.items()})
+    decided = verdicts({name: gathered.evidence for name, gathered in grids.items()}, pages)
     doubled = doubling([cell for cell in kappa_cells(grids) if cell.ended])
     paragraphs = [f"**Verdicts.** {decided}", doubling_paragraph(doubled), kappa]
     return [paragraph for paragraph in paragraphs if paragraph]

@@ -12,6 +12,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
 from modeling_leaner.shapes import CONFIG_CLASSES
 from modeling_leaner.support.documents import flat, naming, read_object, require
+from modeling_leaner.support.licenses import check_license
 
 from ..records import PublishedEncoder, PublishedResults, RunResults, checked
 from ..records.results import PUBLISHED, RESULTS
@@ -23,7 +24,6 @@ from .snippets import auto_class
 
 
 CARDS = Path(PUBLISHED)
-LICENSE = "apache-2.0"  # of weights and code
 LOCAL = ("data_files",)  # settings that say where data lie on one machine
 RUN_FILES = (  # what a published folder has of its run
     "config.json generation_config.json model.safetensors preprocessor_config.json tokenizer.json "
@@ -101,6 +101,7 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     """The results of a folder, compared with its configuration. Raises ValueError that names the field."""
     file = folder / RESULTS
     results = results_in(file)
+    check_license(getattr(results, "license", None))  # of a run it may have been added by hand
     task = TASKS.get(results.task)
     has_no_head = task is not None and task.trains_bare_model()
     classes = []

@@ -14,6 +14,7 @@ from ..experiments.evidence import PEERS
 from ..experiments.run_settings import run_arguments
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..records.results import RESULTS
+from ..running.environment import is_clone
 from ..tasks.registry import TASKS
 from . import tables
 from .curve_tables import contrasts_in_short
@@ -24,7 +25,7 @@ from .folders import published_folders, results_in
 from .forest_figure import forest
 from .gathered_grids import Grids, read_grids_of_shapes
 from .kappa_figure import kappa_figure
-from .rendering import fill, markdown
+from .rendering import fill, markdown, pages_beside
 from .theme import THEMES
 from .wording import index_page, scoring
 
@@ -44,6 +45,8 @@ class TaskSection:
 class IndexContext:
     """What `templates/index.md` names."""
 
+    pages: list[str]
+    verification: str
     figure_text: str | None
     kappa_text: str | None
     findings: list[str]
@@ -162,11 +165,11 @@ def render(cards: Path) -> str:
     """The index's text. Raises ValueError or GridError where a grid's files do not fit."""
     folders = read_folders(cards)
     grids = read_grids_of_shapes(cards)
-    return render_index(folders, grids, kappa_and_quality(grids))
+    return render_index(cards, folders, grids, kappa_and_quality(grids))
 
 
-def render_index(folders: list[RunResults], grids: Grids, kappa: str | None) -> str:
-    """The index's text, of published folders and of grids of shapes.
+def render_index(cards: Path, folders: list[RunResults], grids: Grids, kappa: str | None) -> str:
+    """The index's text, in the folder of cards, of published folders and of grids of shapes.
 
     Args:
         kappa: `kappa_and_quality` of the grids.
@@ -180,10 +183,16 @@ def render_index(folders: list[RunResults], grids: Grids, kappa: str | None) -> 
     kappa_text = None
     if kappa is not None:
         kappa_text = index_page.KAPPA_TEXT
-    paragraphs = ["Nothing yet."]
+    pages = pages_beside(cards)
+    paragraphs = ["Nothing yet: no grid of shapes has its rows in `grids/`, beside this page."]
     if grids:
-        paragraphs = findings(grids, kappa)
+        paragraphs = findings(grids, kappa, pages)
+    verification = "leaner verify-cards"
+    if is_clone(cards.resolve().parent):
+        verification = "make verify-cards"
     context = IndexContext(
+        pages=pages,
+        verification=verification,
         figure_text=figure_text,
         kappa_text=kappa_text,
         findings=paragraphs,
@@ -237,7 +246,7 @@ def write_index(cards: Path) -> Path:
     grids = read_grids_of_shapes(cards)
     kappa = kappa_and_quality(grids)
     files = {cards / name: figure for name, figure in figures(grids, kappa).items()}
-    files[cards / "README.md"] = render_index(read_folders(cards), grids, kappa).encode()
+    files[cards / "README.md"] = render_index(cards, read_folders(cards), grids, kappa).encode()
     write_curves(cards, grids)
     replace_files(files, [cards / f"{name}-{theme}.svg" for name in ("forest", "kappa") for theme in THEMES])
     return cards / "README.md"

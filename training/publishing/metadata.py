@@ -10,6 +10,7 @@ from modeling_leaner.registry import TEXT
 from modeling_leaner.transfer import HUB_OWNER
 
 from ..records import PublishedResults, RunResults
+from ..running.loading import has_weights
 from ..tasks.registry import TASKS
 
 
@@ -82,10 +83,19 @@ def evaluations(results: RunResults, hub: bool) -> list[EvalResult] | None:
 
 
 def model_name(results: RunResults) -> str:
-    """The published name; without one, folder and name of the shape."""
+    """The published name; without one, that of the parent and of the data, or folder and name of the shape."""
     if isinstance(results, PublishedResults):
         return results.name
+    if has_weights(results.shape):
+        return f"{Path(results.shape).name}-finetuned-{Path(dataset_id(results.dataset)).name}"
     return "-".join(Path(results.shape.removesuffix(".json")).parts[-2:])
+
+
+def base_model(results: RunResults) -> str | None:
+    """The Hub id of the model that a run started from; a published parent has the same owner."""
+    if isinstance(results, PublishedResults) and results.parent is not None:
+        return repository(results.parent)
+    return results.started_from
 
 
 def is_english(task: str, dataset: str) -> bool:
@@ -103,7 +113,7 @@ def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
     dataset = dataset_id(results.dataset)
     if isinstance(results, PublishedResults) and is_english(results.task, dataset):
         optional["language"] = "en"
-    licence = getattr(results, "license", None)  # of a run it may have been added by hand
+    licence = getattr(results, "license", None)
     if licence is not None:
         optional["license"] = licence
     if "/" in dataset:
@@ -111,8 +121,9 @@ def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:
     metrics = [name for name in named_metrics(results) if name in HUB_METRICS]
     if metrics:
         optional["metrics"] = metrics
-    if results.parent is not None:
-        optional["base_model"] = repository(results.parent)
+    parent = base_model(results)
+    if parent is not None:
+        optional["base_model"] = parent
         optional["base_model_relation"] = "finetune"  # also of a cut, for which the Hub has no word
     return ModelCardData(
         library_name="transformers",

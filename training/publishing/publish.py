@@ -30,7 +30,9 @@ from ..experiments.guesses import GUESSES
 from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
 from ..records import Continuations, CutParent, Evidence, PublishedEncoder, PublishedResults, RunResults, checked
+from ..records.published import OWN_GRIDS
 from ..records.results import RESULTS
+from ..running.environment import is_clone
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
 from ..settings.command_line import data_options
@@ -40,13 +42,12 @@ from ..tasks.registry import TASKS
 from .cards import write_card
 from .code_copies import renew_code
 from .cut_parents import parent_fields, parent_results
-from .folders import CARDS, LICENSE, RUN_FILES, results_in, without_local_settings
+from .folders import CARDS, RUN_FILES, results_in, without_local_settings
 from .index import write_index
 from .verify import verify
 from .verify_weights import UNVERIFIABLE, metrics_of, metrics_with, tolerances
 
 
-GRIDS = Path("training/grids")
 SUBSET = 200  # rows of the short verification
 
 
@@ -74,7 +75,7 @@ def reproducible_shape(grid: Grid, shape: str, folder: Path) -> str:
         return f"runs/{grid.publish[shape]}-cut"
     if grid.start_from is None:
         return shape
-    earlier = load_grid(GRIDS / f"{Path(grid.start_from).name}.yaml")
+    earlier = load_grid(Path(grid.start_from) / "grid.yaml")
     name = None
     if earlier.publish is not None:
         name = earlier.publish.get(shape)
@@ -110,7 +111,16 @@ def replacing(target: Path) -> Iterator[Path]:
         move_into_place(folder, target, Path(scratch))
 
 
-def results_of_cell(folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str]) -> PublishedResults:
+def folder_fields(grid: Grid) -> dict[str, str]:
+    """The field of results.json that says where the rows of a grid lie; none of a grid of this project."""
+    if Path(grid.output_dir).parent == Path(OWN_GRIDS) and is_clone(Path()):
+        return {}
+    return {"grid_folder": grid.output_dir}
+
+
+def results_of_cell(
+    folder: Path, grid: Grid, shape: str, evidence: Evidence, options: list[str], license: str | None
+) -> PublishedResults:
     """The published results.json: the run's own, the evidence, and what a verification compares."""
     file = folder / RESULTS
     results = checked(RunResults, read_json(file), file)
@@ -121,7 +131,7 @@ def results_of_cell(folder: Path, grid: Grid, shape: str, evidence: Evidence, op
         "cell": shape,
         "shape": reproducible_shape(grid, shape, folder),
         "partners": grid.partners(shape),
-        "license": LICENSE,
+        "license": license,
         "recipe": without_local_settings(results.recipe),
         "weights_sha256": sha256(folder / WEIGHTS),
         "tolerances": tolerances(results.metrics, results.rows),
@@ -136,6 +146,7 @@ def results_of_cell(folder: Path, grid: Grid, shape: str, evidence: Evidence, op
         "continuations": continuations_of(folder, options),
         "cut_parent": cut_parent(grid, shape, folder, results, options),
         "branches": branches(grid, shape, results.learning_rate, evidence),
+        **folder_fields(grid),
     }
     return checked(PublishedResults, published, file)
 
@@ -230,8 +241,11 @@ def move_into_place(folder: Path, target: Path, scratch: Path) -> None:
         raise
 
 
-def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
+def renew(loaded: GridResults, shape: str, cards: Path = CARDS, license: str | None = None) -> Path:
     """Writes evidence, card and code of a folder that is there, all or nothing; the rest stays as it is.
+
+    Args:
+        license: of its weights; None leaves what it says.
 
     Raises:
         ValueError: the folder is another's, or does not hold together.
@@ -241,9 +255,11 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS) -> Path:
     results = read_target(target, grid, shape)
     if grid.branches is not None and results.branches is None:
         raise ValueError(f"{target}: published without the budgets of its run; leaner publish GRID.yaml --replace")
-    fresh = {"partners": grid.partners(shape), "evidence": checked_evidence(loaded)}
+    fresh = {"partners": grid.partners(shape), "evidence": checked_evidence(loaded), **folder_fields(grid)}
     if results.cut_parent is not None:
         fresh["cut_parent"] = results.cut_parent.model_copy(update=parent_fields(grid, shape))
+    if license is not None:
+        fresh["license"] = license
     results = results.model_copy(update=fresh)
     with replacing(target) as folder:
         shutil.copytree(target, folder)
@@ -265,13 +281,16 @@ def published_recipe(source: Path, shape: str) -> dict[str, object]:
     return without_local_settings(read_yaml(source / RECIPE)) | {"shape": shape}
 
 
-def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: Path = CARDS) -> Path:
+def publish(
+    loaded: GridResults, shape: str, data_files: Sequence[str], cards: Path = CARDS, license: str | None = None
+) -> Path:
     """Writes one folder from its run, whole or not at all, once it has been verified.
 
     The guesses beside the grid's rows are renewed before, and stay so.
 
     Args:
         data_files: the local copy of the rows; empty for those of the Hub.
+        license: of the weights; None takes that of the folder that is replaced, or none.
 
     Raises:
         ValueError: a run is missing, or the folder does not hold what its card says.
@@ -281,14 +300,15 @@ def publish(loaded: GridResults, shape: str, data_files: Sequence[str], cards: P
     source = run_to_publish(loaded, shape)
     options = data_options(data_files)
     if target.exists():
-        read_target(target, grid, shape)
+        replaced = read_target(target, grid, shape)
+        license = license or replaced.license
     scored_guesses = None
     if grid.metric in (None, results_in(source / RESULTS).metric):  # else no guess is scored by it
         scored_guesses = guesses(source, options)
     if scored_guesses:
         write_json(grid.path(GUESSES), [guess.document() for guess in scored_guesses])
         loaded = GridResults(grid, loaded.rows)  # without the guesses that it has read before
-    results = results_of_cell(source, grid, shape, checked_evidence(loaded), options)
+    results = results_of_cell(source, grid, shape, checked_evidence(loaded), options, license)
     local_copies = {}
     if data_files:
         local_copies[dataset_name(results)] = list(data_files)
@@ -324,30 +344,41 @@ def is_encoder(folder: Path) -> bool:
     return file.is_file() and isinstance(results_in(file), PublishedEncoder)
 
 
+def published_cell(folder: Path, loaded: dict[str, GridResults]) -> tuple[GridResults, str]:
+    """The grid that a folder was published from, and the shape.
+
+    Args:
+        loaded: the grids that were read before, by their files; it grows.
+
+    Raises:
+        ValueError: no grid publishes the folder.
+    """
+    results = results_in(folder / RESULTS)
+    if not isinstance(results, PublishedResults):
+        raise ValueError(f"{folder}: a run, which no grid has published")
+    file = results.grid_file
+    if file not in loaded:
+        loaded[file] = load_results(load_grid(Path(file)))
+    grid = loaded[file].grid
+    if grid.publish is None or grid.publish.get(results.cell) != folder.name:
+        raise ValueError(f"{folder}: {file} does not have it under publish")
+    read_target(folder, grid, results.cell)
+    return loaded[file], results.cell
+
+
 def renew_all() -> None:
     """`renew` for each folder that is there. Raises ValueError for one that no grid publishes, nor is an encoder's."""
-    known = {}
-    for path in sorted(GRIDS.glob("*.yaml")):
-        grid = load_grid(path)
-        if grid.publish is not None:
-            loaded = load_results(grid)
-            known |= {name: (loaded, shape) for shape, name in grid.publish.items()}
-    there = sorted({path.parent.name for name in ("config.json", RESULTS) for path in CARDS.glob(f"*/{name}")})
-    encoders = [name for name in there if is_encoder(CARDS / name)]
-    there = [name for name in there if name not in encoders]
-    for name in there:
-        if name not in known:
-            raise ValueError(f"{CARDS / name}: no grid in {GRIDS} has it under publish")
-    for name in there:
-        loaded, shape = known[name]
-        read_target(CARDS / name, loaded.grid, shape)
-    for name in there:
-        print(renew(*known[name]))
-    for name in encoders:
-        print(renew_encoder(CARDS / name))
+    there = sorted({path.parent for name in ("config.json", RESULTS) for path in CARDS.glob(f"*/{name}")})
+    encoders = [folder for folder in there if is_encoder(folder)]
+    loaded: dict[str, GridResults] = {}
+    cells = [published_cell(folder, loaded) for folder in there if folder not in encoders]
+    for grid_results, shape in cells:
+        print(renew(grid_results, shape))
+    for folder in encoders:
+        print(renew_encoder(folder))
 
 
-def publish_grid(file: Path, data_files: Sequence[str], replace: bool) -> None:
+def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: str | None) -> None:
     """`publish`, or `renew` where the folder is there and not to be replaced, for each shape that a grid publishes.
 
     Raises:
@@ -367,12 +398,14 @@ def publish_grid(file: Path, data_files: Sequence[str], replace: bool) -> None:
     loaded = load_results(grid)
     for shape, target in targets.items():
         if target.exists() and not replace:
-            print(renew(loaded, shape))
+            print(renew(loaded, shape, license=license))
         else:
-            print(publish(loaded, shape, data_files))
+            print(publish(loaded, shape, data_files, license=license))
 
 
-def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool = False) -> None:
+def publish_all(
+    file: Path | None, data_files: Sequence[str] = (), replace: bool = False, license: str | None = None
+) -> None:
     """`publish_grid` of a grid's file, or `renew_all` where it is None; then the index. Prints what was written.
 
     Raises:
@@ -382,5 +415,5 @@ def publish_all(file: Path | None, data_files: Sequence[str] = (), replace: bool
     if file is None:
         renew_all()
     else:
-        publish_grid(file, data_files, replace)
+        publish_grid(file, data_files, replace, license)
     print(write_index(CARDS))

@@ -62,16 +62,16 @@ class Origin:
     cut: Path
     run: Path
     base_model: str
-    license: str
+    license: str | None
 
 
-def check_target(cards: Path, name: str, replace: bool) -> None:
-    """Raises ValueError where a folder of that name cannot be written."""
+def check_target(cards: Path, name: str, replace: bool) -> PublishedEncoder | None:
+    """The results of the folder to be replaced; None of a new one. Raises ValueError where it cannot be written."""
     if not is_folder_name(name):
         raise ValueError(f"NAME: expected a folder's name of a-z, 0-9, dots and hyphens, got {name!r}")
     target = cards / name
     if not (target.exists() or target.is_symlink()):
-        return
+        return None
     try:
         results = results_in(target / RESULTS)
     except (OSError, ValueError) as error:
@@ -80,6 +80,7 @@ def check_target(cards: Path, name: str, replace: bool) -> None:
         raise ValueError(f"{target}: there already, and no sentence encoder; choose another name")
     if not replace:
         raise ValueError(f"{target}: there already; --replace takes it anew")
+    return results
 
 
 def is_same(named: str, given: str, base_model: str) -> bool:
@@ -234,6 +235,8 @@ def commands_of(
     publish = ["leaner", "publish-encoder", name, origin.parent, str(origin.cut), str(origin.run)]
     if origin.base_model != origin.parent:
         publish += ["--base-model", origin.base_model]
+    if origin.license is not None:
+        publish += ["--license", origin.license]
     if "sentences" in given:  # the other rows are the Hub's
         publish += ["--data", f"sentences={given['sentences']}"]
     commands = [str(slim["command"]), shlex.join(train), shlex.join(publish)]
@@ -285,7 +288,9 @@ def publish_encoder(
             or the folder is there already.
     """
     target = cards / name
-    check_target(cards, name, replace)
+    replaced = check_target(cards, name, replace)
+    if origin.license is None and replaced is not None:
+        origin = dataclasses.replace(origin, license=replaced.license)
     results, slim = read_origin(origin)
     given = local_data(data)
     check_parent(origin.parent)

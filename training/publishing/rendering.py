@@ -17,6 +17,14 @@ ENVIRONMENT = Environment(
 )
 
 
+PAGES = ("LOG.md", "../docs/findings.md", "../docs/slimming.md")  # written by hand, from the folder of cards
+
+
+def pages_beside(cards: Path) -> list[str]:
+    """Those of `PAGES` that are there, for a template to link."""
+    return [page for page in PAGES if (cards / page).is_file()]
+
+
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A Markdown table; a | within a cell is escaped, for it would end the cell."""
     rows = [header, ["---"] * len(header), *lines]

@@ -31,7 +31,7 @@ from .code_copies import MODULES, check_code
 from .folders import CARDS, RUN_FILES, check_there, published_folders, results_in
 from .metadata import eval_results
 from .verify_encoder import PARENT, verify_encoder
-from .verify_grid import check_evidence, check_run
+from .verify_grid import check_evidence, check_run, has_rows_beside
 from .verify_onnx import ONNX_FOLDER, check_onnx
 from .verify_weights import check_guesses, check_untrained, compare, metrics_of, training_options
 
@@ -135,8 +135,10 @@ def verify(folder: Path, given: dict[str, list[str]], short: bool = False) -> st
 
 def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[str]], short: bool) -> str:
     """`verify` of a folder of a grid: what its grid says of it, and its metrics."""
-    check_evidence(folder, results.evidence)
-    check_run(folder, results)
+    compares_cells = has_rows_beside(folder, results)
+    if compares_cells:
+        check_evidence(folder, results.evidence)
+        check_run(folder, results)
     file = folder / RESULTS
     expected: PublishedResults | Subset = results
     files = local_files(results, given)
@@ -161,8 +163,8 @@ def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[s
         verified += check_guesses(folder, held, rows, training_options(results.evidence, files))
     if results.cut_parent is not None and not short:
         verified += check_untrained(folder, results, options)
-    if not (folder.resolve().parent / "grids").is_dir():
-        verified += "; other cells not compared, no grids/ beside it"
+    if not compares_cells:
+        verified += f"; other cells not compared, no grids/{results.evidence.grid} beside it"
     return verified
 
 

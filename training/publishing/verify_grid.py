@@ -15,7 +15,7 @@ from ..experiments.run_settings import run_arguments
 from ..records import Evidence, PublishedResults, ResultRow
 from ..records.results import RESULTS
 from .cut_parents import parent_fields
-from .folders import LICENSE, LOCAL
+from .folders import LOCAL
 
 
 def same_value(held: object, fresh: object) -> bool:
@@ -43,12 +43,18 @@ def of_the_project(grids: Path) -> contextlib.chdir:
     return contextlib.chdir(grids.parent.parent)
 
 
+def has_rows_beside(folder: Path, results: PublishedResults) -> bool:
+    """Whether the grids beside a folder say what is to hold of it; another project may keep its grid elsewhere."""
+    grids = folder.resolve().parent / "grids"
+    if results.is_own:
+        return grids.is_dir()
+    return (grids / results.evidence.grid).is_dir()
+
+
 def check_evidence(folder: Path, evidence: Evidence) -> None:
-    """Raises ValueError where the evidence is not what the grids beside the folder, if there are any, say now."""
+    """Raises ValueError where the evidence is not what the grids beside the folder say now."""
     file = folder / RESULTS
     grids = folder.resolve().parent / "grids"
-    if not grids.is_dir():
-        return
     path = grids / evidence.grid / "grid.yaml"
     if not path.is_file():
         raise ValueError(f"{file}: evidence.grid is {evidence.grid}, {grids} has no such grid")
@@ -104,8 +110,6 @@ def check_run(folder: Path, results: PublishedResults) -> None:
     """Raises ValueError where name, partners, settings or counts are not those of the grid and of the run's row."""
     file = folder / RESULTS
     grids = folder.resolve().parent / "grids"
-    if not grids.is_dir():
-        return
     with of_the_project(grids):
         held = load_folder(grids / results.evidence.grid)
         grid = held.grid
@@ -122,7 +126,6 @@ def check_run(folder: Path, results: PublishedResults) -> None:
     expected = {
         "name": name,
         "partners": grid.partners(results.cell),
-        "license": LICENSE,
         "learning_rate": own.learning_rate,
         "train.steps": row.steps,
         "rows": row.rows,

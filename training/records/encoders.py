@@ -113,8 +113,8 @@ class PublishedEncoder(RunResults):
     """Of the folder, and of the repository on the Hub."""
     base_model: str
     """The parent's Hub id."""
-    license: str
-    """Of the weights, as the Hub names it."""
+    license: str | None = None
+    """Of the weights, as the Hub names it; None where none was given."""
     weights_sha256: str
     """Of model.safetensors."""
     stored: StoredWeights

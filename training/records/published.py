@@ -4,7 +4,11 @@ from pydantic import Field
 
 from .base import Count, Duration, Record
 from .evidence import Evidence
-from .results import RunResults, Train
+from .results import PUBLISHED, RunResults, Train
+
+
+OWN_GRIDS = f"{PUBLISHED}grids"  # the rows of this project's grids
+OWN_GRID_FILES = "training/grids"
 
 
 class Continuation(Record):
@@ -110,7 +114,7 @@ class PublishedResults(RunResults):
     partners: list[str]
     """The folders that are published with it."""
     license: str | None = None
-    """Of weights and code, as the Hub names it."""
+    """Of the weights, as the Hub names it; None where none was given."""
     weights_sha256: str
     """Of model.safetensors."""
     tolerances: dict[str, float] | None = None
@@ -123,9 +127,32 @@ class PublishedResults(RunResults):
     """None of a model that was not cut from another."""
     branches: list[PublishedBranch] | None = None
     """The budgets of its run, the shortest first; None of a grid without branches."""
+    grid_folder: str | None = None
+    """The grid's output_dir in the project that published it; None in this project, which keeps it by its name."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this project published it, rather than one that uses this package."""
+        return self.grid_folder is None
+
+    @property
+    def grid_file(self) -> str:
+        """In the project that published it, as the next one."""
+        if self.is_own:
+            return f"{OWN_GRID_FILES}/{self.evidence.grid}.yaml"
+        return f"{self.grid_folder}/grid.yaml"
+
+    @property
+    def rows_folder(self) -> str:
+        if self.is_own:
+            return f"{OWN_GRIDS}/{self.evidence.grid}"
+        return self.grid_folder
 
     @property
     def parent(self) -> str | None:
+        """The published folder that it was cut from, or whose weights its training started from; None of others."""
         if self.cut_parent is not None:
             return self.cut_parent.name
-        return super().parent
+        if self.shape.startswith(PUBLISHED):
+            return self.shape.removeprefix(PUBLISHED)
+        return None

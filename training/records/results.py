@@ -104,7 +104,9 @@ class RunResults(Record):
     data_sha256: str | None = None
     """Of what the evaluation rows hold."""
     shape: str
-    """The named shape or the folder that was trained."""
+    """The named shape, the folder or the Hub id that was trained."""
+    started_from: str | None = None
+    """The Hub id of the weights that the training started from; None of others."""
     architecture: str
     """The model's class."""
     seed: Count
@@ -129,13 +131,6 @@ class RunResults(Record):
     """The settings that are not defaults."""
     train: Train
     environment: Environment
-
-    @property
-    def parent(self) -> str | None:
-        """The published folder whose weights the training started from; None of other weights."""
-        if self.shape.startswith(PUBLISHED):
-            return self.shape.removeprefix(PUBLISHED)
-        return None
 
     @property
     def metric(self) -> str:

@@ -39,6 +39,11 @@ def git(folder: Path, *arguments: str) -> str | None:
         return None
 
 
+def is_clone(folder: Path) -> bool:
+    """Whether a folder is a clone of this project, or its source archive."""
+    return first_match("name = (modeling_leaner)", folder / "setup.cfg") is not None
+
+
 def git_commit(package: Path) -> str | None:
     """Commit of the clone that `package` is the package folder of; None for a copy elsewhere, as in site-packages.
 
@@ -46,7 +51,7 @@ def git_commit(package: Path) -> str | None:
     for model_cards/, which a sweep writes to.
     """
     clone = package.resolve().parent
-    if not (clone / ".git").exists() or first_match("name = (modeling_leaner)", clone / "setup.cfg") is None:
+    if not (clone / ".git").exists() or not is_clone(clone):
         return None
     commit = git(clone, "rev-parse", "HEAD")
     if commit is None:

@@ -71,6 +71,13 @@ def tensor_shapes(path: Path) -> dict[str, list[int]]:
         raise ValueError(f"{path}: damaged or not safetensors ({error})") from error
 
 
+def hub_id(source: str) -> str | None:
+    """The Hub id of the weights that `shape` names; None of a shape alone, and of a folder."""
+    if has_weights(source) and not Path(source).exists():
+        return source
+    return None
+
+
 def is_checkpoint_with(source: str, file: str) -> bool:
     """Whether `shape` is a checkpoint that has the file; one on the Hub is taken to have it."""
     if not has_weights(source):

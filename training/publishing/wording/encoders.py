@@ -7,6 +7,7 @@ from modeling_leaner.support.terminal import plural
 from ...records import EncoderComparison, Lengths, PublishedEncoder, StoredWeights
 from ...running.environment import machine_name
 from .amounts import millions
+from .provenance import CODE_LICENCE, licence_name
 from .single_run import run_hardware
 
 
@@ -136,8 +137,10 @@ def untested() -> list[str]:
 
 def licence(results: PublishedEncoder) -> str:
     """Of the weights and of the text that they learned from."""
-    names = {"apache-2.0": "Apache-2.0", "mit": "MIT"}
-    text = f"Weights: {names.get(results.license, results.license)}, as the parent's; code: Apache-2.0."
+    weights = licence_name(results.license)
+    if results.license is not None:
+        weights += ", as the parent's"
+    text = f"Weights: {weights}; code: {CODE_LICENCE}."
     if results.dataset == SHARE_ALIKE:
         text += " The sentences of the recovery are Wikipedia's (enwik8), CC BY-SA; they are not part of this folder."
     return text

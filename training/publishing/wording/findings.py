@@ -1,5 +1,7 @@
 """What the index says of all grids together: the verdicts, and κ beside quality."""
 
+from collections.abc import Sequence
+
 from modeling_leaner.support.terminal import plural
 
 from ...experiments.kappa import Conclusion, Correlation, Doubling
@@ -10,8 +12,8 @@ from ..rendering import markdown
 from .amounts import short_label
 
 
-def verdicts(grids: dict[str, Evidence]) -> str:
-    """Non-inferiority of every cell over all grids; or that none can be decided."""
+def verdicts(grids: dict[str, Evidence], pages: Sequence[str] = ()) -> str:
+    """Non-inferiority of every cell over all grids; or that none can be decided. `pages` may be linked."""
     tests = non_inferiority(grids)
     decidable = [test for test in tests if test.baseline_learned]
     others = [test for test in tests if not test.baseline_learned]
@@ -23,21 +25,28 @@ def verdicts(grids: dict[str, Evidence]) -> str:
             "run, and a baseline that has learned: one clearly better than the best simple guess that reads the "
             "input. No cell has all of it: none is decided."
         )
-        return text + baselines_note(others)
+        return joined([text, baselines_note(others)])
     text = (
         "Is a shape worse than its baseline by less than the margin? One-sided paired t tests, corrected by Holm over "
         f"{len(tests)} comparisons:\n\n{verdicts_table(decidable)}\n\n"
     )
-    text += (
-        "[LOG.md](LOG.md) says where seeds were added after others had been seen, and where another contrast had been "
-        "fixed as the primary one, which makes these secondary."
-    )
-    if len(cells) - len(grids) > len(decidable):  # each grid has one baseline
-        text += (
-            f" Nothing is decided of the other cells: fewer than {MIN_PAIRS} seeds, a missing or failed one, no margin"
-            ", or a baseline not known to have learned."
+    notes = []
+    if "LOG.md" in pages:
+        notes.append(
+            "[LOG.md](LOG.md) says where seeds were added after others had been seen, and where another contrast had "
+            "been fixed as the primary one, which makes these secondary."
         )
-    return text + baselines_note(others)
+    if len(cells) - len(grids) > len(decidable):  # each grid has one baseline
+        notes.append(
+            f"Nothing is decided of the other cells: fewer than {MIN_PAIRS} seeds, a missing or failed one, no "
+            "margin, or a baseline not known to have learned."
+        )
+    return text + joined([*notes, baselines_note(others)])
+
+
+def joined(sentences: Sequence[str]) -> str:
+    """Those that are not empty, in one paragraph."""
+    return " ".join(sentence for sentence in sentences if sentence)
 
 
 def name_of(test: NonInferiority) -> str:
@@ -63,7 +72,7 @@ def baselines_note(tests: list[NonInferiority]) -> str:
     lack = "comparisons lack"
     if len(tests) == 1:
         lack = "comparison lacks"
-    text = f" {len(tests)} {lack} only the baseline that has learned"
+    text = f"{len(tests)} {lack} only the baseline that has learned"
     passed = [f"{name_of(test)} (corrected p {test.corrected:.2g})" for test in tests if test.passes]
     if passed:
         text += f"; the test alone would pass {' and '.join(passed)}"

@@ -45,8 +45,8 @@ def chosen(evidence: Evidence, unit: str) -> str:
     return text
 
 
-def seeds_limit(evidence: Evidence) -> str:
-    """How many seeds there are, and what a verdict would need."""
+def seeds_limit(evidence: Evidence, has_log: bool) -> str:
+    """How many seeds there are, and what a verdict would need; `has_log`: the project has one of its grids."""
     seeds = len(evidence.seeds)
     count = str(seeds)
     if is_under_way(evidence):
@@ -57,10 +57,13 @@ def seeds_limit(evidence: Evidence) -> str:
     rule = f"p < {MAX_P:g} against {margin} fixed before the first run, corrected over the tasks"
     if seeds < MIN_PAIRS:
         return f"Seeds a cell: {count}. “No loss of quality” would need {MIN_PAIRS} or more, and {rule}."
-    return (
+    text = (
         f"Seeds a cell: {count}. “No loss of quality” needs {rule}: the project's index of all grids decides it, not "
-        "this card; whether seeds were added after others had been seen is in the project's log."
+        "this card"
     )
+    if has_log:
+        text += "; whether seeds were added after others had been seen is in the project's log"
+    return f"{text}."
 
 
 def sizes_tested(evidence: Evidence) -> str:
@@ -87,7 +90,7 @@ def untested(evidence: Evidence, results: PublishedResults) -> list[str]:
     sentences = [
         f"{sizes_tested(evidence)}, one recipe and {length_tested(evidence)}; larger "
         "models and longer training may order the cells otherwise.",
-        seeds_limit(evidence),
+        seeds_limit(evidence, results.is_own),
         chosen(evidence, rows_of(results)),
         "Speed on accelerators, long inputs, and robustness to other data.",
     ]

@@ -9,7 +9,7 @@ from ...records import Cell, PublishedResults
 from ...tasks.registry import TASKS
 from ..metadata import PROJECT_URL, named_metrics, repository
 from .amounts import direction, gain, millions, number, score, sizes
-from .provenance import seen
+from .provenance import licence, seen
 from .scoring import best_of, score_error
 
 
@@ -130,7 +130,7 @@ def facts(results: PublishedResults, settings: dict[str, Any], own: Cell) -> dic
     if results.partners:
         lines["Published with it"] = ", ".join(map(hub_link, results.partners))
     lines["Project and papers"] = links()
-    lines["Licence"] = "Apache-2.0 for weights and code; the terms of the data are their owners'"
+    lines["Licence"] = licence(results.license)
     return lines
 
 

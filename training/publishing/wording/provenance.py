@@ -10,8 +10,28 @@ from ...records import Evidence, PublishedResults, RunResults
 from ...records.results import PUBLISHED
 from ...running.environment import machine_name
 from ...tasks.registry import TASKS
-from ..metadata import named_metrics
+from ..metadata import PROJECT_URL, named_metrics
 from .amounts import duration, millions, number
+
+
+CODE_LICENCE = "Apache-2.0"
+LICENCES = {"apache-2.0": CODE_LICENCE, "mit": "MIT"}  # identifier of the Hub → name; the others are named by theirs
+
+
+def licence_name(license: str | None) -> str:
+    """The licence of weights, by the Hub's identifier."""
+    if license is None:
+        return "none was given"
+    return LICENCES.get(license, license)
+
+
+def licence(license: str | None) -> str:
+    """The licences of weights and code, and whose terms the data have."""
+    name = licence_name(license)
+    text = f"{name} for the weights, {CODE_LICENCE} for the code"
+    if name == CODE_LICENCE:
+        text = f"{name} for weights and code"
+    return f"{text}; the terms of the data are their owners'"
 
 
 def seen(results: RunResults, settings: dict[str, Any]) -> str:
@@ -147,9 +167,16 @@ def data(results: PublishedResults) -> str:
     return text
 
 
+def place(results: PublishedResults) -> str:
+    """Where the commands find what they name."""
+    if results.is_own:
+        return f"In a clone of [the project]({PROJECT_URL})"
+    return f"In the project that published it, with [modeling_leaner]({PROJECT_URL}) installed"
+
+
 def commands(results: PublishedResults, command: str) -> str:
     """The commands that recompute the card's numbers, and where the rows come from."""
-    folder = f"model_cards/{results.name}"
+    folder = f"{PUBLISHED}{results.name}"
     dataset = dataset_name(results)
     evidence = results.evidence
     verified_files = ""
@@ -166,14 +193,16 @@ def commands(results: PublishedResults, command: str) -> str:
         rows = f"rows from the Hub, or --data_files {dataset}=…"
     else:
         rows = "rows are generated"
-    grid = evidence.grid
+    anew_folder = f"runs/{evidence.grid}"
+    if not results.is_own:
+        anew_folder = f"{results.rows_folder}-again"
     anew = "every cell, trained anew"
     if evidence.start_from:
         anew += f"; names the runs of {evidence.start_from} that it needs"
     return (
         f"leaner verify-cards {folder}{verified_files}   # {rows}\n"
         f"leaner evaluate {folder}{evaluated_files}\n{slim_command(results)}{command}{training_files}\n"
-        f"leaner sweep training/grids/{grid}.yaml --output_dir runs/{grid}{training_files}   # {anew}"
+        f"leaner sweep {results.grid_file} --output_dir {anew_folder}{training_files}   # {anew}"
     )
 
 
@@ -190,10 +219,13 @@ def hardware(results: PublishedResults) -> str:
     counted = ""
     if evidence.curves is not None:
         counted = " (trunks and branches count as runs of their own)"
+    project = "this project"
+    if not results.is_own:
+        project = "modeling_leaner"
     return (
         f"This run: {train.seconds:,.0f} s for {train.steps:,} steps, {processor}.\n\n"
         f"The grid: {evidence.runs} runs{counted}, {evidence.failed} of them failed{repeated}, "
         f"{duration(evidence.hours)} together without failed ones, on {'; '.join(evidence.processor)}; all of "
-        f"them are in `model_cards/grids/{evidence.grid}/results.csv`. Their software: {software}; commits of this "
-        f"project: {commits}."
+        f"them are in `{results.rows_folder}/results.csv`. Their software: {software}; commits of {project}: "
+        f"{commits}."
     )

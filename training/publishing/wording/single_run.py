@@ -1,18 +1,37 @@
 """The card of a single run that no grid publishes."""
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 from ...records import Environment, RunResults
 from ...running.environment import PACKAGES, machine_name
+from ...running.loading import has_weights
+
+
+def title(results: RunResults) -> str:
+    """What was trained, and on which data."""
+    if has_weights(results.shape):
+        return f"{Path(results.shape).name}, fine-tuned on {results.dataset}"
+    return f"{results.shape} on {results.dataset}"
+
+
+def start(results: RunResults) -> str:
+    """Whose weights the training started from; empty where they were new."""
+    parent = results.started_from
+    if parent is not None:
+        return f" It started from the weights of [{parent}](https://huggingface.co/{parent})."
+    if has_weights(results.shape):
+        return f" It started from the weights of `{Path(results.shape).name}`."
+    return ""
 
 
 def run_shape(config: Any, results: RunResults) -> str:
-    """The sizes of a run's model."""
+    """The sizes of a run's model, and whose weights it started from."""
     heads = "/".join(map(str, dict.fromkeys(config.heads_per_layer)))
     return (
         f"{results.parameters:,} parameters: {config.num_hidden_layers} layers of width {config.hidden_size}, "
-        f"{heads} heads of size {config.head_dim}, MLPs of width {config.intermediate_size}."
+        f"{heads} heads of size {config.head_dim}, MLPs of width {config.intermediate_size}.{start(results)}"
     )
 
 
@@ -47,7 +66,8 @@ def run_training(results: RunResults, settings: dict[str, Any]) -> str:
 
 def run_commands(command: str, where: str) -> str:
     """The commands that train and evaluate a run again."""
-    return f"{command}\nleaner evaluate {shlex.quote(where)}"
+    folder = shlex.quote(where)
+    return f"{command} --output_dir {folder}\nleaner evaluate {folder}"
 
 
 def run_hardware(machine: Environment) -> str:
