@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from . import modeling_lean_bert, modeling_lean_gpt, modeling_lean_vit
-from .checkpoints_leaner import WEIGHTS, check_files, find_folder, find_integers, find_weights, in_one_line
+from .checkpoints_leaner import WEIGHTS, find_folder, find_integers, find_weights, in_one_line, refuse_pickle_alone
 from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
@@ -427,7 +427,7 @@ def _check_config(folder: Path) -> None:
 
 def _check_weights(folder: Path) -> None:
     """Raises OSError for a folder without safetensors."""
-    check_files(folder)
+    refuse_pickle_alone(folder)
     if not find_weights(folder):
         raise OSError(f"{folder / WEIGHTS}: missing")
 

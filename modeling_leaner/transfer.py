@@ -168,9 +168,10 @@ def without_local_paths(text: str) -> str:
 def as_sent(text: str, name: str, repository: str) -> str:
     """A text of the folder `name` as the repository has it: the owner in place of the placeholder, no local path.
 
-    The lines of code that load a model load it from the repository.
+    The lines of code that load the model load it from the repository.
     """
-    text = re.sub(r'^repository = "[^"]*"', f'repository = "{repository}"', text, flags=re.MULTILINE)
+    own = rf'^repository = "(?:[^"]*/)?{re.escape(name)}"'
+    text = re.sub(own, f'repository = "{repository}"', text, flags=re.MULTILINE)
     text = re.sub(rf"\b{HUB_OWNER}/{re.escape(name)}(?![\w-])", repository, text)
     owner = repository.split("/")[0]
     return without_local_paths(re.sub(rf"\b{HUB_OWNER}/", f"{owner}/", text))

@@ -11,6 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError, HTTPError
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.settings import recipes
+from PIL import Image
 from training_data import LOCAL_DATA
 
 
@@ -216,17 +217,26 @@ def test_files_that_are_trained_on_are_not_held_out(files, said, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "ways"),
+    ("files", "key", "ways"),
     [
-        (["test=a.csv"], "eval_split test"),
-        (["train=a.csv"], "holdout, or eval_split none"),
-        (["train=a.csv", "test=b.csv"], "eval_split test, or holdout, or eval_split none"),
+        (["test=a.csv"], "eval_split", "; or set eval_split test"),
+        (["train=a.csv"], "eval_split", "; or set holdout, or eval_split none"),
+        (["train=a.csv", "test=b.csv"], "eval_split", "; or set eval_split test, or holdout, or eval_split none"),
+        (["train=a.csv", "test=b.csv"], "train_split", "; or set train_split train, or train_split test"),
+        (["train=a.csv"], None, ""),
     ],
 )
-def test_a_split_that_no_file_is_given_for(files, ways):
-    expected = f"data_files: nothing for the split 'validation', expected validation=FILE or a folder; or set {ways}"
+def test_a_split_that_no_file_is_given_for(files, key, ways):
+    expected = f"data_files: nothing for the split 'validation', expected validation=FILE or a folder{ways}"
     with pytest.raises(ValueError, match=f"^{expected}$"):
-        sources.load_split(None, "validation", data_files=files)
+        sources.load_split(None, "validation", data_files=files, key=key)
+
+
+def test_a_folder_without_the_split_to_train_on(tmp_path):
+    (tmp_path / "test" / "a").mkdir(parents=True)
+    Image.new("RGB", (4, 4)).save(tmp_path / "test" / "a" / "0.png")
+    with pytest.raises(ValueError, match="Unknown split .*test.* Set train_split to one of them$"):
+        sources.load_split(None, "train", data_files=[str(tmp_path)], key="train_split")
 
 
 def test_a_folder_of_tables_as_a_split(tmp_path):

@@ -388,7 +388,7 @@ def test_the_page_has_the_rivals_by_squared_error():
     assert len(lines) == 3
     for cell, (cosine, less) in lines:
         own = by_squared_error[cell]
-        assert set(own) == {1, 2, 3}
+        assert set(own) == {1, 2, 3} and "results.csv)), seeds 1 to 3:" in page
         by_cosine = [cosines_of_minilm()[cell][seed] for seed in own]
         assert cosine == f"{mean(own.values()):.4f}"
         assert less == f"{mean(by_cosine) - mean(own.values()):.4f}"

@@ -24,6 +24,7 @@ from modeling_leaner.training.experiments import evidence, latency, run_statisti
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
+from modeling_leaner.training.experiments.non_inferiority import non_inferiority
 from modeling_leaner.training.experiments.rows import Run, read_rows
 from modeling_leaner.training.publishing import (
     cards,
@@ -227,9 +228,14 @@ def test_a_card_of_another_project_names_the_files_of_that_project(workshop):
 def test_a_grid_of_this_project_needs_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own, other = (SimpleNamespace(output_dir=folder) for folder in ("model_cards/grids/tiny", "runs/sweeps/tiny"))
-    assert publish.folder_fields(own) == {"grid_folder": "model_cards/grids/tiny"}
+    assert publish.grid_folder(own) == "model_cards/grids/tiny"
     Path("setup.cfg").write_text("[metadata]\nname = modeling_leaner\n")
-    assert publish.folder_fields(own) == {} and publish.folder_fields(other) == {"grid_folder": "runs/sweeps/tiny"}
+    assert publish.grid_folder(own) is None and publish.grid_folder(other) == "runs/sweeps/tiny"
+    for place, named in ((f"{tmp_path}/runs/a/../tiny", "runs/tiny"), ("model_cards/grids/../grids/tiny", None)):
+        assert publish.grid_folder(SimpleNamespace(output_dir=place)) == named
+    for place in ("../tiny", str(tmp_path.parent)):  # nobody else has it
+        with pytest.raises(ValueError, match=f"^output_dir: {place}: expected a folder in {tmp_path}, for the card"):
+            publish.grid_folder(SimpleNamespace(output_dir=place))
 
 
 def test_the_licence_is_that_of_the_owner_of_the_weights(workshop):
@@ -657,29 +663,33 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
         )
         for name in ("one", "two")
     }
-    assert findings.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
-    assert findings.verdicts(grids).count("no loss of quality within") == 2
-    assert "the other cells" not in findings.verdicts(grids) and "LOG.md" not in findings.verdicts(grids)
-    assert "\n\n[LOG.md](LOG.md) says where seeds were added" in findings.verdicts(grids, ["LOG.md"])
+
+    def verdicts(grids, *pages):
+        return findings.verdicts(grids, non_inferiority(grids), *pages)
+
+    assert verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
+    assert verdicts(grids).count("no loss of quality within") == 2 and verdicts(grids) == verdicts(grids).strip()
+    assert "the other cells" not in verdicts(grids) and "LOG.md" not in verdicts(grids)
+    assert "\n\n[LOG.md](LOG.md) says where seeds were added" in verdicts(grids, ["LOG.md"])
     for learned in (False, None):  # nobody knows
         grids["two"].cells[1].learned = learned
-        said = findings.verdicts(grids)
+        said = verdicts(grids)
         assert said.count("no loss of quality within") == 1 and "on two |" not in said
         assert "Nothing is decided of the other cells: fewer than 7 seeds, a missing or failed one, no" in said
         assert "1 comparison lacks only the baseline that has learned; the test alone would pass 4 × 6 with" in said
     for place in grids.values():
         place.cells[0].p_non_inferiority = 0.006
-    assert "| 0.006 | 0.012 |" in findings.verdicts(grids)  # that nothing is learned on two makes it no easier on one
+    assert "| 0.006 | 0.012 |" in verdicts(grids)  # that nothing is learned on two makes it no easier on one
     grids["two"].cells[1].learned = True
-    assert "no loss of quality within" not in findings.verdicts(grids)
-    assert findings.verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
+    assert "no loss of quality within" not in verdicts(grids)
+    assert verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
     grids["two"].seeds = list(range(9))  # of which two failed
-    assert "| 4 × 6 with MLP 192 on one | 0.00" in findings.verdicts(grids)
-    assert "on two" not in findings.verdicts(grids) and "the other cells" in findings.verdicts(grids)
+    assert "| 4 × 6 with MLP 192 on one | 0.00" in verdicts(grids)
+    assert "on two" not in verdicts(grids) and "the other cells" in verdicts(grids)
     grids["one"].cells.append(grids["one"].cells[0])  # two of one label are two
-    assert "over 2 comparisons" in findings.verdicts(grids)
+    assert "over 2 comparisons" in verdicts(grids)
     grids["one"].cells[0].pairs = 6
-    said = findings.verdicts(grids)
+    said = verdicts(grids)
     assert "7 seeds (the most here is 7)" in said and "none is decided" in said
 
 

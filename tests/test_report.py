@@ -25,7 +25,7 @@ from modeling_leaner.training.publishing.snippets import task_snippet
 from modeling_leaner.training.records import Guess
 from modeling_leaner.training.running.environment import environment, git_commit, peak_memory_bytes
 from modeling_leaner.training.running.figure import plot
-from modeling_leaner.training.running.loading import hub_id
+from modeling_leaner.training.running.loading import start_of
 from modeling_leaner.training.settings.arguments import TASK_NAMES
 from modeling_leaner.training.settings.recipes import parse
 from tokenizers import Tokenizer, models
@@ -320,7 +320,7 @@ def test_the_card_of_every_task(task, tmp_path, monkeypatch):
     assert machine["processor"] in text and f"torch {machine['torch']}" in text and "training.png" not in text
     train, evaluate = re.search(r"```bash\n(.*?)\n(.*?)\n```", card.text, re.DOTALL).groups()
     assert shlex.split(train)[:2] == ["leaner", "train"] and shlex.split(evaluate)[:2] == ["leaner", "evaluate"]
-    assert shlex.split(evaluate)[2:] == [str(folder)]
+    assert shlex.split(evaluate)[2:] == [f"{folder}-again"]  # the run itself is there already
     again = parse(None, shlex.split(train)[2:], needed=("task", "shape"))
     assert again.shape == results["shape"] and again.settings == results["recipe"]
 
@@ -370,7 +370,7 @@ def test_what_else_a_card_says(tmp_path, monkeypatch):
         write_card(folder)
         return ModelCard((folder / "README.md").read_text(encoding="utf-8"))
 
-    assert str(tmp_path) not in card().content and "leaner evaluate it\n" in card().text
+    assert str(tmp_path) not in card().content and "leaner evaluate it-again\n" in card().text
     assert "so its numbers flatter the model" in card(recipe__load_best_model_at_end=True).text
     patient = card(recipe__load_best_model_at_end=..., recipe__early_stopping_patience=3).text
     assert "so its numbers flatter the model" in patient and "--early_stopping_patience=3" in patient
@@ -396,9 +396,13 @@ def test_the_card_of_a_fine_tuned_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = Path("runs/it")
     make_run(folder, "sequence-classification")
-    for shape, base in (("model_cards/first", None), ("runs/first", None), ("owner/first", "owner/first")):
+    for shape, start, base in (
+        ("model_cards/first", "./first", None),
+        ("runs/first", "./first", None),
+        ("owner/first", "owner/first", "owner/first"),
+    ):
         change(folder, "results.json", "shape", shape)
-        change(folder, "results.json", "started_from", base)
+        change(folder, "results.json", "started_from", start)
         write_card(folder)
         card = ModelCard((folder / "README.md").read_text())
         assert "OWNER" not in card.content and card.text.startswith("\n# first, fine-tuned on ")
@@ -407,14 +411,19 @@ def test_the_card_of_a_fine_tuned_run(tmp_path, monkeypatch):
         parent = f"[{base}](https://huggingface.co/{base})" if base else "`first`"
         assert f"It started from the weights of {parent}." in card.text
     trained = re.search(r"```bash\nleaner train .* --output_dir (\S+)\nleaner evaluate (\S+)\n", card.text).groups()
-    assert trained == ("runs/it", "runs/it")
+    assert trained == ("runs/it-again", "runs/it-again")
+    change(folder, "results.json", "started_from", None)  # a shape whose file is not here any more
+    write_card(folder)
+    card = ModelCard((folder / "README.md").read_text())
+    assert "fine-tuned" not in card.content and "started from" not in card.content
 
 
-def test_a_parent_on_the_hub_is_known_by_its_id(tmp_path):
-    (tmp_path / "model.safetensors").touch()
+def test_a_parent_is_known_by_its_id_or_folder(tmp_path):
     for source in ("bert/nano", str(tmp_path / "bert.json"), str(tmp_path)):
-        assert hub_id(source) is None
-    assert hub_id("owner/first") == "owner/first"
+        assert start_of(source) is None
+    (tmp_path / "model.safetensors").touch()
+    assert start_of(str(tmp_path)) == f"./{tmp_path.name}"
+    assert start_of("owner/first") == "owner/first"
 
 
 def test_a_run_without_evaluation_has_a_card(tmp_path):

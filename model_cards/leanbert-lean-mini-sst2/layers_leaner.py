@@ -21,12 +21,12 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 
 from .checkpoints_leaner import (
-    check_files,
     describe_gaps,
     describe_mismatches,
     find_folder,
     find_integers,
     find_weights,
+    refuse_pickle_alone,
 )
 from .configuration_leaner import LeanConfig
 
@@ -292,7 +292,9 @@ class LeanPreTrainedModel(PreTrainedModel):
         folder = find_folder(source, kwargs.get("subfolder"))
         weights = []
         if folder is not None and from_safetensors:
-            check_files(folder, needs_config=kwargs.get("config") is None)
+            if not (folder / "config.json").is_file() and kwargs.get("config") is None:
+                raise OSError(f"{folder / 'config.json'}: missing")
+            refuse_pickle_alone(folder)
             weights = find_weights(folder)
         prefix = f"{cls.base_model_prefix}."
         try:

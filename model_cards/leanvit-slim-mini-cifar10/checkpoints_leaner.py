@@ -57,12 +57,10 @@ def find_weights(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def check_files(folder: Path, needs_config: bool = True) -> None:
-    """Raises OSError for a folder without config.json, where it is needed, or with weights as a pickle alone."""
-    if needs_config and not (folder / "config.json").is_file():
-        raise OSError(f"{folder / 'config.json'}: missing")
+def refuse_pickle_alone(folder: Path) -> None:
+    """Raises OSError for a folder whose weights are a pickle, with no safetensors beside it."""
     pickles = sorted(folder.glob("pytorch_model*.bin"))
-    if pickles and not find_weights(folder):
+    if pickles and not any(folder.glob("*.safetensors")):
         raise OSError(f"{pickles[0]} is a pickle, which can run code; expected {WEIGHTS}")
 
 

@@ -120,7 +120,7 @@ def check_keys(recipe: str | None, options: list[str]) -> None:
     """Raises ValueError for a recipe, key or file that is none, or another task's metric, before a run's imports."""
     from ..training.settings.combinations import check_metric, check_modality  # imports torch
     from ..training.settings.command_line import settings_parser  # imports torch
-    from ..training.settings.data_files import check_files, split_files
+    from ..training.settings.data_files import check_data_files, split_files
     from ..training.settings.recipes import read_recipe  # imports torch
     from ..training.settings.repeated import given_options
 
@@ -134,7 +134,7 @@ def check_keys(recipe: str | None, options: list[str]) -> None:
         task = given.task
     check_metric(task, given.metric)
     check_modality(task, given_options(parser, options))
-    check_files(chain.from_iterable(split_files(given.data_files).values()))
+    check_data_files(chain.from_iterable(split_files(given.data_files).values()))
 
 
 @commands.command(cls=KeyCommand, rich_help_panel=RUNS)

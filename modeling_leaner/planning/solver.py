@@ -253,11 +253,9 @@ def excess(config: LeanConfig, solved: str | None) -> str | None:
     if solved not in wide:
         return None
     name, size = wide[solved]
-    times = size / config.hidden_size
-    if times <= MOST_OF_WIDTH:
+    if size <= MOST_OF_WIDTH * config.hidden_size:
         return None
-    expected = f"expected at most {MOST_OF_WIDTH}"
-    return f"has {name} of {times:,.0f} times the width, {expected}: give {flag_of(solved)} if that is wanted"
+    return f"has {name} of more than {MOST_OF_WIDTH} times the width: give {flag_of(solved)} if that is wanted"
 
 
 def objection(config: LeanConfig, dials: Dials) -> str | None:

@@ -28,7 +28,7 @@ from modeling_leaner.hub_lookup import dataset_hub_answers
 from modeling_leaner.support.suggest import did_you_mean
 
 from ..settings.arguments import LANGUAGE_MODELLING, RecipeArguments
-from ..settings.data_files import check_files, split_files
+from ..settings.data_files import check_data_files, split_files
 from . import builtin as data
 
 
@@ -105,7 +105,7 @@ def check_rows(path: Path) -> None:
 
 def _read_files(files: list[str], split: str, streaming: bool) -> Rows:
     """Local files of one format, by the builder that `datasets` has for it."""
-    check_files(files)
+    check_data_files(files)
     paths = [Path(name) for name in files]
     suffixes = {path.suffix.lower() for path in paths}
     if len(suffixes) != 1 or not suffixes <= set(FORMATS):
@@ -143,16 +143,20 @@ def _nothing_in(files: list[str]) -> str:
     return "the split is empty"
 
 
-def _other_ways(files: dict[str | None, list[str]]) -> str:
-    """The settings by which no file is needed for the evaluation split; `files` are those of each split."""
-    ways = [f"eval_split {split}" for split in files if split not in (None, "train")]
-    if "train" in files or not ways:
+def _other_ways(files: dict[str | None, list[str]], key: str | None) -> str:
+    """The settings by which no file is needed for a split; `files` are those of each split, `key` is what chose it."""
+    ways = []
+    if key is not None:
+        ways = [f"{key} {split}" for split in files if split != "train" or key == "train_split"]
+    if key == "eval_split" and ("train" in files or not ways):
         ways += ["holdout", "eval_split none"]
-    return ", or ".join(ways)
+    if not ways:
+        return ""
+    return f"; or set {', or '.join(ways)}"
 
 
-def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -> Rows:
-    """A split of local files, or of a folder; `name` is the split's in messages.
+def _read_local(data_files: list[str], split: str, name: str, key: str | None, streaming: bool) -> Rows:
+    """A split of local files, or of a folder; in messages `name` is the split's, `key` the setting that chose it.
 
     Raises:
         ValueError: names the file, or the split that no file is given for.
@@ -161,10 +165,8 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
     files = split_files(data_files)
     chosen = files.get(whole, files.get(None))
     if chosen is None:
-        hint = ""
-        if whole != "train":
-            hint = f"; or set {_other_ways(files)}"
-        raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{hint}")
+        ways = _other_ways(files, key)
+        raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{ways}")
     try:
         if len(chosen) == 1 and Path(chosen[0]).is_dir():
             return _read_folder(Path(chosen[0]), split, streaming, has_splits=whole not in files)
@@ -174,8 +176,10 @@ def _read_local(data_files: list[str], split: str, name: str, streaming: bool) -
     except ValueError as error:
         if "corresponds to no data" in str(error):
             raise ValueError(f"{name}: {_nothing_in(chosen)}") from error
-        if str(error).startswith("Unknown split"):
+        if str(error).startswith("Unknown split") and key == "eval_split":
             raise ValueError(f"{name}: {error} Set eval_split to one of them or to none, or holdout") from error
+        if str(error).startswith("Unknown split") and key is not None:
+            raise ValueError(f"{name}: {error} Set {key} to one of them") from error
         if "data_files" in str(error) or chosen[0] in str(error):
             raise
         raise ValueError(f"{name}: {error}") from error
@@ -200,10 +204,12 @@ def load_split(
     data_files: list[str] | None = None,
     streaming: bool = False,
     test_trees: int | None = None,
+    key: str | None = None,
 ) -> Rows:
     """One split of a Hub dataset, of local `data_files` (`split=FILE` or a folder), or of a built-in set.
 
     With `test_trees` ListOps has so many test expressions; those to train on and the first to test on stay the same.
+    `key` is the setting that chose the split, for messages.
 
     Raises:
         ValueError: names the file, the dataset or the split, and what there is in its place.
@@ -218,7 +224,7 @@ def load_split(
     if streaming and not data_files and dataset in BUILT_IN:
         raise ValueError(f"streaming: {dataset} is built in and made as a whole; leave it out")
     if data_files:
-        rows = _read_local(data_files, split, name, streaming)
+        rows = _read_local(data_files, split, name, key, streaming)
     elif dataset in BUILT_IN:
         rows = _read_built_in(dataset, split, test_trees)
     else:
@@ -311,7 +317,7 @@ def load_training(arguments: RecipeArguments) -> tuple[Rows, Rows | None]:
     Raises:
         ValueError: as `load_split`; or one file would be both.
     """
-    train = _load(arguments, arguments.train_split)
+    train = _load(arguments, "train_split")
     held_out = None
     for key, count in (("holdout", arguments.holdout), ("tuning_holdout", arguments.tuning_holdout)):
         if count:
@@ -364,15 +370,17 @@ def _take_out(rows: Rows, count: int, key: str, draw: bool) -> tuple[Rows, Rows]
 
 def load_held_out(arguments: RecipeArguments) -> Rows:
     """The rows to evaluate on."""
-    return first_rows(_load(arguments, arguments.eval_split), arguments.max_eval_rows)
+    return first_rows(_load(arguments, "eval_split"), arguments.max_eval_rows)
 
 
-def _load(arguments: RecipeArguments, split: str) -> Rows:
+def _load(arguments: RecipeArguments, key: str) -> Rows:
+    """The split that a setting names, train_split or eval_split."""
     return load_split(
         arguments.dataset,
-        split,
+        getattr(arguments, key),
         dataset_config=arguments.dataset_config,
         data_files=arguments.data_files,
         streaming=arguments.streaming,
         test_trees=arguments.test_trees,
+        key=key,
     )

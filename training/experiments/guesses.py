@@ -18,12 +18,12 @@ Kind = TypeVar("Kind")
 
 def read_guesses(grid: Grid) -> list[Guess] | None:
     """The guesses of a grid; None where none were made. Raises ValueError that names the file."""
-    return _read_list(Guess, grid.path(GUESSES), "a list of name and value,")
+    return _read_list(Guess, grid.path(GUESSES), "a list of name and value")
 
 
 def read_row_errors(grid: Grid) -> list[RowError] | None:
     """The row errors of a grid; None without the file. Raises ValueError that names the file."""
-    return _read_list(RowError, grid.path(ROW_ERRORS), "shape, difference, error:")
+    return _read_list(RowError, grid.path(ROW_ERRORS), "a list of shape, difference and error")
 
 
 def _read_list(kind: type[Kind], path: Path, expected: str) -> list[Kind] | None:
@@ -33,9 +33,9 @@ def _read_list(kind: type[Kind], path: Path, expected: str) -> list[Kind] | None
     try:
         records = checked(list[kind], read_json(path), path)
     except ValueError as error:
-        raise ValueError(f"{path}: expected {expected} {str(error).removeprefix(f'{path}: ')}") from error
+        raise ValueError(f"{path}: expected {expected}; {str(error).removeprefix(f'{path}: ')}") from error
     if not records:
-        raise ValueError(f"{path}: expected {expected} got none")
+        raise ValueError(f"{path}: expected {expected}; got none")
     return records
 
 

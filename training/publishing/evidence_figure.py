@@ -43,7 +43,7 @@ def evidence_figure(results: PublishedResults) -> bytes:
     axis.margins(x=0.08)
     note_guess(axis, evidence)
     sizes = [millions_of(cell) for cell in cells]
-    draw_bars(bars[0], evidence, sizes, "parameters, millions", form_of(sizes))
+    draw_bars(bars[0], evidence, sizes, "parameters, millions", ".2f")
     if timed:
         draw_bars(bars[1], evidence, [cell.milliseconds for cell in cells], "one input, ms", ".1f")
     seeds = len(evidence.seeds)
@@ -111,11 +111,14 @@ def draw_row_error(axis: Axes, evidence: Evidence, rows: int) -> str | None:
 
 
 def draw_bars(axis: Axes, evidence: Evidence, values: list[float | None], title: str, form: str) -> None:
-    """One bar per cell with its number."""
+    """One bar per cell with its number, by `form`; of one that would be all zeros, two digits."""
     for place, (value, colour) in enumerate(zip(values, colours_of(evidence))):
         if value is not None:
             axis.barh(place, value, height=0.6, color=colour, alpha=0.6)
-            axis.text(value, place, f" {value:{form}}", va="center", fontsize=9)
+            text = f"{value:{form}}"
+            if value > 0 and float(text) == 0:
+                text = f"{value:.2g}"
+            axis.text(value, place, f" {text}", va="center", fontsize=9)
     axis.set_title(title, fontsize=9.5)
     axis.set_xlim(0, 1.35 * max((value for value in values if value is not None), default=1))
     axis.set_xticks([])
@@ -129,13 +132,6 @@ def millions_of(cell: Cell) -> float | None:
     if cell.parameters is None:
         return None
     return cell.parameters / 1e6
-
-
-def form_of(values: list[float | None]) -> str:
-    """Two decimals; two digits where a value is so small that its decimals could be zeros."""
-    if any(value is not None and value < 0.01 for value in values):
-        return ".2g"
-    return ".2f"
 
 
 def note_guess(axis: Axes, evidence: Evidence) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ..experiments.kappa import KappaCell, conclude, conclude_by_task, doubling, read_all_cells
+from ..experiments.non_inferiority import non_inferiority
 from .gathered_grids import Grids
 from .wording.findings import doubling_paragraph, kappa_paragraph, verdicts
 
@@ -14,7 +15,8 @@ def findings(grids: Grids, kappa: str | None, pages: Sequence[str]) -> list[str]
         kappa: `kappa_and_quality` of the grids.
         pages: those that may be linked.
     """
-    decided = verdicts({name: gathered.evidence for name, gathered in grids.items()}, pages)
+    evidence = {name: gathered.evidence for name, gathered in grids.items()}
+    decided = verdicts(evidence, non_inferiority(evidence), pages)
     doubled = doubling([cell for cell in kappa_cells(grids) if cell.ended])
     paragraphs = [f"**Verdicts.** {decided}", doubling_paragraph(doubled), kappa]
     return [paragraph for paragraph in paragraphs if paragraph]

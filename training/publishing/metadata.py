@@ -10,7 +10,6 @@ from modeling_leaner.registry import TEXT
 from modeling_leaner.transfer import HUB_OWNER
 
 from ..records import PublishedResults, RunResults
-from ..running.loading import has_weights
 from ..tasks.registry import TASKS
 
 
@@ -86,15 +85,17 @@ def model_name(results: RunResults) -> str:
     """The published name; without one, that of the parent and of the data, or folder and name of the shape."""
     if isinstance(results, PublishedResults):
         return results.name
-    if has_weights(results.shape):
-        return f"{Path(results.shape).name}-finetuned-{Path(dataset_id(results.dataset)).name}"
+    if results.started_from is not None:
+        return f"{Path(results.started_from).name}-finetuned-{Path(dataset_id(results.dataset)).name}"
     return "-".join(Path(results.shape.removesuffix(".json")).parts[-2:])
 
 
 def base_model(results: RunResults) -> str | None:
-    """The Hub id of the model that a run started from; a published parent has the same owner."""
+    """The Hub id of the model that a run started from, if it has one; a published parent has the same owner."""
     if isinstance(results, PublishedResults) and results.parent is not None:
         return repository(results.parent)
+    if results.started_from is None or results.started_from.startswith("./"):
+        return None
     return results.started_from
 
 

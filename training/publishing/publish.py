@@ -111,11 +111,18 @@ def replacing(target: Path) -> Iterator[Path]:
         move_into_place(folder, target, Path(scratch))
 
 
-def folder_fields(grid: Grid) -> dict[str, str]:
-    """The field of results.json that says where the rows of a grid lie; none of a grid of this project."""
-    if Path(grid.output_dir).parent == Path(OWN_GRIDS) and is_clone(Path()):
-        return {}
-    return {"grid_folder": grid.output_dir}
+def grid_folder(grid: Grid) -> str | None:
+    """Where the rows of a grid lie, in the project; None of a grid of this project, which has them by its name.
+
+    Raises ValueError for a place outside of the project, which no card can name.
+    """
+    folder = Path(grid.output_dir).resolve()
+    if not folder.is_relative_to(Path.cwd()):
+        raise ValueError(f"output_dir: {grid.output_dir}: expected a folder in {Path.cwd()}, for the card names it")
+    place = folder.relative_to(Path.cwd())
+    if place.parent == Path(OWN_GRIDS) and is_clone(Path()):
+        return None
+    return place.as_posix()
 
 
 def results_of_cell(
@@ -146,7 +153,7 @@ def results_of_cell(
         "continuations": continuations_of(folder, options),
         "cut_parent": cut_parent(grid, shape, folder, results, options),
         "branches": branches(grid, shape, results.learning_rate, evidence),
-        **folder_fields(grid),
+        "grid_folder": grid_folder(grid),
     }
     return checked(PublishedResults, published, file)
 
@@ -255,7 +262,11 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS, license: str | N
     results = read_target(target, grid, shape)
     if grid.branches is not None and results.branches is None:
         raise ValueError(f"{target}: published without the budgets of its run; leaner publish GRID.yaml --replace")
-    fresh = {"partners": grid.partners(shape), "evidence": checked_evidence(loaded), **folder_fields(grid)}
+    fresh = {
+        "partners": grid.partners(shape),
+        "evidence": checked_evidence(loaded),
+        "grid_folder": grid_folder(grid),
+    }
     if results.cut_parent is not None:
         fresh["cut_parent"] = results.cut_parent.model_copy(update=parent_fields(grid, shape))
     if license is not None:

@@ -17,7 +17,7 @@ ENVIRONMENT = Environment(
 )
 
 
-PAGES = ("LOG.md", "../docs/findings.md", "../docs/slimming.md")  # written by hand, from the folder of cards
+PAGES = ("LOG.md", "../docs/findings.md", "../docs/slimming.md")  # written by hand; paths from the folder of cards
 
 
 def pages_beside(cards: Path) -> list[str]:

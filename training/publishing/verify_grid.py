@@ -44,7 +44,7 @@ def of_the_project(grids: Path) -> contextlib.chdir:
 
 
 def has_rows_beside(folder: Path, results: PublishedResults) -> bool:
-    """Whether the grids beside a folder say what is to hold of it; another project may keep its grid elsewhere."""
+    """Whether the rows of its grid are among the grids beside a folder; another project may keep them elsewhere."""
     grids = folder.resolve().parent / "grids"
     if results.is_own:
         return grids.is_dir()

@@ -137,13 +137,14 @@ class PublishedResults(RunResults):
 
     @property
     def grid_file(self) -> str:
-        """In the project that published it, as the next one."""
+        """The grid's file, in the project that published it."""
         if self.is_own:
             return f"{OWN_GRID_FILES}/{self.evidence.grid}.yaml"
         return f"{self.grid_folder}/grid.yaml"
 
     @property
     def rows_folder(self) -> str:
+        """The folder of the grid's rows, there."""
         if self.is_own:
             return f"{OWN_GRIDS}/{self.evidence.grid}"
         return self.grid_folder

@@ -106,7 +106,7 @@ class RunResults(Record):
     shape: str
     """The named shape, the folder or the Hub id that was trained."""
     started_from: str | None = None
-    """The Hub id of the weights that the training started from; None of others."""
+    """Whose weights the training started from: a Hub id, or ./NAME of a folder; None of new ones."""
     architecture: str
     """The model's class."""
     seed: Count

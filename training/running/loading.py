@@ -71,11 +71,13 @@ def tensor_shapes(path: Path) -> dict[str, list[int]]:
         raise ValueError(f"{path}: damaged or not safetensors ({error})") from error
 
 
-def hub_id(source: str) -> str | None:
-    """The Hub id of the weights that `shape` names; None of a shape alone, and of a folder."""
-    if has_weights(source) and not Path(source).exists():
-        return source
-    return None
+def start_of(source: str) -> str | None:
+    """Whose weights `shape` names: a Hub id, or ./NAME of a folder; None of a shape alone."""
+    if not has_weights(source):
+        return None
+    if Path(source).exists():
+        return f"./{Path(source).resolve().name}"
+    return source
 
 
 def is_checkpoint_with(source: str, file: str) -> bool:

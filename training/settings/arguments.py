@@ -169,7 +169,7 @@ class RecipeArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         self.given: set[str] = set()  # the keys of the command line, which `parse` of recipes.py fills in
-        self.settings: dict[str, object] = {}  # so too: as plain values, what differs from the defaults
+        self.settings: dict[str, object] = {}  # what differs from the defaults, by `parse`, too
         if self.hardware == "gpu" and not torch.cuda.is_available():
             raise ValueError("hardware: gpu was asked for, but torch sees none; use --hardware auto or cpu")
         if self.hardware == "cpu" or not torch.accelerator.is_available():

@@ -1,8 +1,7 @@
 """Settings that do not go together: of another kind of task, or of something that is not asked for.
 
-One setting alone is checked as it is read: `parse_words` of command_line.py has keys, types and bounds,
-`RecipeArguments` what this machine lacks and what is not to be kept. What depends on the rows or the model is checked
-where these are read.
+Keys, types and bounds are checked by `parse_words` of command_line.py; what this machine lacks, by `RecipeArguments`;
+what depends on the rows or the model, where these are read.
 """
 
 from collections.abc import Iterable
@@ -34,8 +33,8 @@ def check_combinations(arguments: RecipeArguments) -> None:
     What would have no effect is refused on the command line alone: a recipe may state it for those who ask for more.
     """
     check_modality(arguments.task, arguments.given)
-    for key in sorted(arguments.given):
-        if arguments.teacher is None and key in OF_TEACHER:
+    if arguments.teacher is None:
+        for key in sorted(arguments.given & set(OF_TEACHER)):
             raise ValueError(f"{key}: expected with teacher, the model that is learned from")
     if arguments.inspect == "no" and "inspect_steps" in arguments.given:
         raise ValueError("inspect_steps: expected with inspect, which says what is measured")

@@ -23,7 +23,7 @@ def split_files(data_files: list[str]) -> dict[str | None, list[str]]:
     return files
 
 
-def check_files(files: Iterable[str]) -> None:
+def check_data_files(files: Iterable[str]) -> None:
     """Raises ValueError for a path that is not there, with the nearest; patterns and addresses are not looked up."""
     for name in files:
         if not Path(name).exists() and not any(character in name for character in "*?[") and "://" not in name:

@@ -5,16 +5,15 @@ from collections.abc import Sequence
 from modeling_leaner.support.terminal import plural
 
 from ...experiments.kappa import Conclusion, Correlation, Doubling
-from ...experiments.non_inferiority import NonInferiority, non_inferiority
+from ...experiments.non_inferiority import NonInferiority
 from ...experiments.run_statistics import MIN_PAIRS
 from ...records import Evidence
 from ..rendering import markdown
 from .amounts import short_label
 
 
-def verdicts(grids: dict[str, Evidence], pages: Sequence[str] = ()) -> str:
+def verdicts(grids: dict[str, Evidence], tests: list[NonInferiority], pages: Sequence[str] = ()) -> str:
     """Non-inferiority of every cell over all grids; or that none can be decided. `pages` may be linked."""
-    tests = non_inferiority(grids)
     decidable = [test for test in tests if test.baseline_learned]
     others = [test for test in tests if not test.baseline_learned]
     cells = [cell for evidence in grids.values() for cell in evidence.cells]
@@ -28,7 +27,7 @@ def verdicts(grids: dict[str, Evidence], pages: Sequence[str] = ()) -> str:
         return joined([text, baselines_note(others)])
     text = (
         "Is a shape worse than its baseline by less than the margin? One-sided paired t tests, corrected by Holm over "
-        f"{len(tests)} comparisons:\n\n{verdicts_table(decidable)}\n\n"
+        f"{len(tests)} comparisons:\n\n{verdicts_table(decidable)}"
     )
     notes = []
     if "LOG.md" in pages:
@@ -41,7 +40,7 @@ def verdicts(grids: dict[str, Evidence], pages: Sequence[str] = ()) -> str:
             f"Nothing is decided of the other cells: fewer than {MIN_PAIRS} seeds, a missing or failed one, no "
             "margin, or a baseline not known to have learned."
         )
-    return text + joined([*notes, baselines_note(others)])
+    return "\n\n".join(filter(None, [text, joined([*notes, baselines_note(others)])]))
 
 
 def joined(sentences: Sequence[str]) -> str:

@@ -6,24 +6,23 @@ from typing import Any
 
 from ...records import Environment, RunResults
 from ...running.environment import PACKAGES, machine_name
-from ...running.loading import has_weights
 
 
 def title(results: RunResults) -> str:
     """What was trained, and on which data."""
-    if has_weights(results.shape):
-        return f"{Path(results.shape).name}, fine-tuned on {results.dataset}"
+    if results.started_from is not None:
+        return f"{Path(results.started_from).name}, fine-tuned on {results.dataset}"
     return f"{results.shape} on {results.dataset}"
 
 
 def start(results: RunResults) -> str:
     """Whose weights the training started from; empty where they were new."""
     parent = results.started_from
-    if parent is not None:
-        return f" It started from the weights of [{parent}](https://huggingface.co/{parent})."
-    if has_weights(results.shape):
-        return f" It started from the weights of `{Path(results.shape).name}`."
-    return ""
+    if parent is None:
+        return ""
+    if parent.startswith("./"):
+        return f" It started from the weights of `{Path(parent).name}`."
+    return f" It started from the weights of [{parent}](https://huggingface.co/{parent})."
 
 
 def run_shape(config: Any, results: RunResults) -> str:
@@ -66,7 +65,7 @@ def run_training(results: RunResults, settings: dict[str, Any]) -> str:
 
 def run_commands(command: str, where: str) -> str:
     """The commands that train and evaluate a run again."""
-    folder = shlex.quote(where)
+    folder = shlex.quote(f"{where}-again")
     return f"{command} --output_dir {folder}\nleaner evaluate {folder}"
 
 
