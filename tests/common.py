@@ -360,6 +360,8 @@ class ModelTests:
         torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
         with pytest.raises(OSError, match="pytorch_model.bin is a pickle.*expected model.safetensors"):
             self.logits_class.from_pretrained(tmp_path)
+        model.save_pretrained(tmp_path, variant="fp16")
+        self.logits_class.from_pretrained(tmp_path, variant="fp16")  # has safetensors of its own
 
         state = model.state_dict()
         state["model.layers.0.mlp.fc1.bias"] = torch.zeros(3)

@@ -248,6 +248,13 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(here, tmp_path, caps
     assert len(here.repositories["someone/model"].commits) == 3  # the Hub's first, and one for each push
 
 
+def test_the_code_of_another_model_is_sent_as_it_is():
+    text = 'repository = "runs/mine"\nrepository = "mine"\nrepository = "bert/other"\nrepository = "not-mine"\n'
+    sent = transfer.as_sent(text, "mine", "some-one/mine")
+    mine = 'repository = "some-one/mine"\n'
+    assert sent == mine + mine + 'repository = "bert/other"\nrepository = "not-mine"\n'
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_owner_takes_the_place_of_the_placeholder(folder):
     """In the card alone; everything else is sent as it is, and all of it."""
