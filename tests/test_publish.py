@@ -30,6 +30,7 @@ from modeling_leaner.training.publishing import (
     cards,
     evidence_figure,
     index,
+    metadata,
     publish,
     rendering,
     stranger,
@@ -46,10 +47,12 @@ from modeling_leaner.training.publishing.wording import (
     index_page,
     limits,
     provenance,
+    samples,
     scoring,
 )
 from modeling_leaner.training.records import (
     Cell,
+    Continuation,
     Environment,
     Evidence,
     Guess,
@@ -648,6 +651,21 @@ def test_guesses_of_another_form(tmp_path, wrong):
     (tmp_path / GUESSES).write_text(wrong)
     with pytest.raises(ValueError, match=f"{GUESSES}: expected a list of name and value"):
         read_guesses(grid)
+
+
+def test_what_a_model_writes_is_printable():
+    text = Continuation(prompt="One", continuation=" day\r\n\x0bit\trained\x1b[31m.\n\nThe end")
+    assert samples.quoted(text) == "> **One** day�\n> �it�rained�[31m.\n> \n> The end"
+
+
+def test_the_card_of_local_files(workshop):
+    """Its commands say where the files go, and nobody has said that they are English."""
+    results = results_in(workshop / "model_cards/leanbert-deep/results.json")
+    local = results.model_copy(update={"dataset": "local files", "dataset_config": None})
+    lines = provenance.commands(local, "leaner train").splitlines()
+    assert lines[0].startswith("leaner verify-cards model_cards/leanbert-deep --data_files 'local files'=FOLDER ")
+    assert all("--data_files FOLDER" in line for line in lines[1:]) and "generated" not in lines[0]
+    assert metadata.is_english("causal-lm", "wikitext") and not metadata.is_english("causal-lm", "local files")
 
 
 def test_no_loss_of_quality_is_decided_over_all_grids():

@@ -5,6 +5,7 @@ import json
 import math
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -308,6 +309,29 @@ def test_unfinished_runs_are_resumed_and_lost_rows_picked_up(bench):
     calls = bench.calls()
     assert names(calls) == [lost[0]] and calls[0]["words"][-1] == "--resume"
     assert bench.rows() == rows
+
+
+def test_runs_of_other_data_are_not_averaged(bench, capsys):
+    """A run that read other rows than those before it fails; rows that are mixed already are refused."""
+    one_rate = {"learning_rates": [1e-3], "tuning": None}
+    bench.want(results={"data_sha256": "a" * 64})
+    bench.run(seeds=[1], **one_rate)
+    bench.want(results={"data_sha256": "b" * 64})
+    with pytest.raises(SystemExit):
+        bench.run(seeds=[1, 2])
+    said = capsys.readouterr().err
+    assert said.count("results.csv: data_sha256: runs of the phase report were evaluated on 2 different sets") == 2
+    assert "with the data of the other runs remove out/runs/report-vit-tiny-seed2-lr0.001 and sweep again" in said
+    assert [row["status"] for row in bench.rows()] == ["finished", "failed"] * 2
+    shutil.rmtree(bench.output / "runs" / "report-vit-tiny-seed2-lr0.001")
+    shutil.rmtree(bench.output / "runs" / "report-vit-lean-tiny-seed2-lr0.001")
+    bench.want(results={"data_sha256": "a" * 64})
+    bench.run()
+    assert {row["status"] for row in bench.rows()} == {"finished"}
+    results = bench.output / "results.csv"
+    results.write_text(results.read_text().replace("a" * 64, "b" * 64, 1))
+    with pytest.raises(SystemExit, match="results.csv: data_sha256: .* name another output_dir for other data"):
+        bench.run("--summary")
 
 
 def test_a_failed_run_is_a_row_and_is_tried_again(bench, capsys):

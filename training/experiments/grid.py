@@ -37,7 +37,7 @@ whole of whatever length, and being of the same type is enough. A grid with bran
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Literal
@@ -411,8 +411,8 @@ def _has_lost(before: list | dict | None, now: list | dict | None) -> bool:
     return not set(before) <= set(now)
 
 
-def check_unchanged(grid: Grid, rows: Iterable[ResultRow]) -> None:
-    """Raises GridError where output_dir holds runs of another grid.
+def check_unchanged(grid: Grid, rows: Collection[ResultRow]) -> None:
+    """Raises GridError where output_dir holds runs of another grid, or of other data.
 
     Shapes, cuts, seeds and learning rates may be added, and what MAY_CHANGE names may be another.
     """
@@ -422,6 +422,7 @@ def check_unchanged(grid: Grid, rows: Iterable[ResultRow]) -> None:
     if not saved.exists():
         raise GridError(f"output_dir: expected {saved} beside its runs, name another output_dir")
     old = load_grid(saved)
+    check_same_data(grid, rows)
     before = asdict(old)
     now = asdict(grid)
     if before["tuning"] is None:
@@ -439,6 +440,20 @@ def check_unchanged(grid: Grid, rows: Iterable[ResultRow]) -> None:
             refused = _is_changed(value, now[key])
         if refused:
             raise GridError(f"{key}: expected {value} as in {saved}, got {now[key]}; or name another output_dir")
+
+
+def check_same_data(grid: Grid, rows: Iterable[ResultRow]) -> None:
+    """Raises GridError where finished runs of one phase were evaluated on different rows: their mean says nothing."""
+    read: dict[str, set[str]] = {}
+    for row in rows:
+        if row.has_finished and row.data_sha256 is not None:
+            read.setdefault(row.phase, set()).add(row.data_sha256)
+    for phase, hashes in read.items():
+        if len(hashes) > 1:
+            raise GridError(
+                f"{grid.path('results.csv')}: data_sha256: runs of the phase {phase} were evaluated on "
+                f"{len(hashes)} different sets of rows, expected one; name another output_dir for other data"
+            )
 
 
 def write_grid(grid: Grid) -> None:

@@ -27,7 +27,7 @@ from ..records.results import RESULTS
 from ..settings.command_line import data_options
 from .cuts import make_cuts
 from .engines import Engine, Processes, Started
-from .grid import Grid, GridError, check_unchanged, load_grid, write_grid
+from .grid import Grid, GridError, check_same_data, check_unchanged, load_grid, write_grid
 from .grid_results import GridResults, load_results
 from .rows import Run, result_row, write_rows
 from .run_settings import run_arguments
@@ -150,12 +150,21 @@ class Sweep:
             if status != 0:
                 raise ValueError(_reason(status, Path(f"{run.folder(self.grid)}.log")))
             row = result_row(self.grid, run)
+            self._check_data(run, row)
             seconds = row.seconds
             if seconds is None:
                 seconds = 0
             self._write(run, row, f"{row.metric} {row.value:.4f}, {seconds:.0f} s")
         except ValueError as error:
             self._fail(run, error)
+
+    def _check_data(self, run: Run, row: ResultRow) -> None:
+        """Raises GridError for a run that read other rows than those before it."""
+        try:
+            check_same_data(self.grid, [*self.rows.values(), row])
+        except GridError as error:
+            folder = run.folder(self.grid)
+            raise GridError(f"{error}; with the data of the other runs remove {folder} and sweep again") from error
 
     def _fail(self, run: Run, error: Exception) -> None:
         """Keeps the row of a run that failed."""

@@ -10,6 +10,7 @@ from modeling_leaner.registry import TEXT
 from modeling_leaner.transfer import HUB_OWNER
 
 from ..records import PublishedResults, RunResults
+from ..records.results import LOCAL_FILES
 from ..tasks.registry import TASKS
 
 
@@ -100,8 +101,8 @@ def base_model(results: RunResults) -> str | None:
 
 
 def is_english(task: str, dataset: str) -> bool:
-    """Whether a dataset holds English text."""
-    return TASKS[task].modality is TEXT and dataset not in NO_LANGUAGE
+    """Whether a dataset holds English text; of local files nobody has said."""
+    return TASKS[task].modality is TEXT and dataset not in (*NO_LANGUAGE, LOCAL_FILES)
 
 
 def metadata(results: RunResults, model_type: str, hub: bool = True) -> str:

@@ -13,6 +13,7 @@ from modeling_leaner.planning.units import human_bytes
 from modeling_leaner.source_files import TOKENIZER_FILES
 from modeling_leaner.support.documents import naming, read_text
 from modeling_leaner.support.files import sha256
+from modeling_leaner.support.licenses import check_license
 from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.support.terminal import visible
 from modeling_leaner.transfer import (
@@ -71,6 +72,9 @@ def check_card(folder: Path) -> ModelCard:
     if card.data.library_name not in LIBRARIES:
         expected = " or ".join(map(repr, LIBRARIES))
         raise ValueError(f"{path}: library_name is {card.data.library_name!r}, expected {expected}")
+    if card.data.license != "other" or not card.data.get("license_name"):
+        with naming(path):
+            check_license(card.data.license)
     if not card.text.strip():
         raise ValueError(f"{path}: no text below the metadata")
     return card

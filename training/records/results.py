@@ -88,6 +88,9 @@ class Train(Record):
     """Of these, in training steps and the model's part of evaluation, where a GPU is not waited for."""
 
 
+LOCAL_FILES = "local files"  # in place of a dataset's name
+
+
 class RunResults(Record):
     """results.json of a run: the numbers of a finished run, and what is needed to get them again."""
 

@@ -8,7 +8,7 @@ from modeling_leaner.conversion import convert
 
 from ..data.sources import Rows
 from ..records import RunResults, checked
-from ..records.results import RESULTS
+from ..records.results import LOCAL_FILES, RESULTS
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import first_inputs
 from .environment import environment, peak_memory_bytes
@@ -44,7 +44,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
             conditioning = condition(trainer, arguments)
     document = {
         "task": task.name,
-        "dataset": arguments.dataset or "local files",
+        "dataset": arguments.dataset or LOCAL_FILES,
         "dataset_config": arguments.dataset_config,
         "split": split_name(arguments),
         "rows": rows_evaluated,

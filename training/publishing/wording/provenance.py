@@ -7,7 +7,7 @@ from modeling_leaner.support.terminal import plural
 
 from ...experiments.evidence import dataset_name
 from ...records import Evidence, PublishedResults, RunResults
-from ...records.results import PUBLISHED
+from ...records.results import LOCAL_FILES, PUBLISHED
 from ...running.environment import machine_name
 from ...tasks.registry import TASKS
 from ..metadata import PROJECT_URL, named_metrics
@@ -143,6 +143,8 @@ def slim_command(results: PublishedResults) -> str:
 
 def is_local(results: PublishedResults) -> bool:
     """Whether the rows are local files: neither generated nor from a dataset of the Hub."""
+    if results.dataset == LOCAL_FILES:
+        return True
     return "/" in results.dataset and not results.evidence.hub
 
 
@@ -151,6 +153,8 @@ def data(results: PublishedResults) -> str:
     source = results.evidence.data
     if not source:
         source = f"{results.dataset}, as its owners publish it."
+        if results.dataset == LOCAL_FILES:
+            source = "Local files."
     unit = rows_of(results)
     training_rows = f"an unknown number of {unit}"
     training_data = results.training_data
@@ -183,12 +187,14 @@ def commands(results: PublishedResults, command: str) -> str:
     evaluated_files = ""
     training_files = ""
     if is_local(results):
-        verified_files = f" --data_files {dataset}=FOLDER"
+        verified_files = f" --data_files {shlex.quote(dataset)}=FOLDER"
         evaluated_files = " --data_files FOLDER"
         training_files = evaluated_files
         if evidence.data_files:
             training_files = f" --data_files {evidence.data_files}"
         rows = "FOLDER: the copy described above"
+        if results.dataset == LOCAL_FILES:
+            rows = "FOLDER: of the files, one a split, as train.csv and validation.csv"
     elif "/" in results.dataset:
         rows = f"rows from the Hub, or --data_files {dataset}=…"
     else:

@@ -1,13 +1,16 @@
 """What a language model writes, and how much of it is copied."""
 
+from unicodedata import category
+
 from ...experiments.continuations import LEAST
 from ...records import Continuation, PublishedResults
 
 
 def quoted(text: Continuation) -> str:
-    """A prompt in bold and what the model made of it."""
+    """A prompt in bold and what the model made of it, control characters but the newline as �."""
     passage = f"**{text.prompt}**{text.continuation}"
-    return "> " + passage.replace("\n", "\n> ")
+    printed = "".join("�" if category(letter) == "Cc" and letter != "\n" else letter for letter in passage)
+    return "> " + printed.replace("\n", "\n> ")
 
 
 def continuations(results: PublishedResults) -> str | None:
