@@ -10,8 +10,8 @@ from .wording.scoring import best_of, has_outliers, outliers
 
 
 # Of the forest plot: for each task and data set one grid in which both depths have run with both numbers of heads, by
-# accuracy or loss. Left out are sst2-from-scratch and
-# listops-short-heads, for their data have a grid here already, and CoLA, for its metric is a correlation.
+# accuracy or loss. Left out are sst2-from-scratch and listops-short-heads, whose data have a grid here already, and
+# CoLA, for its metric is a correlation.
 TITLES = {
     "cifar10": "LeanViT, CIFAR-10, 2 epochs",
     "enwik8-text-causal": "LeanGPT, enwik8, causal",
