@@ -235,6 +235,10 @@ def test_the_best_guess_and_the_law_are_on_the_page(grid, cards):
     text = page(cards)
     assert "(`leaner law`, fitted on 16 runs): a law of layers. 2 more have finished since." in text
     assert lines_of(text, "ahead at first")[2:] == [["2 × 4", "4 × 4", "10,240 tokens", "beyond to 20,480"]]
+    alike = {**law["crossings"][0], "ahead_below": None, "ahead_above": None, "tokens": None, "interval": None}
+    (folder / "law.json").write_text(json.dumps({**law, "crossings": [alike]}))
+    every = ["4 × 4", "2 × 4", "every budget: it does not depend on where they differ", "–"]
+    assert lines_of(page(cards), "ahead at first")[2:] == [every]
     (folder / "law.json").write_text(json.dumps({**law, "crossings": [], "runs": 18}))
     text = page(cards)
     assert "ahead at first" not in text and "finished since" not in text
@@ -251,9 +255,9 @@ def test_the_best_guess_and_the_law_are_on_the_page(grid, cards):
 
 def law_file(**changes):
     """A law.json that crosses two shapes of the contrasts, and two that are in none."""
-    pair = {"ahead_below": "lean.json", "ahead_above": "deep.json", "other": "deep.json", "sentence": "below"}
-    pair |= {"tokens": 10240.0, "interval": [None, 20480.0]}
-    other = {**pair, "ahead_below": "lean.json", "other": "later.json"}
+    pair = {"shape": "deep.json", "other": "lean.json", "ahead_below": "lean.json", "ahead_above": "deep.json"}
+    pair |= {"tokens": 10240.0, "interval": [None, 20480.0], "sentence": "below"}
+    other = {**pair, "shape": "later.json", "ahead_above": "later.json"}
     errors = {"law": 0.1, "tokens_only": 0.2, "difference": -0.1, "interval": [-0.2, -0.05]}
     law = {"grid": "short", "sentence": "a law of layers", "quality": "loss", "family": "gpt"}
     law |= {"evidence": "two shapes", "runs": 16}
@@ -391,3 +395,14 @@ def test_an_invented_budget_is_found(published, capsys):
         assert "None" not in (folder / "README.md").read_text().split("## Over the length")[1].split("## ")[0]
     (folder / "results.json").write_text(kept)
     leaner("card", folder)
+
+
+def test_a_budget_whose_weights_are_gone_has_no_hash(published):
+    """They may be, but those of the longest, which are published."""
+    run = published.parent / "grids" / "short" / "runs" / "report-gpt-seed1-lr0.001-tokens640"
+    (run / "model.safetensors").unlink()
+    leaner("publish", "training/grids/short.yaml", "--replace", "--data", "data")
+    first, last = json.loads((published / "results.json").read_text())["branches"]
+    assert first["weights_sha256"] is None and last["weights_sha256"] == sha256(published / "model.safetensors")
+    assert lines_of((published / "README.md").read_text(), "tokens |")[2][-1] == "not kept"
+    leaner("verify-cards", published, "--data_files", "text=data")

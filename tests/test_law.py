@@ -121,8 +121,8 @@ def test_terms_that_follow_from_others_are_named(found):
 
 
 def test_crossings(found):
-    """Deep and shallow cross within the interval; shapes that differ in nothing that counts do not."""
-    of_pair = {frozenset((each.ahead_below, each.other)): each for each in found.crossings}
+    """Deep and shallow cross within the interval; shapes that differ in nothing that counts are alike."""
+    of_pair = {frozenset((each.shape, each.other)): each for each in found.crossings}
     assert len(of_pair) == len(SHAPES) * (len(SHAPES) - 1) / 2
     each = of_pair[frozenset(("deep", "shallow"))]
     low, high = each.interval
@@ -132,7 +132,8 @@ def test_crossings(found):
     assert each.tokens_per_parameter == pytest.approx(per_parameter)
     assert f"{per_parameter:.2g} a parameter of shallow" in each.sentence
     none = of_pair[frozenset(("deep", "half"))]
-    assert none.tokens is None and crossings.NO_CROSSING in none.sentence
+    assert none.ahead_below is None and none.tokens is None
+    assert none.sentence == "deep and half: alike by the law, which does not depend on where they differ"
 
 
 @pytest.mark.full
@@ -147,7 +148,7 @@ def test_a_limit_beyond_the_fit_is_none():
     law = laws.law_of(document.document())
     place = math.exp(float(crossings.ln_tokens_at_crossing(law, sizes("shallow"), sizes("deep"), law.parameters)))
     assert 3e6 < place < 12e6
-    each = next(each for each in document.crossings if {each.ahead_below, each.other} == {"shallow", "deep"})
+    each = next(each for each in document.crossings if {each.shape, each.other} == {"shallow", "deep"})
     assert each.interval[1] is None and "beyond the fit" in each.sentence
 
 

@@ -11,15 +11,26 @@ from ..records import Crossing
 
 
 NO_CROSSING = "no crossing within the fitted range"
+ALIKE = "alike by the law, which does not depend on where they differ"
 HALVINGS = 60
 
 
 def crossing(law: Law, sizes: dict[str, dict[str, float]], shape: str, other: str) -> Crossing:
-    """The budget at which two shapes are equal, with its interval.
+    """The budget at which two shapes are equal, with its interval; none of two that are alike by the law.
 
     Args:
         sizes: shape → term → value.
     """
+    if are_alike(law, sizes[shape], sizes[other]):
+        return Crossing(
+            shape=shape,
+            other=other,
+            ahead_below=None,
+            ahead_above=None,
+            tokens=None,
+            interval=None,
+            sentence=f"{shape} and {other}: {ALIKE}",
+        )
     low, _ = law.ranges[TOKENS]
     ahead, behind = shape, other  # at the smallest budget
     if law.at(sizes[shape], low, law.parameters) > law.at(sizes[other], low, law.parameters):
@@ -27,11 +38,12 @@ def crossing(law: Law, sizes: dict[str, dict[str, float]], shape: str, other: st
     ln_tokens = float(ln_tokens_at_crossing(law, sizes[ahead], sizes[behind], law.parameters))
     if not math.isfinite(ln_tokens):
         return Crossing(
+            shape=shape,
+            other=other,
             ahead_below=ahead,
             ahead_above=ahead,
             tokens=None,
             interval=None,
-            other=behind,
             sentence=f"{ahead} and {behind}: {NO_CROSSING}, {ahead} ahead",
         )
     tokens = math.exp(ln_tokens)
@@ -42,17 +54,23 @@ def crossing(law: Law, sizes: dict[str, dict[str, float]], shape: str, other: st
         limits = [tokens_of(limit) for limit in np.quantile(of_refits, (0.025, 0.975), method="nearest")]
     per_parameter = tokens / sizes[ahead]["parameters"]
     return Crossing(
+        shape=shape,
+        other=other,
         ahead_below=ahead,
         ahead_above=behind,
         tokens=tokens,
         interval=limits,
-        other=behind,
         tokens_per_parameter=per_parameter,
         sentence=(
             f"below {tokens:.3g} tokens ({limits_text(limits)}), {per_parameter:.2g} a "
             f"parameter of {ahead} without embeddings, {ahead} is ahead of {behind}"
         ),
     )
+
+
+def are_alike(law: Law, shape: dict[str, float], other: dict[str, float]) -> bool:
+    """Whether two shapes differ in no size that the law depends on: it gives them the same quality at any budget."""
+    return all(shape[term] == other[term] for term in law.form.terms)
 
 
 def ln_tokens_at_crossing(

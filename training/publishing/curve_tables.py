@@ -104,14 +104,20 @@ def crossings(law: LawFile, evidence: Evidence) -> str | None:
     pairs = [{contrast.shape, contrast.minus} for contrast in evidence.longest.contrasts]
     lines = []
     for crossing in law.crossings:
-        if {crossing.ahead_below, crossing.other} not in pairs:
+        if {crossing.shape, crossing.other} not in pairs:
             continue
-        ahead = label_of(crossing.ahead_below, evidence)
+        shape = label_of(crossing.shape, evidence)
         other = label_of(crossing.other, evidence)
+        if crossing.ahead_below is None:
+            lines.append((shape, other, "every budget: it does not depend on where they differ", "–"))
+            continue
+        ahead, behind = shape, other
+        if crossing.ahead_below == crossing.other:
+            ahead, behind = other, shape
         if crossing.tokens is None:
-            lines.append((ahead, other, "none within these budgets", "–"))
+            lines.append((ahead, behind, "none within these budgets", "–"))
         else:
-            lines.append((ahead, other, f"{millions(crossing.tokens)} tokens", limits_of(crossing.interval)))
+            lines.append((ahead, behind, f"{millions(crossing.tokens)} tokens", limits_of(crossing.interval)))
     if not lines:
         return None
     return markdown(("ahead at first", "behind at first", "equal at", "95 % interval"), lines)
@@ -131,5 +137,6 @@ def own_branches(results: PublishedResults) -> str | None:
     lines = []
     for branch in results.branches:
         tokens_per_parameter = f"{branch.tokens / results.parameters:,.1f}"
-        lines.append((f"{branch.tokens:,}", tokens_per_parameter, f"{branch.value:.4f}", branch.weights_sha256))
+        held = branch.weights_sha256 or "not kept"
+        lines.append((f"{branch.tokens:,}", tokens_per_parameter, f"{branch.value:.4f}", held))
     return markdown(("tokens", "tokens a parameter", results.evidence.metric, "SHA-256 of model.safetensors"), lines)

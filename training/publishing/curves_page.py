@@ -73,7 +73,7 @@ def law_of_grid(gathered: GatheredGrid) -> LawFile | None:
         raise ValueError(f"{path}: grid is {law.grid}, expected {gathered.results.name}, beside whose rows it lies")
     shapes = {cell.shape for cell in gathered.evidence.cells}
     for crossing in law.crossings:
-        unknown = {crossing.ahead_below, crossing.ahead_above, crossing.other} - {None, *shapes}
+        unknown = {crossing.shape, crossing.other, crossing.ahead_below, crossing.ahead_above} - {None, *shapes}
         if unknown:
             raise ValueError(f"{path}: crossings: expected shapes of the grid, got {', '.join(map(str, unknown))}")
     return law

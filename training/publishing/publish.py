@@ -161,8 +161,10 @@ def results_of_cell(
 def branches(grid: Grid, shape: str, rate: float, evidence: Evidence) -> list[dict[str, object]] | None:
     """Of each branch of the first seed its value and the hash of its weights; None of a grid without branches.
 
+    The weights of a branch may be gone, but those of the longest: then it has no hash.
+
     Raises:
-        ValueError: a branch has not finished, or its weights are not on this machine.
+        ValueError: a branch has not finished.
     """
     if evidence.curves is None:
         return None
@@ -173,9 +175,10 @@ def branches(grid: Grid, shape: str, rate: float, evidence: Evidence) -> list[di
         value = budget.cell(shape).values.get(str(seed))
         if value is None:
             raise ValueError(f"{grid.path('results.csv')}: no finished run {folder.name}")
-        if not (folder / WEIGHTS).is_file():
-            raise ValueError(f"{folder / WEIGHTS}: expected the weights of this branch, found none")
-        described.append({"tokens": budget.branch, "value": value, "weights_sha256": sha256(folder / WEIGHTS)})
+        weights_sha256 = None
+        if (folder / WEIGHTS).is_file():
+            weights_sha256 = sha256(folder / WEIGHTS)
+        described.append({"tokens": budget.branch, "value": value, "weights_sha256": weights_sha256})
     return described
 
 

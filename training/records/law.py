@@ -60,16 +60,18 @@ class LawTie(Record):
 class Crossing(Record):
     """The budget at which two shapes are equal."""
 
-    ahead_below: str
-    """The shape that is ahead below it."""
+    shape: str
+    """One of the two."""
+    other: str
+    """The other."""
+    ahead_below: str | None
+    """The shape that is ahead below it; None where the law gives both the same quality at any budget."""
     ahead_above: str | None
     """The one that is ahead above it; the same where they do not cross."""
     tokens: float | None
     """None where they do not cross within the budgets of the fit."""
     interval: list[float | None] | None
     """95 %, in tokens; a limit of None lies beyond the budgets of the fit."""
-    other: str
-    """The shape that is not `ahead_below`."""
     tokens_per_parameter: float | None = None
     """Over the parameters of `ahead_below` without embeddings; left out where they do not cross."""
     sentence: str

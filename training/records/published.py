@@ -90,8 +90,8 @@ class PublishedBranch(Record):
     """Read by its end."""
     value: float
     """The grid's metric."""
-    weights_sha256: str
-    """Of its model.safetensors; only that of the longest budget is published."""
+    weights_sha256: str | None
+    """Of its model.safetensors; only that of the longest budget is published. None where they were not kept."""
 
 
 class PublishedTrain(Train):
