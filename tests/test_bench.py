@@ -592,6 +592,29 @@ def test_the_page_has_what_heads_cost_in_bfloat16():
     assert f"and {theirs[0]} and {theirs[1]} in transformers' GPT-2" in page
 
 
+def test_the_page_has_what_was_measured_on_a_gpu():
+    page = SPEED.with_suffix(".md").read_text(encoding="utf-8")
+    base = {
+        (row["shape"], row["library"]): row for row in rows_of(SPEED / "gpu-base.csv") if row["attention"] == "sdpa"
+    }
+    for (_, library), row in base.items():
+        gigabytes = float(row["peak_memory_bytes"]) / 1e9
+        cells = f"{float(row['milliseconds']):.1f} | {float(row['matrix_product_share']):.2f} | {gigabytes:.1f}"
+        assert f"| {library} | {cells} |" in page
+    own, theirs = (base["gpt/base", library] for library in (OURS, "transformers"))
+    time, memory = (float(own[name]) / float(theirs[name]) for name in ("milliseconds", "peak_memory_bytes"))
+    assert f"takes {time:.2f} of the time of GPT-2 and {memory:.2f} of its memory" in page
+    vit, timm = (float(base["vit/base", library]["milliseconds"]) for library in (OURS, "timm"))
+    assert f"LeanViT takes {vit / timm:.2f} times as long as timm's" in page
+    times = {}
+    for row in rows_of(SPEED / "gpu-heads.csv"):
+        times.setdefault(row["library"], {})[row["heads"]] = float(row["milliseconds"])
+    for library, of_heads in times.items():
+        assert f"| {library} | {' | '.join(f'{of_heads[heads]:.1f}' for heads in of_heads)} |" in page
+    small, theirs = (times[library]["48"] / times[library]["12"] for library in (OURS, "transformers"))
+    assert f"take {small:.2f} times as long as twelve of 64, in GPT-2 {theirs:.2f} (" in page.replace("[", "(")
+
+
 def test_the_page_has_the_twins_of_its_file():
     times = {(row["shape"], row["phase"]): float(row["milliseconds"]) for row in rows_of(SPEED / "twins.csv")}
     page = SPEED.with_suffix(".md").read_text(encoding="utf-8")

@@ -68,9 +68,13 @@ def minus(value: Difference) -> Difference:
 
 SHAPES = {
     "8 × 3": ("gpt/mini", "1,337,280"),
+    "8 × 6": ("gpt/many-heads-mini", "1,337,280"),
     "4 × 3": ("gpt/shallow-mini", "889,920"),
     "4 × 6": ("gpt/lean-mini", "889,920"),
     "8 × 3 with MLP 96": ("gpt/quarter-mlp-mini", "892,608"),
+    "8 × 3 with MLP 192": ("gpt/half-mlp-mini", "1,040,832"),
+    "12 × 4 of width 64": ("gpt/deep-narrow-mini", "894,848"),
+    "9 × 4 of width 64": ("gpt/narrow-mini", "744,896"),
 }
 
 
@@ -83,12 +87,27 @@ def test_the_table_of_budgets(name):
     assert f"| {name} | {parameters} | {losses} | {seeds} |" in FINDINGS
 
 
-def test_how_many_runs_have_run():
+def test_all_planned_runs_have_run():
     runs = reported(CURVES)
     finished = sum(len(values) for (_, budget), values in runs.items() if budget == BUDGETS[-1])
-    assert f"of 44 planned runs {finished} have run" in FINDINGS
-    assert f"{finished} of 44 longer runs" in README
-    assert not any("narrow" in shape for shape, _ in runs)
+    assert f"all {finished} planned runs, on one GPU" in FINDINGS
+    with (CLONE / "model_cards/grids" / CURVES / "results.csv").open(newline="") as file:
+        devices = {row["device"] for row in csv.DictReader(file) if row["phase"] != "tune"}
+    assert devices == {"NVIDIA H200"}
+
+
+def corrected(chances: list[float]) -> list[float]:
+    """By Holm."""
+    order = sorted(range(len(chances)), key=chances.__getitem__)
+    scaled = [min(1.0, chances[place] * (len(chances) - rank)) for rank, place in enumerate(order)]
+    return [accumulated for _, accumulated in sorted(zip(order, accumulate(scaled, max)))]
+
+
+def chance_text(p: float) -> str:
+    """`p 1.1e-4`, `p 0.55`."""
+    if p < 0.001:
+        return f"p {p:.1e}".replace("e-0", "e-")
+    return f"p {p:.2g}"
 
 
 def test_the_comparisons_over_the_length_of_training():
@@ -96,18 +115,35 @@ def test_the_comparisons_over_the_length_of_training():
     first, last = BUDGETS[0], BUDGETS[-1]
 
     def less(other: str, budget: str) -> Difference:
-        return difference(runs["gpt/lean-mini", budget], runs[other, budget])
+        return difference(runs["gpt/lean-mini", budget], runs[f"gpt/{other}", budget])
 
-    behind, ahead = unsigned(less("gpt/mini", first)), unsigned(less("gpt/mini", last))
-    assert less("gpt/mini", first).mean < 0 < less("gpt/mini", last).mean
-    assert f"8 × 3 is behind by {behind} after 1.2M and ahead by {ahead} after 12.3M" in FINDINGS
-    assert less("gpt/mini", BUDGETS[1]).mean < 0 < less("gpt/mini", BUDGETS[2]).mean  # it turns between these
-    heads = signed(minus(less("gpt/shallow-mini", last)))
-    assert f"4 × 6 is better by {heads} after 12.3M" in FINDINGS
-    control = unsigned(less("gpt/quarter-mlp-mini", first))
-    assert less("gpt/quarter-mlp-mini", first).mean < 0
-    in_the_end = signed(less("gpt/quarter-mlp-mini", last))
-    assert f"4 × 6 is better by {control} after 1.2M and worse by {in_the_end} after 12.3M" in FINDINGS
+    others = ("mini", "shallow-mini", "quarter-mlp-mini", "deep-narrow-mini")
+    claim, heads, control, deep = map(chance_text, corrected([less(other, last).p for other in others]))
+    assert less("mini", first).mean < 0 < less("mini", last).mean
+    behind, ahead = unsigned(less("mini", first)), unsigned(less("mini", last))
+    told = f"8 × 3 is behind by {behind} after 1.2M and ahead by {ahead[:-1]}, {claim}) after 12.3M"
+    assert told in FINDINGS and less("mini", last).mean > 4 * 0.02
+    assert f"(seven seeds, {claim}; a bigram" in README
+    assert less("mini", BUDGETS[1]).mean < 0 < less("mini", BUDGETS[2]).mean  # it turns between these
+    alone = minus(less("shallow-mini", last))
+    assert f"4 × 6 is better by {signed(alone)[:-1]}, {heads}) after 12.3M".replace("by -", "by −") in FINDINGS
+    assert -0.02 < alone.low and alone.high < 0.02 and "which is within ±0.02" in FINDINGS
+    small, large = unsigned(less("quarter-mlp-mini", first)), signed(less("quarter-mlp-mini", last))
+    assert less("quarter-mlp-mini", first).mean < 0
+    assert f"4 × 6 is better by {small} after 1.2M and worse by {large[:-1]}, {control}) after 12.3M" in FINDINGS
+    early, late = unsigned(less("deep-narrow-mini", first)), unsigned(less("deep-narrow-mini", last))
+    assert f"4 × 6 is better by {early} after 1.2M and by {late[:-1]}, {deep}) after 12.3M" in FINDINGS
+    assert less("deep-narrow-mini", last).high < 0 and f"narrower one is worse by {late[:5]}" in README
+    many = unsigned(difference(runs["gpt/many-heads-mini", last], runs["gpt/mini", last]))
+    assert f"6 heads are better than 3 by {many} after 12.3M" in FINDINGS
+
+
+def test_gpt2_beside_the_baseline():
+    own = reported(CURVES)["gpt/mini", BUDGETS[-1]].values()
+    theirs = reported(f"{CURVES}-transformers")["gpt/mini", BUDGETS[-1]].values()
+    chance = stats.ttest_ind(list(own), list(theirs), equal_var=False).pvalue
+    told = f"have {mean(theirs):.3f}, less than any of the seven of LeanGPT (Welch's t test, p {chance:.4f})"
+    assert told in FINDINGS and max(theirs) < min(own) and len(own) == 7
 
 
 @pytest.mark.parametrize(
@@ -144,7 +180,11 @@ def test_equal_flops_are_those_of_the_page_on_curves():
     behind, low, high = re.search(r"\+([\d.]+) \(\+([\d.]+) to \+([\d.]+)\) \|$", at_equal_flops).groups()
     assert f"8 × 3 is behind it by {behind} ({low} to {high})" in FINDINGS
     assert f"8 × 3 is still behind by {behind}" in README
-    assert "no law of shape found" in page and "No law of shape was found" in FINDINGS
+    law = json.loads((CLONE / "model_cards/grids" / CURVES / "law.json").read_text())
+    error = law["error"]
+    low, high = (f"{limit:.3f}".replace("-", "−") for limit in error["interval"])
+    told = f"within {error['law']:.3f}, by tokens alone within {error['tokens_only']:.3f} (difference {low} to {high})"
+    assert told in FINDINGS and law["form"] == {"floor": ["width"], "scale": ["mlp"]}
 
 
 def test_the_readme_has_the_longest_runs():
@@ -154,11 +194,12 @@ def test_the_readme_has_the_longest_runs():
         for shape in ("gpt/lean-mini", "gpt/mini", "gpt/shallow-mini")
     )
     assert f"after 1.2M tokens is {lean[0]} for 4 × 6 and {deep[0]} for 8 × 3" in README
-    assert f"after 12.3M {lean[1]} and {deep[1]} (three seeds" in README
+    assert f"after 12.3M {lean[1]} and {deep[1]} (seven seeds" in README
     runs = reported(CURVES)
     behind = signed(difference(runs["gpt/lean-mini", BUDGETS[-1]], runs["gpt/quarter-mlp-mini", BUDGETS[-1]]))
-    told = behind.replace(" (", ", ")
-    assert f"it has {losses['gpt/quarter-mlp-mini', BUDGETS[-1]]}: neither is ahead ({told}." in README
+    told = behind.replace(" (", ", ")[:-1]
+    has = f"8 × 3 with a smaller MLP has {losses['gpt/quarter-mlp-mini', BUDGETS[-1]]}"
+    assert f"{has}, and it is open which is ahead ({told}, p 0.083 corrected)" in README
     assert f"4 × 6 has {lean[1]}, 4 × 3 {shallow[1]}" in README
 
 

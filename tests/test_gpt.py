@@ -1,5 +1,7 @@
 """LeanGPT."""
 
+import copy
+
 import pytest
 import torch
 from common import TOLERANCE, WRONG, TextModelTests, distance, sharpen
@@ -13,6 +15,7 @@ from modeling_leaner import (
     LeanGPTForTokenClassification,
     LeanGPTModel,
 )
+from modeling_leaner.conversion import convert
 from modeling_leaner.layers_leaner import LEAN_ATTENTION
 
 
@@ -297,3 +300,27 @@ class TestChunkedLoss:
     def test_a_size_that_is_none(self, size):
         with pytest.raises(ValueError, match="loss_chunk_size"):
             LeanGPTConfig(loss_chunk_size=size)
+
+
+def test_training_steps_are_those_of_gpt2():
+    """From the same weights, by AdamW with the gradients clipped: the losses of ten steps."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16}
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = LeanGPTConfig(**TestLeanGPT.tokens, **sizes, **no_dropout, intermediate_size=64)
+    torch.manual_seed(0)
+    ours = LeanGPTForCausalLM(config).train()
+    ids = torch.randint(0, 90, (4, 32))
+    theirs = convert(copy.deepcopy(ours)).train()
+    losses = {}
+    for name, model in {"ours": ours, "theirs": theirs}.items():
+        optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.1)
+        losses[name] = []
+        for _ in range(10):
+            loss = model(input_ids=ids, labels=ids).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses[name].append(loss.item())
+    assert type(theirs).__name__ == "GPT2LMHeadModel" and losses["ours"][-1] < losses["ours"][0] - 0.1
+    assert losses["ours"] == pytest.approx(losses["theirs"], abs=1e-4)
