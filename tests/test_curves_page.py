@@ -234,11 +234,11 @@ def test_the_best_guess_and_the_law_are_on_the_page(grid, cards):
     (folder / "law.json").write_text(json.dumps(law))
     text = page(cards)
     assert "(`leaner law`, fitted on 16 runs): a law of layers. 2 more have finished since." in text
-    assert lines_of(text, "ahead at first")[2:] == [["2 × 4", "4 × 4", "10,240 tokens", "beyond to 20,480"]]
+    assert lines_of(text, "by the law ahead at first")[2:] == [["2 × 4", "4 × 4", "10,240 tokens", "beyond to 20,480"]]
     alike = {**law["crossings"][0], "ahead_below": None, "ahead_above": None, "tokens": None, "interval": None}
     (folder / "law.json").write_text(json.dumps({**law, "crossings": [alike]}))
-    every = ["4 × 4", "2 × 4", "every budget: it does not depend on where they differ", "–"]
-    assert lines_of(page(cards), "ahead at first")[2:] == [every]
+    every = ["4 × 4", "2 × 4", "every budget: they differ in nothing that it depends on", "–"]
+    assert lines_of(page(cards), "by the law ahead at first")[2:] == [every]
     (folder / "law.json").write_text(json.dumps({**law, "crossings": [], "runs": 18}))
     text = page(cards)
     assert "ahead at first" not in text and "finished since" not in text

@@ -123,10 +123,10 @@ def test_the_comparisons_over_the_length_of_training():
     behind, ahead = unsigned(less("mini", first)), unsigned(less("mini", last))
     told = f"8 × 3 is behind by {behind} after 1.2M and ahead by {ahead[:-1]}, {claim}) after 12.3M"
     assert told in FINDINGS and less("mini", last).mean > 4 * 0.02
-    assert f"(seven seeds, {claim}; a bigram" in README
+    assert f"(seven seeds, corrected {claim}; a bigram" in README
     assert less("mini", BUDGETS[1]).mean < 0 < less("mini", BUDGETS[2]).mean  # it turns between these
-    alone = minus(less("shallow-mini", last))
-    assert f"4 × 6 is better by {signed(alone)[:-1]}, {heads}) after 12.3M".replace("by -", "by −") in FINDINGS
+    alone = less("shallow-mini", last)
+    assert f"4 × 6 is worse by {signed(alone)[:-1]}, {heads}) after 12.3M" in FINDINGS
     assert alone.low > -0.02 and alone.high < 0.02 and "which is within ±0.02" in FINDINGS
     small, large = unsigned(less("quarter-mlp-mini", first)), signed(less("quarter-mlp-mini", last))
     assert less("quarter-mlp-mini", first).mean < 0
@@ -171,7 +171,7 @@ def test_the_control_at_equal_cost_is_that_of_the_page_on_curves():
     )
     at_flops = signed(Difference(flops, low_flops, high_flops, 0.0))
     at_seconds = signed(Difference(-seconds, -high, -low, 0.0))
-    assert f"At equal FLOPs 4 × 6 is better by {at_flops}, at equal seconds worse by {at_seconds}." in FINDINGS
+    assert f"At equal FLOPs 4 × 6 is better by {at_flops}, at equal seconds worse by {at_seconds}: seconds of a CPU" in FINDINGS
 
 
 def test_equal_flops_are_those_of_the_page_on_curves():
@@ -183,7 +183,7 @@ def test_equal_flops_are_those_of_the_page_on_curves():
     law = json.loads((CLONE / "model_cards/grids" / CURVES / "law.json").read_text())
     error = law["error"]
     low, high = (f"{limit:.3f}".replace("-", "−") for limit in error["interval"])
-    told = f"within {error['law']:.3f}, by tokens alone within {error['tokens_only']:.3f} (difference {low} to {high})"
+    told = f"left out within {error['law']:.3f}, by tokens alone within {error['tokens_only']:.3f} (difference {low} to {high})"
     assert told in FINDINGS and law["form"] == {"floor": ["width"], "scale": ["mlp"]}
 
 
@@ -199,7 +199,7 @@ def test_the_readme_has_the_longest_runs():
     behind = signed(difference(runs["gpt/lean-mini", BUDGETS[-1]], runs["gpt/quarter-mlp-mini", BUDGETS[-1]]))
     told = behind.replace(" (", ", ")[:-1]
     has = f"8 × 3 with a smaller MLP has {losses['gpt/quarter-mlp-mini', BUDGETS[-1]]}"
-    assert f"{has}, and it is open which is ahead ({told}, p 0.083 corrected)" in README
+    assert f"{has}, and it is open which is ahead ({told}, corrected p 0.083)" in README
     assert f"4 × 6 has {lean[1]}, 4 × 3 {shallow[1]}" in README
 
 

@@ -701,6 +701,12 @@ def test_no_loss_of_quality_is_decided_over_all_grids():
     grids["two"].cells[1].learned = True
     assert "no loss of quality within" not in verdicts(grids)
     assert verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
+    grids["one"].cells[0].p_non_inferiority = 0.9985
+    assert "on one | 0.999 | 0.999 | worse by more than the margin (p 0.003, corrected) |" in verdicts(grids)
+    grids["one"].cells[0].p_non_inferiority = 0.994  # corrected for two it is not low enough
+    by_more = "worse by more than the margin"
+    assert by_more not in verdicts(grids) and by_more in verdicts({"one": grids["one"]})
+    grids["one"].cells[0].p_non_inferiority = 0.006
     grids["two"].seeds = list(range(9))  # of which two failed
     assert "| 4 × 6 with MLP 192 on one | 0.00" in verdicts(grids)
     assert "on two" not in verdicts(grids) and "the other cells" in verdicts(grids)

@@ -827,6 +827,9 @@ def test_few_pairs():
         (6, 6, 0.0001, 0.01, "undecided"),
         (7, 8, 0.0001, 0.01, "undecided"),  # a seed is missing
         (9, 9, None, None, "undecided"),
+        (7, 7, 0.99, 0.01, "undecided"),
+        (7, 7, 0.9901, 0.01, "worse before correction (margin 0.01)"),
+        (6, 6, 0.9999, 0.01, "undecided"),
         (9, 9, 0.0001, 0.5, "non-inferior before correction (margin 0.5)"),
     ],
 )

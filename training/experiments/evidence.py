@@ -18,7 +18,7 @@ from ..records import (
     RunResults,
     TuningSettings,
 )
-from ..running.environment import machine_name
+from ..running.environment import computed_on, machine_name
 from ..running.loading import has_weights
 from . import latency
 from .branches import PARTS
@@ -234,6 +234,14 @@ def _beside(results: GridResults, chain: tuple[str, ...]) -> Evidence | None:
     return evidence
 
 
+def _machine(row: ResultRow) -> str:
+    """What a run was trained on: a GPU, or a processor with the threads of one run."""
+    machine = computed_on(row.device, row.processor, row.threads)
+    if machine == row.device:
+        return machine
+    return f"{machine} a run"
+
+
 def _latency_on(timing: LatencyFile | None) -> str | None:
     """The machine on which inference was timed; None where it was not."""
     if timing is None:
@@ -296,7 +304,7 @@ def gather(results: GridResults, around: tuple[str, ...] = ()) -> Evidence:
         failed=len(rows) - len(done),
         failures=_total(row.failures for row in rows),
         hours=_total(map(_own_seconds, done)) / 3600,
-        processor=distinct(f"{machine_name(row.processor, row.threads)} a run" for row in done),
+        processor=distinct(map(_machine, done)),
         latency_on=_latency_on(results.latency),
         software={name: distinct(getattr(row, name) for row in done) for name in ("python", "torch", "transformers")},
         commits=distinct(row.git_commit for row in done),

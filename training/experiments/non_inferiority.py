@@ -8,17 +8,26 @@ from .run_statistics import MAX_P, MIN_PAIRS, holm
 
 
 class NonInferiority(NamedTuple):
-    """The test of one cell; corrected: its p value by Holm's method, over the tests of all grids."""
+    """The test of one cell, and of its opposite, that it is worse by more than the margin.
+
+    Both p values are corrected by Holm's method, over the tests of all grids.
+    """
 
     grid: str
     evidence: Evidence
     cell: Cell
     corrected: float
+    corrected_opposite: float
 
     @property
     def passes(self) -> bool:
         """Whether the corrected p value is low enough."""
         return self.corrected < MAX_P
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether that of the opposite is."""
+        return self.corrected_opposite < MAX_P
 
     @property
     def baseline_learned(self) -> bool:
@@ -44,5 +53,6 @@ def non_inferiority(grids: dict[str, Evidence]) -> list[NonInferiority]:
         for cell in evidence.cells
         if is_tested(cell, evidence)
     ]
-    corrected = holm([cell.p_non_inferiority for _, _, cell in tested])
-    return [NonInferiority(grid, evidence, cell, p) for (grid, evidence, cell), p in zip(tested, corrected)]
+    chances = [cell.p_non_inferiority for _, _, cell in tested]
+    corrected = zip(holm(chances), holm([1 - chance for chance in chances]))
+    return [NonInferiority(*case, *both) for case, both in zip(tested, corrected)]

@@ -13,6 +13,7 @@ MAX_P = 0.01
 BASELINE = "baseline"  # its own verdict
 NO_VERDICT = "no verdict"  # for the baseline has not learned
 NON_INFERIOR = "non-inferior before correction"
+WORSE = "worse before correction"  # by more than the margin
 
 
 def gain(value: float, higher_is_better: bool | None) -> float:
@@ -89,7 +90,7 @@ def row_error(metric: str, value: float, rows: int) -> float | None:
 
 
 def verdict(result: PairedStatistics, margin: float | None, seeds: int, baseline_learned: bool | None) -> str:
-    """What paired statistics prove: that the baseline has not learned, non-inferiority, or nothing.
+    """What paired statistics prove: that the baseline has not learned, non-inferiority, its opposite, or nothing.
 
     Nothing is proven while a seed is missing or has failed, since its loss is unknown, nor where it is unknown whether
     the baseline has learned.
@@ -101,6 +102,8 @@ def verdict(result: PairedStatistics, margin: float | None, seeds: int, baseline
     complete = result.pairs >= MIN_PAIRS and result.pairs == seeds
     if complete and result.p_non_inferiority < MAX_P:
         return f"{NON_INFERIOR} (margin {margin:g})"
+    if complete and 1 - result.p_non_inferiority < MAX_P:
+        return f"{WORSE} (margin {margin:g})"
     return "undecided"
 
 

@@ -109,7 +109,7 @@ def crossings(law: LawFile, evidence: Evidence) -> str | None:
         shape = label_of(crossing.shape, evidence)
         other = label_of(crossing.other, evidence)
         if crossing.ahead_below is None:
-            lines.append((shape, other, "every budget: it does not depend on where they differ", "–"))
+            lines.append((shape, other, "every budget: they differ in nothing that it depends on", "–"))
             continue
         ahead, behind = shape, other
         if crossing.ahead_below == crossing.other:
@@ -120,7 +120,7 @@ def crossings(law: LawFile, evidence: Evidence) -> str | None:
             lines.append((ahead, behind, f"{millions(crossing.tokens)} tokens", limits_of(crossing.interval)))
     if not lines:
         return None
-    return markdown(("ahead at first", "behind at first", "equal at", "95 % interval"), lines)
+    return markdown(("by the law ahead at first", "behind at first", "equal at", "95 % interval"), lines)
 
 
 def limits_of(interval: list[float | None] | None) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..experiments.evidence import baseline_of
 from ..experiments.kappa import MOST_KAPPA
-from ..experiments.run_statistics import NO_VERDICT, NON_INFERIOR
+from ..experiments.run_statistics import NO_VERDICT, NON_INFERIOR, WORSE
 from ..records import Cell, Evidence, FineTuned, PairedStatistics, PublishedResults, RunResults
 from .metadata import named_metrics
 from .rendering import markdown
@@ -239,7 +239,7 @@ def verdict(cell: Cell, evidence: Evidence) -> str:
         return ""
     if cell.verdict == NO_VERDICT:
         return NO_VERDICT
-    if cell.verdict.startswith(NON_INFERIOR):
+    if cell.verdict.startswith((NON_INFERIOR, WORSE)):
         return "see above"
     return "undecided"
 

@@ -81,6 +81,13 @@ def machine_name(processor: str | None, threads: int | None) -> str:
     return f"{processor}, {threads} {unit}"
 
 
+def computed_on(device: str | None, processor: str | None, threads: int | None) -> str:
+    """The device that computed, in words: the GPU, or the processor and its threads."""
+    if device is None or device == "cpu":
+        return machine_name(processor, threads)
+    return device
+
+
 def processor_name() -> str:
     """The processor as the system names it."""
     return first_match(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine()

@@ -189,7 +189,9 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
         except OSError:
             if not (folder / "tokenizer.json").is_file():  # else another process was quicker
                 raise
-    return AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.init_kwargs.pop("local_files_only", None)  # of this machine, and saved with every model
+    return tokenizer
 
 
 def content_key(rows: Rows, data_files: list[str]) -> object:

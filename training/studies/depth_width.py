@@ -335,7 +335,7 @@ def grid_statement(grids: Path) -> Statement:
         verdict=by_majority(outcomes),
         finding=f"Better in {outcomes.count('agrees')}, worse in {outcomes.count('disagrees')} of {len(pairs)}: "
         f"{'; '.join(map(words_of, pairs))} (plus: more layers are "
-        "better). They have twice the parameters: no finished grid has two depths at equal ones.",
+        "better). They have twice the parameters.",
         numbers=numbers,
     )
 

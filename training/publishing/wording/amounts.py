@@ -50,6 +50,17 @@ def is_under_way(evidence: Evidence) -> bool:
     return evidence.planned is not None and sum(cell.n for cell in evidence.cells) < evidence.planned
 
 
+def seed_counts(evidence: Evidence) -> str:
+    """How many seeds a cell has, or is to have: `7`, or `3 to 7`."""
+    most = len(evidence.seeds)
+    if is_under_way(evidence):
+        return str(most)
+    least = min(cell.n for cell in evidence.cells)
+    if least < most:
+        return f"{least} to {most}"
+    return str(most)
+
+
 def gain(value: float, evidence: Evidence) -> float:
     """A value of the metric, or a difference of two, such that more is better."""
     return run_statistics.gain(value, evidence.higher_is_better)

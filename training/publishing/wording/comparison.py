@@ -6,7 +6,7 @@ from ...experiments.evidence import baseline_of
 from ...experiments.run_statistics import MIN_PAIRS, NO_VERDICT
 from ...records import Cell, Evidence
 from ..rendering import markdown
-from .amounts import excludes_zero, gain, is_under_way, label, score
+from .amounts import excludes_zero, gain, is_under_way, label, score, seed_counts
 from .provenance import how_trained
 from .scoring import PAIR_ERROR_HEADER, best_of, has_outliers, median_score, pair_errors
 
@@ -19,7 +19,7 @@ def comparison_intro(evidence: Evidence, waiting: int = 0) -> str:
     """How to read the table of cells; `waiting` shapes of the grid are not in it, for they have no run yet."""
     often = "once"
     if len(evidence.seeds) > 1:
-        often = f"with {len(evidence.seeds)} seeds"
+        often = f"with {seed_counts(evidence)} seeds"
         if is_under_way(evidence):
             often = f"with up to {len(evidence.seeds)} seeds, not all of which have finished"
     start = ""

@@ -27,7 +27,8 @@ def verdicts(grids: dict[str, Evidence], tests: list[NonInferiority], pages: Seq
         return joined([text, baselines_note(others)])
     text = (
         "Is a shape worse than its baseline by less than the margin? One-sided paired t tests, corrected by Holm over "
-        f"{len(tests)} comparisons:\n\n{verdicts_table(decidable)}"
+        f"{len(tests)} comparisons; the same tests of the other side say where it is worse by more:\n\n"
+        f"{verdicts_table(decidable)}"
     )
     notes = []
     if "LOG.md" in pages:
@@ -60,6 +61,8 @@ def verdicts_table(tests: list[NonInferiority]) -> str:
         verdict = "undecided"
         if test.passes:
             verdict = "no loss of quality within the margin"
+        elif test.is_worse:
+            verdict = f"worse by more than the margin (p {test.corrected_opposite:.2g}, corrected)"
         lines.append((name_of(test), f"{test.cell.p_non_inferiority:.3g}", f"{test.corrected:.3g}", verdict))
     return markdown(("against the baseline", "p", "corrected", "verdict"), lines)
 

@@ -3,7 +3,7 @@
 from ...experiments.run_statistics import MAX_P, MIN_PAIRS
 from ...records import Evidence, PublishedResults, TuningSettings
 from ...tasks.registry import TASKS
-from .amounts import is_under_way, millions
+from .amounts import is_under_way, millions, seed_counts
 from .provenance import overrides_listed, rows_of
 
 
@@ -48,7 +48,7 @@ def chosen(evidence: Evidence, unit: str) -> str:
 def seeds_limit(evidence: Evidence, has_log: bool) -> str:
     """How many seeds there are, and what a verdict would need; `has_log`: the project has one of its grids."""
     seeds = len(evidence.seeds)
-    count = str(seeds)
+    count = seed_counts(evidence)
     if is_under_way(evidence):
         count += f" planned, {min(cell.n for cell in evidence.cells)} or more finished"
     margin = "a margin"

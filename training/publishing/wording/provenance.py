@@ -8,7 +8,7 @@ from modeling_leaner.support.terminal import plural
 from ...experiments.evidence import dataset_name
 from ...records import Evidence, PublishedResults, RunResults
 from ...records.results import LOCAL_FILES, PUBLISHED
-from ...running.environment import machine_name
+from ...running.environment import computed_on
 from ...tasks.registry import TASKS
 from ..metadata import PROJECT_URL, named_metrics
 from .amounts import duration, millions, number
@@ -216,7 +216,8 @@ def hardware(results: PublishedResults) -> str:
     """Hardware, hours and software, of this run and of all runs of the grid."""
     evidence = results.evidence
     train = results.train
-    processor = machine_name(results.environment.processor, results.environment.threads)
+    machine = results.environment
+    device = computed_on(machine.device, machine.processor, machine.threads)
     software = ", ".join(f"{name} {' and '.join(versions)}" for name, versions in evidence.software.items())
     commits = ", ".join(f"`{commit[:12]}`" for commit in evidence.commits) or "unknown"
     repeated = ""
@@ -229,7 +230,7 @@ def hardware(results: PublishedResults) -> str:
     if not results.is_own:
         project = "modeling_leaner"
     return (
-        f"This run: {train.seconds:,.0f} s for {train.steps:,} steps, {processor}.\n\n"
+        f"This run: {train.seconds:,.0f} s for {train.steps:,} steps, {device}.\n\n"
         f"The grid: {evidence.runs} runs{counted}, {evidence.failed} of them failed{repeated}, "
         f"{duration(evidence.hours)} together without failed ones, on {'; '.join(evidence.processor)}; all of "
         f"them are in `{results.rows_folder}/results.csv`. Their software: {software}; commits of {project}: "
