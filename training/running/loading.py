@@ -150,7 +150,7 @@ def load_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows |
 def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub id; ValueError where there is none, or it cannot be read."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = without_local_traces(AutoTokenizer.from_pretrained(source))
         for texts in (["a"], ["a", "a"]):
             tokenizer(*texts)  # some damage shows at the first text, or the first pair
         return tokenizer
@@ -189,8 +189,12 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
         except OSError:
             if not (folder / "tokenizer.json").is_file():  # else another process was quicker
                 raise
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.init_kwargs.pop("local_files_only", None)  # of this machine, and saved with every model
+    return without_local_traces(AutoTokenizer.from_pretrained(folder))
+
+
+def without_local_traces(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """The tokenizer, which would else save with every model whether this machine had been offline."""
+    tokenizer.init_kwargs.pop("local_files_only", None)
     return tokenizer
 
 
