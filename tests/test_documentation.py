@@ -447,7 +447,8 @@ def test_the_page_has_the_published_encoders_again():
         folder = CLONE / "model_cards" / f"minilm-{layers}-layers"
         published = json.loads((folder / "results.json").read_text())["comparison"]["models"][-1]["scores"]
         assert all(abs(run[score] - published[score]) < 0.003 for run in runs for score in scores)
-    assert "of the two with fewer layers score the same within 0.003" in (CLONE / "README.md").read_text(encoding="utf-8")
+    readme = (CLONE / "README.md").read_text(encoding="utf-8")
+    assert "of the two with fewer layers score the same within 0.003" in readme
 
 
 def test_the_page_has_the_cosines_of_minilm():

@@ -54,7 +54,8 @@ def contrasts_note(evidence: Evidence, planned: list[tuple[str, int]]) -> str:
         "Paired by seed; in parentheses the 95 % interval over the seeds. At equal tokens both end at the budget. At "
         "equal FLOPs or seconds the second is read where it has spent what the first has at that budget, between its "
         f"own branches{interpolation_text(evidence)}; the seconds are those of a step on a CPU, timed apart with the "
-        "shapes in turns, times the steps. A dash: it lies outside of those branches, or a run is missing or failed.\n\n"
+        "shapes in turns, times the steps. A dash: it lies outside of those branches, or a run is missing or "
+        "failed.\n\n"
         f"Two-sided paired t tests at {millions(last.branch)} tokens, corrected by Holm for "
         f"{plural(len(planned), 'comparison')}: {tests}. Nothing else is corrected."
     )
