@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 from collections import defaultdict
 from itertools import accumulate
@@ -136,6 +137,13 @@ def test_the_comparisons_over_the_length_of_training():
     assert less("deep-narrow-mini", last).high < 0 and f"narrower one is worse by {late[:5]}" in README
     many = unsigned(difference(runs["gpt/many-heads-mini", last], runs["gpt/mini", last]))
     assert f"6 heads are better than 3 by {many} after 12.3M" in FINDINGS
+
+
+def test_the_tokens_a_parameter():
+    with (CLONE / "model_cards/grids" / CURVES / "results.csv").open(newline="") as file:
+        most = max(float(row["tokens_per_parameter"]) for row in csv.DictReader(file) if row["phase"] == "report")
+    for page in (FINDINGS, README):
+        assert f"at most {math.ceil(most)} tokens a parameter" in page
 
 
 def test_gpt2_beside_the_baseline():

@@ -372,6 +372,11 @@ def test_a_law_is_a_source_of_the_plan_where_it_reaches(grid, found, fitted, mon
     assert verdict.agrees is False and float(verdict.margin) == pytest.approx(difference, abs=0.01) and difference > 0
     assert advice.advise(load_config("narrow.json"), 32, start)["law"].agrees is True
     assert advice.advise(load_config("many.json"), 32, start)["law"].agrees is None  # heads have no effect
+    unsure = replace(laws.law_of(document), error=difference / math.sqrt(2) * 1.05)
+    case = advice.Case(load_config("lean.json"), 32, start)
+    assert advice.judge_law(unsure, case).agrees is None  # as far apart by the law's error alone
+    assert advice.judge_law(replace(unsure, error=unsure.error / 1.2), case).agrees is False
+    assert "it knows layers alone" in advice.law_source("law", unsure).valid
     outside = load_config("deep.json")
     outside.num_hidden_layers = 24
     assert "law" not in advice.advise(outside, 32, start) and "law" not in advice.advise(start, 32)

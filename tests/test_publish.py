@@ -547,7 +547,7 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert "was not tuned" in rest and "against a margin fixed" in rest and "–" not in rest.split("Seeds a cell")[1]
     many = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7)), "margin": 0.02}), has_log=True)
     assert "would need 7 or more" in rest and "would need" not in many
-    assert "Seeds a cell: 7. “No loss of quality” needs p < 0.01 against a margin of 0.02 fixed" in many
+    assert "Seeds a cell: 1 to 7. “No loss of quality” needs p < 0.01 against a margin of 0.02 fixed" in many
     assert many.endswith("not this card; whether seeds were added after others had been seen is in the project's log.")
     without = limits.seeds_limit(found.model_copy(update={"seeds": list(range(7))}), has_log=False)
     assert without.endswith("of all grids decides it, not this card.")

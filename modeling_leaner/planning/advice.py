@@ -7,14 +7,14 @@ they optimise and where they are valid. d is the width, L the number of layers, 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import exp, log
+from math import exp, log, sqrt
 from pathlib import Path
 from typing import NamedTuple
 
 from ..configuration_leaner import LeanConfig
 from ..registry import IMAGES
 from ..shapes import family_of, modality_of
-from .laws import LAWS, Law, OutOfRange, read_laws, sizes_of
+from .laws import LAWS, TERM_NAMES, Law, OutOfRange, read_laws, sizes_of
 from .units import human
 
 
@@ -565,8 +565,9 @@ SOURCES: dict[str, Source] = {
 def judge_law(law: Law, case: Case) -> Verdict | None:
     """Yes where the law's quality is better than the start's after the most tokens of its fit, no where it is worse.
 
-    The margin is the difference, − is better. It says nothing where the interval over seeds includes 0. None where
-    there is no start, the family is another, or one of the two shapes is outside of what was measured.
+    The margin is the difference, − is better. It says nothing where the interval over seeds includes 0, or where two
+    shapes that the law has not seen may be as far apart by its error alone. None where there is no start, the family
+    is another, or one of the two shapes is outside of what was measured.
     """
     if case.start is None or case.family != law.family:
         return None
@@ -574,20 +575,22 @@ def judge_law(law: Law, case: Case) -> Verdict | None:
         difference, (low, high) = law.difference(sizes_of(case.config), sizes_of(case.start), law.longest)
     except OutOfRange:
         return None
+    error = sqrt(2) * law.error
     agrees = None
-    if high < 0:
+    if high < 0 and difference < -error:
         agrees = True
-    if low > 0:
+    if low > 0 and difference > error:
         agrees = False
     return Verdict(agrees, (difference,), "+.4f")
 
 
 def law_source(name: str, law: Law) -> Source:
-    """A law as a source, marked with its evidence."""
+    """A law as a source, marked with its evidence and with the sizes that it depends on."""
+    knows = " and ".join(TERM_NAMES.get(term, term) for term in law.form.terms)
     return Source(
         name=name,
         optimises=f"{law.quality} after {human(law.longest)} tokens",
-        valid=f"its sizes and data: {law.evidence}; − start's",
+        valid=f"its sizes and data: {law.evidence}; it knows {knows} alone; − start's",
         reference=f"the law of {law.grid}, fitted here",
         reason=f"{law.quality} {{off}} {{side}} the start's after {human(law.longest)} tokens",
         judge=lambda case: judge_law(law, case),

@@ -112,6 +112,8 @@ class Law:
     ranges: dict[str, tuple[float, float]]
     ties: tuple[Tie, ...]
     evidence: str
+    error: float
+    """By how much it is off for a shape that was left out, on the mean."""
 
     @property
     def longest(self) -> float:
@@ -184,6 +186,7 @@ def law_of(document: dict[str, Any]) -> Law:
         ranges={key: tuple(ends) for key, ends in document["ranges"].items()},
         ties=tuple(Tie(**tie) for tie in document["ties"]),
         evidence=document["evidence"],
+        error=document["error"]["law"],
     )
 
 

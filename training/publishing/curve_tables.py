@@ -137,6 +137,8 @@ def own_branches(results: PublishedResults) -> str | None:
     lines = []
     for branch in results.branches:
         tokens_per_parameter = f"{branch.tokens / results.parameters:,.1f}"
-        held = branch.weights_sha256 or "not kept"
+        held = branch.weights_sha256
+        if held is None:
+            held = "not kept"
         lines.append((f"{branch.tokens:,}", tokens_per_parameter, f"{branch.value:.4f}", held))
     return markdown(("tokens", "tokens a parameter", results.evidence.metric, "SHA-256 of model.safetensors"), lines)

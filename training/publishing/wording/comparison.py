@@ -67,6 +67,8 @@ def claim(cell: Cell, evidence: Evidence) -> str:
     else:
         compared = f"{-ahead:.4f} worse than the baseline"
     values = f"{evidence.metric} {cell.mean:.4f} against {base.mean:.4f}"
+    if cell.n != base.n:
+        values += f" over all seeds of each, the difference over the {cell.pairs} of both"
     return f"{label(cell, evidence)}: {compared} ({values}), {certainty(cell, evidence)}."
 
 
