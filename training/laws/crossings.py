@@ -22,30 +22,14 @@ def crossing(law: Law, sizes: dict[str, dict[str, float]], shape: str, other: st
         sizes: shape → term → value.
     """
     if are_alike(law, sizes[shape], sizes[other]):
-        return Crossing(
-            shape=shape,
-            other=other,
-            ahead_below=None,
-            ahead_above=None,
-            tokens=None,
-            interval=None,
-            sentence=f"{shape} and {other}: {ALIKE}",
-        )
+        return no_crossing(shape, other, None, f"{shape} and {other}: {ALIKE}")
     low, _ = law.ranges[TOKENS]
     ahead, behind = shape, other  # at the smallest budget
     if law.at(sizes[shape], low, law.parameters) > law.at(sizes[other], low, law.parameters):
         ahead, behind = other, shape
     ln_tokens = float(ln_tokens_at_crossing(law, sizes[ahead], sizes[behind], law.parameters))
     if not math.isfinite(ln_tokens):
-        return Crossing(
-            shape=shape,
-            other=other,
-            ahead_below=ahead,
-            ahead_above=ahead,
-            tokens=None,
-            interval=None,
-            sentence=f"{ahead} and {behind}: {NO_CROSSING}, {ahead} ahead",
-        )
+        return no_crossing(shape, other, ahead, f"{ahead} and {behind}: {NO_CROSSING}, {ahead} ahead")
     tokens = math.exp(ln_tokens)
     limits = None
     if len(law.replicates):
@@ -65,6 +49,19 @@ def crossing(law: Law, sizes: dict[str, dict[str, float]], shape: str, other: st
             f"below {tokens:.3g} tokens ({limits_text(limits)}), {per_parameter:.2g} a "
             f"parameter of {ahead} without embeddings, {ahead} is ahead of {behind}"
         ),
+    )
+
+
+def no_crossing(shape: str, other: str, ahead: str | None, sentence: str) -> Crossing:
+    """Of two shapes of which one is ahead at every budget, or neither: then `ahead` is None."""
+    return Crossing(
+        shape=shape,
+        other=other,
+        ahead_below=ahead,
+        ahead_above=ahead,
+        tokens=None,
+        interval=None,
+        sentence=sentence,
     )
 
 
