@@ -566,6 +566,9 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert "; no verdict: the baseline" in comparison.claims(found) and "undecided" not in comparison.claims(found)
     found.cells[1].verdict, found.cells[1].pairs, found.cells[1].interval = "undecided", 7, [-0.1, 0.2]
     assert "includes 0; undecided, without the margin that a verdict needs" in comparison.claims(found)
+    assert "over all seeds of each" not in comparison.claims(found)
+    found.cells[1].n = 8
+    assert "over all seeds of each, the difference over the 7 of both), over 7 seeds" in comparison.claims(found)
 
 
 def test_words_of_where_the_weights_start():
@@ -614,6 +617,11 @@ def test_words_of_inputs_rows_and_attempts():
     )
     results.evidence.failures = 0
     assert "attempts" not in provenance.hardware(results)
+    assert "This run: 1 s for 2 steps, x, 1 thread." in provenance.hardware(results)
+    results.environment.device = "NVIDIA H200"
+    assert "This run: 1 s for 2 steps, NVIDIA H200." in provenance.hardware(results)
+    rows = [SimpleNamespace(device=device, processor="x", threads=1) for device in ("cpu", None, "NVIDIA H200")]
+    assert list(map(evidence._machine, rows)) == ["x, 1 thread a run", "x, 1 thread a run", "NVIDIA H200"]
 
 
 def test_the_kinds_of_cells():

@@ -1,5 +1,6 @@
 """How rows become tensors and scores: masks, packing, crops, mixup, metrics, columns, the cache."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from datasets import Dataset, load_dataset
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
+from modeling_leaner.training.running.loading import read_tokenizer
 from modeling_leaner.training.settings.recipes import parse
 from modeling_leaner.training.tasks.image_classification import ImageClassification
 from modeling_leaner.training.tasks.registry import TASKS
@@ -16,7 +18,7 @@ from PIL import Image as PILImage
 from scipy import stats
 from sklearn import metrics as reference
 from training_data import documents, labelled, merged, pictures, questions, write_shape
-from transformers import AutoConfig, EvalPrediction, ViTImageProcessorPil
+from transformers import AutoConfig, AutoTokenizer, EvalPrediction, ViTImageProcessorPil
 
 
 def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordpiece"):
@@ -68,6 +70,15 @@ def test_a_checkpoint_is_read_at_the_length_of_its_tokenizer(tmp_path):
         arguments = parse(None, ["--task", "masked-lm", *words])
         assert config.max_position_embeddings == 256
         assert TASKS["masked-lm"](arguments, config, tokenizer).length == length
+
+
+def test_a_tokenizer_does_not_say_that_the_machine_was_offline(tmp_path):
+    """transformers keeps it with what it read, and saves it with every model."""
+    train_tokenizer(documents(30, 0)["text"], "wordpiece", 300, 12, "bert").save_pretrained(tmp_path / "read")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "read", local_files_only=True)
+    assert "local_files_only" in tokenizer.init_kwargs
+    read_tokenizer(str(tmp_path / "read")).save_pretrained(tmp_path / "saved")
+    assert "local_files_only" not in json.loads((tmp_path / "saved/tokenizer_config.json").read_text())
 
 
 def generators(count, first=0):
