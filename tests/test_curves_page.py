@@ -90,6 +90,11 @@ def gathered(cards):
     return grids_with_branches(read_grids_of_shapes(cards))["short"]
 
 
+def put_guess(cards, value):
+    """Gives the grid a simple guess of that loss."""
+    (cards / "grids/short/guesses.json").write_text(json.dumps([{"name": "bigram", "value": value}]))
+
+
 def lines_of(text, title):
     """The cells of the lines of the table whose header begins with a title."""
     table = next(part for part in text.split("\n\n") if part.startswith(f"| {title}"))
@@ -107,6 +112,13 @@ def test_the_page_has_every_budget(cards):
             assert cell == f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f} (3)"
     assert "3 × 4 against 4 × 4: 0 of 3 pairs of runs so far, not tested" in text
     assert all((cards / f"curves-short-{theme}.svg").is_file() for theme in ("light", "dark"))
+
+
+@pytest.mark.parametrize(("guess", "learned"), [(8.0, True), (7.0, False)])
+def test_the_page_says_where_nothing_has_been_learned(cards, guess, learned):
+    """The baseline ends at 7.5: the page says that there is no verdict where a guess is better."""
+    put_guess(cards, guess)
+    assert ("**No verdict on quality:**" not in page(cards)) == learned
 
 
 def test_the_page_has_the_contrasts_with_plus_for_better(cards):
@@ -226,7 +238,7 @@ def test_the_best_guess_and_the_law_are_on_the_page(grid, cards):
     """Where they were measured; and how many runs the law does not know yet."""
     assert "Best simple guess" not in page(cards) and "leaner law" not in page(cards)
     folder = cards / "grids" / "short"
-    (folder / "guesses.json").write_text(json.dumps([{"name": "bigram", "value": 6.5}]))
+    put_guess(cards, 6.5)
     text = page(cards)
     assert "Best simple guess 6.5000 (bigram): the dotted line where the axis is loss." in text
     assert quality_panel(gathered(cards), "tokens").level == 6.5

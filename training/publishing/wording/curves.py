@@ -5,6 +5,7 @@ from modeling_leaner.support.terminal import plural
 from ...experiments.run_statistics import MIN_PAIRS
 from ...records import Contrast, Evidence, LawFile
 from .amounts import direction, millions
+from .comparison import learned_note
 from .scoring import best_of
 
 
@@ -12,7 +13,7 @@ FIGURE_TEXT = "Quality of every shape over the cost of its training, and the com
 
 
 def scores_note(evidence: Evidence) -> str:
-    """How to read the scores and the figure, and what a guess has."""
+    """How to read the scores and the figure, what a guess has, and whether the baseline has learned."""
     text = (
         f"Mean ± sd (seeds) of the held-out {evidence.metric}, {direction(evidence)}. In the figure a band is the "
         "range over the seeds, of a difference its 95 % interval."
@@ -21,6 +22,9 @@ def scores_note(evidence: Evidence) -> str:
     if best is not None:
         text += f" Best simple guess {best.value:.4f} ({best.name}): the dotted line where the axis is "
         text += f"{evidence.metric}."
+    not_learned = learned_note(evidence)
+    if not_learned is not None:
+        text += f"\n\n{not_learned}"
     return text
 
 
