@@ -182,8 +182,3 @@ def test_a_run_that_loses_every_worker_has_failed(environment, tmp_path, monkeyp
 def test_the_share_of_a_run(processors, jobs, share):
     """On no machine fewer runs than fit: of 16 and 4 processors, 10 each would let only one run at a time."""
     assert ray_engine.share_of(processors, jobs) == share
-
-
-@pytest.mark.parametrize(("code", "status"), [(None, 0), (0, 0), (130, 130), ("no such recipe", 1)])
-def test_the_status_of_a_training(code, status):
-    assert ray_engine.status_of(SystemExit(code)) == status

@@ -217,7 +217,10 @@ def sweep(
     ] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Only summarise the runs that are there.")] = False,
     engine: Annotated[
-        Literal["processes", "ray"], typer.Option(help="On this machine, or on a Ray cluster that shares its folders.")
+        Literal["processes", "fork", "ray"],
+        typer.Option(
+            help="On this machine; on it, all imported once (fork); or on a Ray cluster that shares its folders."
+        ),
     ] = "processes",
 ) -> None:
     """Train a grid of shapes, seeds and learning rates by one recipe, then compare the shapes."""

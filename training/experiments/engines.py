@@ -1,4 +1,7 @@
-"""Where the runs of a sweep are carried out: in processes of this machine; on a Ray cluster, see `ray_engine.py`."""
+"""Where the runs of a sweep are carried out: in processes of this machine.
+
+As forks of one process see `fork_engine.py`, on a Ray cluster `ray_engine.py`.
+"""
 
 import os
 import signal
@@ -24,6 +27,16 @@ class Engine(Protocol):
 
     def start(self, command: Sequence[str], log: Path) -> Started:
         """Starts the training that a command line is; what it prints is added to the log."""
+
+
+class LocalProcess(Protocol):
+    """A process of this machine, as `subprocess.Popen` is one."""
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it lasts."""
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal, unless it has ended."""
 
 
 def cuda_devices() -> list[str]:
@@ -57,8 +70,13 @@ class Processes:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # else the log could end in what was written earlier
         if device:
             environment["CUDA_VISIBLE_DEVICES"] = device
+        process = self._begin(command, log, environment)
+        self.devices.popleft()  # only now: what could not be started takes none
+        return LocalRun(process, device, self.devices)
+
+    def _begin(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> LocalProcess:
         with log.open("ab") as file:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -67,14 +85,12 @@ class Processes:
                 pass_fds=[self.lock],
                 process_group=0,  # a signal reaches it by `interrupt` alone, once, whoever sent it to the sweep
             )
-        self.devices.popleft()  # only now: what could not be started takes none
-        return LocalRun(process, device, self.devices)
 
 
 class LocalRun:
     """A process, and the device that `poll` gives back when it first finds that the process has ended."""
 
-    def __init__(self, process: subprocess.Popen, device: str | None, free: deque[str | None]):
+    def __init__(self, process: LocalProcess, device: str | None, free: deque[str | None]):
         self.process = process
         self.device = device
         self.free = free

@@ -10,10 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from runpy import run_module
 
 import ray
 from filelock import FileLock
@@ -25,7 +23,8 @@ from modeling_leaner.support.interrupts import INTERRUPTED
 
 from ..running.run_folder import LOCK
 from .grid import GridError
-from .run_settings import TRAIN_COMMAND, TRAIN_MODULE
+from .run_here import train_here
+from .run_settings import TRAIN_COMMAND
 
 
 LOST_WORKERS = 10  # of one run, after which it has failed
@@ -52,36 +51,13 @@ def train(words: list[str], log: Path, working_directory: str) -> int:
     """Trains one run in this worker, from its last checkpoint where it has one, and returns its exit status."""
     os.chdir(working_directory)
     log = log.absolute()
-    with log.open("ab") as file:  # gets also what libraries print that are not Python
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
     folder = log.with_name(log.name.removesuffix(".log"))
     if folder.is_dir():
         with FileLock(folder / LOCK, timeout=PATIENCE):  # a lost worker may take a moment to end
             pass
         if "--resume" not in words and any(folder.iterdir()):
             words = [*words, "--resume"]
-    sys.argv = [TRAIN_MODULE, *words]
-    try:
-        run_module(TRAIN_MODULE, run_name="__main__", alter_sys=True)  # by its name: its room is above this one
-        return 0
-    except SystemExit as end:
-        return status_of(end)
-    except Exception:
-        traceback.print_exc()  # in the log, as a process of its own ends
-        return 1
-    finally:
-        sys.stdout.flush()
-
-
-def status_of(end: SystemExit) -> int:
-    """The exit status of a process that ends so."""
-    if end.code is None:
-        return 0
-    if isinstance(end.code, int):
-        return end.code
-    print(end.code, file=sys.stderr)
-    return 1
+    return train_here(words, log)
 
 
 def share_of(processors: Sequence[int], jobs: int) -> int:

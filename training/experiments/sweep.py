@@ -27,6 +27,7 @@ from ..records.results import RESULTS
 from ..settings.command_line import data_options
 from .cuts import make_cuts
 from .engines import Engine, Processes, Started
+from .fork_engine import Forks
 from .grid import Grid, GridError, check_same_data, check_unchanged, load_grid, write_grid
 from .grid_results import GridResults, load_results
 from .rows import Run, result_row, write_rows
@@ -209,9 +210,11 @@ class Sweep:
 
 
 def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Engine:
-    """The engine of a name. Raises GridError where Ray is not installed, or as `RayCluster`."""
+    """The engine of a name. Raises GridError where Ray is not installed, or as `Forks` or `RayCluster`."""
     if name == "processes":
         return Processes(jobs, lock)
+    if name == "fork":
+        return Forks(jobs, lock)
     try:
         from .ray_engine import RayCluster
     except ModuleNotFoundError as error:
@@ -263,7 +266,7 @@ def sweep(
         data_files: a local copy of the recipe's dataset.
         output_dir: in place of the grid's.
         summary: only compare the runs that are there.
-        engine: processes, of this machine; or ray, on the machines of a cluster.
+        engine: processes, of this machine; fork, the same without their imports; or ray, on the machines of a cluster.
 
     Returns:
         Whether all runs to be reported have finished; True with `summary`.
