@@ -264,6 +264,14 @@ class TestRefused:
     def test_words_of_data(self, refuse, made, word, message):
         refuse(message, *made[0][:2], data=[word])
 
+    def test_rows_that_are_missing(self, refuse, made, tmp_path):
+        """The name that --data calls them by is said, whether a copy was given or not."""
+        (stsb, qnli, *others) = made[1]
+        missing = "qnli: dataset nyu-mll/glue: not found"
+        refuse(missing, *made[0][:2], data=[stsb, *others])
+        refuse("; --data qnli=PATH names a local copy", *made[0][:2], data=[stsb, *others])
+        refuse(f"--data stsb={tmp_path}: {tmp_path}: no data files", *made[0][:2], data=[f"stsb={tmp_path}", qnli])
+
     def test_a_file_for_several_splits(self, refuse, made, tmp_path):
         """The probe would be scored on the rows that it is fitted on."""
         (tmp_path / "sst2.parquet").touch()

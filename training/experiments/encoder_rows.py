@@ -138,13 +138,21 @@ def local_data(entries: Sequence[str]) -> dict[str, str]:
 
 
 def read_split(name: str, split: str, local_paths: Mapping[str, str]) -> Split:
-    """A split of the Hub's dataset, or of the local copy. Raises ValueError as `load_split`."""
+    """A split of the Hub's dataset, or of the local copy. Raises ValueError as `load_split`, with NAME of --data."""
     dataset, config = HUB[name]
-    path = local_paths.get(name.removesuffix("_test"))
+    given = name.removesuffix("_test")
+    path = local_paths.get(given)
     data_files = []
+    place = given
+    remedy = f"; --data {given}=PATH names a local copy"
     if path is not None:
         data_files = [path]
-    rows = load_split(dataset, split, dataset_config=config, data_files=data_files)
+        place = f"--data {given}={path}"
+        remedy = ""
+    try:
+        rows = load_split(dataset, split, dataset_config=config, data_files=data_files)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}{remedy}") from error
     source = describe(dataset, split, data_files)
     if name == "sentences" and path is not None:
         dataset = Path(path).name
