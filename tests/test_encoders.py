@@ -251,7 +251,7 @@ class TestRefused:
     def test_a_label_that_is_no_number(self, refuse, made, tmp_path):
         rows = Dataset.from_dict({"sentence1": ["a"] * 3, "sentence2": ["b"] * 3, "label": [1.0, None, 2.0]})
         rows.to_parquet(tmp_path / "validation.parquet")
-        refuse("label, row 1: an empty cell (in a csv", *made[0][:2], data=[f"stsb={tmp_path}", *made[1][1:]])
+        refuse("label, row 2: an empty cell (in a csv", *made[0][:2], data=[f"stsb={tmp_path}", *made[1][1:]])
 
     @pytest.mark.parametrize(
         "word, message",

@@ -93,7 +93,7 @@ class Split:
             there = ", ".join(self.rows.column_names)
             raise ValueError(f"{self.source}: no labels, expected a column {' or '.join(columns)}, found {there}")
         values = self.rows[column][:]
-        for row, value in enumerate(values):
+        for row, value in enumerate(values, 1):
             if not isinstance(value, int | float) or not np.isfinite(value):
                 raise ValueError(f"{self.source}: {column}, row {row}: {shown(value)} is no number")
         labels = np.asarray(values)
