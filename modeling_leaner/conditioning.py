@@ -176,7 +176,7 @@ def median_condition_number(head_outputs: torch.Tensor, mask: torch.Tensor | Non
         if mask is not None:
             row = row[mask[index].bool().cpu()]
         if len(row) == 0:
-            raise ValueError(f"row {index} has no tokens, expected one or more")
+            raise ValueError(f"index {index} of the batch has no tokens, expected one or more")
         singular_values = torch.linalg.svdvals(row)
         conditions.append(singular_values[0] / singular_values[-1])
     return torch.stack(conditions).median().item()

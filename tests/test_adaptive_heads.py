@@ -115,7 +115,7 @@ class TestMeasurement:
         assert model.training and not model.layers[0].mlp.training
 
     def test_rows_shorter_than_the_heads(self):
-        with pytest.raises(ValueError, match="row 0 has 3 tokens, and layer 0 has 6 heads; expected at least 6"):
+        with pytest.raises(ValueError, match="row 1 has 3 tokens, and layer 0 has 6 heads; expected at least 6"):
             effective_ranks(bert(6), token_rows(length=3))
 
 
@@ -271,7 +271,7 @@ class TestCommand:
         few = "--like gpt/nano: 24 heads, and each of 6 layers has at least 4, a multiple of its num_key_value_heads: "
         assert few in leaner("plan", "--like", "gpt/nano", "--heads", "auto").stderr
         write_shape(load_shape("bert/nano", max_position_embeddings=5), str(tmp_path / "short.json"))
-        short = "--heads auto measures 8 heads in every layer: row 0 has 5 tokens, and layer 0 has 8 heads; expected"
+        short = "--heads auto measures 8 heads in every layer: row 1 has 5 tokens, and layer 0 has 8 heads; expected"
         assert short in leaner("plan", "--like", tmp_path / "short.json", "--heads", "auto").stderr
 
 

@@ -96,5 +96,5 @@ def test_choices_and_rows_without_tokens():
     rows = head_condition_numbers(model.model, input_ids=ids.flatten(0, 1), attention_mask=mask.flatten(0, 1))
     assert head_condition_numbers(model, input_ids=ids, attention_mask=mask) == rows
     mask[1, 2] = 0
-    with pytest.raises(ValueError, match="^row 5 has no tokens, expected one or more$"):
+    with pytest.raises(ValueError, match="^index 5 of the batch has no tokens, expected one or more$"):
         head_condition_numbers(model, input_ids=ids, attention_mask=mask)

@@ -251,7 +251,7 @@ class TestRefused:
     def test_a_label_that_is_no_number(self, refuse, made, tmp_path):
         rows = Dataset.from_dict({"sentence1": ["a"] * 3, "sentence2": ["b"] * 3, "label": [1.0, None, 2.0]})
         rows.to_parquet(tmp_path / "validation.parquet")
-        refuse("label, row 1: an empty cell (in a csv", *made[0][:2], data=[f"stsb={tmp_path}", *made[1][1:]])
+        refuse("label, row 2: an empty cell (in a csv", *made[0][:2], data=[f"stsb={tmp_path}", *made[1][1:]])
 
     @pytest.mark.parametrize(
         "word, message",
@@ -263,6 +263,14 @@ class TestRefused:
     )
     def test_words_of_data(self, refuse, made, word, message):
         refuse(message, *made[0][:2], data=[word])
+
+    def test_rows_that_are_missing(self, refuse, made, tmp_path):
+        """The name that --data calls them by is said, whether a copy was given or not."""
+        (stsb, qnli, *others) = made[1]
+        missing = "qnli: dataset nyu-mll/glue: not found"
+        refuse(missing, *made[0][:2], data=[stsb, *others])
+        refuse("; --data qnli=PATH names a local copy", *made[0][:2], data=[stsb, *others])
+        refuse(f"--data stsb={tmp_path}: {tmp_path}: no data files", *made[0][:2], data=[f"stsb={tmp_path}", qnli])
 
     def test_a_file_for_several_splits(self, refuse, made, tmp_path):
         """The probe would be scored on the rows that it is fitted on."""

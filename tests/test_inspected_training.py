@@ -111,7 +111,7 @@ def test_rows_that_are_too_short():
     callback = Inspection(pytest.fail, [{"input_ids": torch.ones(1, 3, dtype=torch.long)}])
     state = SimpleNamespace(global_step=0, is_world_process_zero=True)
     arguments = SimpleNamespace(implementation="lean", inspect="heads")
-    with pytest.raises(ValueError, match="inspect: row 0 has 3 tokens, and layer 0 has 4 heads"):
+    with pytest.raises(ValueError, match="inspect: row 1 has 3 tokens, and layer 0 has 4 heads"):
         callback.on_train_begin(arguments, state, None, model=model)
 
 

@@ -272,10 +272,10 @@ class TestLayers:
     def test_what_cannot_be_inspected(self):
         model, rows = bert(), rows_of(token_rows(2, 3))
         with pytest.raises(
-            ValueError, match="row 0 has 3 tokens, and layer 0 has 4 heads; expected at least 4 tokens"
+            ValueError, match="row 1 has 3 tokens, and layer 0 has 4 heads; expected at least 4 tokens"
         ):
             inspect_layers(model, rows)
-        with pytest.raises(ValueError, match="row 0 has 1 token, and layer 0 has 4 heads"):
+        with pytest.raises(ValueError, match="row 1 has 1 token, and layer 0 has 4 heads"):
             inspect_layers(model, rows_of(token_rows(1, 1)))
         with pytest.raises(ValueError, match="layers: there is no layer 2, expected 0 to 1"):
             inspect_layers(model, rows, layers=[0, 2])
@@ -435,10 +435,10 @@ class TestCommand:
             ("bert --data pictures.parquet", "--column: name the column that holds texts; the rows have image, label"),
             ("bert --data texts.parquet --column txt", "--column: no column txt, expected one of text"),
             ("bert --data nothing.parquet", "leaner inspect: --data: nothing.parquet: no such file or folder"),
-            ("bert --data pictures.parquet --column image", "pictures.parquet (train): row 0 is of type Png"),
+            ("bert --data pictures.parquet --column image", "pictures.parquet (train): row 1 is of type Png"),
             ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
             ("bert --data texts.parquet --layers x", "--layers: expected layers between commas, as 0,4,5, got 'x'"),
-            ("bert --data texts.parquet --max-length 3", "row 0 has 3 tokens, and layer 0 has 4 heads; expected at"),
+            ("bert --data texts.parquet --max-length 3", "row 1 has 3 tokens, and layer 0 has 4 heads; expected at"),
             (f"{LISTOPS} --data nothing.parquet", "leaner inspect: --data: nothing.parquet: no such file or folder"),
             ("vit/nano --column image", "--column image: expected --data as well, whose column it names"),
             ("vit/nano --max-length 10", "--max-length 10: vit/nano reads images, which are of one size"),

@@ -1066,6 +1066,33 @@ def test_guesses_find_what_tells_the_label(told_by):
     assert all(value < 0.6 for name, value in found.items() if (told_by, name) != ("length only", "bag of tokens"))
 
 
+@pytest.mark.parametrize(
+    "dataset, message",
+    [
+        (None, "it was trained on local files; expected --data with their folder, or SPLIT=FILE$"),
+        ("nobody/rows", "dataset nobody/rows: not found .*; --data names a local copy$"),
+    ],
+)
+def test_rows_that_are_not_to_be_had_are_found_first(workshop, monkeypatch, dataset, message):
+    """Before any folder is begun; a run's own recipe says where a copy lay, a published one does not."""
+    local = workshop / "local"
+    shutil.copytree(GRID_FOLDER, local)
+    grid = yaml.safe_load((local / "grid.yaml").read_text())
+    names = {shape: f"{name}-local" for shape, name in grid["publish"].items()}
+    Path("local.yaml").write_text(yaml.safe_dump({**grid, "output_dir": "local", "publish": names}))
+    for file in local.glob("runs/*/recipe.yaml"):
+        recipe = yaml.safe_load(file.read_text()) | {"dataset": dataset, "data_files": ["rows"]}
+        file.write_text(yaml.safe_dump(recipe))
+    begun = []
+    monkeypatch.setattr(publish, "publish", lambda loaded, shape, files, license: begun.append((shape, files)))
+    with pytest.raises(SystemExit, match=f"^leaner publish: local/runs/report-deep-bert-seed1-lr0.001: {message}"):
+        leaner("publish", "local.yaml")
+    assert begun == []
+    leaner("publish", "local.yaml", "--data", "rows")
+    assert begun == [(shape, ["rows"]) for shape in names]
+    shutil.rmtree(local)
+
+
 def test_a_tokenizer_that_is_kept_says_the_length_of_the_new_training(workshop):
     words = ["--shape", "model_cards/leanbert-deep", "--max_length", "16", "--output_dir", "unused"]
     kept = loading.load_processing(recipes.parse("listops-short", words), load_config("deep/bert.json"), None)

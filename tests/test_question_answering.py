@@ -227,6 +227,7 @@ def test_best_spans_without_any(two_windows):
     ("batch", "message"),
     [
         (row("a b c", "b", 3, "q7"), "row q7: the answer 'b' is not at character 3, where ' ' is"),
+        (row("a b c", "b", 3, 0), "^row 1: the answer 'b' is not at character 3"),
         (row("a b c", "B", 2, "q8"), "row q8: the answer 'B' is not at character 2, where 'b' is"),
         (row("a cc", "c", -2, "q9"), "row q9: the answer 'c' is not at character -2, where '' is"),
         (row("a b c", "c d", 4, "q9"), "row q9: the answer 'c d' is not at character 4, where 'c' is"),

@@ -61,7 +61,7 @@ def test_each_set_of_tested_texts_has_its_own_counts(folder, capsys):
         ("out.csv --data train.parquet", "out.csv: expected a name that ends in .parquet"),
         ("train.parquet --data train.parquet", "train.parquet exists already"),
         ("out.parquet --data train.parquet --leave-out nowhere", "--leave-out nowhere: no such file, nor a Hub"),
-        ("out.parquet --data tested.parquet --text-column label", "(train): row 0 is of type int, expected a text"),
+        ("out.parquet --data tested.parquet --text-column label", "(train): row 1 is of type int, expected a text"),
         ("out.parquet --data train.parquet --leave-out numbers.parquet", "no column of texts, only label"),
         ("out.parquet --data few.parquet", "few.parquet (train): no sentence is left of 0"),
     ],

@@ -303,7 +303,7 @@ def test_an_image_that_ends_too_early(tmp_path):
     model = SimpleNamespace(main_input_name="pixel_values")
     rows, column = rows_with_content([str(tmp_path / "rows.parquet")], None, model)
     assert len(contents(rows, column, 7, "rows")) == 7
-    with pytest.raises(ValueError, match=f"^--data: rows: image, row 7, {tmp_path}/07.png: no readable image: "):
+    with pytest.raises(ValueError, match=f"^--data: rows: image, row 8, {tmp_path}/07.png: no readable image: "):
         contents(rows, column, 8, "rows")
 
 
@@ -349,7 +349,7 @@ def test_an_interrupted_slim_leaves_nothing(leaner, source, rows, tmp_path, monk
         ("--layers 2", "--data: missing"),
         ("--layers 2 --data {rows} --column body", "--column: no column body, expected one of text"),
         ("--layers 2 --data {rows} --rows 15", "--rows 15: expected at least 16, half of them held out"),
-        ("--layers 2 --data {images} --column image", "images.parquet (train): row 0 is of type PngImageFile, "),
+        ("--layers 2 --data {images} --column image", "images.parquet (train): row 1 is of type PngImageFile, "),
         (
             "--layers 2 --data {few}",
             "slim: --data: {few} (train): 15 rows with content, expected at least 16, half of",

@@ -20,6 +20,7 @@ import torch
 import yaml
 from command import leaner
 from filelock import lock_descriptor
+from modeling_leaner.training.data.sources import load_training
 from modeling_leaner.training.experiments import engines, run_statistics, runs, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
@@ -27,6 +28,7 @@ from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
 from modeling_leaner.training.experiments.summary import summarise
 from modeling_leaner.training.experiments.tuning import tune
 from modeling_leaner.training.records import PairedStatistics
+from modeling_leaner.training.settings.arguments import RecipeArguments
 from scipy import stats
 
 
@@ -81,6 +83,7 @@ class Bench:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch):
         self.patch, self.calls_file, self.processes = patch, folder / "calls.jsonl", []
+        self.loaded: list[list[str]] = []  # the data files that the sweep itself has looked for; the script reads none
         self.grid = {
             "recipe": "digits",
             "shapes": [BASE, LEAN],
@@ -97,10 +100,14 @@ class Bench:
         patch.chdir(folder)
         patch.setattr(runs, "TRAIN_COMMAND", [sys.executable, "-S", str(folder / "stub.py")])
         patch.setattr(sweep, "POLL_SECONDS", 0.005)
+        patch.setattr(sweep, "load_training", self.load)
         patch.setenv("CALLS", str(self.calls_file))
         for name in ("CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED"):
             patch.delenv(name, raising=False)
         self.want()
+
+    def load(self, arguments: RecipeArguments) -> None:
+        self.loaded.append(arguments.data_files)
 
     def want(self, **behaviour) -> None:
         self.patch.setenv("STUB", json.dumps(behaviour))
@@ -726,6 +733,36 @@ def test_a_grid_whose_runs_wrote_nothing_may_change(bench):
 def test_settings_are_refused_before_the_first_process(bench, changes, message):
     assert refuses(bench, **changes).startswith(f"leaner sweep: {message}")
     assert bench.calls() == [] and not (bench.output / "grid.yaml").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("--data", "train=y.csv")])
+def test_missing_data_are_found_once_before_the_first_process(bench, monkeypatch, words):
+    """With one line, and no row; what the command line names takes the place of the grid's."""
+    monkeypatch.setattr(sweep, "load_training", load_training)
+    name = "y.csv" if words else "x.csv"
+    expected = f"leaner sweep: recipe digits: data_files: {name}: no such file or folder; no run was started (--data "
+    assert refuses(bench, *words).startswith(expected)
+    assert bench.calls() == [] and os.listdir(bench.output) == [".lock"]
+
+
+def test_the_data_are_looked_for_only_where_a_run_is_to_be_started(bench, monkeypatch):
+    changes = {"learning_rates": [1e-3], "tuning": None, "shapes": [BASE]}
+    bench.want(fail=["report-vit-tiny-seed2-lr0.001"])
+    with pytest.raises(SystemExit):
+        bench.run(**changes)
+    assert bench.loaded == [["train=x.csv"]]
+    with pytest.raises(SystemExit):
+        bench.run("--data", "y.csv")  # the run that has failed is tried again
+    assert bench.loaded[1:] == [["y.csv"]]
+    bench.want()
+    bench.run()
+    (bench.output / "results.csv").unlink()  # its rows are picked up
+    bench.run()
+    bench.run("--summary")
+    assert len(bench.loaded) == 3
+    monkeypatch.setattr(sweep, "engine_of", lambda name, jobs, folder, lock: engines.Processes(jobs, lock))
+    bench.run("--engine", "ray", seeds=[1, 2, 3])  # on machines that may have them
+    assert len(bench.loaded) == 3 and len(bench.rows()) == 3
 
 
 def test_another_output_dir_trains_all_anew(bench):

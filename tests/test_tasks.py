@@ -359,7 +359,7 @@ def test_numbers_in_training_and_text_in_the_held_out_rows(tmp_path):
     rows = Dataset.from_dict({"text": ["a b", "c"], "label": [0.25, 1.5]})
     task, _ = text_task("sequence-classification", tmp_path, rows=rows)
     held_out = Dataset.from_dict({"text": ["a b"], "label": ["negative"]})
-    with pytest.raises(ValueError, match="held-out: label, row 0: 'negative' is no number"):
+    with pytest.raises(ValueError, match="held-out: label, row 1: 'negative' is no number"):
         task.prepare(held_out, "held-out", training=False)
 
 

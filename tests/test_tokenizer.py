@@ -190,9 +190,9 @@ def test_training_is_the_same_in_another_process(tmp_path):
             for kind in ("byte-bpe", "words")
             for texts in ([], iter([]), ["", " "])
         ),
-        *((kind, "bert", ["a", "b", None], 600, "row 2 .* NoneType") for kind in ("byte-bpe", "wordpiece", "words")),
+        *((kind, "bert", ["a", "b", None], 600, "row 3 .* NoneType") for kind in ("byte-bpe", "wordpiece", "words")),
         ("wordpiece", "bert", iter([" \n"]), 600, "no text"),
-        ("byte-bpe", "bert", ["a"] * 2500 + [b"a"], 600, "row 2500 of the texts is of type bytes, not a string"),
+        ("byte-bpe", "bert", ["a"] * 2500 + [b"a"], 600, "row 2501 of the texts is of type bytes, not a string"),
     ],
 )
 def test_errors(kind, family, texts, vocab_size, message):
@@ -265,7 +265,7 @@ def test_command_reads_the_rows_asked_for(sources, tmp_path, capsys):
         (["--text_column", "body", "--streaming"], "no column 'body', the data has text, title"),
         (["--vocab_size", "9"], "vocab_size=9 is too small"),
         (["--vocab_size", "1000000000"], "vocab_size: expected at most 1,048,576, got 1,000,000,000"),
-        (["--text_column", "number"], r"x \(train\): number: row 0 of the texts is of type int, not a string"),
+        (["--text_column", "number"], r"x \(train\): number: row 1 of the texts is of type int, not a string"),
     ],
 )
 def test_command_refuses(arguments, message, sources, tmp_path):

@@ -123,13 +123,13 @@ def test_bad_pixels(run, value):
     features = Features({"image": Sequence(Sequence(Sequence(Value("float32")))), "label": Value("int64")})
     rows = Dataset.from_dict({"image": pixels.tolist(), "label": [i % 3 for i in range(24)]}, features=features)
     result = run("image-classification", "vit", rows, "--image_column", "image")
-    refused(result, "train.parquet", "image, row 5", "300" if value == 300 else "NaN or infinite")
+    refused(result, "train.parquet", "image, row 6", "300" if value == 300 else "NaN or infinite")
 
 
 def test_an_image_that_ends_too_early(run, tmp_path):
     rows = with_a_broken_picture(24, 5, tmp_path)
     result = run("image-classification", "vit", rows)
-    refused(result, "train.parquet", f"image, row 5, {tmp_path}/05.png: no readable image")
+    refused(result, "train.parquet", f"image, row 6, {tmp_path}/05.png: no readable image")
 
 
 def test_images_alone(run):
@@ -161,7 +161,7 @@ def test_a_regression_is_announced(regression, capsys):
 def test_label_outside_the_classes(run):
     rows = labelled(24, 0, ("sentence",), 2).cast_column("label", Value("int64"))
     held_out = rows.map(lambda row, index: {"label": 7 if index == 3 else row["label"]}, with_indices=True)
-    refused(run(*CLASSIFY, rows, held_out=held_out), "validation.parquet", "label, row 3", "7", "2 classes")
+    refused(run(*CLASSIFY, rows, held_out=held_out), "validation.parquet", "label, row 4", "7", "2 classes")
 
 
 def test_a_folder_of_images_that_no_training_row_is_like(run, tmp_path):
@@ -173,7 +173,7 @@ def test_a_folder_of_images_that_no_training_row_is_like(run, tmp_path):
                 row["image"].save(tmp_path / split / name / f"{number}.png")
     words = ["--data_files", f"train={tmp_path}/train", f"validation={tmp_path}/validation"]
     result = run("image-classification", "vit", pictures(8, 0), *words)
-    refused(result, "validation (validation): label, row 0: 'a' is not one of the 2 classes b, c")
+    refused(result, "validation (validation): label, row 1: 'a' is not one of the 2 classes b, c")
 
 
 def test_a_class_whose_only_row_is_held_out(run):
@@ -181,7 +181,7 @@ def test_a_class_whose_only_row_is_held_out(run):
     labels = ["rare" if row == held_out else ("common", "usual")[row % 2] for row in range(13)]
     rows = Dataset.from_dict({"text": [f"text {row}" for row in range(13)], "label": labels})
     result = run(*CLASSIFY, rows, "--holdout", "3")
-    refused(result, f"label, row {held_out}: 'rare' is not one of the 2 classes", "that are left to train on")
+    refused(result, f"label, row {held_out + 1}: 'rare' is not one of the 2 classes", "that are left to train on")
 
 
 def test_numbers_that_do_not_begin_at_0_are_names(run):
@@ -198,26 +198,26 @@ def test_numbers_that_do_not_begin_at_0_are_names(run):
 def test_a_number_that_no_training_row_has(run):
     rows = Dataset.from_dict({"text": ["one", "two", "five"], "label": [1, 2, 5]})
     result = run(*CLASSIFY, rows, held_out=Dataset.from_dict({"text": ["text"], "label": [3]}))
-    refused(result, "label, row 0: 3 is not one of the 3 classes 1, 2, 5")
+    refused(result, "label, row 1: 3 is not one of the 3 classes 1, 2, 5")
 
 
 def test_a_number_beyond_float32(run):
     numbers = [1e30 if row == 3 else 0.5 for row in range(24)]
     rows = Dataset.from_dict({"text": [f"text {row}" for row in range(24)], "label": numbers})
-    refused(run(*CLASSIFY, rows), "label, row 3: 1e+30", "too large for float32")
+    refused(run(*CLASSIFY, rows), "label, row 4: 1e+30", "too large for float32")
 
 
 def test_text_that_is_none(run):
     rows = Dataset.from_dict({"text": [3, 4, 5], "label": [0, 1, 0]})
     refused(run(*CLASSIFY, rows, "--text_column", "text"), "text_column", "'text'", "int64", "text")
     rows = documents(8, 0).map(lambda row, index: {"text": None if index == 2 else row["text"]}, with_indices=True)
-    refused(run("causal-lm", "gpt", rows, "--tokenizer", "bytes"), "train.parquet", "text, row 2", "an empty cell")
+    refused(run("causal-lm", "gpt", rows, "--tokenizer", "bytes"), "train.parquet", "text, row 3", "an empty cell")
 
 
 def test_text_longer_than_the_context(run):
     rows = labelled(24, 0, ("sentence",), 2)
     result = run(*CLASSIFY, rows, "--max_length", "8")
-    refused(result, "train.parquet", "sentence, row 0", "8 are read", "truncation")
+    refused(result, "train.parquet", "sentence, row 1", "8 are read", "truncation")
 
 
 def test_a_long_text_is_cut_where_asked(run):
@@ -354,11 +354,11 @@ def test_holdouts_are_never_trained_on(tmp_path, task):
     "lines, message",
     [
         ('{"text": "a", "label": [1]}', "label is List"),
-        ('{"text": "a", "label": 0}\n{"text": "b", "label": null}\n{"text": "c", "label": 1}', "label, row 1: an em"),
-        ('{"text": "a", "label": -1}\n{"text": "b", "label": 1}', "label, row 0: -1"),
+        ('{"text": "a", "label": 0}\n{"text": "b", "label": null}\n{"text": "c", "label": 1}', "label, row 2: an em"),
+        ('{"text": "a", "label": -1}\n{"text": "b", "label": 1}', "label, row 1: -1"),
         ('{"text": "a", "label": 0}\n{"text": "b", "label": 0}', "the only class is '0'"),
-        ('{"text": "a", "label": 1000000}\n{"text": "b", "label": 0}', "label, row 0: 1000000, expected a class"),
-        ('{"text": "a", "label": null}\n{"text": "b", "label": null}', "label, row 0: an em"),
+        ('{"text": "a", "label": 1000000}\n{"text": "b", "label": 0}', "label, row 1: 1000000, expected a class"),
+        ('{"text": "a", "label": null}\n{"text": "b", "label": null}', "label, row 1: an em"),
         ('{"text": "a", "label": 0}\n{"text": 5, "label": 1}', "text_column: no column holds text alone: text is"),
         ("", "the split is empty"),
     ],
@@ -376,13 +376,13 @@ def test_words_that_a_csv_reads_as_missing(run, tmp_path, column, word):
     (tmp_path / "rows.csv").write_text(f"text,label\nbad,no\n{row['text']},{row['label']}\nwell,yes\n")
     words = ["--data_files", f"train={tmp_path / 'rows.csv'}", "--eval_split", "none", "--tokenizer", "bytes"]
     result = run(*CLASSIFY, documents(8, 0), *words)
-    refused(result, f"{column}, row 1: ", "an empty cell (in a csv also NA, nan, null or None, which are read as")
+    refused(result, f"{column}, row 2: ", "an empty cell (in a csv also NA, nan, null or None, which are read as")
 
 
 def test_rows_are_named_by_their_place_in_the_file(run):
     rows = labelled(40, 0, ("sentence",), 2)
     rows = rows.map(lambda row, index: {"sentence": None if index == 7 else row["sentence"]}, with_indices=True)
-    refused(run(*CLASSIFY, rows, "--holdout", "5", "--tokenizer", "bytes"), "sentence, row 7", "an empty cell")
+    refused(run(*CLASSIFY, rows, "--holdout", "5", "--tokenizer", "bytes"), "sentence, row 8", "an empty cell")
 
 
 def test_a_tokenizer_without_the_special_tokens(run, tmp_path):

@@ -63,8 +63,10 @@ def contents(rows: Dataset, column: str, count: int, source: str) -> list:
     Raises ValueError for an image that cannot be read; names source, column, row and file.
     """
     values = rows.select_columns(column)[:count][column]
-    places = [place_in_file(rows, row) for row in range(len(values))]
-    return [decoded_image(value, f"--data: {source}: {column}, row {place}") for value, place in zip(values, places)]
+    numbers = [place_in_file(rows, row) + 1 for row in range(len(values))]
+    return [
+        decoded_image(value, f"--data: {source}: {column}, row {number}") for value, number in zip(values, numbers)
+    ]
 
 
 def data_keys(data: list[str]) -> list[str]:

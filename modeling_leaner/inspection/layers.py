@@ -249,12 +249,12 @@ def check_block(branch: AttentionBranch, layer: int, states: Sequence[torch.Tens
             raise ValueError(f"layer {layer}: NaN or infinite weights in {name}")
     heads = branch.attention.num_heads
     least = max(heads, 2)  # two for a variance; fewer tokens than heads are too few to compare heads over
-    for index, row in enumerate(states):
+    for number, row in enumerate(states, 1):
         if len(row) < least:
-            found = f"row {index} has {plural(len(row), 'token')}, and layer {layer} has {plural(heads, 'head')}"
+            found = f"row {number} has {plural(len(row), 'token')}, and layer {layer} has {plural(heads, 'head')}"
             raise ValueError(f"{found}; expected at least {least} tokens")
         if not row.isfinite().all():
-            raise ValueError(f"layer {layer}: the states of row {index} before it are not finite")
+            raise ValueError(f"layer {layer}: the states of row {number} before it are not finite")
 
 
 def query_key_spectra(attention: nn.Module) -> list[Spectrum]:

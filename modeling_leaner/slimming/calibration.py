@@ -32,10 +32,10 @@ def make_batches(model: LeanPreTrainedModel, processor: object, rows: Sequence, 
 def batches_of(model: LeanPreTrainedModel, processor: object, rows: Sequence, max_length: int) -> list[Batch]:
     """As `make_batches`, of any number of rows. Raises SlimError for rows of another kind than the model reads."""
     reads_images = model.main_input_name == "pixel_values"
-    for index, row in enumerate(rows):
+    for number, row in enumerate(rows, 1):
         if isinstance(row, str) == reads_images:
             expected = "images" if reads_images else "texts"
-            raise SlimError(f"row {index} is of type {type(row).__name__}, expected {expected}")
+            raise SlimError(f"row {number} is of type {type(row).__name__}, expected {expected}")
     groups = [rows[start : start + BATCH_SIZE] for start in range(0, len(rows), BATCH_SIZE)]
     if reads_images:
         return [read_images(processor, group, model.config.num_channels) for group in groups]

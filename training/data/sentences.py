@@ -99,7 +99,7 @@ def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> N
     kept = {}
     left_out = set()
     total = 0
-    for row, text in enumerate(source.read()):
+    for row, text in enumerate(source.read(), 1):
         if not isinstance(text, str):
             raise ValueError(f"{source.name}: row {row} is of type {type(text).__name__}, expected a text")
         for sentence in sentences(text):

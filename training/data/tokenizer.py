@@ -105,7 +105,7 @@ def _checked(texts: Iterable[str]) -> Iterator[str]:
         ValueError: a row is not a string, or all rows are empty but for spaces.
     """
     empty = True
-    for row, text in enumerate(texts):
+    for row, text in enumerate(texts, 1):
         if not isinstance(text, str):
             raise ValueError(f"row {row} of the texts is of type {type(text).__name__}, not a string")
         if text.strip():

@@ -93,7 +93,7 @@ class Split:
             there = ", ".join(self.rows.column_names)
             raise ValueError(f"{self.source}: no labels, expected a column {' or '.join(columns)}, found {there}")
         values = self.rows[column][:]
-        for row, value in enumerate(values):
+        for row, value in enumerate(values, 1):
             if not isinstance(value, int | float) or not np.isfinite(value):
                 raise ValueError(f"{self.source}: {column}, row {row}: {shown(value)} is no number")
         labels = np.asarray(values)
@@ -138,13 +138,21 @@ def local_data(entries: Sequence[str]) -> dict[str, str]:
 
 
 def read_split(name: str, split: str, local_paths: Mapping[str, str]) -> Split:
-    """A split of the Hub's dataset, or of the local copy. Raises ValueError as `load_split`."""
+    """A split of the Hub's dataset, or of the local copy. Raises ValueError as `load_split`, with NAME of --data."""
     dataset, config = HUB[name]
-    path = local_paths.get(name.removesuffix("_test"))
+    given = name.removesuffix("_test")
+    path = local_paths.get(given)
     data_files = []
+    place = given
+    remedy = f"; --data {given}=PATH names a local copy"
     if path is not None:
         data_files = [path]
-    rows = load_split(dataset, split, dataset_config=config, data_files=data_files)
+        place = f"--data {given}={path}"
+        remedy = ""
+    try:
+        rows = load_split(dataset, split, dataset_config=config, data_files=data_files)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}{remedy}") from error
     source = describe(dataset, split, data_files)
     if name == "sentences" and path is not None:
         dataset = Path(path).name

@@ -69,15 +69,19 @@ def _first_run(grid: Grid, shape: str, phase: str, branch: int | None) -> Run:
             return Run(phase, shape, grid.seeds[0], rate)
 
 
-def run_arguments(grid: Grid, shape: str, phase: str = "report", branch: int | None = None) -> RecipeArguments:
+def run_arguments(
+    grid: Grid, shape: str, phase: str = "report", branch: int | None = None, local: Sequence[str] = ()
+) -> RecipeArguments:
     """What a run of the grid is trained with, wherever its weights start from; to report, the longest branch.
+
+    `local` are the options that say where its data are on this machine.
 
     Raises:
         GridError: the recipe or the settings are refused, or the shape's family is not for the task.
     """
     run = _first_run(grid, shape, phase, branch)
     try:
-        arguments = parse(grid.recipe, options_of_run(grid, run, start=shape))
+        arguments = parse(grid.recipe, options_of_run(grid, run, shape, local))
         task_of(arguments, load_config(shape))
     except (ValueError, OSError) as error:
         raise GridError(f"{shape} by recipe {grid.recipe}: {' '.join(str(error).split())}") from error

@@ -22,6 +22,7 @@ from filelock import lock_descriptor
 from modeling_leaner.support.documents import naming, write_json
 from modeling_leaner.support.files import write_bytes
 
+from ..data.sources import load_training
 from ..records import ResultRow
 from ..records.results import RESULTS
 from ..settings.command_line import data_options
@@ -222,13 +223,32 @@ def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Engine:
     return RayCluster(jobs, folder)
 
 
+def check_data(results: GridResults, local: Sequence[str]) -> None:
+    """Loads the rows that the reported runs read, once, where any run is to be started: without them each would fail.
+
+    Raises:
+        GridError: the rows cannot be had.
+    """
+    grid = results.grid
+    without_failed = {run: row for run, row in results.rows.items() if not row.has_failed}  # they are tried again
+    due = missing_runs(GridResults(grid, without_failed))
+    if all((run.folder(grid) / RESULTS).exists() for run in due):
+        return
+    arguments = run_arguments(grid, grid.baseline, local=local)
+    try:
+        load_training(arguments)
+    except (ValueError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise GridError(f"recipe {grid.recipe}: {reason}; no run was started (--data names a local copy)") from error
+
+
 def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "processes") -> GridResults:
     """Runs the grid, alone in its output_dir, and returns it with all rows; on Ctrl-C it waits for the runs under way.
 
     `local` are options of every run's command line that say where its data lie on this machine.
 
     Raises:
-        GridError: output_dir is in use, or holds runs of another grid; or as `engine_of`.
+        GridError: output_dir is in use, or holds runs of another grid; or as `check_data` and `engine_of`.
     """
     check_starts(load_results(grid))  # before anything is written
     try:
@@ -246,6 +266,8 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
                 run_arguments(grid, shape, phase)
         for trunk in dict.fromkeys(run.trunk for run in results.rows if run.branch is not None):
             check_trunk(results, trunk)
+        if engine == "processes":  # the machines of a cluster may have data that this one has not
+            check_data(results, local)
         write_grid(grid)
         Sweep(results, jobs, engine_of(engine, jobs, Path(grid.output_dir), lock.fileno()), local).run()
     return results

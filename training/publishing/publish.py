@@ -36,6 +36,7 @@ from ..running.environment import is_clone
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
 from ..settings.command_line import data_options
+from ..settings.recipes import parse
 from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
 from ..tasks.registry import TASKS
@@ -392,11 +393,24 @@ def renew_all() -> None:
         print(renew_encoder(folder))
 
 
+def check_rows(run: Path) -> None:
+    """Raises ValueError where the rows of a run, which a verification reads, need a local copy."""
+    arguments = parse(str(run / RECIPE), [])
+    arguments.data_files = []  # no published recipe says where they lie on one machine
+    if arguments.dataset is None:
+        raise ValueError(f"{run}: it was trained on local files; expected --data with their folder, or SPLIT=FILE")
+    try:
+        load_training(arguments)
+    except ValueError as error:
+        raise ValueError(f"{run}: {error}; --data names a local copy") from error
+
+
 def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: str | None) -> None:
     """`publish`, or `renew` where the folder is there and not to be replaced, for each shape that a grid publishes.
 
     Raises:
-        ValueError: the grid publishes nothing, or as of `read_target`, before anything is written.
+        ValueError: the grid publishes nothing, or as of `read_target`, `run_to_publish` and `check_rows`, before
+            anything is written.
     """
     grid = load_grid(file)
     if not grid.publish:
@@ -410,11 +424,15 @@ def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: 
         if target.exists():
             read_target(target, grid, shape)
     loaded = load_results(grid)
-    for shape, target in targets.items():
-        if target.exists() and not replace:
-            print(renew(loaded, shape, license=license))
-        else:
+    taken_anew = [shape for shape, target in targets.items() if replace or not target.exists()]
+    runs = [run_to_publish(loaded, shape) for shape in taken_anew]
+    if runs and not data_files:
+        check_rows(runs[0])  # all read the same
+    for shape in targets:
+        if shape in taken_anew:
             print(publish(loaded, shape, data_files, license=license))
+        else:
+            print(renew(loaded, shape, license=license))
 
 
 def publish_all(

@@ -75,7 +75,7 @@ class Classification(Task):
 
         def refuse(value: object, expected: str) -> typing.NoReturn:
             row = place_in_file(train, column.index(value))
-            raise ValueError(f"{self.label_column}, row {row}: {shown(value)}, expected {expected}")
+            raise ValueError(f"{self.label_column}, row {row + 1}: {shown(value)}, expected {expected}")
 
         if values[-1] is None:
             refuse(None, "a label")
@@ -99,7 +99,7 @@ class Classification(Task):
         for index, value in zip(indices, batch[self.label_column]):
             if not self.regression and isinstance(feature, ClassLabel) and value in range(feature.num_classes):
                 value = feature.names[value]  # another file may number the same classes differently
-            where = f"{source}: {self.label_column}, row {index}: {shown(value)}"
+            where = f"{source}: {self.label_column}, row {index + 1}: {shown(value)}"
             if self.regression:
                 if not isinstance(value, Real) or not np.isfinite(value):
                     raise ValueError(f"{where} is no number")

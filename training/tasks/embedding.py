@@ -136,7 +136,7 @@ class Embedding(TextTask):
         """Raises ValueError for a label that is no finite number."""
         for index, value in zip(indices, batch[self.label_column]):
             if not isinstance(value, int | float) or not np.isfinite(value):
-                raise ValueError(f"{source}: {self.label_column}, row {index}: {shown(value)} is no number")
+                raise ValueError(f"{source}: {self.label_column}, row {index + 1}: {shown(value)} is no number")
         return [float(value) for value in batch[self.label_column]]
 
     def collate(self, rows: list[dict]) -> Batch:

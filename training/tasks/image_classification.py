@@ -74,7 +74,7 @@ class ImageClassification(Classification):
     ) -> dict:
         pixels = []
         for index, value in zip(indices, batch[self.image_column]):
-            where = f"{source}: {self.image_column}, row {index}"
+            where = f"{source}: {self.image_column}, row {index + 1}"
             image = decoded_image(value, where)
             if not isinstance(image, PILImage.Image) or image.mode[0] in "FI":
                 image = self._from_numbers(image, where)

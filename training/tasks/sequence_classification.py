@@ -64,7 +64,7 @@ class SequenceClassification(Classification, TextTask):
             options["verbose"] = False  # too long a text is refused below
         tokens = self.processing(*(batch[name] for name in self.texts), **options)
         for index, ids in zip(indices, tokens["input_ids"]):
-            self._check_length(len(ids), f"{source}: {self.texts[0]}, row {index}")
+            self._check_length(len(ids), f"{source}: {self.texts[0]}, row {index + 1}")
         prepared = {"input_ids": tokens["input_ids"], "length": [len(ids) for ids in tokens["input_ids"]]}
         if len(self.texts) == 2 and "token_type_ids" in tokens and self.segments:
             prepared["token_type_ids"] = tokens["token_type_ids"]

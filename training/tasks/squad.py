@@ -61,8 +61,19 @@ def windows(
     return out
 
 
+def _row(row_id: int | str) -> str:
+    """A row as messages name it: by its number, from 1, where its id is the index; else by its id."""
+    if isinstance(row_id, int):
+        return f"row {row_id + 1}"
+    return f"row {row_id}"
+
+
 def _check_room(
-    ids: list[str], questions: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stride: int
+    ids: list[int] | list[str],
+    questions: list[str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    doc_stride: int,
 ) -> None:
     """Raises a ValueError unless every window can move on by at least one token of context."""
     special = tokenizer.num_special_tokens_to_add(pair=True)
@@ -70,12 +81,12 @@ def _check_room(
         room = max_length - special - len(tokens)
         if room <= doc_stride:
             raise ValueError(
-                f"row {row_id}: a question of {len(tokens)} tokens leaves room for {max(room, 0)} tokens of context, "
-                f"and windows that share {doc_stride} need {doc_stride + 1} (max_length={max_length})"
+                f"{_row(row_id)}: a question of {len(tokens)} tokens leaves room for {max(room, 0)} tokens of "
+                f"context, and windows that share {doc_stride} need {doc_stride + 1} (max_length={max_length})"
             )
 
 
-def answer_span(row_id: str, context: str, answers: Mapping[str, Sequence]) -> tuple[int, int] | None:
+def answer_span(row_id: int | str, context: str, answers: Mapping[str, Sequence]) -> tuple[int, int] | None:
     """First and last-plus-one character of the first answer, without spaces around it; None if there is none.
 
     Raises:
@@ -83,13 +94,13 @@ def answer_span(row_id: str, context: str, answers: Mapping[str, Sequence]) -> t
     """
     if not is_answers(answers):
         form = '{"text": [...], "answer_start": [...]} of equal length'
-        raise ValueError(f"row {row_id}: answers: expected {form}, got {answers!r:.60}")
+        raise ValueError(f"{_row(row_id)}: answers: expected {form}, got {answers!r:.60}")
     for text, start in zip(answers["text"], answers["answer_start"]):
         actual = ""
         if start >= 0:
             actual = context[start : start + len(text)]
         if actual != text:
-            raise ValueError(f"row {row_id}: the answer {text!r} is not at character {start}, where {actual!r} is")
+            raise ValueError(f"{_row(row_id)}: the answer {text!r} is not at character {start}, where {actual!r} is")
     if not answers["text"]:
         return None
     text = answers["text"][0]

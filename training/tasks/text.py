@@ -30,7 +30,7 @@ def check_text(batch: dict[str, list], column: str, indices: list[int], source: 
         given = shown(text)
         if text is not None:
             given = f"{type(text).__name__} {given}"
-        raise ValueError(f"{source}: {column}, row {index}: expected text, got {given}")
+        raise ValueError(f"{source}: {column}, row {index + 1}: expected text, got {given}")
 
 
 def fitting(config: LeanConfig, key: str, least: int) -> str:
