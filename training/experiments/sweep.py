@@ -152,7 +152,7 @@ class Sweep:
             if status != 0:
                 raise ValueError(_reason(status, Path(f"{run.folder(self.grid)}.log")))
             row = result_row(self.grid, run)
-            self._check_data(run, row)
+            self._check_same_data(run, row)
             seconds = row.seconds
             if seconds is None:
                 seconds = 0
@@ -160,7 +160,7 @@ class Sweep:
         except ValueError as error:
             self._fail(run, error)
 
-    def _check_data(self, run: Run, row: ResultRow) -> None:
+    def _check_same_data(self, run: Run, row: ResultRow) -> None:
         """Raises GridError for a run that read other rows than those before it."""
         try:
             check_same_data(self.grid, [*self.rows.values(), row])
@@ -266,7 +266,7 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
                 run_arguments(grid, shape, phase)
         for trunk in dict.fromkeys(run.trunk for run in results.rows if run.branch is not None):
             check_trunk(results, trunk)
-        if engine == "processes":  # the machines of a cluster may have data that this one has not
+        if engine != "ray":  # the machines of a cluster may have data that this one has not
             check_data(results, local)
         write_grid(grid)
         Sweep(results, jobs, engine_of(engine, jobs, Path(grid.output_dir), lock.fileno()), local).run()
