@@ -165,7 +165,7 @@ class TestCard:
     def test_no_licence_but_the_one_that_was_given(self, folder):
         document = json.loads((folder / "results.json").read_text())
         (folder / "results.json").write_text(json.dumps(document | {"license": None}))
-        assert run_leaner("card", folder).exit_code == 0
+        assert run_leaner("card", folder, "--replace").exit_code == 0
         card = ModelCard.load(folder / "README.md")
         assert card.data.license is None and "Weights: none was given; code: Apache-2.0." in card.text
 
@@ -258,7 +258,7 @@ class TestVerified:
         document = json.loads((folder / "results.json").read_text())
         document["comparison"]["models"][2]["scores"]["stsb"] -= 0.5
         (folder / "results.json").write_text(json.dumps(document))
-        assert run_leaner("card", folder).exit_code == 0
+        assert run_leaner("card", folder, "--replace").exit_code == 0
         self.refused(folder, made, "comparison.models.2.scores.stsb is")
 
     def test_other_weights(self, folder, made):

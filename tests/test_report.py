@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from command import leaner
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import validate_repo_id
 from matplotlib.figure import Figure
@@ -389,6 +390,24 @@ def test_what_else_a_card_says(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="killed"):
         card(seed=8)
     assert (folder / "README.md").read_text() == before
+
+
+def test_what_was_written_by_hand_is_not_lost(tmp_path, monkeypatch):
+    """A card that the command would write over with other text stays, and so do the others, unless it is said."""
+    monkeypatch.chdir(tmp_path)
+    own, other = (Path("runs", name, "README.md") for name in ("one", "two"))
+    make_run(own.parent, "sequence-classification")
+    make_run(other.parent, "sequence-classification")
+    leaner("card", own.parent)
+    written = own.read_text()
+    leaner("card", own.parent)
+    own.write_text(written + "\nIt is used by our translators.\n")
+    said = "^leaner card: runs/one/README.md: there already, and not what leaner card writes; .* --replace does it$"
+    with pytest.raises(SystemExit, match=said):
+        leaner("card", other.parent, own.parent)
+    assert "our translators" in own.read_text() and not other.exists()
+    leaner("card", other.parent, own.parent, "--replace")
+    assert own.read_text() == written and other.exists()
 
 
 def test_the_card_of_a_fine_tuned_run(tmp_path, monkeypatch):

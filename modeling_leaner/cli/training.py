@@ -402,11 +402,12 @@ def card(
         list[Path] | None,
         typer.Argument(help="Run folders or published ones; left out, all published ones.", callback=existing_folders),
     ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Also over cards with changes by hand.")] = False,
 ) -> None:
     """Write model cards from config.json and results.json; without a folder, the index of all, too."""
     with slow_imports():
         from ..training.publishing.cards import write_cards
-    write_cards(folders or [])
+    write_cards(folders or [], replace)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)

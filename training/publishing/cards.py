@@ -1,4 +1,4 @@
-"""`leaner card`: README.md of published folders and of runs, from config.json and results.json, never by hand.
+"""`leaner card`: README.md of published folders and of runs, from config.json and results.json.
 
 A published folder's results.json holds `evidence`, the cells of its grid; its card shows them all: a table, a figure,
 what was not tested, the data and their terms. The text is that of `templates/`, the sentences those of `wording/`.
@@ -299,17 +299,32 @@ def write_card(folder: Path) -> None:
     write_bytes(folder / "README.md", text.encode())
 
 
-def write_cards(folders: Sequence[Path]) -> None:
+def check_loses_nothing(folder: Path) -> None:
+    """Raises ValueError where a folder's README.md is not what `write_card` makes of the other files there."""
+    file = folder / "README.md"
+    text, _ = render(folder)
+    if file.exists() and file.read_bytes() != text.encode():
+        lost = "what was written into it by hand would be lost"
+        raise ValueError(f"{file}: there already, and not what leaner card writes; {lost}, --replace does it")
+
+
+def write_cards(folders: Sequence[Path], replace: bool = False) -> None:
     """`write_card` of each folder, or where none is given of all published ones, and their index; prints the files.
 
+    Args:
+        replace: also over cards that are not what `write_card` makes of the folder.
+
     Raises:
-        ValueError, OSError: a folder does not hold together.
+        ValueError, OSError: a folder does not hold together, or `check_loses_nothing`; then no card is written.
     """
     from .index import write_index
 
     written = folders
     if not folders:
         written = sorted(path.parent for path in CARDS.glob("*/results.json"))
+    if not replace:
+        for folder in written:
+            check_loses_nothing(folder)
     for folder in written:
         write_card(folder)
         print(folder / "README.md")
