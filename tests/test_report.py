@@ -410,6 +410,28 @@ def test_what_was_written_by_hand_is_not_lost(tmp_path, monkeypatch):
     assert own.read_text() == written and other.exists()
 
 
+def test_the_licence_of_a_run(tmp_path, monkeypatch):
+    """As given, from then on; none before. What the Hub does not know, or whose weights are not said, is refused."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/it")
+    make_run(folder, "sequence-classification")
+
+    def stated(*words):
+        leaner("card", *words)
+        return ModelCard.load(folder / "README.md").data.license
+
+    assert stated(folder) is None
+    assert stated(folder, "--license", "mit") == stated(folder) == "mit"
+    with pytest.raises(SystemExit, match="^leaner card: license 'MIT': expected .*; did you mean mit"):
+        stated(folder, "--license", "MIT")
+    with pytest.raises(SystemExit, match="^2$"):
+        stated("--license", "mit")
+    published = Path(__file__).parent.parent / "model_cards"
+    for name, command in (("leanvit-mini-cifar10", "publish GRID.yaml"), ("minilm-4-layers", "publish-encoder")):
+        with pytest.raises(SystemExit, match=f"{name} is published; leaner {command} --license states that of"):
+            stated(published / name, "--license", "mit")
+
+
 def test_the_card_of_a_fine_tuned_run(tmp_path, monkeypatch):
     """Its name is its own, and its parent is one that a reader of the Hub finds, or is named in the text alone."""
     monkeypatch.chdir(tmp_path)

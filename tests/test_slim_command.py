@@ -121,7 +121,7 @@ def test_the_card(leaner, source, rows, tmp_path):
     words = ("--keep", "0,3", "--heads", 2, "--data", rows, "--base-model", "owner/parent")
     assert leaner("slim", source, tmp_path / "slim", *words).exit_code == 0
     card = ModelCard.load(tmp_path / "slim" / "README.md")
-    assert card.data.base_model == "owner/parent" and "pruned" in card.data.tags
+    assert card.data.base_model == "owner/parent" and "pruned" in card.data.tags and card.data.license is None
     assert "[owner/parent](https://huggingface.co/owner/parent)" in card.text
     assert "| layers | 4 | 2 |" in card.text
     assert "| heads per layer | 4, 4, 4, 4 | 2, 2 |" in card.text
@@ -129,6 +129,14 @@ def test_the_card(leaner, source, rows, tmp_path):
     assert [cut["part"] for cut in cuts] == ["layers", "heads"]
     for cut in cuts:
         assert f"| {cut['part']} | {cut['before']} | {cut['after']} | {cut['change']:.3f} |" in card.text
+
+
+def test_the_licence_of_a_slim_model(leaner, source, rows, tmp_path):
+    words = ("slim", source, tmp_path / "slim", "--layers", 2, "--data", rows, "--license")
+    refused = leaner(*words, "MIT")
+    assert refused.exit_code == 1 and "license 'MIT': expected an identifier of " in refused.output
+    assert leaner(*words, "mit").exit_code == 0
+    assert ModelCard.load(tmp_path / "slim" / "README.md").data.license == "mit"
 
 
 def test_what_layers_and_heads_are_worth(leaner, source, rows, tmp_path):

@@ -51,6 +51,7 @@ class Options:
     rows: int
     max_length: int
     base_model: str | None
+    license: str | None
     tries: int | None
     recovery: str | None
 
@@ -189,7 +190,7 @@ def write_folder(
         for part in (slimmed.model, *processors):
             part.save_pretrained(folder)
         copy_sentence_transformers_files(options.source, folder)
-        write_slim_card(folder, options.output.name, source, slimmed, making)
+        write_slim_card(folder, options.output.name, source, slimmed, making, options.license)
         document = {**asdict(making), "cuts": [asdict(cut) for cut in slimmed.cuts]}
         (folder / RECORD).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         figures = draw_scores(slimmed.scores, folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
-from modeling_leaner.support.documents import require
+from modeling_leaner.support.documents import require, write_json
 from modeling_leaner.support.files import sha256, write_bytes
 
 from ..experiments.evidence import heads_of, with_runs
@@ -26,7 +26,7 @@ from .curve_tables import own_branches, scores_by_budget
 from .cut_parents import cuts_in
 from .encoder_card import encoder_card
 from .evidence_figure import evidence_figure
-from .folders import CARDS, Run, check_tensor_shapes, read_run
+from .folders import CARDS, Run, check_tensor_shapes, read_run, results_in
 from .metadata import PROJECT_URL, eval_results, metadata, repository
 from .rendering import fill_card
 from .snippets import snippet
@@ -308,24 +308,46 @@ def check_loses_nothing(folder: Path) -> None:
         raise ValueError(f"{file}: there already, and not what leaner card writes; {lost}, --replace does it")
 
 
-def write_cards(folders: Sequence[Path], replace: bool = False) -> None:
+def check_states_license(folder: Path) -> None:
+    """Raises ValueError for a published folder, whose licence the command states that publishes it."""
+    results = read_run(folder).results
+    if isinstance(results, PublishedResults | PublishedEncoder):
+        command = "leaner publish GRID.yaml"
+        if isinstance(results, PublishedEncoder):
+            command = "leaner publish-encoder"
+        raise ValueError(f"--license: {folder} is published; {command} --license states that of its weights")
+
+
+def state_license(folder: Path, license: str) -> None:
+    """Adds the licence of a run's weights to its results.json, where its card has it from."""
+    file = folder / RESULTS
+    write_json(file, results_in(file).model_copy(update={"license": license}).document())
+
+
+def write_cards(folders: Sequence[Path], replace: bool = False, license: str | None = None) -> None:
     """`write_card` of each folder, or where none is given of all published ones, and their index; prints the files.
 
     Args:
         replace: also over cards that are not what `write_card` makes of the folder.
+        license: of the weights of these runs; None leaves what their results say.
 
     Raises:
-        ValueError, OSError: a folder does not hold together, or `check_loses_nothing`; then no card is written.
+        ValueError, OSError: a folder does not hold together, or as of `check_loses_nothing` and
+            `check_states_license`; then no card is written.
     """
     from .index import write_index
 
     written = folders
     if not folders:
         written = sorted(path.parent for path in CARDS.glob("*/results.json"))
-    if not replace:
-        for folder in written:
+    for folder in written:
+        if license is not None:
+            check_states_license(folder)
+        if not replace:
             check_loses_nothing(folder)
     for folder in written:
+        if license is not None:
+            state_license(folder, license)
         write_card(folder)
         print(folder / "README.md")
     if not folders:

@@ -84,14 +84,24 @@ class Making:
     tries: list[Try] = field(default_factory=list)
 
 
-def write_slim_card(folder: Path, name: str, source: LeanPreTrainedModel, slimmed: Slimmed, making: Making) -> None:
-    """Writes README.md into the folder of a slimmed model, whose name on the Hub will be `name`."""
+def write_slim_card(
+    folder: Path,
+    name: str,
+    source: LeanPreTrainedModel,
+    slimmed: Slimmed,
+    making: Making,
+    license: str | None,
+) -> None:
+    """Writes README.md into the folder of a slimmed model, whose name on the Hub will be `name`.
+
+    `license`: of its weights, as the Hub names it; None states none.
+    """
     is_on_hub = is_hub_id(making.parent)
     parent = making.parent
     if not is_on_hub:
         parent = Path(making.parent).name
     card = SlimCard(
-        metadata=slim_metadata(slimmed.model, making.parent if is_on_hub else None),
+        metadata=slim_metadata(slimmed.model, making.parent if is_on_hub else None, license),
         name=name,
         architecture=type(slimmed.model).__name__,
         shape=describe(slimmed.model.config),
@@ -126,9 +136,11 @@ def head_of(model: LeanPreTrainedModel) -> str | None:
     return None
 
 
-def slim_metadata(model: LeanPreTrainedModel, parent: str | None) -> str:
+def slim_metadata(model: LeanPreTrainedModel, parent: str | None, license: str | None) -> str:
     """The YAML by which the Hub shows and finds the model, and its parent where that is on the Hub."""
     optional = {}
+    if license is not None:
+        optional["license"] = license
     head = head_of(model)
     if head is not None:
         optional["pipeline_tag"] = hub_task(TASKS_OF_HEADS[head])
