@@ -1,9 +1,11 @@
 """`leaner slim`: from a folder of transformers to a leaner one that loads anywhere, with its card; bad input."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -36,6 +38,7 @@ from modeling_leaner.slimming import calibration
 from modeling_leaner.slimming.measures import Reference
 from modeling_leaner.slimming.scores import Scores
 from modeling_leaner.slimming.slim import Cut, Slimmed
+from modeling_leaner.transfer import contents as sent_of
 
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
@@ -129,6 +132,23 @@ def test_the_card(leaner, source, rows, tmp_path):
     assert [cut["part"] for cut in cuts] == ["layers", "heads"]
     for cut in cuts:
         assert f"| {cut['part']} | {cut['before']} | {cut['after']} | {cut['change']:.3f} |" in card.text
+
+
+def test_the_code_of_the_card_loads_the_folder(leaner, source, rows, tmp_path, monkeypatch):
+    """From where the command ran, however the folder was named there; on the Hub from the repository."""
+    monkeypatch.chdir(tmp_path)
+    for output in (Path("made/slim"), tmp_path / "made/slim"):
+        assert leaner("slim", source, output, "--layers", 2, "--data", rows).exit_code == 0
+        code = ModelCard.load(output / "README.md").text.split("```python\n")[1].split("```")[0]
+        names = {}
+        exec(code, names)
+        assert names["model"].config.num_hidden_layers == 2 and names["repository"] == "made/slim"
+        sent = sent_of(output, "someone/small")["README.md"].decode()
+        assert 'repository = "someone/small"' in sent and "made/slim" not in sent.split("```python")[1].split("```")[0]
+        shutil.rmtree(output)
+    monkeypatch.chdir(source)
+    assert leaner("slim", source, tmp_path / "slim", "--layers", 2, "--data", rows).exit_code == 0
+    assert 'repository = "slim"' in (tmp_path / "slim" / "README.md").read_text()  # no path of somebody's disk
 
 
 def test_the_licence_of_a_slim_model(leaner, source, rows, tmp_path):

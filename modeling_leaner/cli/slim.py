@@ -190,7 +190,7 @@ def write_folder(
         for part in (slimmed.model, *processors):
             part.save_pretrained(folder)
         copy_sentence_transformers_files(options.source, folder)
-        write_slim_card(folder, options.output.name, source, slimmed, making, options.license)
+        write_slim_card(folder, options.output, source, slimmed, making, options.license)
         document = {**asdict(making), "cuts": [asdict(cut) for cut in slimmed.cuts]}
         (folder / RECORD).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         figures = draw_scores(slimmed.scores, folder)

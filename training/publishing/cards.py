@@ -29,7 +29,7 @@ from .evidence_figure import evidence_figure
 from .folders import CARDS, Run, check_tensor_shapes, read_run, results_in
 from .metadata import PROJECT_URL, eval_results, metadata, repository
 from .rendering import fill_card
-from .snippets import snippet
+from .snippets import named_place, snippet
 from .wording import comparison, limits, opening, provenance, samples, scoring, single_run
 
 
@@ -119,9 +119,7 @@ class RunCardContext:
 def run_card(folder: Path, run: Run) -> str:
     """The card of a run that is not published: its own numbers, nothing to compare them with."""
     results = run.results
-    where = folder.as_posix()
-    if folder.is_absolute():
-        where = folder.name  # a card names no path on somebody's disk
+    where = named_place(folder)
     context = RunCardContext(
         metadata=metadata(results, run.config.model_type),
         name=single_run.title(results),

@@ -15,7 +15,7 @@ from modeling_leaner.transfer import is_repository
 from ..tasks.registry import TASKS
 from .metadata import hub_task
 from .rendering import fill_card
-from .snippets import ENCODE_TEXT, task_snippet
+from .snippets import ENCODE_TEXT, named_place, task_snippet
 
 
 ENCODE_IMAGE = """\
@@ -86,15 +86,17 @@ class Making:
 
 def write_slim_card(
     folder: Path,
-    name: str,
+    output: Path,
     source: LeanPreTrainedModel,
     slimmed: Slimmed,
     making: Making,
     license: str | None,
 ) -> None:
-    """Writes README.md into the folder of a slimmed model, whose name on the Hub will be `name`.
+    """Writes README.md into the folder of a slimmed model.
 
-    `license`: of its weights, as the Hub names it; None states none.
+    Args:
+        output: where the folder will be, once it is whole; its lines of code load it from there.
+        license: of its weights, as the Hub names it; None states none.
     """
     is_on_hub = is_hub_id(making.parent)
     parent = making.parent
@@ -102,11 +104,11 @@ def write_slim_card(
         parent = Path(making.parent).name
     card = SlimCard(
         metadata=slim_metadata(slimmed.model, making.parent if is_on_hub else None, license),
-        name=name,
+        name=output.name,
         architecture=type(slimmed.model).__name__,
         shape=describe(slimmed.model.config),
         parent=f"[{parent}](https://huggingface.co/{parent})" if is_on_hub else parent,
-        snippet=slim_snippet(slimmed.model, name),
+        snippet=slim_snippet(slimmed.model, named_place(output)),
         before=source.config,
         after=slimmed.model.config,
         parameters_before=parameters_of(source),
