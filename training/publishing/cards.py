@@ -27,7 +27,7 @@ from .cut_parents import cuts_in
 from .encoder_card import encoder_card
 from .evidence_figure import evidence_figure
 from .folders import CARDS, Run, check_tensor_shapes, read_run, results_in
-from .metadata import PROJECT_URL, eval_results, metadata, repository
+from .metadata import eval_results, metadata, repository
 from .rendering import fill_card
 from .snippets import named_place, snippet
 from .wording import comparison, limits, opening, provenance, samples, scoring, single_run
@@ -207,7 +207,7 @@ def published_card(folder: Path, run: Run) -> str:
         place=provenance.place(results),
         commands=provenance.commands(results, run.command),
         hardware=provenance.hardware(results),
-        bibtex=opening.BIBTEX % PROJECT_URL,
+        bibtex=opening.bibtex(),
     )
     return fill_card("model_card.md", context)
 
