@@ -38,6 +38,7 @@ from modeling_leaner.slimming import calibration
 from modeling_leaner.slimming.measures import Reference
 from modeling_leaner.slimming.scores import Scores
 from modeling_leaner.slimming.slim import Cut, Slimmed
+from modeling_leaner.support.files import sha256
 from modeling_leaner.transfer import contents as sent_of
 
 
@@ -86,6 +87,7 @@ def test_from_transformers_to_a_leaner_folder_and_back(leaner, source, rows, tmp
     assert slim.config.num_hidden_layers == 2
     assert not info["missing_keys"] and not info["unexpected_keys"]
     document = json.loads((tmp_path / "slim" / "slim.json").read_text())
+    assert document["parent_weights_sha256"] == sha256(source / "model.safetensors")
     kept = document["cuts"][0]["after"]
     parent = BertModel.from_pretrained(source).eval()
     parent.encoder.layer = torch.nn.ModuleList([parent.encoder.layer[index] for index in kept])
