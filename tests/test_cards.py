@@ -108,8 +108,8 @@ def test_a_card_says_first_what_a_visitor_needs(folder):
     assert body[0] == f"# {folder.name}" and "```python" in body[:40]
     first = body[2].split(". ")[0]
     assert " that " in first and ", not for " in first
-    needed = (metadata.PROJECT_URL, "arxiv.org/abs/2505.20802", "@software{modeling_leaner", "The best simple guess")
-    for text in needed:
+    assert f"- **Project and papers:** {metadata.project_link()}; " in card.text
+    for text in ("arxiv.org/abs/2505.20802", "@software{modeling_leaner", "The best simple guess"):
         assert text in card.text
     assert card.text.count("σ_max/σ_min") == 1 and not re.search(r"\b0\.\d+ epochs", card.text)
     assert {"modeling_leaner", "custom_code"} <= set(card.data.tags) and card.data.model_name == folder.name

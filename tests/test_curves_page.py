@@ -400,13 +400,13 @@ def test_an_invented_budget_is_found(published, capsys):
     }
     for message, branches in invented.items():
         write_json(folder / "results.json", {**results, "branches": branches})
-        leaner("card", folder)
+        leaner("card", folder, "--replace")
         with pytest.raises(SystemExit):
             leaner("verify-cards", folder, "--data_files", "text=data")
         assert f"results.json: {message}" in capsys.readouterr().err
         assert "None" not in (folder / "README.md").read_text().split("## Over the length")[1].split("## ")[0]
     (folder / "results.json").write_text(kept)
-    leaner("card", folder)
+    leaner("card", folder, "--replace")
 
 
 def test_a_budget_whose_weights_are_gone_has_no_hash(published):

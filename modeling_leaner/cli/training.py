@@ -401,15 +401,20 @@ def study(
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def card(
+    context: typer.Context,
     folders: Annotated[
         list[Path] | None,
         typer.Argument(help="Run folders or published ones; left out, all published ones.", callback=existing_folders),
     ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Also over cards with changes by hand.")] = False,
+    license: License = None,
 ) -> None:
     """Write model cards from config.json and results.json; without a folder, the index of all, too."""
+    if license is not None and not folders:
+        context.fail("--license: expected with the run folders whose weights are meant")
     with slow_imports():
         from ..training.publishing.cards import write_cards
-    write_cards(folders or [])
+    write_cards(folders or [], replace, license)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
