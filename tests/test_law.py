@@ -343,6 +343,20 @@ def test_too_few_cells(shapes, budgets):
     assert str(refusal.value).endswith(have) and "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("rows", [False, True])
+def test_no_run_has_finished_yet(grid, rows):
+    """Without results.csv, and with one whose only run has failed."""
+    if rows:
+        fill(grid, made_up(by_tokens))
+        failed = [row for row in load_results(grid).rows.values() if not row.has_finished]
+        with grid.path("results.csv").open("w") as file:
+            write_rows(failed, file)
+    with pytest.raises(SystemExit) as refusal:
+        leaner("law", "my.yaml")
+    said = str(refusal.value)
+    assert said == "leaner law: model_cards/grids/made-up/results.csv: no run of a branch has finished yet"
+
+
 def test_fewer_cells_than_parameters():
     """Shapes and budgets are enough, but most shapes have a single budget."""
     data = made_up(by_layers)

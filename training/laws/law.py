@@ -43,6 +43,8 @@ MIN_BUDGETS = len(COMMON)  # floor, scale and exponent
 
 def check_enough(data: LawData, terms: Sequence[str], where: str) -> None:
     """Raises GridError where there are too few finished shapes, budgets or cells for a law with these terms."""
+    if not data.points:
+        raise GridError(f"{where}: no run of a branch has finished yet")
     budgets = len({point.tokens for point in data.points})
     parameters = len(COMMON) + len(terms)
     have = f"{data.cell_count} finished cells of {len(data.shapes)} shapes and {budgets} budgets"
