@@ -132,6 +132,17 @@ def test_environment_names_hardware_and_versions(monkeypatch):
     json.dumps(said)
 
 
+def test_the_platform_is_named_without_the_release(monkeypatch):
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.39"))
+    assert environment()["platform"] == "Linux x86_64, glibc 2.39"
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert environment()["platform"] == "Darwin arm64"
+
+
 def make_clone(folder):
     """A git repository that looks like ours."""
     (folder / "modeling_leaner").mkdir(parents=True)

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from .base import Count, Duration, Record
+from .base import Count, Duration, Record, Sha256
 from .evidence import Evidence
 from .results import PUBLISHED, RunResults, Train
 
@@ -94,7 +94,7 @@ class PublishedBranch(Record):
     """Read by its end."""
     value: float
     """The grid's metric."""
-    weights_sha256: str | None
+    weights_sha256: Sha256 | None
     """Of its model.safetensors; only that of the longest budget is published. None where they were not kept."""
 
 
@@ -119,7 +119,7 @@ class PublishedResults(RunResults):
     """The folders that are published with it."""
     license: str | None = None
     """Of the weights, as the Hub names it; None where none was given."""
-    weights_sha256: str
+    weights_sha256: Sha256
     """Of model.safetensors."""
     tolerances: dict[str, float] | None = None
     """How far each metric may be off on another machine."""
