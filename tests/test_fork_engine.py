@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from filelock import lock_descriptor
+from modeling_leaner.training.experiments import fork_engine
 from modeling_leaner.training.experiments.fork_engine import METHOD, Forks
 from modeling_leaner.training.experiments.grid import GridError
 from modeling_leaner.training.experiments.run_here import status_of
@@ -103,6 +105,24 @@ def test_a_fork_holds_the_lock_until_it_is_interrupted(tmp_path, lock):
     assert status == 130 and "--resume" in last and list((tmp_path / "run").glob("checkpoint-*"))
     assert lock_is_free(path)
     run.process.send_signal(signal.SIGINT)  # to one that has ended: nothing
+
+
+@needs_forks
+def test_a_fork_has_the_environment_of_its_run(tmp_path, monkeypatch):
+    """Such as the device that it shares out; a plain fork of this process shows it."""
+    log = tmp_path / "run.log"
+
+    def tell(words, log):
+        log.write_text(f"{words} {os.environ['CUDA_VISIBLE_DEVICES']}")
+        return 3
+
+    monkeypatch.setattr(fork_engine, "train_here", tell)
+    lock = SimpleNamespace(detach=lambda: None)
+    run = (["digits"], log, {"CUDA_VISIBLE_DEVICES": "7"}, lock)
+    process = multiprocessing.get_context("fork").Process(target=fork_engine.train_fork, args=run)
+    process.start()
+    process.join()
+    assert process.exitcode == 3 and log.read_text() == "['digits'] 7"
 
 
 def test_a_system_without_forks(monkeypatch):

@@ -219,7 +219,7 @@ def sweep(
     engine: Annotated[
         Literal["processes", "fork", "ray"],
         typer.Option(
-            help="On this machine; on it, all imported once (fork); or on a Ray cluster that shares its folders."
+            help="Processes of this machine; fork, the same, imported once; or a Ray cluster that shares its folders."
         ),
     ] = "processes",
 ) -> None:

@@ -1,6 +1,6 @@
-"""Where the runs of a sweep are carried out: in processes of this machine.
+"""Where the runs of a sweep are carried out: here, processes of this machine.
 
-As forks of one process see `fork_engine.py`, on a Ray cluster `ray_engine.py`.
+The others are `fork_engine.py`, whose processes share their imports, and `ray_engine.py`, a cluster.
 """
 
 import os

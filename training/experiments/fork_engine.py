@@ -1,7 +1,7 @@
 """`leaner sweep GRID --engine fork`: runs forked from one process that has imported all, so that none waits for that.
 
-The process (Python's fork server) has no threads and has not touched a GPU, and each run is a fresh fork of it: no run
-sees what another left behind.
+The process, Python's fork server, only imports, and each run is a fresh fork of it: no run sees what another left
+behind.
 """
 
 import multiprocessing
@@ -26,7 +26,7 @@ PRELOADED += ["modeling_leaner.modeling_lean_gpt", "modeling_leaner.modeling_lea
 def train_fork(words: Sequence[str], log: Path, environment: dict[str, str], lock: DupFd) -> None:
     """Trains one run in this process, a fork, and ends it with the exit status; it holds the lock until then."""
     os.setpgid(0, 0)  # a signal reaches it by `interrupt` alone, as with `Processes`
-    lock.detach()
+    lock.detach()  # takes over the file descriptor, which stays open as long as this process
     os.environ.update(environment)
     sys.stdout.reconfigure(line_buffering=True)
     sys.stderr.reconfigure(line_buffering=True)
