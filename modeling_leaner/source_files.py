@@ -12,6 +12,7 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor
 from .checkpoints_leaner import WEIGHTS
 from .hub_lookup import HUB_TIMEOUT
 from .support.documents import read_json
+from .support.files import sha256
 
 
 SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
@@ -64,6 +65,13 @@ def local_file(source: str, name: str) -> Path:
     if folder.is_dir():
         return folder / name
     return Path(hf_hub_download(source, name))
+
+
+def weights_sha256(source: str) -> str | None:
+    """The hash of the weights of a folder or Hub id; None where they are not in one `model.safetensors`."""
+    if WEIGHTS not in files_of(source):
+        return None
+    return sha256(local_file(source, WEIGHTS))
 
 
 def read_source_json(source: str, name: str) -> Any:

@@ -33,7 +33,7 @@ from modeling_leaner.training.publishing import (
     tables,
 )
 from modeling_leaner.training.publishing.wording import comparison, scoring
-from modeling_leaner.training.records import PublishedResults
+from modeling_leaner.training.records import Guess, PublishedResults
 from modeling_leaner.training.running import reevaluate
 from modeling_leaner.training.tasks.causal_lm import CausalLM
 from modeling_leaner.training.tasks.masked_lm import MaskedLM
@@ -108,8 +108,8 @@ def test_a_card_says_first_what_a_visitor_needs(folder):
     assert body[0] == f"# {folder.name}" and "```python" in body[:40]
     first = body[2].split(". ")[0]
     assert " that " in first and ", not for " in first
-    needed = (metadata.PROJECT_URL, "arxiv.org/abs/2505.20802", "@software{modeling_leaner", "The best simple guess")
-    for text in needed:
+    assert f"- **Project and papers:** {metadata.project_link()}; " in card.text
+    for text in ("arxiv.org/abs/2505.20802", "@software{modeling_leaner", "The best simple guess"):
         assert text in card.text
     assert card.text.count("σ_max/σ_min") == 1 and not re.search(r"\b0\.\d+ epochs", card.text)
     assert {"modeling_leaner", "custom_code"} <= set(card.data.tags) and card.data.model_name == folder.name
@@ -267,6 +267,24 @@ def test_an_outlier_is_told_from_a_bad_run():
     base.chance = 0.2
     del cell.values["0"], cell.values["1"], cell.values["2"]
     assert scoring.outliers(cell, evidence) == []  # of four nothing can be said
+
+
+def test_a_run_is_no_outlier_for_a_guess_that_no_run_beats():
+    """Early in a training: losses of enwik8-text-causal-curves, gpt/narrow-mini after 3.1M tokens."""
+    known = RESULTS["leanbert-mini-sst2"].evidence
+    losses = {"11": 5.0085, "12": 5.0039, "13": 5.0094, "14": 5.024, "15": 5.0079}
+    base = known.cells[0].model_copy(update={"shape": known.baseline, "chance": 6.93, "values": losses})
+    guesses = [Guess(name="frequencies", value=6.92), Guess(name="bigram", value=4.81)]
+    evidence = known.model_copy(update={"higher_is_better": False, "cells": [base], "guesses": guesses})
+    assert scoring.outliers(base, evidence) == []
+    losses["14"] = 6.95  # as bad as frequencies, which the others beat
+    assert scoring.outliers(base, evidence) == ["14"]
+    losses.update(dict.fromkeys(("11", "12", "13", "15"), 7.1))
+    losses["14"] = 7.5
+    assert scoring.outliers(base, evidence) == []  # none has learned anything
+    evidence.guesses = None
+    losses.update(dict.fromkeys(("11", "12", "13", "15"), 5.0))
+    assert scoring.outliers(base, evidence) == ["14"]  # against the guess that reads nothing
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """model_cards/curves.md and what a card says of budgets: made-up rows, and a run that was trained and published."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from modeling_leaner.training.publishing.curves_page import grids_with_branches,
 from modeling_leaner.training.publishing.gathered_grids import read_grids_of_shapes
 from modeling_leaner.training.publishing.index import write_index
 from modeling_leaner.training.publishing.wording.amounts import label, short_label
-from modeling_leaner.training.records import Evidence, ResultRow, checked
+from modeling_leaner.training.records import Evidence, PublishedResults, ResultRow, checked
 from scipy import stats
 from training_data import documents, write_shape
 
@@ -400,13 +401,25 @@ def test_an_invented_budget_is_found(published, capsys):
     }
     for message, branches in invented.items():
         write_json(folder / "results.json", {**results, "branches": branches})
-        leaner("card", folder)
+        leaner("card", folder, "--replace")
         with pytest.raises(SystemExit):
             leaner("verify-cards", folder, "--data_files", "text=data")
         assert f"results.json: {message}" in capsys.readouterr().err
         assert "None" not in (folder / "README.md").read_text().split("## Over the length")[1].split("## ")[0]
     (folder / "results.json").write_text(kept)
-    leaner("card", folder)
+    leaner("card", folder, "--replace")
+
+
+@pytest.mark.parametrize("held", ["0" * 63, "0" * 65, "A" * 64, "g" * 64, "0" * 64 + "\n", "not kept", ""])
+def test_the_hash_of_a_budget_is_a_sha256(published, held):
+    """The weights of a shorter budget are not published: nothing else can find that it is none."""
+    document = json.loads((published / "results.json").read_text())
+    document["branches"][0]["weights_sha256"] = held
+    said = f"branches.0.weights_sha256 is {held!r:.100}, expected a SHA-256, 64 hex digits in lower case"
+    with pytest.raises(ValueError, match=f"^results.json: {re.escape(said)}$"):
+        checked(PublishedResults, document, Path("results.json"))
+    document["branches"][0]["weights_sha256"] = None
+    assert checked(PublishedResults, document, Path("results.json")).branches[0].weights_sha256 is None
 
 
 def test_a_budget_whose_weights_are_gone_has_no_hash(published):

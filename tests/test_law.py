@@ -38,13 +38,16 @@ SHAPES = {
     "narrow": (12, 4, 64, 256),
 }
 BUDGETS = (1_000_000, 3_000_000, 6_000_000, 12_000_000)
+LENGTH = 32
+VOCABULARY = 4096
 
 
 def sizes(shape):
     layers, heads, width, mlp = SHAPES[shape]
-    parameters = layers * (4 * width**2 + 2 * width * mlp)
+    parameters = layers * (4 * width**2 + 2 * width * mlp + 9 * width + mlp) + 2 * width  # with biases and norms
     head_dim = width // heads
     return {
+        "length": LENGTH, "vocabulary": VOCABULARY,
         "layers": layers, "heads": heads, "width": width, "mlp": mlp, "head_dim": head_dim, "parameters": parameters
     }  # fmt: skip
 
@@ -265,7 +268,10 @@ def test_widening_for_few_seeds():
         ({"width": 128}, 3e6, "width: expected 64 to 96, where the law was fitted, got 128"),
         ({"mlp": 512}, 3e6, "mlp: expected 96 to 384, where the law was fitted, got 512"),
         ({}, 2e7, "tokens: expected 1,000,000 to 12,000,000, where the law was fitted, got 20,000,000"),
-        ({"head_dim": 64}, 3e6, "head_dim: expected 25.6 to 40 with such heads, width, as in the shapes of the fit"),
+        ({"head_dim": 64}, 3e6, "head_dim: expected 16 to 32, where the law was fitted, got 64"),
+        ({"head_dim": 16}, 3e6, "head_dim: expected 25.6 to 40 with such heads, width, as in the shapes of the fit"),
+        ({"vocabulary": 8192}, 3e6, "vocabulary: expected 4,096, where the law was fitted, got 8,192"),
+        ({"length": 512}, 3e6, "length: expected 32, where the law was fitted, got 512"),
     ],
 )
 def test_outside_its_range_it_refuses(found, changes, tokens, said):
@@ -277,6 +283,56 @@ def test_outside_its_range_it_refuses(found, changes, tokens, said):
     assert low < value < high and value == pytest.approx(by_layers("deep", 12e6), abs=0.02)
 
 
+def test_a_size_that_all_shapes_share_is_bounded():
+    """Four shapes of one width and one MLP width: the law knows no other."""
+    data = made_up(by_layers, ["deep", "many", "shallow", "lean"])
+    measured = fitting.ranges(data, BUDGETS)
+    assert measured["width"] == [96, 96] and measured["mlp"] == [384, 384] and measured["head_dim"] == [16, 32]
+    assert set(measured) == {*sizes("deep"), "tokens"}
+
+
+def test_a_law_without_a_range_is_refused(found):
+    """A law.json from before rows and vocabularies were in it: what it was fitted with is not known."""
+    document = found.document()
+    del document["ranges"]["vocabulary"]
+    with pytest.raises(laws.OutOfRange, match="^vocabulary: not in the ranges of the law of made-up; leaner law"):
+        laws.law_of(document).predict(sizes("deep"), 3e6)
+
+
+def test_the_plan_says_why_a_law_is_refused(grid, found, monkeypatch):
+    """At another row length or vocabulary, and beside a start that was not measured: once, with the rows."""
+    monkeypatch.setattr(fitting, "fit_law", lambda grid, data: found)
+    fill(grid, made_up(by_layers))
+    fitting.fit_grid(grid)
+    advice.laws_of.cache_clear()
+    reasons = {
+        (LENGTH, VOCABULARY): None,
+        (16, VOCABULARY): "length: expected 32, where the law was fitted, got 16",
+        (LENGTH, 512): "vocabulary: expected 4,096, where the law was fitted, got 512",
+    }
+    for (length, vocabulary), reason in reasons.items():
+        setting = StepSetting(8, length)
+        configs = [load_config(f"{name}.json") for name in ("deep", "lean", "many")]
+        for config in configs:
+            config.vocab_size = vocabulary
+        start = cost_of(configs[0], setting)
+        others = [cost_of(config, setting, configs[0]) for config in configs[1:]]
+        text = tables.plan_text(others, setting, start, verdicts=True)
+        document = tables.plan_document(others, setting, start)
+        if reason is None:
+            assert "says nothing of" not in text and document["refused"] == []
+            continue
+        assert "law" not in others[0].advice
+        assert f"law says nothing of 1 and 2: {reason}\n" in text
+        assert document["refused"] == [{"source": "law", "rows": ["1", "2"], "reason": reason}]
+    deeper = load_config("deep.json")
+    deeper.num_hidden_layers = 16
+    said = advice.refusals(load_config("lean.json"), LENGTH, deeper)
+    assert said == {"law": "the start's layers: expected 4 to 12, where the law was fitted, got 16"}
+    assert advice.refusals(load_config("bert/mini"), LENGTH, load_config("bert/mini")) == {}
+    advice.laws_of.cache_clear()
+
+
 @pytest.mark.parametrize(
     "shapes, budgets", [(["deep", "many", "lean"], BUDGETS), (list(SHAPES), BUDGETS[:2]), (["deep"], BUDGETS)]
 )
@@ -285,6 +341,20 @@ def test_too_few_cells(shapes, budgets):
         fitting.fit_law(Nowhere(), made_up(by_layers, shapes, budgets))
     have = f"got {len(shapes) * len(budgets)} finished cells of {len(shapes)} shapes and {len(budgets)} budgets"
     assert str(refusal.value).endswith(have) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_no_run_has_finished_yet(grid, rows):
+    """Without results.csv, and with one whose only run has failed."""
+    if rows:
+        fill(grid, made_up(by_tokens))
+        failed = [row for row in load_results(grid).rows.values() if not row.has_finished]
+        with grid.path("results.csv").open("w") as file:
+            write_rows(failed, file)
+    with pytest.raises(SystemExit) as refusal:
+        leaner("law", "my.yaml")
+    said = str(refusal.value)
+    assert said == "leaner law: model_cards/grids/made-up/results.csv: no run of a branch has finished yet"
 
 
 def test_fewer_cells_than_parameters():
@@ -309,6 +379,7 @@ def grid(tmp_path, monkeypatch):
         layers, heads, width, mlp = SHAPES[name]
         changes = {"num_hidden_layers": layers, "num_attention_heads": heads, "hidden_size": width}
         changes |= {"intermediate_size": mlp, "head_dim": width // heads, "num_key_value_heads": heads}
+        changes |= {"vocab_size": VOCABULARY}
         Path(write_shape("gpt", tmp_path, **changes)).rename(f"{name}.json")
     overrides = {"max_length": 32, "max_steps": 640, "warmup_steps": 2, "lr_scheduler_type": "warmup_stable_decay"}
     values = {"recipe": "enwik8-text-causal", "shapes": [f"{name}.json" for name in SHAPES], "baseline": "deep.json"}
@@ -343,6 +414,7 @@ def test_rows_are_read(grid):
     assert len(read.points) == len(data.points) - 1 and read.failed == 1 and read.quality == "loss"
     expected = {(f"{each.shape}.json", each.seed, each.tokens): each.quality for each in data.points}
     assert all(expected[point.shape, point.seed, point.tokens] == point.quality for point in read.points)
+    assert {(each["length"], each["vocabulary"]) for each in read.sizes.values()} == {(LENGTH, VOCABULARY)}
     grid.path("results.csv").unlink()
     grid.path("").rmdir()
     fill(grid, data, up=True)

@@ -85,6 +85,17 @@ def test_one_version():
     assert newest.group(1) == version
 
 
+def test_one_address():
+    """Cards link to the code where setup.cfg says that it is, or not at all."""
+    import configparser
+
+    from modeling_leaner.training.publishing.metadata import PROJECT_URL
+
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    assert config["metadata"].get("url") == PROJECT_URL
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """The wheel's names, and a folder into which it was installed: built from the source archive, as pip does."""

@@ -46,6 +46,7 @@ from modeling_leaner.training.publishing.wording import (
     findings,
     index_page,
     limits,
+    opening,
     provenance,
     samples,
     scoring,
@@ -70,6 +71,7 @@ from workshop import GRID, small_listops, train_grid
 
 from modeling_leaner.shapes import load_config
 from modeling_leaner.support.files import sha256
+from modeling_leaner.transfer import contents
 
 
 WORDS = "--max_steps 6 --max_train_rows 96 --max_eval_rows 64 --per_device_train_batch_size 8 --logging_steps 2"
@@ -215,7 +217,7 @@ def test_a_card_of_another_project_names_the_files_of_that_project(workshop):
     folder = workshop / "model_cards/leanbert-deep"
     results = results_in(folder / "results.json")
     text = (folder / "README.md").read_text()
-    assert "In the project that published it, with [modeling_leaner](https://github.com/OWNER/modeling_leaner)" in text
+    assert "In the project that published it, with modeling_leaner installed, " in text
     named = set(re.findall(r"(?:^|[ `])([\w.-]+/[\w./-]+)", text.partition("## How to get the numbers again")[2]))
     paths = {name for name in named if not name.startswith(("https:", "listops"))}
     assert paths >= {"model_cards/leanbert-deep", f"{GRID_FOLDER}/grid.yaml", f"{GRID_FOLDER}/results.csv"}
@@ -224,8 +226,24 @@ def test_a_card_of_another_project_names_the_files_of_that_project(workshop):
     own = results.model_copy(update={"grid_folder": None})
     commands = provenance.commands(own, "leaner train")
     assert "leaner sweep training/grids/tiny.yaml --output_dir runs/tiny " in commands
-    assert provenance.place(own) == "In a clone of [the project](https://github.com/OWNER/modeling_leaner)"
+    assert provenance.place(own) == "In a clone of modeling_leaner"
     assert "commits of this project: " in provenance.hardware(own)
+
+
+def test_the_link_to_the_code_is_this_project_s_whoever_pushes(folder, monkeypatch):
+    """None as long as the project states no address; never one under the name of the account that it is pushed to."""
+
+    def sent():
+        cards.write_card(folder)
+        return contents(folder, "someone/small")["README.md"].decode()
+
+    assert "github.com" not in sent()
+    for module in (metadata, opening):
+        monkeypatch.setattr(module, "PROJECT_URL", "https://example.org/the/project")
+    text = sent()
+    assert text.count("[modeling_leaner](https://example.org/the/project)") == 2
+    assert "  author = {{The modeling_leaner authors}},\n  url = {https://example.org/the/project}\n}" in text
+    assert "someone/modeling_leaner" not in text
 
 
 def test_a_grid_of_this_project_needs_no_folder(tmp_path, monkeypatch):

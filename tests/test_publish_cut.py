@@ -19,6 +19,8 @@ from modeling_leaner.training.running.evaluation import evaluate
 from training_data import write_shape
 from workshop import GRID, small_listops, train_grid
 
+from modeling_leaner.support.files import sha256
+
 
 CELL = "model_cards/grids/slim/cells/one"
 CUT = "model_cards/leanbert-one"
@@ -96,7 +98,7 @@ def test_its_commands_make_it_again(project):
 
 def test_a_verification_compares_it(project):
     """It passes as published; with another parent's score, another cut, or no record of it, it does not."""
-    assert verify.verify(Path(CUT), {}).endswith(", the untrained cut")
+    assert verify.verify(Path(CUT), {}).endswith(", the hash of its parent's weights, the untrained cut")
     results = results_in(Path(CUT, "results.json"))
     results.cut_parent.untrained_metrics["eval_accuracy"] += 0.2
     with pytest.raises(ValueError, match="cut_parent.untrained_metrics.eval_accuracy is .*, the weights give "):
@@ -119,6 +121,44 @@ def test_a_verification_compares_it(project):
     with pytest.raises(ValueError, match="slim.json: missing"):
         verify.check_files(Path(CUT), results_in(Path(CUT, "results.json")))
     Path(CUT, "slim.json").write_text(kept)
+
+
+def test_a_parent_that_was_replaced_is_found_by_its_hash(project):
+    """At once, in publishing and in verifying; of an older file without the hash it is said that it has none."""
+    parent, cut = Path("model_cards/leanbert-two/model.safetensors"), results_in(Path(CUT, "results.json"))
+    recorded = cut.cut_parent.weights_sha256
+    assert recorded == json.loads(Path(CELL, "slim.json").read_text())["parent_weights_sha256"] == sha256(parent)
+    assert cut_parents.parent_compared(Path(CUT), cut) == ", the hash of its parent's weights"
+    older = cut.document()
+    del older["cut_parent"]["weights_sha256"]
+    compared = cut_parents.parent_compared(Path(CUT), PublishedResults(**older))
+    assert compared == ", the hash of its parent's weights not recorded"
+    kept = parent.read_bytes()
+    parent.write_bytes(kept + b" ")
+    try:
+        said = f"_sha256 is {recorded}, but .*leanbert-two/model.safetensors has .*: the parent was replaced"
+        with pytest.raises(ValueError, match=f"results.json: cut_parent.weights{said}"):
+            cut_parents.parent_compared(Path(CUT), cut)
+        for replace in ((), ("--replace",)):
+            with pytest.raises(SystemExit, match=f"slim.json: parent_weights{said}"):
+                leaner("publish", "slim.yaml", *replace)
+    finally:
+        parent.write_bytes(kept)
+
+
+def test_an_older_record_is_completed_from_slim_json(project):
+    """By `leaner publish`, where the folder's record of the cut is still that of its cell."""
+    file, kept = Path(CUT, "results.json"), Path(CUT, "results.json").read_text()
+    older = json.loads(kept)
+    del older["cut_parent"]["weights_sha256"]
+    file.write_text(json.dumps(older))
+    leaner("publish", "slim.yaml")
+    assert file.read_text() == kept
+    record = Path(CUT, "slim.json").read_text()
+    Path(CUT, "slim.json").write_text(record.replace('"layers"', '"heads"'))
+    with pytest.raises(SystemExit, match="leanbert-one/slim.json: not the cut of "):
+        leaner("publish", "slim.yaml")
+    Path(CUT, "slim.json").write_text(record)
 
 
 def test_an_invented_parent_is_found(project):

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
 from modeling_leaner import transfer
+from modeling_leaner.support.files import sha256
 
 
 NAME = "tiny-encoder"
@@ -165,7 +166,7 @@ class TestCard:
     def test_no_licence_but_the_one_that_was_given(self, folder):
         document = json.loads((folder / "results.json").read_text())
         (folder / "results.json").write_text(json.dumps(document | {"license": None}))
-        assert run_leaner("card", folder).exit_code == 0
+        assert run_leaner("card", folder, "--replace").exit_code == 0
         card = ModelCard.load(folder / "README.md")
         assert card.data.license is None and "Weights: none was given; code: Apache-2.0." in card.text
 
@@ -258,7 +259,7 @@ class TestVerified:
         document = json.loads((folder / "results.json").read_text())
         document["comparison"]["models"][2]["scores"]["stsb"] -= 0.5
         (folder / "results.json").write_text(json.dumps(document))
-        assert run_leaner("card", folder).exit_code == 0
+        assert run_leaner("card", folder, "--replace").exit_code == 0
         self.refused(folder, made, "comparison.models.2.scores.stsb is")
 
     def test_other_weights(self, folder, made):
@@ -374,6 +375,14 @@ class TestRefused:
         (tmp_path / "cut" / "slim.json").write_text(json.dumps(recorded | {"parent": str(tmp_path / "other")}))
         words = self.words(made, parent=tmp_path / "other", cut=tmp_path / "cut")
         refuse("results.json: recipe.teacher is", *words)
+
+    def test_a_parent_that_was_replaced(self, refuse, made, tmp_path):
+        recorded = json.loads((made[0][1] / "slim.json").read_text())
+        assert recorded["parent_weights_sha256"] == sha256(made[0][0] / "model.safetensors")
+        cut = tmp_path / made[0][1].name
+        shutil.copytree(made[0][1], cut)
+        (cut / "slim.json").write_text(json.dumps(recorded | {"parent_weights_sha256": "0" * 64}))
+        refuse(f"{cut}/slim.json: parent_weights_sha256 is 0000", *self.words(made, cut=cut))
 
     def test_another_parent(self, refuse, made, tmp_path):
         save_sentence_encoder(tmp_path / "other", seed=5)

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from command import leaner
 from huggingface_hub import ModelCard
 from huggingface_hub.utils import validate_repo_id
 from matplotlib.figure import Figure
@@ -129,6 +130,17 @@ def test_environment_names_hardware_and_versions(monkeypatch):
     monkeypatch.setattr("modeling_leaner.training.running.environment.CPU_INFO", Path("missing"))
     assert environment()["processor"]
     json.dumps(said)
+
+
+def test_the_platform_is_named_without_the_release(monkeypatch):
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.39"))
+    assert environment()["platform"] == "Linux x86_64, glibc 2.39"
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert environment()["platform"] == "Darwin arm64"
 
 
 def make_clone(folder):
@@ -389,6 +401,46 @@ def test_what_else_a_card_says(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="killed"):
         card(seed=8)
     assert (folder / "README.md").read_text() == before
+
+
+def test_what_was_written_by_hand_is_not_lost(tmp_path, monkeypatch):
+    """A card that the command would write over with other text stays, and so do the others, unless it is said."""
+    monkeypatch.chdir(tmp_path)
+    own, other = (Path("runs", name, "README.md") for name in ("one", "two"))
+    make_run(own.parent, "sequence-classification")
+    make_run(other.parent, "sequence-classification")
+    leaner("card", own.parent)
+    written = own.read_text()
+    leaner("card", own.parent)
+    own.write_text(written + "\nIt is used by our translators.\n")
+    said = "^leaner card: runs/one/README.md: there already, and not what leaner card writes; .* --replace does it$"
+    with pytest.raises(SystemExit, match=said):
+        leaner("card", other.parent, own.parent)
+    assert "our translators" in own.read_text() and not other.exists()
+    leaner("card", other.parent, own.parent, "--replace")
+    assert own.read_text() == written and other.exists()
+
+
+def test_the_licence_of_a_run(tmp_path, monkeypatch):
+    """As given, from then on; none before. What the Hub does not know, or whose weights are not said, is refused."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/it")
+    make_run(folder, "sequence-classification")
+
+    def stated(*words):
+        leaner("card", *words)
+        return ModelCard.load(folder / "README.md").data.license
+
+    assert stated(folder) is None
+    assert stated(folder, "--license", "mit") == stated(folder) == "mit"
+    with pytest.raises(SystemExit, match="^leaner card: license 'MIT': expected .*; did you mean mit"):
+        stated(folder, "--license", "MIT")
+    with pytest.raises(SystemExit, match="^2$"):
+        stated("--license", "mit")
+    published = Path(__file__).parent.parent / "model_cards"
+    for name, command in (("leanvit-mini-cifar10", "publish GRID.yaml"), ("minilm-4-layers", "publish-encoder")):
+        with pytest.raises(SystemExit, match=f"{name} is published; leaner {command} --license states that of"):
+            stated(published / name, "--license", "mit")
 
 
 def test_the_card_of_a_fine_tuned_run(tmp_path, monkeypatch):

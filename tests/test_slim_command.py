@@ -1,9 +1,11 @@
 """`leaner slim`: from a folder of transformers to a leaner one that loads anywhere, with its card; bad input."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -36,6 +38,8 @@ from modeling_leaner.slimming import calibration
 from modeling_leaner.slimming.measures import Reference
 from modeling_leaner.slimming.scores import Scores
 from modeling_leaner.slimming.slim import Cut, Slimmed
+from modeling_leaner.support.files import sha256
+from modeling_leaner.transfer import contents as sent_of
 
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
@@ -83,6 +87,7 @@ def test_from_transformers_to_a_leaner_folder_and_back(leaner, source, rows, tmp
     assert slim.config.num_hidden_layers == 2
     assert not info["missing_keys"] and not info["unexpected_keys"]
     document = json.loads((tmp_path / "slim" / "slim.json").read_text())
+    assert document["parent_weights_sha256"] == sha256(source / "model.safetensors")
     kept = document["cuts"][0]["after"]
     parent = BertModel.from_pretrained(source).eval()
     parent.encoder.layer = torch.nn.ModuleList([parent.encoder.layer[index] for index in kept])
@@ -121,7 +126,7 @@ def test_the_card(leaner, source, rows, tmp_path):
     words = ("--keep", "0,3", "--heads", 2, "--data", rows, "--base-model", "owner/parent")
     assert leaner("slim", source, tmp_path / "slim", *words).exit_code == 0
     card = ModelCard.load(tmp_path / "slim" / "README.md")
-    assert card.data.base_model == "owner/parent" and "pruned" in card.data.tags
+    assert card.data.base_model == "owner/parent" and "pruned" in card.data.tags and card.data.license is None
     assert "[owner/parent](https://huggingface.co/owner/parent)" in card.text
     assert "| layers | 4 | 2 |" in card.text
     assert "| heads per layer | 4, 4, 4, 4 | 2, 2 |" in card.text
@@ -129,6 +134,31 @@ def test_the_card(leaner, source, rows, tmp_path):
     assert [cut["part"] for cut in cuts] == ["layers", "heads"]
     for cut in cuts:
         assert f"| {cut['part']} | {cut['before']} | {cut['after']} | {cut['change']:.3f} |" in card.text
+
+
+def test_the_code_of_the_card_loads_the_folder(leaner, source, rows, tmp_path, monkeypatch):
+    """From where the command ran, however the folder was named there; on the Hub from the repository."""
+    monkeypatch.chdir(tmp_path)
+    for output in (Path("made/slim"), tmp_path / "made/slim"):
+        assert leaner("slim", source, output, "--layers", 2, "--data", rows).exit_code == 0
+        code = ModelCard.load(output / "README.md").text.split("```python\n")[1].split("```")[0]
+        names = {}
+        exec(code, names)
+        assert names["model"].config.num_hidden_layers == 2 and names["repository"] == "made/slim"
+        sent = sent_of(output, "someone/small")["README.md"].decode()
+        assert 'repository = "someone/small"' in sent and "made/slim" not in sent.split("```python")[1].split("```")[0]
+        shutil.rmtree(output)
+    monkeypatch.chdir(source)
+    assert leaner("slim", source, tmp_path / "slim", "--layers", 2, "--data", rows).exit_code == 0
+    assert 'repository = "slim"' in (tmp_path / "slim" / "README.md").read_text()  # no path of somebody's disk
+
+
+def test_the_licence_of_a_slim_model(leaner, source, rows, tmp_path):
+    words = ("slim", source, tmp_path / "slim", "--layers", 2, "--data", rows, "--license")
+    refused = leaner(*words, "MIT")
+    assert refused.exit_code == 1 and "license 'MIT': expected an identifier of " in refused.output
+    assert leaner(*words, "mit").exit_code == 0
+    assert ModelCard.load(tmp_path / "slim" / "README.md").data.license == "mit"
 
 
 def test_what_layers_and_heads_are_worth(leaner, source, rows, tmp_path):

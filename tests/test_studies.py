@@ -1,9 +1,11 @@
 """`leaner study`: what is computed in closed form, what a study writes, and what is committed of it."""
 
 import errno
+import filecmp
 import json
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,6 +44,7 @@ from studies import TINY
 
 from modeling_leaner.cli import checks
 from modeling_leaner.planning.advice import SOURCES
+from modeling_leaner.planning.laws import LAWS
 from modeling_leaner.shapes import load_shape
 
 
@@ -620,6 +623,11 @@ def check_folder(folder, themes=("light",)):
     return results
 
 
+def kept(name):
+    """The results in the repository."""
+    return checked(StudyFile, json.loads((KEPT / name / "results.json").read_text()), KEPT)
+
+
 class TestStudies:
     def test_sources_name_studies(self):
         assert {source.study for source in SOURCES.values()} - {None} <= set(STUDIES)
@@ -680,6 +688,41 @@ class TestStudies:
             leaner("study", "low-rank", "--output", tmp_path / "file" / "new")
 
 
+class TestGridsAgain:
+    """`leaner study NAME --grids`."""
+
+    @pytest.mark.parametrize("name", ["conditioning", "depth-width", "low-rank"])
+    def test_by_the_rows_of_today(self, name, tmp_path, monkeypatch, capsys):
+        folder = shutil.copytree(KEPT / name, tmp_path / name)
+        monkeypatch.chdir(tmp_path)
+        for grid in ("enwik8-text-causal-curves", "cifar10"):
+            shutil.copytree(CLONE / LAWS / grid, LAWS / grid)
+        leaner("study", name, "--grids", "--output", folder)
+        printed = capsys.readouterr().out
+        statements = check_folder(folder, THEMES).statements
+        of_two_grids = {each.statement: each for each in STUDIES[name].of_grids(LAWS)}
+        assert of_two_grids
+        for each, before in zip(statements, kept(name).statements, strict=True):
+            assert each == of_two_grids.get(each.statement, before)
+            assert (f"{each.verdict}: {each.statement}" in printed) == (each != before)
+        assert of_two_grids[next(iter(of_two_grids))] not in kept(name).statements
+
+    @pytest.mark.parametrize(
+        "name, of, message",
+        [
+            ("heads-optimization", "heads-optimization", "no statement of this study is read from grids"),
+            ("low-rank", "low-rank", r"model_cards/grids: expected, for 'At equal parameters.*finished rows"),
+            ("low-rank", "depth-width", r"results.json: study is 'depth-width', expected 'low-rank'"),
+        ],
+    )
+    def test_errors(self, name, of, message, tmp_path, monkeypatch):
+        folder = shutil.copytree(KEPT / of, tmp_path / name)
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(SystemExit, match=message):
+            leaner("study", name, "--grids", "--output", folder)
+        assert not filecmp.dircmp(folder, KEPT / of).diff_files
+
+
 class TestKept:
     """The results that are in the repository, and the pages that tell of them."""
 
@@ -696,22 +739,16 @@ class TestKept:
     @pytest.mark.parametrize("name", ["conditioning", "depth-width", "low-rank"])
     def test_statements_on_finished_grids_are_those_of_the_rows(self, name, monkeypatch):
         monkeypatch.chdir(CLONE)
-        grids = Path("model_cards/grids")
-        read = {
-            "conditioning": lambda: [*lean_grids.grid_statements(grids), lean_grids.claim_statement(grids)],
-            "depth-width": lambda: [depth_width.grid_statement(grids)],
-            "low-rank": lambda: [low_rank.grid_statement(grids)],
-        }
-        results = checked(StudyFile, json.loads((KEPT / name / "results.json").read_text()), KEPT)
-        for statement in read[name]():
+        results = kept(name)
+        for statement in STUDIES[name].of_grids(LAWS):
             assert statement in results.statements
 
     @pytest.mark.parametrize("name", STUDIES)
     def test_the_page_has_its_verdicts(self, name):
-        results = checked(StudyFile, json.loads((KEPT / name / "results.json").read_text()), KEPT)
+        results = kept(name)
         assert verdict_table(results) in (CLONE / "docs" / f"{name}.md").read_text()
 
     @pytest.mark.parametrize("name, room", [("conditioning", lean_tables), ("low-rank", low_rank)])
     def test_untested_statements_are_those_of_the_code(self, name, room):
-        results = checked(StudyFile, json.loads((KEPT / name / "results.json").read_text()), KEPT)
+        results = kept(name)
         assert {each.statement for each in room.not_tested()} <= {each.statement for each in results.statements}

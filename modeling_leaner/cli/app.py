@@ -29,7 +29,7 @@ from .checks import (
 from .command import Command, dashed
 from .errors import CommandGroup, print_error
 from .lazy import slow_imports
-from .training import commands
+from .training import License, commands
 
 
 SHAPES = "Shapes"  # panels of the help
@@ -213,6 +213,7 @@ def slim(
     ] = 256,
     max_length: Annotated[int, typer.Option(help="Tokens of a calibration row, at most.")] = 64,
     base_model: Annotated[str | None, typer.Option(help="Hub id of a source that is a folder, for the card.")] = None,
+    license: License = None,
     tries: Annotated[
         int | None, typer.Option("--try", min=2, help="Train so many of the best choices of layers, keep the best.")
     ] = None,

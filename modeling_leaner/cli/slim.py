@@ -17,7 +17,7 @@ from ..slimming.measures import Batch, Reference, layer_names
 from ..slimming.operations import SlimError, drop_pooler
 from ..slimming.scores import score_tables
 from ..slimming.slim import RECORD, Cut, Slimmed, Target, best_slims, check_choice, check_target
-from ..source_files import copy_sentence_transformers_files, files_of, load_processors
+from ..source_files import copy_sentence_transformers_files, files_of, load_processors, weights_sha256
 from ..support.documents import write_json
 from ..support.files import whole_folder
 from ..support.progress import progress_bar
@@ -51,6 +51,7 @@ class Options:
     rows: int
     max_length: int
     base_model: str | None
+    license: str | None
     tries: int | None
     recovery: str | None
 
@@ -189,8 +190,12 @@ def write_folder(
         for part in (slimmed.model, *processors):
             part.save_pretrained(folder)
         copy_sentence_transformers_files(options.source, folder)
-        write_slim_card(folder, options.output.name, source, slimmed, making)
-        document = {**asdict(making), "cuts": [asdict(cut) for cut in slimmed.cuts]}
+        write_slim_card(folder, options.output, source, slimmed, making, options.license)
+        document = {
+            **asdict(making),
+            "parent_weights_sha256": weights_sha256(options.source),
+            "cuts": [asdict(cut) for cut in slimmed.cuts],
+        }
         (folder / RECORD).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         figures = draw_scores(slimmed.scores, folder)
         if figures:

@@ -380,13 +380,21 @@ def study(
     name: Annotated[str, typer.Argument(help=f"{' or '.join(STUDIES)}.", callback=check_study)],
     quick: Annotated[bool, typer.Option("--quick", help="Two minutes at most, which check the code alone.")] = False,
     full: Annotated[bool, typer.Option("--full", help="A larger size, for hours.")] = False,
-    output: Annotated[Path | None, typer.Option(help="New folder; left out, runs/studies/NAME.")] = None,
+    grids: Annotated[
+        bool, typer.Option("--grids", help="Of a finished study, read only the grids of model_cards/grids again.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="New folder, with --grids that of the study; left out, runs/studies/NAME.")
+    ] = None,
 ) -> None:
     """Put a paper's statements to the test: a verdict on each, its numbers and a figure; minutes to an hour."""
-    if quick and full:
-        context.fail("--quick and --full are two sizes; expected one of them, or none")
+    if quick + full + grids > 1:
+        context.fail("--quick, --full and --grids: expected one of them, or none")
     if output is None:
         output = Path("runs/studies") / name
+    if grids:
+        read_grids(name, output)
+        return
     check_new(output)
     with slow_imports():
         from ..training.studies.registry import STUDIES as studies
@@ -399,17 +407,31 @@ def study(
     run_study(studies[name], size, output)
 
 
+def read_grids(name: str, folder: Path) -> None:
+    """Writes the statements on grids anew in a study's folder."""
+    with slow_imports():
+        from ..planning.laws import LAWS
+        from ..training.studies.registry import STUDIES as studies
+        from ..training.studies.study import read_grids_again
+    read_grids_again(studies[name], folder, LAWS)
+
+
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def card(
+    context: typer.Context,
     folders: Annotated[
         list[Path] | None,
         typer.Argument(help="Run folders or published ones; left out, all published ones.", callback=existing_folders),
     ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Also over cards with changes by hand.")] = False,
+    license: License = None,
 ) -> None:
     """Write model cards from config.json and results.json; without a folder, the index of all, too."""
+    if license is not None and not folders:
+        context.fail("--license: expected with the run folders whose weights are meant")
     with slow_imports():
         from ..training.publishing.cards import write_cards
-    write_cards(folders or [])
+    write_cards(folders or [], replace, license)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)

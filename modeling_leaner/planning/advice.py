@@ -111,6 +111,7 @@ class Source:
     study: str | None = None  # of this project, which puts the source's statements to the test
     place: str = ""  # in the paper, as the study has it, where others of its statements are not this source's
     is_computed_alone: bool = False  # whether the study only computes its numbers again, and tests no model
+    refuse: Callable[[Case], str | None] | None = None  # of a law fitted here: why it says nothing of a shape
 
     @property
     def paper(self) -> str:
@@ -562,19 +563,32 @@ SOURCES: dict[str, Source] = {
 # Laws fitted here, beside the published sources: only of shapes like those that they were fitted on.
 
 
+def law_refusal(law: Law, case: Case) -> str | None:
+    """Why a law says nothing of a shape: what of it, or of its start, was not measured.
+
+    None where the law reaches, and where it is not asked: without a start, or of another family.
+    """
+    if case.start is None or case.family != law.family:
+        return None
+    for whose, config in (("", case.config), ("the start's ", case.start)):
+        try:
+            law.check(sizes_of(config, case.length), law.longest)
+        except OutOfRange as error:
+            return f"{whose}{error}"
+    return None
+
+
 def judge_law(law: Law, case: Case) -> Verdict | None:
     """Yes where the law's quality is better than the start's after the most tokens of its fit, no where it is worse.
 
     The margin is the difference, − is better. It says nothing where the interval over seeds includes 0, or where two
     shapes that the law has not seen may be as far apart by its error alone. None where there is no start, the family
-    is another, or one of the two shapes is outside of what was measured.
+    is another, or the law is refused.
     """
-    if case.start is None or case.family != law.family:
+    if case.start is None or case.family != law.family or law_refusal(law, case) is not None:
         return None
-    try:
-        difference, (low, high) = law.difference(sizes_of(case.config), sizes_of(case.start), law.longest)
-    except OutOfRange:
-        return None
+    sizes = sizes_of(case.config, case.length)
+    difference, (low, high) = law.difference(sizes, sizes_of(case.start, case.length), law.longest)
     error = sqrt(2) * law.error
     agrees = None
     if high < 0 and difference < -error:
@@ -594,6 +608,7 @@ def law_source(name: str, law: Law) -> Source:
         reference=f"the law of {law.grid}, fitted here",
         reason=f"{law.quality} {{off}} {{side}} the start's after {human(law.longest)} tokens",
         judge=lambda case: judge_law(law, case),
+        refuse=lambda case: law_refusal(law, case),
     )
 
 
@@ -624,3 +639,10 @@ def advise(config: LeanConfig, length: int | None = None, start: LeanConfig | No
     case = Case(config, length, start)
     verdicts = {name: source.judge(case) for name, source in all_sources().items()}
     return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
+
+
+def refusals(config: LeanConfig, length: int, start: LeanConfig | None) -> dict[str, str]:
+    """Why laws fitted here say nothing of a shape at `length` tokens, in place of `start`, by their names."""
+    case = Case(config, length, start)
+    reasons = {name: source.refuse(case) for name, source in all_sources().items() if source.refuse is not None}
+    return {name: reason for name, reason in reasons.items() if reason is not None}

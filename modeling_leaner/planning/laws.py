@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..configuration_leaner import LeanConfig
+from ..registry import IMAGES
+from ..shapes import modality_of
 from ..support.documents import read_json
 
 
@@ -28,9 +30,16 @@ class OutOfRange(ValueError):
     """A law is asked where nothing was measured: one line with the key, the value and the range."""
 
 
-def sizes_of(config: LeanConfig) -> dict[str, float]:
-    """TERMS of a shape; parameters are without embeddings."""
+def sizes_of(config: LeanConfig, length: int) -> dict[str, float]:
+    """TERMS of a shape; before them what it reads, on which no law depends: vocabulary (text) and `length` in tokens.
+
+    Parameters are without embeddings.
+    """
+    inputs = {"length": length}
+    if modality_of(config) is not IMAGES:
+        inputs["vocabulary"] = config.vocab_size
     return {
+        **inputs,
         "layers": config.num_hidden_layers,
         "heads": max(config.heads_per_layer),
         "width": config.hidden_size,
@@ -124,7 +133,7 @@ class Law:
         """Raises OutOfRange where a size, the tokens or what ties sizes together were not measured."""
         for key, value in {**sizes, TOKENS: tokens}.items():
             if key not in self.ranges:
-                continue
+                raise OutOfRange(f"{key}: not in the ranges of the law of {self.grid}; leaner law writes them")
             low, high = self.ranges[key]
             if not low <= value <= high:
                 raise OutOfRange(f"{key}: expected {spelled(low, high)}, where the law was fitted, got {value:,.15g}")

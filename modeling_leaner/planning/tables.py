@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
+from typing import NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -12,7 +13,7 @@ from ..configuration_leaner import LeanConfig
 from ..registry import IMAGES
 from ..shapes import family_of, modality_of
 from ..support.terminal import plain_console
-from .advice import FIT_OFF, MOBILE_OFF, Source, Verdict, all_sources, kernels_for
+from .advice import FIT_OFF, MOBILE_OFF, Source, Verdict, all_sources, kernels_for, refusals
 from .flops import training_flops
 from .head_times import HEAD_TIMES, USUAL_SIZE, read_head_times
 from .memory import StepSetting
@@ -314,6 +315,31 @@ def tested_lines(candidates: Sequence[Candidate]) -> list[str]:
     return lines
 
 
+class Refused(NamedTuple):
+    """A law that was fitted here and says nothing of some rows, and why."""
+
+    source: str
+    rows: list[str]
+    reason: str
+
+
+def refused(candidates: Sequence[Candidate], start: Candidate | None) -> list[Refused]:
+    """The laws that say nothing of some of the candidates in place of the start, whose rows are counted from 1."""
+    if start is None:
+        return []
+    rows: dict[tuple[str, str], list[str]] = {}
+    for row, candidate in enumerate(candidates, 1):
+        reasons = refusals(candidate.config, candidate.flops.length, start.config)
+        for name, reason in reasons.items():
+            rows.setdefault((name, reason), []).append(str(row))
+    return [Refused(name, of_reason, reason) for (name, reason), of_reason in rows.items()]
+
+
+def refused_lines(candidates: Sequence[Candidate], start: Candidate | None) -> list[str]:
+    """Why laws say nothing, a line for each reason."""
+    return [f"{name} says nothing of {listed(rows)}: {reason}" for name, rows, reason in refused(candidates, start)]
+
+
 # The whole
 
 
@@ -355,7 +381,8 @@ def plan_text(
     if verdicts:
         for table in verdict_tables(shown, labels):
             parts += ["", table]
-        parts += [LEGEND, "", source_table(shown), "", *tested_lines(shown), *kernel_lines(shown)]
+        parts += [LEGEND, *refused_lines(candidates, start), "", source_table(shown), ""]
+        parts += [*tested_lines(shown), *kernel_lines(shown)]
     console = plain_console(file=StringIO(), width=WIDTH)
     for part in parts:
         console.print(part)
@@ -386,5 +413,6 @@ def plan_document(
         "start": start_row,
         "candidates": rows,
         "sources": described,
+        "refused": [each._asdict() for each in refused(candidates, start)],
         "kernels": {size: kernels_for(size) for size in head_sizes(shown)},
     }

@@ -19,6 +19,7 @@ from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.calibration import BATCH_SIZE, halves
 from modeling_leaner.slimming.operations import SlimError
 from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, slim
+from modeling_leaner.source_files import weights_sha256
 from modeling_leaner.support.documents import read_object, write_json
 
 from ..data.sources import evenly
@@ -55,7 +56,7 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
             slimmed = slim(model, Target(**grid.cuts[shape]), choosing_batches, held_out_batches)
         except SlimError as error:
             raise GridError(f"cuts: {shape}: {error}") from error
-        write_cut(Path(shape), slimmed, prepared.task.processing)
+        write_cut(Path(shape), slimmed, prepared.task.processing, weights_sha256(grid.cut_from))
         change = slimmed.cuts[-1].change
         print(f"{shape}: cut from {grid.cut_from}; the output changed by {change:.3f}", file=sys.stderr, flush=True)
 
@@ -91,22 +92,26 @@ def batches_of(prepared: PreparedRun, places: list[int]) -> list[Batch]:
     ]
 
 
-def write_cut(folder: Path, slimmed: Slimmed, processing: object) -> None:
+def write_cut(folder: Path, slimmed: Slimmed, processing: object, parent_sha256: str | None) -> None:
     """The folder of a cut: its model, what it reads by, and slim.json; the weights come last, with them it is whole.
 
+    `parent_sha256`: hash of the weights that were cut; None where they are not one file.
+
     Raises:
-        GridError: the folder records another cut, holds the configuration of one, or cannot be written to.
+        GridError: the folder records another cut, or one of other weights, holds the configuration of one, or cannot
+            be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".cut-") as scratch:
             for part in (slimmed.model, processing):
                 part.save_pretrained(scratch)
-            write_json(Path(scratch) / RECORD, {"cuts": [asdict(cut) for cut in slimmed.cuts]})
+            record = {"parent_weights_sha256": parent_sha256, "cuts": [asdict(cut) for cut in slimmed.cuts]}
+            write_json(Path(scratch) / RECORD, record)
             check_same_shape(folder, slimmed.model)
             held = set()
             if (folder / RECORD).is_file():
-                check_same_cuts(folder, slimmed.cuts)
+                check_same_cuts(folder, slimmed.cuts, parent_sha256)
                 # Those in git stay: the same cut, but for the rounding of its changes.
                 held = {name for name in ("config.json", RECORD) if (folder / name).is_file()}
             weights_last = sorted(Path(scratch).iterdir(), key=lambda path: path.name == WEIGHTS)
@@ -129,12 +134,19 @@ def check_same_shape(folder: Path, model: PreTrainedModel) -> None:
             raise GridError(f"cuts: {folder}/config.json has {key} {old}, but the cut came out with {new}")
 
 
-def check_same_cuts(folder: Path, cuts: list[Cut]) -> None:
-    """Raises GridError where the folder records other cuts, or its slim.json cannot be read as a record of cuts."""
+def check_same_cuts(folder: Path, cuts: list[Cut], parent_sha256: str | None) -> None:
+    """Raises GridError where slim.json of the folder records other cuts, or one of other weights, or is no record."""
     try:
-        before = [(cut["part"], cut["after"]) for cut in read_object(folder / RECORD)["cuts"]]
+        record = read_object(folder / RECORD)
+        before = [(cut["part"], cut["after"]) for cut in record["cuts"]]
     except (ValueError, KeyError, TypeError) as error:
         raise GridError(f"cuts: {folder / RECORD}: no record of cuts: {error!r}") from error
     now = [(cut.part, cut.after) for cut in cuts]
     if before != now:
         raise GridError(f"cuts: {folder / RECORD}: expected {before}, but the cut came out with {now}")
+    held = record.get("parent_weights_sha256")
+    if held is not None and held != parent_sha256:
+        raise GridError(
+            f"cuts: {folder / RECORD}: parent_weights_sha256 is {held}, but cut_from has {parent_sha256}; "
+            f"the parent was replaced: remove {folder} and the grid's rows"
+        )

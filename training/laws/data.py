@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from modeling_leaner.planning.laws import sizes_of
 from modeling_leaner.shapes import load_config
 
+from ..experiments.branches import step_of
 from ..experiments.grid_cells import cells_of
 from ..experiments.grid_results import GridResults
 
@@ -29,7 +30,7 @@ class Point:
 class LawData:
     """The finished runs of a grid's branches, and the sizes of its shapes.
 
-    `sizes`: of each shape, by the names in TERMS. `failed`: how many runs are missing, since they failed.
+    `sizes`: of each shape, as `sizes_of` names them. `failed`: how many runs are missing, since they failed.
     """
 
     points: list[Point]
@@ -75,7 +76,7 @@ def read_data(results: GridResults) -> LawData:
                 quality = 1 - quality
             points.append(Point(row.shape, row.seed, branch, quality))
     configs = {shape: load_config(shape) for shape in grid.shapes}
-    sizes = {shape: sizes_of(config) for shape, config in configs.items()}
+    sizes = {shape: sizes_of(config, step_of(grid, shape).row_tokens) for shape, config in configs.items()}
     family = configs[grid.baseline].model_type.removeprefix("lean_")
     return LawData(points, sizes, metric, higher_is_better, failed, family)
 

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 
-from modeling_leaner.planning.laws import COMMON, LAW, TERM_NAMES, TERMS, TOKENS, Form, law_of
+from modeling_leaner.planning.laws import COMMON, LAW, TERM_NAMES, TOKENS, Form, law_of
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
@@ -43,6 +43,8 @@ MIN_BUDGETS = len(COMMON)  # floor, scale and exponent
 
 def check_enough(data: LawData, terms: Sequence[str], where: str) -> None:
     """Raises GridError where there are too few finished shapes, budgets or cells for a law with these terms."""
+    if not data.points:
+        raise GridError(f"{where}: no run of a branch has finished yet")
     budgets = len({point.tokens for point in data.points})
     parameters = len(COMMON) + len(terms)
     have = f"{data.cell_count} finished cells of {len(data.shapes)} shapes and {budgets} budgets"
@@ -82,7 +84,7 @@ def fit_law(grid: Grid, data: LawData) -> LawFile:
         not_fitted=not_fitted(dependent),
         parameters=fitted_parameters(form, parameters, refits),
         reference=fitter.reference,
-        ranges=ranges(data, dependent, fitter.budgets),
+        ranges=ranges(data, fitter.budgets),
         ties=[LawTie(**asdict(tie)) for tie in ties(dependent, data.sizes, data.shapes)],
         shapes={shape: data.sizes[shape] for shape in data.shapes},
         crossings=[],
@@ -94,16 +96,15 @@ def fit_law(grid: Grid, data: LawData) -> LawFile:
     return fitted
 
 
-def ranges(data: LawData, dependent: dict[str, list[str]], budgets: Sequence[int]) -> dict[str, list[float]]:
+def ranges(data: LawData, budgets: Sequence[int]) -> dict[str, list[float]]:
     """The least and the greatest of each size and of the tokens, where the law holds.
 
-    A size that follows from others has no range: its tie to them bounds it.
+    A size that all shapes share has the range of that one value; one that follows from others is bounded by its tie,
+    too.
     """
-    measured = {}
-    for term in TERMS:
-        is_tied = bool(dependent.get(term))
-        if not is_tied:
-            measured[term] = [data.sizes[shape][term] for shape in data.shapes]
+    measured: dict[str, Sequence[float]] = {}
+    for size in data.sizes[data.shapes[0]]:
+        measured[size] = [data.sizes[shape][size] for shape in data.shapes]
     measured[TOKENS] = budgets
     return {key: [min(values), max(values)] for key, values in measured.items()}
 

@@ -1,4 +1,4 @@
-"""`leaner card`: README.md of published folders and of runs, from config.json and results.json, never by hand.
+"""`leaner card`: README.md of published folders and of runs, from config.json and results.json.
 
 A published folder's results.json holds `evidence`, the cells of its grid; its card shows them all: a table, a figure,
 what was not tested, the data and their terms. The text is that of `templates/`, the sentences those of `wording/`.
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
-from modeling_leaner.support.documents import require
+from modeling_leaner.support.documents import require, write_json
 from modeling_leaner.support.files import sha256, write_bytes
 
 from ..experiments.evidence import heads_of, with_runs
@@ -26,10 +26,10 @@ from .curve_tables import own_branches, scores_by_budget
 from .cut_parents import cuts_in
 from .encoder_card import encoder_card
 from .evidence_figure import evidence_figure
-from .folders import CARDS, Run, check_tensor_shapes, read_run
-from .metadata import PROJECT_URL, eval_results, metadata, repository
+from .folders import CARDS, Run, check_tensor_shapes, read_run, results_in
+from .metadata import eval_results, metadata, repository
 from .rendering import fill_card
-from .snippets import snippet
+from .snippets import named_place, snippet
 from .wording import comparison, limits, opening, provenance, samples, scoring, single_run
 
 
@@ -119,9 +119,7 @@ class RunCardContext:
 def run_card(folder: Path, run: Run) -> str:
     """The card of a run that is not published: its own numbers, nothing to compare them with."""
     results = run.results
-    where = folder.as_posix()
-    if folder.is_absolute():
-        where = folder.name  # a card names no path on somebody's disk
+    where = named_place(folder)
     context = RunCardContext(
         metadata=metadata(results, run.config.model_type),
         name=single_run.title(results),
@@ -209,7 +207,7 @@ def published_card(folder: Path, run: Run) -> str:
         place=provenance.place(results),
         commands=provenance.commands(results, run.command),
         hardware=provenance.hardware(results),
-        bibtex=opening.BIBTEX % PROJECT_URL,
+        bibtex=opening.bibtex(),
     )
     return fill_card("model_card.md", context)
 
@@ -299,11 +297,41 @@ def write_card(folder: Path) -> None:
     write_bytes(folder / "README.md", text.encode())
 
 
-def write_cards(folders: Sequence[Path]) -> None:
+def check_loses_nothing(folder: Path) -> None:
+    """Raises ValueError where a folder's README.md is not what `write_card` makes of the other files there."""
+    file = folder / "README.md"
+    text, _ = render(folder)
+    if file.exists() and file.read_bytes() != text.encode():
+        lost = "what was written into it by hand would be lost"
+        raise ValueError(f"{file}: there already, and not what leaner card writes; {lost}, --replace does it")
+
+
+def check_states_license(folder: Path) -> None:
+    """Raises ValueError for a published folder, whose licence the command states that publishes it."""
+    results = read_run(folder).results
+    if isinstance(results, PublishedResults | PublishedEncoder):
+        command = "leaner publish GRID.yaml"
+        if isinstance(results, PublishedEncoder):
+            command = "leaner publish-encoder"
+        raise ValueError(f"--license: {folder} is published; {command} --license states that of its weights")
+
+
+def state_license(folder: Path, license: str) -> None:
+    """Adds the licence of a run's weights to its results.json, where its card has it from."""
+    file = folder / RESULTS
+    write_json(file, results_in(file).model_copy(update={"license": license}).document())
+
+
+def write_cards(folders: Sequence[Path], replace: bool = False, license: str | None = None) -> None:
     """`write_card` of each folder, or where none is given of all published ones, and their index; prints the files.
 
+    Args:
+        replace: also over cards that are not what `write_card` makes of the folder.
+        license: of the weights of these runs; None leaves what their results say.
+
     Raises:
-        ValueError, OSError: a folder does not hold together.
+        ValueError, OSError: a folder does not hold together, or as of `check_loses_nothing` and
+            `check_states_license`; then no card is written.
     """
     from .index import write_index
 
@@ -311,6 +339,13 @@ def write_cards(folders: Sequence[Path]) -> None:
     if not folders:
         written = sorted(path.parent for path in CARDS.glob("*/results.json"))
     for folder in written:
+        if license is not None:
+            check_states_license(folder)
+        if not replace:
+            check_loses_nothing(folder)
+    for folder in written:
+        if license is not None:
+            state_license(folder, license)
         write_card(folder)
         print(folder / "README.md")
     if not folders:

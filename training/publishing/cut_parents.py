@@ -3,20 +3,62 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.slimming.slim import RECORD, cut_of_layers
 from modeling_leaner.support.documents import read_json, read_object
+from modeling_leaner.support.files import sha256
 
 from ..experiments.grid import Grid
 from ..records import CutStep, PublishedResults, SlimFile, checked
 from ..records.results import PUBLISHED, RESULTS
 
 
-def cuts_in(folder: Path) -> list[CutStep]:
-    """What the slim.json of a folder records, cut by cut. Raises ValueError that names file and key."""
+def slim_file_in(folder: Path) -> SlimFile:
+    """What the slim.json of a folder records. Raises ValueError that names file and key."""
     file = folder / RECORD
     if not file.is_file():
         raise ValueError(f"{file}: missing; it records what was cut")
-    return checked(SlimFile, read_object(file), file).cuts
+    return checked(SlimFile, read_object(file), file)
+
+
+def cuts_in(folder: Path) -> list[CutStep]:
+    """What the slim.json of a folder records, cut by cut. Raises ValueError as `slim_file_in`."""
+    return slim_file_in(folder).cuts
+
+
+def check_same_record(folder: Path, cell: Path) -> None:
+    """Raises ValueError where the slim.json of a published folder is not that of the cut in its grid's cell."""
+    if read_object(folder / RECORD) != read_object(cell / RECORD):
+        raise ValueError(f"{folder / RECORD}: not the cut of {cell / RECORD}")
+
+
+def check_parent_weights(place: str, recorded: str | None, parent: Path) -> None:
+    """Raises ValueError, naming the place of the record, where the parent's folder holds other weights than were cut.
+
+    Where no hash was recorded, or the weights are not there, nothing is compared.
+    """
+    weights = parent / WEIGHTS
+    if recorded is None or not weights.is_file():
+        return
+    held = sha256(weights)
+    if held != recorded:
+        raise ValueError(f"{place} is {recorded}, but {weights} has {held}: the parent was replaced; cut it again")
+
+
+def parent_compared(folder: Path, results: PublishedResults) -> str:
+    """Compares the hash of the parent's weights with those beside the folder; returns how it went.
+
+    Raises:
+        ValueError: as of `check_parent_weights`.
+    """
+    parent = results.cut_parent
+    if parent.weights_sha256 is None:
+        return ", the hash of its parent's weights not recorded"
+    beside = folder.resolve().parent / parent.name
+    if not (beside / WEIGHTS).is_file():
+        return ", its parent not beside it"
+    check_parent_weights(f"{folder / RESULTS}: cut_parent.weights_sha256", parent.weights_sha256, beside)
+    return ", the hash of its parent's weights"
 
 
 def parent_results(grid: Grid) -> PublishedResults:
@@ -49,10 +91,17 @@ def slim_options(target: Mapping[str, object], record: Mapping[str, object]) -> 
 
 
 def parent_fields(grid: Grid, shape: str) -> dict[str, object]:
-    """The fields of `CutParent` that the grid and the parent's folder hold. Raises ValueError as `parent_results`."""
+    """The fields of `CutParent` that the grid and the parent's folder hold.
+
+    Raises:
+        ValueError: as of `parent_results`, `slim_file_in` and `check_parent_weights`.
+    """
     parent = parent_results(grid)
+    recorded = slim_file_in(Path(shape)).parent_weights_sha256
+    check_parent_weights(f"{Path(shape) / RECORD}: parent_weights_sha256", recorded, Path(grid.cut_from))
     return {
         "name": parent.name,
+        "weights_sha256": recorded,
         "slim_options": slim_options(grid.cuts[shape], read_object(Path(shape) / RECORD)),
         "parameters": parent.parameters,
         "steps": parent.train.steps,

@@ -16,7 +16,7 @@ from ..records import CutStep, PublishedEncoder, TextRows
 from ..records.results import RESULTS
 from .cut_parents import cuts_in
 from .folders import Run
-from .metadata import PROJECT_URL, repository, rounded
+from .metadata import project_link, repository, rounded
 from .rendering import fill_card, markdown
 from .snippets import ENCODE_TEXT
 from .wording import encoders, opening
@@ -81,8 +81,8 @@ def encoder_card(folder: Path, run: Run) -> str:
         licence=encoders.licence(results),
         commands="\n".join([*results.commands, f"leaner verify-cards model_cards/{results.name}"]),
         hardware=encoders.hardware(results),
-        project=PROJECT_URL,
-        bibtex=opening.BIBTEX % PROJECT_URL,
+        project=project_link(),
+        bibtex=opening.bibtex(),
     )
     return fill_card("encoder_card.md", context)
 

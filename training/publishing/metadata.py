@@ -14,7 +14,7 @@ from ..records.results import LOCAL_FILES
 from ..tasks.registry import TASKS
 
 
-PROJECT_URL = f"https://github.com/{HUB_OWNER}/modeling_leaner"
+PROJECT_URL: str | None = None  # of the code of this project: `url` of setup.cfg; None where that states none
 HUB_METRICS = ("accuracy", "f1", "matthews_correlation", "perplexity", "exact_match")
 DATASET_NAMES = {  # of rows that are not the Hub dataset's own
     "LTCB/enwik8": "articles of enwik8, without markup",
@@ -22,6 +22,13 @@ DATASET_NAMES = {  # of rows that are not the Hub dataset's own
     "listops-short": "ListOps of 10-30 tokens, generated",
 }
 NO_LANGUAGE = ("listops", "listops-short", "python-docs")  # built-in text that is not English
+
+
+def project_link() -> str:
+    """This project by its name, linked where its address is known."""
+    if PROJECT_URL is None:
+        return "modeling_leaner"
+    return f"[modeling_leaner]({PROJECT_URL})"
 
 
 def repository(name: str) -> str:

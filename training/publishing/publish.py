@@ -42,7 +42,7 @@ from ..tasks.causal_lm import CausalLM
 from ..tasks.registry import TASKS
 from .cards import write_card
 from .code_copies import renew_code
-from .cut_parents import parent_fields, parent_results
+from .cut_parents import check_same_record, parent_fields, parent_results
 from .folders import CARDS, RUN_FILES, results_in, without_local_settings
 from .index import write_index
 from .verify import verify
@@ -272,6 +272,7 @@ def renew(loaded: GridResults, shape: str, cards: Path = CARDS, license: str | N
         "grid_folder": grid_folder(grid),
     }
     if results.cut_parent is not None:
+        check_same_record(target, Path(shape))
         fresh["cut_parent"] = results.cut_parent.model_copy(update=parent_fields(grid, shape))
     if license is not None:
         fresh["license"] = license

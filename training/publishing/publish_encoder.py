@@ -41,6 +41,7 @@ from ..tasks.embedding import Embedding
 from ..tasks.vectors import unit_vectors
 from .cards import CURVES, write_card
 from .code_copies import MODULES, renew_code
+from .cut_parents import check_parent_weights
 from .folders import CARDS, results_in, without_local_settings
 from .index import encoder_line, write_index
 from .publish import replacing, write_published_recipe
@@ -122,6 +123,8 @@ def read_origin(origin: Origin) -> tuple[RunResults, dict]:
         raise ValueError(f"{file}: recipe.teacher is {teacher}, expected {origin.parent}")
     if not is_same(results.shape, str(origin.cut), str(origin.cut)):
         raise ValueError(f"{file}: shape is {results.shape}, expected {origin.cut}")
+    recorded = slim.get("parent_weights_sha256")
+    check_parent_weights(f"{slim_file}: parent_weights_sha256", recorded, Path(origin.parent))
     return results, slim
 
 

@@ -15,7 +15,7 @@ from modeling_leaner.transfer import is_repository
 from ..tasks.registry import TASKS
 from .metadata import hub_task
 from .rendering import fill_card
-from .snippets import ENCODE_TEXT, task_snippet
+from .snippets import ENCODE_TEXT, named_place, task_snippet
 
 
 ENCODE_IMAGE = """\
@@ -84,19 +84,31 @@ class Making:
     tries: list[Try] = field(default_factory=list)
 
 
-def write_slim_card(folder: Path, name: str, source: LeanPreTrainedModel, slimmed: Slimmed, making: Making) -> None:
-    """Writes README.md into the folder of a slimmed model, whose name on the Hub will be `name`."""
+def write_slim_card(
+    folder: Path,
+    output: Path,
+    source: LeanPreTrainedModel,
+    slimmed: Slimmed,
+    making: Making,
+    license: str | None,
+) -> None:
+    """Writes README.md into the folder of a slimmed model.
+
+    Args:
+        output: where the folder will be, once it is whole; its lines of code load it from there.
+        license: of its weights, as the Hub names it; None states none.
+    """
     is_on_hub = is_hub_id(making.parent)
     parent = making.parent
     if not is_on_hub:
         parent = Path(making.parent).name
     card = SlimCard(
-        metadata=slim_metadata(slimmed.model, making.parent if is_on_hub else None),
-        name=name,
+        metadata=slim_metadata(slimmed.model, making.parent if is_on_hub else None, license),
+        name=output.name,
         architecture=type(slimmed.model).__name__,
         shape=describe(slimmed.model.config),
         parent=f"[{parent}](https://huggingface.co/{parent})" if is_on_hub else parent,
-        snippet=slim_snippet(slimmed.model, name),
+        snippet=slim_snippet(slimmed.model, named_place(output)),
         before=source.config,
         after=slimmed.model.config,
         parameters_before=parameters_of(source),
@@ -126,9 +138,11 @@ def head_of(model: LeanPreTrainedModel) -> str | None:
     return None
 
 
-def slim_metadata(model: LeanPreTrainedModel, parent: str | None) -> str:
+def slim_metadata(model: LeanPreTrainedModel, parent: str | None, license: str | None) -> str:
     """The YAML by which the Hub shows and finds the model, and its parent where that is on the Hub."""
     optional = {}
+    if license is not None:
+        optional["license"] = license
     head = head_of(model)
     if head is not None:
         optional["pipeline_tag"] = hub_task(TASKS_OF_HEADS[head])

@@ -1,5 +1,7 @@
 """A few lines that load a model from the Hub or a folder and print what it makes of one input."""
 
+from pathlib import Path
+
 from transformers import PreTrainedConfig
 
 from ..records import RunResults
@@ -74,6 +76,15 @@ def auto_class(architecture: str) -> str:
     """`LeanBERTForMaskedLM` → `AutoModelForMaskedLM`, `LeanBERTModel` → `AutoModel`."""
     _, separator, head = architecture.partition("For")
     return f"AutoModel{separator}{head}"
+
+
+def named_place(folder: Path) -> str:
+    """A folder as a card names it: by its path from here; where it lies elsewhere on this disk, by its name alone."""
+    if not folder.is_absolute():
+        return folder.as_posix()
+    if folder.is_relative_to(Path.cwd()):
+        return folder.relative_to(Path.cwd()).as_posix()
+    return folder.name
 
 
 def snippet(results: RunResults, config: PreTrainedConfig, where: str) -> str:

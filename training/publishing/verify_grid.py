@@ -4,8 +4,7 @@ import contextlib
 import math
 from pathlib import Path
 
-from modeling_leaner.slimming.slim import RECORD
-from modeling_leaner.support.documents import flat, read_object
+from modeling_leaner.support.documents import flat
 
 from ..experiments.evidence import gather
 from ..experiments.grid import Grid, is_cut, load_grid
@@ -14,7 +13,7 @@ from ..experiments.rows import finished_row, reported
 from ..experiments.run_settings import run_arguments
 from ..records import Evidence, PublishedResults, ResultRow
 from ..records.results import RESULTS
-from .cut_parents import parent_fields
+from .cut_parents import check_same_record, parent_fields
 from .folders import LOCAL
 
 
@@ -76,9 +75,8 @@ def expected_parent(folder: Path, grid: Grid, cell: str) -> dict[str, object]:
     grids = folder.resolve().parent / "grids"
     with of_the_project(grids):
         fields = parent_fields(grid, cell)
-        recorded = read_object(Path(cell) / RECORD)
-    if read_object(folder / RECORD) != recorded:
-        raise ValueError(f"{folder / RECORD}: not the cut of {Path(cell) / RECORD}")
+        cut = Path(cell).absolute()
+    check_same_record(folder, cut)
     return {f"cut_parent.{name}": value for name, value in fields.items()}
 
 

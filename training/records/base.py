@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 Count = Annotated[int, Field(ge=0)]
 Duration = Annotated[float, Field(ge=0)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Kind = TypeVar("Kind")
 
 EXPECTED = {  # pydantic's name of an error → what was expected
@@ -28,6 +29,7 @@ EXPECTED = {  # pydantic's name of an error → what was expected
     "greater_than_equal": "a number from 0",
     "greater_than": "a number above 0",
     "too_short": "at least one",
+    "string_pattern_mismatch": "a SHA-256, 64 hex digits in lower case",  # the one pattern that records have
 }
 
 

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from .base import Count, Duration, Record
+from .base import Count, Duration, Record, Sha256
 from .results import Environment, RunResults
 
 
@@ -115,7 +115,7 @@ class PublishedEncoder(RunResults):
     """The parent's Hub id."""
     license: str | None = None
     """Of the weights, as the Hub names it; None where none was given."""
-    weights_sha256: str
+    weights_sha256: Sha256
     """Of model.safetensors."""
     stored: StoredWeights
     lengths: Lengths

@@ -107,10 +107,10 @@ class LawFile(Record):
     reference: dict[str, float]
     """What sizes and tokens are divided by."""
     ranges: dict[str, list[int | float]]
-    """The least and the greatest of each size and of tokens, where the law holds."""
+    """The least and the greatest of each size, of tokens, of a row's length in tokens and of text's vocabulary."""
     ties: list[LawTie]
     shapes: dict[str, dict[str, int | float]]
-    """The sizes of each shape."""
+    """The sizes of each shape, and what it reads."""
     crossings: list[Crossing]
     """Of each pair of shapes; none where no law was found."""
     replicates: list[list[float]]

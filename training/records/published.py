@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from .base import Count, Duration, Record
+from .base import Count, Duration, Record, Sha256
 from .evidence import Evidence
 from .results import PUBLISHED, RunResults, Train
 
@@ -65,6 +65,8 @@ class SlimFile(Record):
     """slim.json: what was cut, in order."""
 
     cuts: list[CutStep] = Field(min_length=1)
+    parent_weights_sha256: str | None = None
+    """Of the model.safetensors that was cut; None where it was not recorded."""
 
 
 class CutParent(Record):
@@ -72,6 +74,8 @@ class CutParent(Record):
 
     name: str
     """Of its folder."""
+    weights_sha256: str | None = None
+    """Of its model.safetensors, as the cut's slim.json has it; None where it was not recorded."""
     slim_options: list[str]
     """Of the `leaner slim` that leaves the same layers; heads and neurons it chooses by the rows it is given."""
     parameters: int = Field(gt=0)
@@ -90,7 +94,7 @@ class PublishedBranch(Record):
     """Read by its end."""
     value: float
     """The grid's metric."""
-    weights_sha256: str | None
+    weights_sha256: Sha256 | None
     """Of its model.safetensors; only that of the longest budget is published. None where they were not kept."""
 
 
@@ -115,7 +119,7 @@ class PublishedResults(RunResults):
     """The folders that are published with it."""
     license: str | None = None
     """Of the weights, as the Hub names it; None where none was given."""
-    weights_sha256: str
+    weights_sha256: Sha256
     """Of model.safetensors."""
     tolerances: dict[str, float] | None = None
     """How far each metric may be off on another machine."""

@@ -15,7 +15,7 @@ class Environment(Record):
     python: str
     """Version."""
     platform: str
-    """The operating system."""
+    """The operating system, the machine and the C library; of older runs with the system's release."""
     processor: str
     """As the system names it."""
     threads: Count

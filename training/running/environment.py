@@ -93,6 +93,17 @@ def processor_name() -> str:
     return first_match(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine()
 
 
+def platform_name() -> str:
+    """The operating system without its release, the machine and, where there is one, the C library: `Linux x86_64,
+    glibc 2.39`.
+    """
+    name = f"{platform.system()} {platform.machine()}"
+    library = " ".join(platform.libc_ver()).strip()
+    if library:
+        name += f", {library}"
+    return name
+
+
 def processor_flags() -> list[str]:
     """The flags, of those in `FLAGS`, that the system reports; none where it reports no flags."""
     flags = first_match(r"(?:flags|Features)\s*:(.+)", CPU_INFO)
@@ -115,7 +126,7 @@ def environment() -> dict[str, str | int | bool | None]:
     """Software and hardware of this process; `device` names what was used so far, so ask after the training."""
     return {
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": platform_name(),
         "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "device": device_name(),

@@ -24,7 +24,7 @@ from .kappa_at_start import (
     language_model_statement,
     resolved,
 )
-from .lean_grids import claim_statement, grid_statements
+from .lean_grids import all_grid_statements
 from .lean_tables import not_tested
 from .rates import beyond
 from .study import Findings, Progress, Study, double_precision
@@ -432,8 +432,7 @@ def run(settings: Settings, progress: Progress) -> Findings:
         *gaussian,
         *(kappas.statement(settings.drawn) for kappas in attention),
         *trained_statements(settings, started | heads),
-        *grid_statements(LAWS),
-        claim_statement(LAWS),
+        *all_grid_statements(LAWS),
         learned_statement(arms, settings),
         cause_statement(arms, RANDOM, "which has the same norm"),
         cause_statement(arms, LARGER, "which has the same norm, and κ of W unchanged"),
@@ -451,5 +450,6 @@ STUDY = Study(
     title="Whether heads improve the conditioning of attention, and whether that is a cause: the statements of Lean",
     sizes={"quick": QUICK, "default": DEFAULT, "full": FULL},
     run=run,
+    of_grids=all_grid_statements,
     threads=1,
 )

@@ -452,5 +452,6 @@ STUDY = Study(
     title="When more layers pay: the floor and the fitted law of Depth-Width, at equal parameters",
     sizes={"quick": QUICK, "default": DEFAULT, "full": FULL},
     run=run,
+    of_grids=lambda grids: [grid_statement(grids)],
     threads=1,
 )

@@ -66,6 +66,11 @@ def claim_statement(grids: Path) -> Statement:
     )
 
 
+def all_grid_statements(grids: Path) -> list[Statement]:
+    """What the finished grids say of heads, of κ and of the claim. Raises GridError where one of them does not fit."""
+    return [*grid_statements(grids), claim_statement(grids)]
+
+
 def correlation_words(found: Correlation) -> str:
     """Its value with its interval."""
     words = f"{found.value:+.2f}"

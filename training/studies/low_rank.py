@@ -462,5 +462,6 @@ STUDY = Study(
     title="When a head is too small for an attention matrix: the theorems and tables of Low-Rank",
     sizes={"quick": QUICK, "default": DEFAULT, "full": FULL},
     run=run,
+    of_grids=lambda grids: [grid_statement(grids)],
     threads=1,
 )

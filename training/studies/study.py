@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from modeling_leaner.support.documents import write_json
+from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.files import whole_folder, write_bytes
 
 from ..publishing.theme import THEMES
-from ..records import Environment, FigurePanel, Statement, StudyFile, Whose
+from ..records import Environment, FigurePanel, Statement, StudyFile, Whose, checked
 from ..running.environment import code_commit, environment
 from .figure import study_figure
 from .page import OF_QUICK, finding_of, study_page
@@ -40,14 +40,16 @@ class Findings:
 class Study:
     """A study by its name on the command line.
 
-    `sizes` has a dataclass of settings for quick, default and full; `run` gets one of them. `threads` are PyTorch's
-    while it runs, None as they are: products of small matrices are fastest on one.
+    `sizes` has a dataclass of settings for quick, default and full; `run` gets one of them. `of_grids` makes, of the
+    folder of the grids, those of its statements that are read from finished runs alone; None where there are none.
+    `threads` are PyTorch's while it runs, None as they are: products of small matrices are fastest on one.
     """
 
     name: str
     title: str
     sizes: dict[str, Any]
     run: Callable[[Any, Progress], Findings]
+    of_grids: Callable[[Path], list[Statement]] | None = None
     threads: int | None = None
 
 
@@ -127,18 +129,58 @@ def conduct(study: Study, size: str, settings: Any, progress: Progress = say) ->
         panels=findings.panels,
         seconds=round(seconds, 1),
         environment=Environment(**machine),
-        tested=sum(statement.verdict != NOT_TESTED for statement in findings.statements),
+        tested=number_tested(findings.statements),
     )
+
+
+def number_tested(statements: list[Statement]) -> int:
+    """How many have a verdict."""
+    return sum(statement.verdict != NOT_TESTED for statement in statements)
 
 
 def write_study(results: StudyFile, output: Path) -> None:
     """results.json, README.md and the figure in two themes, in a new folder. Raises OSError; then nothing is left."""
     with whole_folder(output) as folder:
         folder.mkdir()
-        write_json(folder / "results.json", results.document())
         for theme in THEMES:
             write_bytes(folder / f"figure-{theme}.svg", study_figure(results, theme))
-        write_bytes(folder / "README.md", study_page(results).encode())
+        write_results(results, folder)
+
+
+def write_results(results: StudyFile, folder: Path) -> None:
+    """results.json and the page of it."""
+    write_json(folder / "results.json", results.document())
+    write_bytes(folder / "README.md", study_page(results).encode())
+
+
+def read_grids_again(chosen: Study, folder: Path, grids: Path) -> None:
+    """Writes the statements on finished grids anew, by the rows of today, in a folder that `study` has written.
+
+    All else stays; its figure shows none of them. Prints what has changed.
+
+    Raises:
+        ValueError: the study reads no grids, no grid is there that it could read, or results.json is of another study
+            or version of it.
+        OSError: a file cannot be read or written.
+    """
+    if chosen.of_grids is None:
+        raise ValueError(f"{chosen.name}: no statement of this study is read from grids")
+    path = folder / "results.json"
+    results = checked(StudyFile, read_json(path), path)
+    if results.study != chosen.name:
+        raise ValueError(f"{path}: study is {results.study!r}, expected {chosen.name!r}")
+    statements = {(each.place, each.statement): each for each in results.statements}
+    for each in chosen.of_grids(grids):
+        if each.verdict == NOT_TESTED:
+            raise ValueError(f"{grids}: expected, for {each.statement!r}, {each.missing}")
+        key = (each.place, each.statement)
+        if key not in statements:
+            raise ValueError(f"{path}: expected a statement {each.statement!r}; {results.command} writes all anew")
+        if each != statements[key]:
+            print(f"{each.verdict}: {each.statement} {finding_of(each)}")
+        statements[key] = each
+    renewed = list(statements.values())
+    write_results(results.model_copy(update={"statements": renewed, "tested": number_tested(renewed)}), folder)
 
 
 def study(chosen: Study, size: str, output: Path) -> StudyFile:

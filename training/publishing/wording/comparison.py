@@ -133,7 +133,8 @@ def outliers_note(evidence: Evidence) -> str | None:
     cells = "; ".join(f"{label(cell, evidence)}: {median_score(cell, evidence)}" for cell in evidence.cells)
     return (
         f"An outlier moves means and intervals, so read the medians: {cells}. An outlier is a run that is worse than "
-        "its cell's median by ten median absolute deviations and no better than the best simple guess."
+        "its cell's median by ten median absolute deviations and no better than the best simple guess that the median "
+        "beats."
     )
 
 

@@ -50,9 +50,8 @@ def scores_about(comparison: EncoderComparison) -> str:
     said.append(f"STS-B: Spearman's correlation of cosine similarity with human ratings ({', '.join(pairs)} pairs).")
     qnli = data["qnli"]
     said.append(
-        f"QNLI: each of the {qnli.rows:,} questions of the {qnli.split} split whose sentence holds the answer looks "
-        f"for that sentence among the {qnli.documents:,} distinct sentences of the split; the mean of 1/rank, 0 "
-        "beyond rank 10."
+        f"QNLI: the {qnli.split} split has {qnli.rows:,} questions with a sentence that answers them, to be found "
+        f"among its {qnli.documents:,} distinct sentences; the score is the mean of 1/rank, 0 beyond rank 10."
     )
     sst2 = data["sst2"]
     fitted = data["sst2_train"].rows
@@ -63,8 +62,9 @@ def scores_about(comparison: EncoderComparison) -> str:
     cosine = data["cosine"]
     said.append(f"Cosine to the parent's vectors: the mean over {cosine.rows:,} held-out sentences.")
     said.append(
-        f"In parentheses: the difference to the parent, the 95 % interval of a paired bootstrap over pairs, questions "
-        f"or rows ({comparison.resamples:,} resamples). Texts are cut at {comparison.max_length} tokens."
+        f"In parentheses below a score: the 95 % interval of its difference to the parent's, by a paired bootstrap "
+        f"over pairs, questions or rows ({comparison.resamples:,} resamples). Texts are cut at "
+        f"{comparison.max_length} tokens."
     )
     return " ".join(said)
 
@@ -73,9 +73,10 @@ def time_about(comparison: EncoderComparison) -> str:
     """How time was taken, and where."""
     machine = comparison.environment
     return (
-        f"Time is that of a forward pass in float32 over rows of {comparison.timed_length} tokens, tokenizer not "
-        f"included, the three models in turns: the median of {comparison.rounds} rounds with quartiles, speed as the "
-        f"parent's time over the model's, round by round. {machine_name(machine.processor, machine.threads)} "
+        f"Time is that of a forward pass in float32 over rows of {comparison.timed_length} tokens, without the "
+        f"tokenizer. The three models took turns for {comparison.rounds} rounds; shown is the median, below it the "
+        "quartiles. Speed is the parent's time divided by the model's of the same round. "
+        f"{machine_name(machine.processor, machine.threads)} "
         f"({' '.join(comparison.processor_flags)}). Compare within this table only."
     )
 
@@ -84,19 +85,19 @@ def recovery(results: PublishedEncoder, settings: dict[str, Any]) -> str:
     """How it learned from its parent."""
     batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] * results.train.processes
     rows = results.train.steps * batch
-    loss = "1 − cosine to"
+    loss = "1 − their cosine"
     if settings["vector_loss"] == "squared_error":
-        loss = "the squared error of"
+        loss = "their squared error"
     data = results.training_data
     pool = ""
     if data is not None and data.rows is not None:
         pool = f", drawn from {data.rows:,}"
     return (
-        f"The cut learned from its parent's vectors of unlabelled sentences, {loss} them the loss: "
+        f"The cut learned to give its parent's vectors of unlabelled sentences, with {loss} as the loss: "
         f"{plural(results.train.steps, 'step')} of {batch} sentences ({millions(rows)} sentences{pool}, "
         f"about {millions(results.tokens)} tokens without padding), seed {results.seed}, highest rate "
-        f"{results.learning_rate:g}. That took {results.core_hours:.2f} core-hours, on a machine with other work; the "
-        "parent's vectors, computed once, are not in it."
+        f"{results.learning_rate:g}. That took {results.core_hours:.2f} core-hours, on a machine with other work, not "
+        "counting the parent's vectors, which were computed once."
     )
 
 

@@ -7,7 +7,7 @@ from modeling_leaner.registry import FAMILIES
 from ...experiments.evidence import dataset_name
 from ...records import Cell, PublishedResults
 from ...tasks.registry import TASKS
-from ..metadata import PROJECT_URL, named_metrics, repository
+from ..metadata import PROJECT_URL, named_metrics, project_link, repository
 from .amounts import direction, gain, millions, number, score, sizes
 from .provenance import licence, seen
 from .scoring import best_of, score_error
@@ -20,8 +20,7 @@ PAPERS = {
 }
 BIBTEX = """@software{modeling_leaner,
   title = {modeling_leaner: LeanViT, LeanBERT and LeanGPT},
-  author = {{The modeling_leaner authors}},
-  url = {%s}
+  author = {{The modeling_leaner authors}}%s
 }
 @article{saratchandran2025leaner,
   title = {Leaner Transformers: More Heads, Less Depth},
@@ -100,7 +99,15 @@ def guess_verdict(ahead: float, error: float | None) -> str:
 def links() -> str:
     """Links to the project and to the papers."""
     papers = ", ".join(f"[{title}]({url})" for title, url in PAPERS.items())
-    return f"[modeling_leaner]({PROJECT_URL}); {papers}"
+    return f"{project_link()}; {papers}"
+
+
+def bibtex() -> str:
+    """How to cite this project, and the paper whose hypothesis it tests."""
+    url = ""
+    if PROJECT_URL is not None:
+        url = f",\n  url = {{{PROJECT_URL}}}"
+    return BIBTEX % url
 
 
 def hub_link(name: str) -> str:

@@ -10,7 +10,7 @@ from ...records import Evidence, PublishedResults, RunResults
 from ...records.results import LOCAL_FILES, PUBLISHED
 from ...running.environment import computed_on
 from ...tasks.registry import TASKS
-from ..metadata import PROJECT_URL, named_metrics
+from ..metadata import named_metrics, project_link
 from .amounts import duration, millions, number
 
 
@@ -174,8 +174,8 @@ def data(results: PublishedResults) -> str:
 def place(results: PublishedResults) -> str:
     """Where the commands find what they name."""
     if results.is_own:
-        return f"In a clone of [the project]({PROJECT_URL})"
-    return f"In the project that published it, with [modeling_leaner]({PROJECT_URL}) installed"
+        return f"In a clone of {project_link()}"
+    return f"In the project that published it, with {project_link()} installed"
 
 
 def commands(results: PublishedResults, command: str) -> str:

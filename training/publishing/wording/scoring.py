@@ -33,10 +33,12 @@ def best_of(evidence: Evidence) -> Guess | None:
 
 
 def outliers(cell: Cell, evidence: Evidence) -> list[str]:
-    """Seeds whose run is worse than the cell's median by ten median absolute deviations, and no better than the best
-    simple guess.
+    """Seeds whose run failed to train where the others did not: it is worse than the cell's median by ten median
+    absolute deviations, and no better than the best simple guess that the median beats.
 
-    Empty for fewer than five seeds, which are too few to tell. The deviation counts as LEAST_DEVIATION at least.
+    Early in a training the median may not beat the best guess of all; then the next best one counts. Empty where it
+    beats none, and for fewer than five seeds, which are too few to tell. The deviation counts as LEAST_DEVIATION at
+    least.
     """
     values = cell.values
     if len(values) < 5:
@@ -44,10 +46,17 @@ def outliers(cell: Cell, evidence: Evidence) -> list[str]:
     median = statistics.median(values.values())
     deviation = max(statistics.median(abs(value - median) for value in values.values()), LEAST_DEVIATION)
     far_below = [seed for seed, value in values.items() if gain(value - median, evidence) < -10 * deviation]
-    best = best_of(evidence)
-    if best is None:
+    known = [guess.value for guess in guesses_of(evidence)]
+    chance = baseline_of(evidence).chance
+    if chance is not None:
+        known.append(chance)
+    if not known:
         return far_below
-    return [seed for seed in far_below if gain(values[seed] - best.value, evidence) <= 0]
+    beaten = [value for value in known if gain(median - value, evidence) > 0]
+    best = best_guess(beaten, evidence.higher_is_better)
+    if best is None:
+        return []
+    return [seed for seed in far_below if gain(values[seed] - best, evidence) <= 0]
 
 
 def has_outliers(evidence: Evidence) -> bool:
