@@ -10,6 +10,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from filelock import lock_descriptor
 from modeling_leaner.training.experiments import fork_engine
@@ -123,6 +124,16 @@ def test_a_fork_has_the_environment_of_its_run(tmp_path, monkeypatch):
     process.start()
     process.join()
     assert process.exitcode == 3 and log.read_text() == "['digits'] 7"
+
+
+@needs_forks
+def test_forks_share_out_the_cores(monkeypatch, lock):
+    """By the environment of their server, which reads it once."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 6)
+    Forks(2, lock[1])
+    assert os.environ["OMP_NUM_THREADS"] == "3"
 
 
 def test_a_system_without_forks(monkeypatch):

@@ -46,7 +46,9 @@ shape, seed, rate, folder = (options[key][0] for key in ("shape", "seed", "learn
 wanted, name = json.loads(os.environ["STUB"]), os.path.basename(folder)
 with open(os.environ["CALLS"], "a") as calls:
     device = os.environ.get("CUDA_VISIBLE_DEVICES")
-    calls.write(json.dumps({"words": words, "name": name, "device": device, "start": time.time()}) + chr(10))
+    threads = os.environ.get("OMP_NUM_THREADS")
+    call = {"words": words, "name": name, "device": device, "threads": threads, "start": time.time()}
+    calls.write(json.dumps(call) + chr(10))
 os.makedirs(folder, exist_ok=True)
 open(os.path.join(folder, "checkpoint"), "a").close()
 try:
@@ -512,6 +514,17 @@ def test_jobs_and_devices_need_not_be_as_many(bench, monkeypatch, jobs, first):
     bench.run("--jobs", jobs, learning_rates=[1e-3], tuning=None)
     devices = {call["name"]: call["device"] for call in bench.calls()}
     assert [devices[name] for name in order][: len(first)] == first and len(bench.rows()) == 4
+
+
+@pytest.mark.parametrize("jobs, wanted, threads", [(1, None, None), (2, None, "2"), (9, None, "1"), (2, "3", "3")])
+def test_runs_share_out_the_cores(bench, monkeypatch, jobs, wanted, threads):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    if wanted is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    bench.run("--jobs", str(jobs), learning_rates=[1e-3], tuning=None)
+    assert {call["threads"] for call in bench.calls()} == {threads}
 
 
 def test_a_run_that_cannot_be_started_takes_no_device(monkeypatch, tmp_path):

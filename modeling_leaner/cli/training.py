@@ -210,7 +210,7 @@ def sentences(
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def sweep(
     grid: GridFile,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time; they share the machine's cores.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time; they share out the machine's cores.")] = 1,
     data_files: DataFiles = None,
     output_dir: Annotated[
         Path | None, typer.Option(help="In place of the grid's; a new folder trains all anew.")

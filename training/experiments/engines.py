@@ -52,8 +52,20 @@ def cuda_devices() -> list[str]:
     return list(map(str, range(count)))
 
 
+def threads_of(jobs: int) -> dict[str, str]:
+    """The environment variable by which `jobs` runs at a time share out the cores.
+
+    Runs with as many threads as there are cores, each, wait for one another in every operation.
+    """
+    import torch
+
+    if jobs == 1 or "OMP_NUM_THREADS" in os.environ:
+        return {}
+    return {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // jobs))}
+
+
 class Processes:
-    """Processes of this machine, which share out its CUDA devices, where it has several.
+    """Processes of this machine, which share out its cores and, where it has several, its CUDA devices.
 
     Every process inherits the file descriptor `lock`, so that one which outlives a killed sweep keeps the next sweep
     from starting a second training in the same folder.
@@ -61,13 +73,15 @@ class Processes:
 
     def __init__(self, jobs: int, lock: int):
         self.lock = lock
+        self.threads = threads_of(jobs)
         devices = cuda_devices() or [None]
         count = max(jobs, len(devices))  # one entry a run: a device may stand in it twice
         self.devices = deque(devices[number % len(devices)] for number in range(count))
 
     def start(self, command: Sequence[str], log: Path) -> "LocalRun":
         device = self.devices[0]
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}  # else the log could end in what was written earlier
+        environment = {**os.environ, **self.threads}
+        environment["PYTHONUNBUFFERED"] = "1"  # else the log could end in what was written earlier
         if device:
             environment["CUDA_VISIBLE_DEVICES"] = device
         process = self._begin(command, log, environment)

@@ -42,6 +42,7 @@ class Forks(Processes):
             raise GridError(f"--engine fork: {sys.platform} has no fork server; expected processes")
         # Imports ask whether there is a GPU. CUDA, which answers unless told so, would not survive a fork.
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+        os.environ.update(self.threads)  # the server's libraries read it when they are loaded
         self.context = multiprocessing.get_context(METHOD)
         self.context.set_forkserver_preload(PRELOADED)
 
