@@ -160,6 +160,7 @@ def test_gpt2_beside_the_baseline():
         (CURVES, min, {FINDINGS: ["A bigram has {}."], README: ["a bigram has {})"]}),
         ("listops-short-heads", max, {FINDINGS: ["the best simple guess has {}:"]}),
         ("sst2", max, {FINDINGS: ["A bag of tokens has {}."]}),
+        ("sst2-curves", max, {FINDINGS: ["accuracy; a bag of tokens has {}:"]}),
         ("sst2-own-tokenizer", max, {FINDINGS: ["a bag of its tokens {}:"], README: ["has {} with a tokenizer of"]}),
     ],
 )
@@ -325,6 +326,14 @@ def test_the_intervention_is_told_as_it_came_out():
     assert numbers["W + 1·I: κ at the end"] > numbers["W + 1·O: κ at the end"]  # "by then with the higher κ"
 
 
+def test_kappa_within_a_shape():
+    study = json.loads((CLONE / "model_cards/studies/conditioning/results.json").read_text())
+    (numbers,) = (each["numbers"] for each in study["statements"] if each["place"] == "the finished grids: quality")
+    name = "within a shape, κ at the end"
+    value, low, high = (numbers[key] for key in (name, f"{name}, low end", f"{name}, high end"))
+    assert low < 0 < high and f"{value:.2f} ({low:.2f} to {high:+.2f})".replace("-", "−") in FINDINGS
+
+
 def test_a_tokenizer_of_its_own():
     runs = reported("sst2-own-tokenizer")
     deep, lean = (f"{mean(runs[f'bert/{shape}', ''].values()):.3f}" for shape in ("mini", "lean-mini"))
@@ -374,6 +383,21 @@ def test_masked_text_is_behind_a_bigram():
     last = [mean(values.values()) for (_, budget), values in reported(MASKED).items() if budget == MASKED_BUDGETS[-1]]
     (behind,) = {f"{loss - bigram:.1f}" for loss in last}
     assert f"is {behind} worse than a bigram" in README
+
+
+def test_what_masked_text_was_worth_by_two_rates():
+    tuned, lower = reported("sst2-curves"), reported("sst2-curves-lower-rate")
+    for name, shape in (("8 × 3", "mini"), ("4 × 3", "shallow-mini"), ("4 × 6", "lean-mini")):
+        means = (f"{mean(grid[f'bert/{shape}', ''].values()):.3f}" for grid in (tuned, lower))
+        assert f"| {name} | {' | '.join(means)} |" in FINDINGS
+    failed = tuned["bert/mini", ""].values()
+    assert f"their seeds have {min(failed):.3f} to {max(failed):.3f}." in FINDINGS and len(failed) == 3
+    deep, heads = (
+        difference(lower["bert/lean-mini", ""], lower[f"bert/{other}", ""]) for other in ("mini", "shallow-mini")
+    )
+    _, chance = corrected([deep.p, heads.p])
+    told = f"is better than 8 × 3 by {signed(deep)} and than 4 × 3 by {signed(heads)[:-1]}; {chance_text(chance)}, "
+    assert told + "corrected for two)" in FINDINGS
 
 
 def test_single_seeds():
