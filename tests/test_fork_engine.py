@@ -109,6 +109,28 @@ def test_a_fork_holds_the_lock_until_it_is_interrupted(tmp_path, lock):
 
 
 @needs_forks
+def test_an_interrupt_while_the_server_imports(tmp_path):
+    """Ctrl-C reaches it, too; the sweep then ends as it would otherwise."""
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(GRID))
+    command = [sys.executable, "-m", "modeling_leaner", "sweep", "grid.yaml", "--engine", "fork"]
+    sweep = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not list((tmp_path / "out").glob("runs/*.log")):
+        assert sweep.poll() is None, sweep.stderr.read()
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.killpg(sweep.pid, signal.SIGINT)
+    _, errors = sweep.communicate(timeout=120)
+    assert sweep.returncode == 130 and "leaner sweep: interrupted; the same command" in errors.splitlines()[-1]
+
+
+def test_a_fork_that_has_just_ended_is_sent_nothing():
+    """Its server has waited for it, and has not said yet how it ended."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    fork_engine.Fork(SimpleNamespace(exitcode=None, pid=ended.pid)).send_signal(signal.SIGINT)
+
+
+@needs_forks
 def test_a_fork_has_the_environment_of_its_run(tmp_path, monkeypatch):
     """Such as the device that it shares out; a plain fork of this process shows it."""
     log = tmp_path / "run.log"
@@ -138,7 +160,7 @@ def test_forks_share_out_the_cores(monkeypatch, lock):
 
 def test_a_system_without_forks(monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: ["spawn"])
-    with pytest.raises(GridError, match="--engine fork: .* has no fork server; expected processes"):
+    with pytest.raises(GridError, match="--engine fork: .* has no fork server; expected --engine processes"):
         Forks(1, 0)
 
 

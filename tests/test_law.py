@@ -323,8 +323,8 @@ def test_the_plan_says_why_a_law_is_refused(grid, found, monkeypatch):
             assert "says nothing of" not in text and document["refused"] == []
             continue
         assert "law" not in others[0].advice
-        assert f"law says nothing of 1 and 2: {reason}\n" in text
-        assert document["refused"] == [{"source": "law", "rows": ["1", "2"], "reason": reason}]
+        assert f"law says nothing of row 1 and 2: {reason}\n" in text
+        assert document["refused"] == [{"source": "law", "rows": [1, 2], "reason": reason}]
     deeper = load_config("deep.json")
     deeper.num_hidden_layers = 16
     said = advice.refusals(load_config("lean.json"), LENGTH, deeper)
@@ -492,4 +492,13 @@ def test_a_grid_without_branches_is_refused(tmp_path, monkeypatch):
     file = tmp_path / "short.yaml"
     file.write_text(yaml.safe_dump({**values, "learning_rates": [1e-3]}))
     with pytest.raises(SystemExit, match="leaner law: .*branches: missing, expected several budgets of each shape"):
+        leaner("law", file)
+
+
+def test_rows_that_differ_in_length_are_refused(tmp_path):
+    schedule = {"max_steps": 100, "warmup_steps": 2, "lr_scheduler_type": "warmup_stable_decay"}
+    values = {"recipe": "sst2", "shapes": ["bert/mini"], "baseline": "bert/mini", "seeds": [1], "overrides": schedule}
+    file = tmp_path / "short.yaml"
+    file.write_text(yaml.safe_dump({**values, "learning_rates": [1e-3], "branches": [100_000, 200_000]}))
+    with pytest.raises(SystemExit, match="branches: expected a task whose rows are all as long, got recipe sst2"):
         leaner("law", file)

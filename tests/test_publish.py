@@ -46,7 +46,6 @@ from modeling_leaner.training.publishing.wording import (
     findings,
     index_page,
     limits,
-    opening,
     provenance,
     samples,
     scoring,
@@ -217,7 +216,7 @@ def test_a_card_of_another_project_names_the_files_of_that_project(workshop):
     folder = workshop / "model_cards/leanbert-deep"
     results = results_in(folder / "results.json")
     text = (folder / "README.md").read_text()
-    assert "In the project that published it, with modeling_leaner installed, " in text
+    assert f"In the project that published it, with {metadata.project_link()} installed, " in text
     named = set(re.findall(r"(?:^|[ `])([\w.-]+/[\w./-]+)", text.partition("## How to get the numbers again")[2]))
     paths = {name for name in named if not name.startswith(("https:", "listops"))}
     assert paths >= {"model_cards/leanbert-deep", f"{GRID_FOLDER}/grid.yaml", f"{GRID_FOLDER}/results.csv"}
@@ -226,7 +225,7 @@ def test_a_card_of_another_project_names_the_files_of_that_project(workshop):
     own = results.model_copy(update={"grid_folder": None})
     commands = provenance.commands(own, "leaner train")
     assert "leaner sweep training/grids/tiny.yaml --output_dir runs/tiny " in commands
-    assert provenance.place(own) == "In a clone of modeling_leaner"
+    assert provenance.place(own) == f"In a clone of {metadata.project_link()}"
     assert "commits of this project: " in provenance.hardware(own)
 
 
@@ -237,9 +236,9 @@ def test_the_link_to_the_code_is_this_project_s_whoever_pushes(folder, monkeypat
         cards.write_card(folder)
         return contents(folder, "someone/small")["README.md"].decode()
 
+    monkeypatch.setattr(metadata, "PROJECT_URL", None)
     assert "github.com" not in sent()
-    for module in (metadata, opening):
-        monkeypatch.setattr(module, "PROJECT_URL", "https://example.org/the/project")
+    monkeypatch.setattr(metadata, "PROJECT_URL", "https://example.org/the/project")
     text = sent()
     assert text.count("[modeling_leaner](https://example.org/the/project)") == 2
     assert "  author = {{The modeling_leaner authors}},\n  url = {https://example.org/the/project}\n}" in text

@@ -128,17 +128,17 @@ def test_a_parent_that_was_replaced_is_found_by_its_hash(project):
     parent, cut = Path("model_cards/leanbert-two/model.safetensors"), results_in(Path(CUT, "results.json"))
     recorded = cut.cut_parent.weights_sha256
     assert recorded == json.loads(Path(CELL, "slim.json").read_text())["parent_weights_sha256"] == sha256(parent)
-    assert cut_parents.parent_compared(Path(CUT), cut) == ", the hash of its parent's weights"
+    assert cut_parents.check_parent(Path(CUT), cut) == ", the hash of its parent's weights"
     older = cut.document()
     del older["cut_parent"]["weights_sha256"]
-    compared = cut_parents.parent_compared(Path(CUT), PublishedResults(**older))
+    compared = cut_parents.check_parent(Path(CUT), PublishedResults(**older))
     assert compared == ", the hash of its parent's weights not recorded"
     kept = parent.read_bytes()
     parent.write_bytes(kept + b" ")
     try:
         said = f"_sha256 is {recorded}, but .*leanbert-two/model.safetensors has .*: the parent was replaced"
         with pytest.raises(ValueError, match=f"results.json: cut_parent.weights{said}"):
-            cut_parents.parent_compared(Path(CUT), cut)
+            cut_parents.check_parent(Path(CUT), cut)
         for replace in ((), ("--replace",)):
             with pytest.raises(SystemExit, match=f"slim.json: parent_weights{said}"):
                 leaner("publish", "slim.yaml", *replace)

@@ -71,7 +71,7 @@ Rounds = Annotated[int, typer.Option(min=1, help="How often every shape has its 
 License = Annotated[
     str | None,
     typer.Option(
-        help="Of the weights, as the Hub names it; left out, that of a folder that is there, else none is stated.",
+        help="Of the weights, as the Hub names it; left out, what was stated before, else none.",
         callback=check_license,
     ),
 ]
@@ -218,9 +218,7 @@ def sweep(
     summary: Annotated[bool, typer.Option("--summary", help="Only summarise the runs that are there.")] = False,
     engine: Annotated[
         Literal["processes", "fork", "ray"],
-        typer.Option(
-            help="Processes of this machine; fork, the same, imported once; or a Ray cluster that shares its folders."
-        ),
+        typer.Option(help="Processes of this machine; fork: forks of one that has imported all; ray: a Ray cluster."),
     ] = "processes",
 ) -> None:
     """Train a grid of shapes, seeds and learning rates by one recipe, then compare the shapes."""
@@ -423,7 +421,7 @@ def card(
         list[Path] | None,
         typer.Argument(help="Run folders or published ones; left out, all published ones.", callback=existing_folders),
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Also over cards with changes by hand.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Also over cards of other text.")] = False,
     license: License = None,
 ) -> None:
     """Write model cards from config.json and results.json; without a folder, the index of all, too."""

@@ -585,10 +585,13 @@ def judge_law(law: Law, case: Case) -> Verdict | None:
     shapes that the law has not seen may be as far apart by its error alone. None where there is no start, the family
     is another, or the law is refused.
     """
-    if case.start is None or case.family != law.family or law_refusal(law, case) is not None:
+    if case.start is None or case.family != law.family:
         return None
-    sizes = sizes_of(case.config, case.length)
-    difference, (low, high) = law.difference(sizes, sizes_of(case.start, case.length), law.longest)
+    sizes, others = (sizes_of(config, case.length) for config in (case.config, case.start))
+    try:
+        difference, (low, high) = law.difference(sizes, others, law.longest)
+    except OutOfRange:
+        return None
     error = sqrt(2) * law.error
     agrees = None
     if high < 0 and difference < -error:

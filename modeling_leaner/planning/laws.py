@@ -31,9 +31,9 @@ class OutOfRange(ValueError):
 
 
 def sizes_of(config: LeanConfig, length: int) -> dict[str, float]:
-    """TERMS of a shape; before them what it reads, on which no law depends: vocabulary (text) and `length` in tokens.
+    """The sizes of a shape by name: `length`, tokens of a row; `vocabulary`, of text alone; and TERMS.
 
-    Parameters are without embeddings.
+    A law depends on TERMS alone, but holds only where all of them were measured. Parameters are without embeddings.
     """
     inputs = {"length": length}
     if modality_of(config) is not IMAGES:
@@ -133,7 +133,7 @@ class Law:
         """Raises OutOfRange where a size, the tokens or what ties sizes together were not measured."""
         for key, value in {**sizes, TOKENS: tokens}.items():
             if key not in self.ranges:
-                raise OutOfRange(f"{key}: not in the ranges of the law of {self.grid}; leaner law writes them")
+                raise OutOfRange(f"{key}: not in the ranges of the law of {self.grid}; leaner law fits it again")
             low, high = self.ranges[key]
             if not low <= value <= high:
                 raise OutOfRange(f"{key}: expected {spelled(low, high)}, where the law was fitted, got {value:,.15g}")

@@ -319,7 +319,7 @@ class Refused(NamedTuple):
     """A law that was fitted here and says nothing of some rows, and why."""
 
     source: str
-    rows: list[str]
+    rows: list[int]
     reason: str
 
 
@@ -327,17 +327,20 @@ def refused(candidates: Sequence[Candidate], start: Candidate | None) -> list[Re
     """The laws that say nothing of some of the candidates in place of the start, whose rows are counted from 1."""
     if start is None:
         return []
-    rows: dict[tuple[str, str], list[str]] = {}
+    rows: dict[tuple[str, str], list[int]] = {}
     for row, candidate in enumerate(candidates, 1):
         reasons = refusals(candidate.config, candidate.flops.length, start.config)
         for name, reason in reasons.items():
-            rows.setdefault((name, reason), []).append(str(row))
+            rows.setdefault((name, reason), []).append(row)
     return [Refused(name, of_reason, reason) for (name, reason), of_reason in rows.items()]
 
 
 def refused_lines(candidates: Sequence[Candidate], start: Candidate | None) -> list[str]:
     """Why laws say nothing, a line for each reason."""
-    return [f"{name} says nothing of {listed(rows)}: {reason}" for name, rows, reason in refused(candidates, start)]
+    return [
+        f"{name} says nothing of row {listed([*map(str, rows)])}: {reason}"
+        for name, rows, reason in refused(candidates, start)
+    ]
 
 
 # The whole

@@ -51,12 +51,13 @@ def make_cuts(grid: Grid, local: Sequence[str] = ()) -> None:
         choosing_batches, held_out_batches = calibration_batches(prepared)
     except (ValueError, OSError) as error:
         raise GridError(f"cut_from: {grid.cut_from}: {' '.join(str(error).split())}") from error
+    parent_sha256 = weights_sha256(grid.cut_from)
     for shape in missing:
         try:
             slimmed = slim(model, Target(**grid.cuts[shape]), choosing_batches, held_out_batches)
         except SlimError as error:
             raise GridError(f"cuts: {shape}: {error}") from error
-        write_cut(Path(shape), slimmed, prepared.task.processing, weights_sha256(grid.cut_from))
+        write_cut(Path(shape), slimmed, prepared.task.processing, parent_sha256)
         change = slimmed.cuts[-1].change
         print(f"{shape}: cut from {grid.cut_from}; the output changed by {change:.3f}", file=sys.stderr, flush=True)
 
@@ -98,8 +99,8 @@ def write_cut(folder: Path, slimmed: Slimmed, processing: object, parent_sha256:
     `parent_sha256`: hash of the weights that were cut; None where they are not one file.
 
     Raises:
-        GridError: the folder records another cut, or one of other weights, holds the configuration of one, or cannot
-            be written to.
+        GridError: the folder has another cut, one of other weights, or another configuration; or it cannot be written
+            to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

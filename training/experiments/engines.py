@@ -1,4 +1,4 @@
-"""Where the runs of a sweep are carried out: here, processes of this machine.
+"""Where the runs of a sweep are carried out. Here: in processes of this machine.
 
 The others are `fork_engine.py`, whose processes share their imports, and `ray_engine.py`, a cluster.
 """
@@ -52,10 +52,11 @@ def cuda_devices() -> list[str]:
     return list(map(str, range(count)))
 
 
-def threads_of(jobs: int) -> dict[str, str]:
-    """The environment variable by which `jobs` runs at a time share out the cores.
+def shared_threads(jobs: int) -> dict[str, str]:
+    """OMP_NUM_THREADS for each of `jobs` runs at a time, so that they share out the cores.
 
-    Runs with as many threads as there are cores, each, wait for one another in every operation.
+    Runs that have as many threads as there are cores, each, wait for one another in every operation. Empty for one
+    run, and where OMP_NUM_THREADS is set.
     """
     import torch
 
@@ -73,7 +74,7 @@ class Processes:
 
     def __init__(self, jobs: int, lock: int):
         self.lock = lock
-        self.threads = threads_of(jobs)
+        self.threads = shared_threads(jobs)
         devices = cuda_devices() or [None]
         count = max(jobs, len(devices))  # one entry a run: a device may stand in it twice
         self.devices = deque(devices[number % len(devices)] for number in range(count))

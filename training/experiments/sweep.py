@@ -288,7 +288,7 @@ def sweep(
         data_files: a local copy of the recipe's dataset.
         output_dir: in place of the grid's.
         summary: only compare the runs that are there.
-        engine: processes, of this machine; fork, the same without their imports; or ray, on the machines of a cluster.
+        engine: processes; fork, processes that share their imports; ray, the machines of a cluster.
 
     Returns:
         Whether all runs to be reported have finished; True with `summary`.

@@ -23,6 +23,7 @@ from modeling_leaner.planning.laws import COMMON, LAW, TERM_NAMES, TOKENS, Form,
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
+from ..experiments.branches import step_of
 from ..experiments.grid import Grid, GridError, load_grid
 from ..experiments.grid_results import load_results
 from ..records import LawErrors, LawFile, LawForm, LawTie
@@ -99,8 +100,7 @@ def fit_law(grid: Grid, data: LawData) -> LawFile:
 def ranges(data: LawData, budgets: Sequence[int]) -> dict[str, list[float]]:
     """The least and the greatest of each size and of the tokens, where the law holds.
 
-    A size that all shapes share has the range of that one value; one that follows from others is bounded by its tie,
-    too.
+    A size that all shapes share has one value as its range. One that follows from others is bounded by its tie, too.
     """
     measured: dict[str, Sequence[float]] = {}
     for size in data.sizes[data.shapes[0]]:
@@ -143,6 +143,8 @@ def write_law(file: Path) -> None:
     grid = load_grid(file)
     if grid.branches is None:
         raise GridError(f"{file}: branches: missing, expected several budgets of each shape")
+    if step_of(grid, grid.baseline) is None:
+        raise GridError(f"{file}: branches: expected a task whose rows are all as long, got recipe {grid.recipe}")
     fitted = fit_grid(grid)
     for size in fitted.not_fitted:
         print(f"{size.term}: not fitted, {size.reason}", file=sys.stderr)

@@ -297,17 +297,16 @@ def write_card(folder: Path) -> None:
     write_bytes(folder / "README.md", text.encode())
 
 
-def check_loses_nothing(folder: Path) -> None:
+def check_is_own_card(folder: Path) -> None:
     """Raises ValueError where a folder's README.md is not what `write_card` makes of the other files there."""
     file = folder / "README.md"
     text, _ = render(folder)
     if file.exists() and file.read_bytes() != text.encode():
-        lost = "what was written into it by hand would be lost"
-        raise ValueError(f"{file}: there already, and not what leaner card writes; {lost}, --replace does it")
+        raise ValueError(f"{file}: not the card that leaner card would write; --replace writes over it")
 
 
-def check_states_license(folder: Path) -> None:
-    """Raises ValueError for a published folder, whose licence the command states that publishes it."""
+def check_unpublished(folder: Path) -> None:
+    """Raises ValueError for a published folder: the command that publishes it states its licence."""
     results = read_run(folder).results
     if isinstance(results, PublishedResults | PublishedEncoder):
         command = "leaner publish GRID.yaml"
@@ -317,7 +316,7 @@ def check_states_license(folder: Path) -> None:
 
 
 def state_license(folder: Path, license: str) -> None:
-    """Adds the licence of a run's weights to its results.json, where its card has it from."""
+    """Writes the licence of a run's weights into its results.json, from which its card has it."""
     file = folder / RESULTS
     write_json(file, results_in(file).model_copy(update={"license": license}).document())
 
@@ -330,8 +329,8 @@ def write_cards(folders: Sequence[Path], replace: bool = False, license: str | N
         license: of the weights of these runs; None leaves what their results say.
 
     Raises:
-        ValueError, OSError: a folder does not hold together, or as of `check_loses_nothing` and
-            `check_states_license`; then no card is written.
+        ValueError, OSError: a folder does not hold together, or as of `check_is_own_card` and
+            `check_unpublished`; then no card is written.
     """
     from .index import write_index
 
@@ -340,9 +339,9 @@ def write_cards(folders: Sequence[Path], replace: bool = False, license: str | N
         written = sorted(path.parent for path in CARDS.glob("*/results.json"))
     for folder in written:
         if license is not None:
-            check_states_license(folder)
+            check_unpublished(folder)
         if not replace:
-            check_loses_nothing(folder)
+            check_is_own_card(folder)
     for folder in written:
         if license is not None:
             state_license(folder, license)

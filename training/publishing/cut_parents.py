@@ -45,7 +45,7 @@ def check_parent_weights(place: str, recorded: str | None, parent: Path) -> None
         raise ValueError(f"{place} is {recorded}, but {weights} has {held}: the parent was replaced; cut it again")
 
 
-def parent_compared(folder: Path, results: PublishedResults) -> str:
+def check_parent(folder: Path, results: PublishedResults) -> str:
     """Compares the hash of the parent's weights with those beside the folder; returns how it went.
 
     Raises:

@@ -28,7 +28,7 @@ from ..settings.command_line import data_options
 from ..settings.yaml_files import read_yaml
 from .cards import CURVES, FIGURE, render
 from .code_copies import MODULES, check_code
-from .cut_parents import parent_compared
+from .cut_parents import check_parent
 from .folders import CARDS, RUN_FILES, check_there, published_folders, results_in
 from .metadata import eval_results
 from .verify_encoder import PARENT, verify_encoder
@@ -163,9 +163,9 @@ def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[s
     elif held:
         verified += check_guesses(folder, held, rows, training_options(results.evidence, files))
     if results.cut_parent is not None:
-        verified += parent_compared(folder, results)
-    if results.cut_parent is not None and not short:
-        verified += check_untrained(folder, results, options)
+        verified += check_parent(folder, results)
+        if not short:
+            verified += check_untrained(folder, results, options)
     if not compares_cells:
         verified += f"; other cells not compared, no grids/{results.evidence.grid} beside it"
     return verified

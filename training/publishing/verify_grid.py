@@ -68,7 +68,7 @@ def expected_parent(folder: Path, grid: Grid, cell: str) -> dict[str, object]:
     """What a published folder must say of the parent that it was cut from, or that it has none.
 
     Raises:
-        ValueError: its slim.json is not that of its cell.
+        ValueError: its slim.json is not that of its cell; or as of `parent_fields`.
     """
     if not is_cut(grid, cell):
         return {"cut_parent": None}

@@ -65,7 +65,7 @@ class SlimFile(Record):
     """slim.json: what was cut, in order."""
 
     cuts: list[CutStep] = Field(min_length=1)
-    parent_weights_sha256: str | None = None
+    parent_weights_sha256: Sha256 | None = None
     """Of the model.safetensors that was cut; None where it was not recorded."""
 
 
@@ -74,7 +74,7 @@ class CutParent(Record):
 
     name: str
     """Of its folder."""
-    weights_sha256: str | None = None
+    weights_sha256: Sha256 | None = None
     """Of its model.safetensors, as the cut's slim.json has it; None where it was not recorded."""
     slim_options: list[str]
     """Of the `leaner slim` that leaves the same layers; heads and neurons it chooses by the rows it is given."""

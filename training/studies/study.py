@@ -40,8 +40,8 @@ class Findings:
 class Study:
     """A study by its name on the command line.
 
-    `sizes` has a dataclass of settings for quick, default and full; `run` gets one of them. `of_grids` makes, of the
-    folder of the grids, those of its statements that are read from finished runs alone; None where there are none.
+    `sizes` has a dataclass of settings for quick, default and full; `run` gets one of them. `of_grids` takes the
+    folder of the grids and gives the statements that are read from finished runs alone; None where the study has none.
     `threads` are PyTorch's while it runs, None as they are: products of small matrices are fastest on one.
     """
 
@@ -149,14 +149,16 @@ def write_study(results: StudyFile, output: Path) -> None:
 
 def write_results(results: StudyFile, folder: Path) -> None:
     """results.json and the page of it."""
+    page = study_page(results).encode()  # first: nothing is written where it cannot be made
     write_json(folder / "results.json", results.document())
-    write_bytes(folder / "README.md", study_page(results).encode())
+    write_bytes(folder / "README.md", page)
 
 
 def read_grids_again(chosen: Study, folder: Path, grids: Path) -> None:
     """Writes the statements on finished grids anew, by the rows of today, in a folder that `study` has written.
 
-    All else stays; its figure shows none of them. Prints what has changed.
+    All else stays, also the commit and machine of the study: these statements follow from the rows alone. Its figure
+    shows none of them. Prints what has changed.
 
     Raises:
         ValueError: the study reads no grids, no grid is there that it could read, or results.json is of another study

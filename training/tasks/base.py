@@ -117,7 +117,7 @@ def process_count(workers: int | None, rows: int) -> int | None:
 
 
 def place_in_file(rows: Dataset, index: int) -> int:
-    """The index of a row in its file; messages count from 1, as editors do. `rows` may be some of the file's rows."""
+    """The index of a row in its file, from 0; messages count rows from 1. `rows` may be some of the file's rows."""
     if rows._indices is None:
         return index
     return rows._indices.column(0)[index].as_py()

@@ -7,7 +7,8 @@ from modeling_leaner.registry import FAMILIES
 from ...experiments.evidence import dataset_name
 from ...records import Cell, PublishedResults
 from ...tasks.registry import TASKS
-from ..metadata import PROJECT_URL, named_metrics, project_link, repository
+from .. import metadata
+from ..metadata import named_metrics, project_link, repository
 from .amounts import direction, gain, millions, number, score, sizes
 from .provenance import licence, seen
 from .scoring import best_of, score_error
@@ -105,8 +106,8 @@ def links() -> str:
 def bibtex() -> str:
     """How to cite this project, and the paper whose hypothesis it tests."""
     url = ""
-    if PROJECT_URL is not None:
-        url = f",\n  url = {{{PROJECT_URL}}}"
+    if metadata.PROJECT_URL is not None:
+        url = f",\n  url = {{{metadata.PROJECT_URL}}}"
     return BIBTEX % url
 
 

@@ -33,12 +33,13 @@ def best_of(evidence: Evidence) -> Guess | None:
 
 
 def outliers(cell: Cell, evidence: Evidence) -> list[str]:
-    """Seeds whose run failed to train where the others did not: it is worse than the cell's median by ten median
-    absolute deviations, and no better than the best simple guess that the median beats.
+    """Seeds whose run failed to train where the others did not.
 
-    Early in a training the median may not beat the best guess of all; then the next best one counts. Empty where it
-    beats none, and for fewer than five seeds, which are too few to tell. The deviation counts as LEAST_DEVIATION at
-    least.
+    Such a run is worse than the cell's median by ten median absolute deviations, at least LEAST_DEVIATION each. It is
+    also no better than the best simple guess among those that the median beats. Where no guess is known, the first
+    alone counts.
+
+    Empty where the median beats no guess, and for fewer than five seeds, which are too few to tell.
     """
     values = cell.values
     if len(values) < 5:
