@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.publishing import cards, curves_page, gathered_grids, index, verify, verify_grid
 from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder, PublishedResults
+from modeling_leaner.training.settings.recipes import parse
 from training_data import LOCAL_DATA
 
 
@@ -116,3 +118,11 @@ def test_the_rows_are_of_the_grid_in_git(path, monkeypatch):
     assert not changed, "leaner sweep --summary and leaner publish take the grid as it is now"
     fresh = json.loads(json.dumps(summary.summarise(ours).document()))
     assert verify_grid.difference(json.loads((path.parent / "summary.json").read_text()), fresh, "summary") is None
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_training_command_of_a_card_is_taken(folder):
+    commands = re.findall(r"^leaner train (.*)$", (folder / "README.md").read_text(encoding="utf-8"), re.M)
+    assert commands
+    for command in commands:
+        assert parse(None, shlex.split(command)).given

@@ -18,6 +18,7 @@ from ..records import PublishedEncoder, PublishedResults, RunResults, checked
 from ..records.results import PUBLISHED, RESULTS
 from ..running.loading import tensor_shapes
 from ..settings.arguments import TASK_NAMES
+from ..settings.combinations import without_idle_steps
 from ..settings.command_line import settings_parser, words_of
 from ..tasks.registry import TASKS
 from .snippets import auto_class
@@ -112,7 +113,7 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     kind = results.architecture
     require(kind in classes, file, "architecture", kind, f"one of {classes}")
     parameters = config.count_parameters(kind).total
-    words = words_of({"shape": results.shape, "seed": results.seed, **results.recipe})
+    words = words_of({"shape": results.shape, "seed": results.seed, **without_idle_steps(results.recipe)})
     settings = vars(settings_parser().parse_words(words))
     main = f"eval_{results.metric}"
     metrics = list(results.metrics)

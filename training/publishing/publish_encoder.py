@@ -35,6 +35,7 @@ from ..running.loading import load_processing
 from ..running.run_folder import RECIPE
 from ..running.trainer import METRICS_FILE
 from ..settings.arguments import RecipeArguments
+from ..settings.combinations import without_idle_steps
 from ..settings.command_line import words_of
 from ..settings.recipes import parse
 from ..tasks.embedding import Embedding
@@ -231,7 +232,7 @@ def commands_of(
     name: str, origin: Origin, results: RunResults, slim: Mapping[str, object], given: Mapping[str, str]
 ) -> list[str]:
     """What made the folder, from the parent on, without paths of this machine."""
-    recipe = without_local_settings(results.recipe)
+    recipe = without_idle_steps(without_local_settings(results.recipe))
     recipe |= {"teacher": origin.parent, "data_files": results.recipe.get("data_files")}
     settings = {"shape": str(origin.cut), "seed": results.seed, "output_dir": str(origin.run)}
     train = ["leaner", "train", *words_of(settings | recipe)]

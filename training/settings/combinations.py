@@ -4,7 +4,7 @@ Keys, types and bounds are checked by `parse_words` of command_line.py; what thi
 what depends on the rows or the model, where these are read.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from .arguments import METRICS, OF_IMAGES, OF_TEACHER, OF_TEXT, RecipeArguments
 
@@ -50,3 +50,9 @@ def check_combinations(arguments: RecipeArguments) -> None:
         raise ValueError("ema_decay: not with fsdp, which spreads the weights over the devices")
     if arguments.fsdp and arguments.inspect != "no":
         raise ValueError("inspect: not with fsdp, which spreads the weights over the devices")
+
+
+def without_idle_steps(settings: Mapping[str, object]) -> dict[str, object]:
+    """Settings that are not defaults, without the save_steps and eval_steps that a command line may not have."""
+    idle = {f"{kind}_steps" for kind in ("save", "eval") if settings.get(f"{kind}_strategy") != "steps"}
+    return {key: value for key, value in settings.items() if key not in idle}
