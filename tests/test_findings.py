@@ -146,7 +146,7 @@ def test_27_million_tokens():
     assert f"8 × 3 has {deep:.3f} and 4 × 6 {lean:.3f}, behind by {lean - deep:.3f}" in FINDINGS
     earlier = before["gpt/lean-mini", BUDGETS[-1]]["11"] - before["gpt/mini", BUDGETS[-1]]["11"]
     assert f"After 12.3M tokens 4 × 6 is behind by {earlier:.3f} in that seed" in FINDINGS
-    assert f"After 27M tokens (one seed, on a CPU) they have {lean:.3f} and {deep:.3f}" in README
+    assert f"After 27M tokens 4 × 6 has {lean:.3f} and 8 × 3 {deep:.3f} (one seed, on a CPU)" in README
     with (CLONE / "model_cards/grids/enwik8-text-causal-27m/results.csv").open(newline="") as file:
         spent = {row["shape"]: float(row["tokens_per_parameter"]) for row in csv.DictReader(file) if row["branch"]}
     told = "27M tokens, the text 1.3 times over, {:.0f} a parameter of 8 × 3 and {:.0f} of 4 × 6"
@@ -412,6 +412,14 @@ def test_what_masked_text_was_worth_by_two_rates():
     _, chance = corrected([deep.p, heads.p])
     told = f"is better than 8 × 3 by {signed(deep)} and than 4 × 3 by {signed(heads)[:-1]}; {chance_text(chance)}, "
     assert told + "corrected for two)" in FINDINGS
+
+
+def test_twice_the_heads_of_four_layers():
+    grids = (reported(name) for name in ("sst2-curves-lower-rate", "listops-short", "listops-short-heads"))
+    found = [signed(difference(runs["bert/lean-mini", ""], runs["bert/shallow-mini", ""])) for runs in grids]
+    told = "with them by {}, and of the two of ListOps the shorter, by {}, not the longer, {}; none is corrected"
+    page = (CLONE / "docs/low-rank.md").read_text(encoding="utf-8")
+    assert told.format(*found) in " ".join(page.split())
 
 
 def test_single_seeds():
