@@ -73,3 +73,16 @@ def test_rows_are_written_as_they_were_read(path):
         header = header.replace("," + ",".join(ADDED), "")
         rows = [row.removesuffix("," * len(ADDED) + "\n") + "\n" for row in rows]
     assert "".join([header, *rows]) == text
+
+
+def test_the_hash_of_a_parent_is_a_hash():
+    path = CARDS / "leanvit-slim-mini-cifar10" / "slim.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert records.checked(records.SlimFile, document, path).parent_weights_sha256 is not None
+    parent = {"name": "x", "slim_options": [], "parameters": 1, "steps": 1, "metrics": {}, "untrained_metrics": {}}
+    for kind, changed, key in (
+        (records.SlimFile, {**document, "parent_weights_sha256": "invented"}, "parent_weights_sha256"),
+        (records.CutParent, {**parent, "weights_sha256": "invented"}, "weights_sha256"),
+    ):
+        with pytest.raises(ValueError, match=f"slim.json: {key} is 'invented', expected"):
+            records.checked(kind, changed, path)
