@@ -600,7 +600,7 @@ def test_words_of_where_the_weights_start():
 @pytest.mark.parametrize("dataset, hub", [("nyu-mll/glue", True), ("articles/enwik8", False), ("listops", False)])
 def test_commands_name_a_local_copy_where_the_hub_has_none(dataset, hub):
     evidence = Evidence.model_construct(grid="g", hub=hub)
-    results = PublishedResults.model_construct(name="lean", dataset=dataset, evidence=evidence)
+    results = PublishedResults.model_construct(name="lean", dataset=dataset, recipe={}, evidence=evidence)
     lines = provenance.commands(results, "leaner train recipe.yaml").splitlines()
     local = dataset == "articles/enwik8"
     assert (" --data_files enwik8=FOLDER" in lines[0]) == local and ("generated" in lines[0]) == ("/" not in dataset)
@@ -802,12 +802,16 @@ def test_invented_guesses_are_found(folder, monkeypatch):
 
 
 def test_guesses_are_fitted_on_the_files_that_the_grid_names():
-    copy = ["--data_files", "a copy"]
-    assert verify_weights.training_options(Evidence.model_construct(), ["a copy"]) == copy
-    found = Evidence.model_construct(data_files="train=FOLDER/a.parquet validation=FOLDER/b.parquet")
-    assert verify_weights.training_options(found, []) == []
-    named = verify_weights.training_options(found, ["a copy"])
-    assert named == ["--data_files", "train=a copy/a.parquet", "validation=a copy/b.parquet"]
+    def options(stated, files, **recipe):
+        evidence = Evidence.model_construct(data_files=stated)
+        return verify_weights.training_options(SimpleNamespace(evidence=evidence, recipe=recipe), files)
+
+    assert options(None, ["a copy"]) == ["--data_files", "a copy"]
+    stated = "train=FOLDER/a.parquet validation=FOLDER/b.parquet"
+    assert options(stated, []) == options(stated, [], holdout=5) == []
+    named = ["--data_files", "train=a copy/a.parquet", "validation=a copy/b.parquet"]
+    assert options(stated, ["a copy"]) == named
+    assert options(stated, ["a copy"], holdout=5) == [*named, "--holdout", "5"]
 
 
 def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
@@ -1101,6 +1105,7 @@ def test_rows_that_are_not_to_be_had_are_found_first(workshop, monkeypatch, data
         recipe = yaml.safe_load(file.read_text()) | {"dataset": dataset, "data_files": ["rows"]}
         file.write_text(yaml.safe_dump(recipe))
     begun = []
+    monkeypatch.setattr(publish, "check_copy", lambda run, files: None)
     monkeypatch.setattr(publish, "publish", lambda loaded, shape, files, license: begun.append((shape, files)))
     with pytest.raises(SystemExit, match=f"^leaner publish: local/runs/report-deep-bert-seed1-lr0.001: {message}"):
         leaner("publish", "local.yaml")

@@ -36,14 +36,17 @@ def small_listops(tmp_path_factory):
     return place, patch
 
 
-def train_grid(file):
-    """Trains every run to be reported of a grid with one learning rate, and writes its rows and its grid.yaml."""
+def train_grid(file, local=()):
+    """Trains every run to be reported of a grid with one learning rate, and writes its rows and its grid.yaml.
+
+    `local` are the options that say where the data lie.
+    """
     grid = load_grid(Path(file))
     rows = {}
     for shape in grid.shapes:
         for seed in grid.seeds:
             run = Run("report", shape, seed, grid.learning_rates[0])
-            words = runs.command(load_results(grid), run)[len(runs.TRAIN_COMMAND) :]
+            words = runs.command(load_results(grid), run, local)[len(runs.TRAIN_COMMAND) :]
             train.main([*words, "--disable_tqdm", "true"])
             rows[run] = dataclasses.replace(result_row(grid, run), jobs=1)
     with grid.path("results.csv").open("w", newline="") as opened:

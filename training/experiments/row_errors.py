@@ -6,6 +6,7 @@ of runs whose weights are there. `leaner guesses` writes it.
 
 import math
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..records import RowError, RunResults, checked
 from ..records.results import RESULTS
 from ..running import reevaluate
 from ..running.evaluation import prepare_evaluation
+from ..settings.command_line import copy_options
 from ..tasks.base import evaluation_batches
 from ..tasks.registry import TASKS
 from .grid import Grid
@@ -67,7 +69,7 @@ def paired_error(own: np.ndarray, base: np.ndarray) -> tuple[float, float]:
     return float(difference), float(math.sqrt(len(counts)) * residuals.std(ddof=1) / counts.sum())
 
 
-def row_errors(grid: Grid, options: list[str], cards: Path) -> list[RowError] | None:
+def row_errors(grid: Grid, data_files: Sequence[str], cards: Path) -> list[RowError] | None:
     """The difference of each published shape to the published baseline, and its error by the choice of rows.
 
     None where the baseline or all others are not published, or their metric is not the one that `row_scores` measures.
@@ -83,6 +85,7 @@ def row_errors(grid: Grid, options: list[str], cards: Path) -> list[RowError] | 
     results = checked(RunResults, read_json(file), file)
     if results.metric != measured_metric(results.task):
         return None
+    options = copy_options(results.recipe, data_files)
     scores = {shape: row_scores(folder, options) for shape, folder in folders.items()}
     errors = []
     for shape, own in scores.items():

@@ -222,15 +222,13 @@ def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:
     """
     logging.set_verbosity_error()
     grid = load_grid(file)
-    options = data_options(data_files)
-    results = load_results(grid)
     with naming(file, (ValueError, OSError)):
-        fitted = guesses_of_grid(results, options)
+        fitted = guesses_of_grid(load_results(grid), data_options(data_files))
     if fitted is None:
         raise GridError(f"{file}: no simple guess is known for its task and metric")
     grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)  # before its first run
     write_json(grid.path(GUESSES), [guess.document() for guess in fitted])
-    errors = row_errors(grid, options, Path(PUBLISHED))
+    errors = row_errors(grid, data_files, Path(PUBLISHED))
     if errors:
         write_json(grid.path(ROW_ERRORS), [error.document() for error in errors])
     for guess in fitted:

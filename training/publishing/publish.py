@@ -35,7 +35,7 @@ from ..records.results import RESULTS
 from ..running.environment import is_clone
 from ..running.evaluation import prepare_evaluation
 from ..running.run_folder import RECIPE
-from ..settings.command_line import data_options
+from ..settings.command_line import copy_options
 from ..settings.recipes import parse
 from ..settings.yaml_files import read_yaml
 from ..tasks.causal_lm import CausalLM
@@ -314,7 +314,7 @@ def publish(
     grid = loaded.grid
     target = cards / grid.publish[shape]
     source = run_to_publish(loaded, shape)
-    options = data_options(data_files)
+    options = copy_options(results_in(source / RESULTS).recipe, data_files)
     if target.exists():
         replaced = read_target(target, grid, shape)
         license = license or replaced.license
@@ -394,7 +394,7 @@ def renew_all() -> None:
         print(renew_encoder(folder))
 
 
-def check_rows(run: Path) -> None:
+def check_there_without_copy(run: Path) -> None:
     """Raises ValueError where the rows of a run, which a verification reads, need a local copy."""
     arguments = parse(str(run / RECIPE), [])
     arguments.data_files = []  # no published recipe says where they lie on one machine
@@ -406,11 +406,23 @@ def check_rows(run: Path) -> None:
         raise ValueError(f"{run}: {error}; --data names a local copy") from error
 
 
+def check_copy(run: Path, data_files: Sequence[str]) -> None:
+    """Raises ValueError where a local copy does not hold the rows that a run was evaluated on."""
+    results = results_in(run / RESULTS)
+    with tempfile.TemporaryDirectory() as scratch:
+        evaluation = prepare_evaluation(str(run), copy_options(results.recipe, data_files), scratch)
+    found = evaluation.held_out.sha256
+    if found != results.data_sha256:
+        given = " ".join(data_files)
+        rows = f"expected the rows that {run} was evaluated on, data_sha256 {results.data_sha256}, got {found}"
+        raise ValueError(f"--data: {given}: {rows}")
+
+
 def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: str | None) -> None:
     """`publish`, or `renew` where the folder is there and not to be replaced, for each shape that a grid publishes.
 
     Raises:
-        ValueError: the grid publishes nothing, or as of `read_target`, `run_to_publish` and `check_rows`, before
+        ValueError: the grid publishes nothing, or as of `read_target`, `run_to_publish` and of rows that are not there, before
             anything is written.
     """
     grid = load_grid(file)
@@ -427,8 +439,10 @@ def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: 
     loaded = load_results(grid)
     taken_anew = [shape for shape, target in targets.items() if replace or not target.exists()]
     runs = [run_to_publish(loaded, shape) for shape in taken_anew]
-    if runs and not data_files:
-        check_rows(runs[0])  # all read the same
+    if runs and data_files:
+        check_copy(runs[0], data_files)  # all read the same
+    elif runs:
+        check_there_without_copy(runs[0])
     for shape in targets:
         if shape in taken_anew:
             print(publish(loaded, shape, data_files, license=license))

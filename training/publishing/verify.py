@@ -24,7 +24,7 @@ from ..experiments.encoder_rows import NAMES
 from ..records import PublishedEncoder, PublishedResults, RunResults, Subset
 from ..records.results import RESULTS
 from ..running.run_folder import RECIPE
-from ..settings.command_line import data_options
+from ..settings.command_line import copy_options
 from ..settings.yaml_files import read_yaml
 from .cards import CURVES, FIGURE, render
 from .code_copies import MODULES, check_code
@@ -143,7 +143,7 @@ def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[s
     file = folder / RESULTS
     expected: PublishedResults | Subset = results
     files = local_files(results, given)
-    options = data_options(files)
+    options = copy_options(results.recipe, files)
     if short:
         expected = results.subset
         options += ["--max_eval_rows", str(expected.max_eval_rows)]
@@ -161,7 +161,7 @@ def verify_cell(folder: Path, results: PublishedResults, given: dict[str, list[s
     if short:
         verified += " of results.json's subset, guesses not fitted again"
     elif held:
-        verified += check_guesses(folder, held, rows, training_options(results.evidence, files))
+        verified += check_guesses(folder, held, rows, training_options(results, files))
     if results.cut_parent is not None:
         verified += check_parent(folder, results)
         if not short:

@@ -14,12 +14,12 @@ from modeling_leaner.conversion import load_lean
 from modeling_leaner.slimming.operations import keep_layers
 
 from ..experiments.simple_guesses import guesses
-from ..records import Evidence, Guess, PublishedResults, Subset
+from ..records import Guess, PublishedResults, Subset
 from ..records.results import RESULTS
 from ..running.evaluation import prepare_evaluation
 from ..running.preparation import PreparedRun
 from ..running.trainer import scores
-from ..settings.command_line import data_options
+from ..settings.command_line import copy_options
 from ..tasks.base import Task, evaluation_batches
 from .cut_parents import cuts_in
 from .stranger import HIDDEN, run_without_package
@@ -116,13 +116,13 @@ def compare(file: Path, expected: PublishedResults | Subset, metrics: dict[str, 
     check_metrics(f"{file}: metrics", expected.metrics, metrics, allowed)
 
 
-def training_options(evidence: Evidence, files: list[str]) -> list[str]:
-    """`--data_files` with a local copy; of a folder the files that the grid names in it, where it names any."""
-    stated = evidence.data_files
-    if stated is None or len(files) != 1:
-        return data_options(files)
-    (folder,) = files
-    return data_options([file.replace("FOLDER", folder) for file in stated.split()])
+def training_options(results: PublishedResults, files: list[str]) -> list[str]:
+    """`copy_options` of a local copy; of a folder the files that the grid names in it, where it names any."""
+    stated = results.evidence.data_files
+    if stated is not None and len(files) == 1:
+        (folder,) = files
+        files = [file.replace("FOLDER", folder) for file in stated.split()]
+    return copy_options(results.recipe, files)
 
 
 def check_guesses(folder: Path, held: list[Guess], rows: int, options: list[str]) -> str:

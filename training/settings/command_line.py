@@ -6,7 +6,7 @@ import json
 import math
 import re
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 
@@ -131,6 +131,15 @@ def data_options(data_files: Sequence[str]) -> list[str]:
     if not data_files:
         return []
     return ["--data_files", *data_files]
+
+
+def copy_options(recipe: Mapping[str, object], data_files: Sequence[str]) -> list[str]:
+    """`data_options` of a copy of a recipe's own rows, of which an evaluation takes those that the recipe held out."""
+    options = data_options(data_files)
+    holdout = recipe.get("holdout", 0)
+    if options and holdout:
+        options += ["--holdout", str(holdout)]
+    return options
 
 
 def option_words(action: argparse.Action, value: object) -> list[str]:

@@ -9,6 +9,7 @@ from ...experiments.evidence import dataset_name
 from ...records import Evidence, PublishedResults, RunResults
 from ...records.results import LOCAL_FILES, PUBLISHED
 from ...running.environment import computed_on
+from ...settings.command_line import copy_options
 from ...tasks.registry import TASKS
 from ..metadata import named_metrics, project_link
 from .amounts import duration, millions, number
@@ -188,8 +189,8 @@ def commands(results: PublishedResults, command: str) -> str:
     training_files = ""
     if is_local(results):
         verified_files = f" --data_files {shlex.quote(dataset)}=FOLDER"
-        evaluated_files = " --data_files FOLDER"
-        training_files = evaluated_files
+        training_files = " --data_files FOLDER"
+        evaluated_files = " ".join(["", *copy_options(results.recipe, ["FOLDER"])])
         if evidence.data_files:
             training_files = f" --data_files {evidence.data_files}"
         rows = "FOLDER: the copy described above"

@@ -1,0 +1,72 @@
+"""A grid that holds rows out of its training split, published from a local copy: the same rows are held out again."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from command import leaner
+from modeling_leaner.training.experiments.guesses import GUESSES
+from training_data import documents, write_shape
+from workshop import train_grid
+
+
+GRID = "model_cards/grids/held-out"
+HELD_OUT = 6
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory, warm_stranger):
+    """A project whose one model was scored on rows of its training split."""
+    patch = pytest.MonkeyPatch()
+    patch.chdir(tmp_path_factory.mktemp("project"))
+    for copy, seed in (("data", 1), ("other", 2)):
+        Path(copy).mkdir()
+        documents(24, seed=seed).to_parquet(f"{copy}/train.parquet")
+        documents(8, seed=3).to_parquet(f"{copy}/validation.parquet")
+    write_shape("gpt", Path())
+    Path("text.yaml").write_text(yaml.safe_dump({"task": "causal-lm", "dataset": "someone/text", "holdout": HELD_OUT}))
+    overrides = {"tokenizer": "byte-bpe", "max_length": 32, "max_steps": 2, "hardware": "cpu"}
+    overrides["per_device_train_batch_size"] = 4
+    grid = {"recipe": "text.yaml", "overrides": overrides, "shapes": ["gpt.json"], "baseline": "gpt.json"}
+    grid |= {"seeds": [1], "learning_rates": [1e-3], "output_dir": GRID, "publish": {"gpt.json": "leangpt-held-out"}}
+    Path("grid.yaml").write_text(yaml.safe_dump(grid))
+    train_grid("grid.yaml", ["--data_files", "data"])
+    leaner("publish", "grid.yaml", "--data", "data")
+    yield Path("model_cards/leangpt-held-out")
+    patch.undo()
+
+
+def test_the_rows_held_out_are_those_of_the_run(published, capsys):
+    results = json.loads((published / "results.json").read_text())
+    assert results["recipe"]["holdout"] == HELD_OUT
+    leaner("verify-cards", published, "--data_files", "text=data")
+    assert f"on {results['rows']} rows" in capsys.readouterr().out
+
+
+def test_the_guesses_are_those_of_the_command(published):
+    """Published with the weights or asked for alone, they are scored on the same rows."""
+    file = Path(GRID) / GUESSES
+    at_publishing = json.loads(file.read_text())
+    leaner("guesses", "grid.yaml", "--data", "data")
+    assert json.loads(file.read_text()) == at_publishing
+
+
+def test_the_commands_of_the_card_hold_them_out(published, capsys):
+    """Of the evaluation, too; the others take the number from the grid or from results.json."""
+    card = (published / "README.md").read_text()
+    assert f"leaner evaluate {published} --data_files FOLDER --holdout {HELD_OUT}\n" in card
+    leaner("evaluate", published, "--data_files", "data", "--holdout", HELD_OUT)
+    found = json.loads((published / "results.json").read_text())["metrics"]["eval_loss"]
+    assert f"{found:.4f}" in capsys.readouterr().out
+
+
+def test_a_copy_of_other_rows_is_refused_before_anything_is_written(published, capsys):
+    guesses = (Path(GRID) / GUESSES).read_bytes()
+    shutil.copytree(published, "before")
+    with pytest.raises(SystemExit, match=r"^leaner publish: --data: other: expected the rows that .* got [0-9a-f]{64}$"):
+        leaner("publish", "grid.yaml", "--replace", "--data", "other")
+    assert (Path(GRID) / GUESSES).read_bytes() == guesses
+    for file in Path("before").iterdir():
+        assert file.is_dir() or (published / file.name).read_bytes() == file.read_bytes()
