@@ -143,7 +143,10 @@ def test_what_the_choice_needs(tmp_path):
          "tuning.overrides: lr_scheduler_kwargs is {'num_decay_steps': 20}, and {'num_decay_steps': 80} in the "
          "reported runs"),
         ({"tuning": {"seeds": [0, 9], "holdout": 5, "overrides": {"max_steps": -1, "num_train_epochs": 1}}},
-         "tuning.overrides: max_steps: expected a quarter or more of the 400 of the reported runs, got -1"),
+         "max_steps: expected in overrides and tuning.overrides, or in neither"),
+        ({"overrides": {"num_train_epochs": 2, "warmup_steps": 9},
+          "tuning": {"seeds": [0, 9], "holdout": 5, "overrides": {"max_steps": 100}}},
+         "max_steps: expected in overrides and tuning.overrides, or in neither"),
         ({"overrides": {"num_train_epochs": 2, "warmup_steps": 9},
           "tuning": {"seeds": [0, 9], "holdout": 5, "overrides": {"num_train_epochs": 0.4}}},
          "tuning.overrides: num_train_epochs: expected a quarter or more of the 2 of the reported runs, got 0.4"),

@@ -323,8 +323,13 @@ def test_the_plan_says_why_a_law_is_refused(grid, found, monkeypatch):
             assert "says nothing of" not in text and document["refused"] == []
             continue
         assert "law" not in others[0].advice
-        assert f"law says nothing of row 1 and 2: {reason}\n" in text
+        assert f"law says nothing of rows 1 and 2: {reason}\n" in text
         assert document["refused"] == [{"source": "law", "rows": [1, 2], "reason": reason}]
+    reason = "it compares a shape with a starting point, which --like names"
+    alone = [cost_of(load_config("lean.json"), StepSetting(8, LENGTH))]
+    assert f"law says nothing of row 1: {reason}\n" in tables.plan_text(alone, StepSetting(8, LENGTH), verdicts=True)
+    of_another_family = [cost_of(load_config("bert/nano"), StepSetting(8, LENGTH))]
+    assert "says nothing of" not in tables.plan_text(of_another_family, StepSetting(8, LENGTH), verdicts=True)
     deeper = load_config("deep.json")
     deeper.num_hidden_layers = 16
     said = advice.refusals(load_config("lean.json"), LENGTH, deeper)

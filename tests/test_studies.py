@@ -706,6 +706,8 @@ class TestGridsAgain:
             assert each == of_two_grids.get(each.statement, before)
             assert (f"{each.verdict}: {each.statement}" in printed) == (each != before)
         assert of_two_grids[next(iter(of_two_grids))] not in kept(name).statements
+        leaner("study", name, "--grids", "--output", folder)
+        assert capsys.readouterr().out == f"{folder}: no statement has changed\n"
 
     @pytest.mark.parametrize(
         "name, of, message",
@@ -721,6 +723,17 @@ class TestGridsAgain:
         with pytest.raises(SystemExit, match=message):
             leaner("study", name, "--grids", "--output", folder)
         assert not filecmp.dircmp(folder, KEPT / of).diff_files
+
+    def test_errors_of_the_folder(self, tmp_path):
+        with pytest.raises(SystemExit, match="nowhere/results.json: missing; expected the folder of a study"):
+            leaner("study", "low-rank", "--grids", "--output", tmp_path / "nowhere")
+        folder = shutil.copytree(KEPT / "low-rank", tmp_path / "low-rank")
+        document = json.loads((folder / "results.json").read_text())
+        document["statements"][0]["verdict"] = "yes"
+        (folder / "results.json").write_text(json.dumps(document))
+        expected = "statements.0.verdict is 'yes', expected 'agrees', 'disagrees', 'undecided' or 'not tested'$"
+        with pytest.raises(SystemExit, match=expected):
+            leaner("study", "low-rank", "--grids", "--output", folder)
 
 
 class TestKept:

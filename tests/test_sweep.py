@@ -25,6 +25,7 @@ from modeling_leaner.training.experiments import engines, run_statistics, runs, 
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
+from modeling_leaner.training.experiments.soundness import check_metric
 from modeling_leaner.training.experiments.summary import summarise
 from modeling_leaner.training.experiments.tuning import tune
 from modeling_leaner.training.records import PairedStatistics
@@ -396,12 +397,54 @@ def test_a_metric_that_is_not_finite_is_a_failure(bench):
 
 
 @pytest.mark.parametrize(
+    "recipe, metric, overrides, known",
+    [
+        ("cola", "accuracy", {}, "matthews_correlation or loss"),
+        ("cola", "accuracy", {"metric": "accuracy"}, None),
+        ("listops-short", "f1", {}, "accuracy or pearson or loss"),
+        ("listops-short", "pearson", {}, None),  # whether its labels are numbers is known from the rows alone
+        ("sst2", "loss", {}, None),
+        ("sst2", "pearson", {}, "accuracy or loss"),
+        ("squad", "exact_match", {}, "f1 or loss"),
+    ],
+)
+def test_a_metric_that_does_not_count_is_refused_first(bench, recipe, metric, overrides, known):
+    changes = {"recipe": recipe, "shapes": ["bert/nano"], "baseline": "bert/nano", "metric": metric}
+    Path("grid.yaml").write_text(yaml.safe_dump({**bench.grid, **changes, "overrides": overrides or None}))
+    grid = load_grid(Path("grid.yaml"))
+    if known is None:
+        check_metric(grid)
+        return
+    with pytest.raises(GridError, match=f"^metric: expected {known}, got {metric}; another one counts where "):
+        check_metric(grid)
+
+
+@pytest.mark.parametrize(
+    "log, reason",
+    [
+        (b"a\nValueError: b\n", "ValueError: b"),
+        (b"leaner train: no such file\n 40%|####      | 2/5 [00:01<00:02,  1.3it/s]\n", "leaner train: no such file"),
+        (b"leaner train: no such file\nUserWarning: a semaphore leaked\n", "leaner train: no such file"),
+        (b"Killed\r 40%|####      | 2/5 [00:01<?, ?it/s]\r100%|####| 5/5 [00:03<00:00]\n", "Killed"),
+        (b"rows: 100% of them\n", "rows: 100% of them"),
+        (b" 40%|####      | 2/5 [00:01<00:02,  1.3it/s]\n\n", "exit status 1"),
+        (b"\xff\n", "\ufffd"),
+        (b"", "exit status 1"),
+    ],
+)
+def test_the_reason_of_a_failure_is_no_progress_bar(tmp_path, log, reason):
+    (tmp_path / "run.log").write_bytes(log)
+    assert sweep._reason(1, tmp_path / "run.log") == reason
+    assert sweep._reason(-9, tmp_path / "run.log") == "exit status -9"
+
+
+@pytest.mark.parametrize(
     "results, error",
     [
         ({"learning_rate": 0.5}, "results.json is of seed 1, learning rate 0.5"),
         ({"seed": 9}, "results.json is of seed 9, learning rate 0.001"),
         ({"metrics": {"eval_loss": 1.0}}, "results.json: KeyError 'eval_accuracy'"),
-        ({"main_metric": "f1"}, "metric: expected the training's f1, or loss, got accuracy"),
+        ({"main_metric": "f1"}, "metric: expected the training's f1, or loss, got accuracy"),  # of another program
     ],
 )
 def test_results_that_are_not_what_was_asked_for(bench, results, error):
@@ -624,6 +667,10 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
         ({"start_seed": "first"}, "start_seed: expected a seed of the grid in start_from, got 'first'"),
         ({"data_files": ["a"]}, "data_files: expected values of --data_files in which FOLDER stands for the copy's "
          "folder, got ['a']"),
+        ({"data_files": "train=a.csv"}, "data_files: expected values of --data_files in which FOLDER stands for the "
+         "copy's folder, got 'train=a.csv'"),
+        ({"metric": "accurracy"}, "metric: expected accuracy or loss, got accurracy; another one counts where the "
+         "recipe's metric, or overrides, name it"),
         ({"start_seed": 1}, "start_from: missing, expected the grid whose start_seed is meant"),
         ({"publish": ["vit"]}, f"publish: expected {PLACES}, got ['vit']"),
         ({"publish": {"vit/nano": 5}}, f"publish: expected {PLACES}, got {{'vit/nano': 5}}"),

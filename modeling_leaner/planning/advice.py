@@ -566,10 +566,12 @@ SOURCES: dict[str, Source] = {
 def law_refusal(law: Law, case: Case) -> str | None:
     """Why a law says nothing of a shape: what of it, or of its start, was not measured.
 
-    None where the law reaches, and where it is not asked: without a start, or of another family.
+    None where the law reaches, and where it is of another family.
     """
-    if case.start is None or case.family != law.family:
+    if case.family != law.family:
         return None
+    if case.start is None:
+        return "it compares a shape with a starting point, which --like names"
     for whose, config in (("", case.config), ("the start's ", case.start)):
         try:
             law.check(sizes_of(config, case.length), law.longest)

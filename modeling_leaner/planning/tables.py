@@ -324,12 +324,13 @@ class Refused(NamedTuple):
 
 
 def refused(candidates: Sequence[Candidate], start: Candidate | None) -> list[Refused]:
-    """The laws that say nothing of some of the candidates in place of the start, whose rows are counted from 1."""
-    if start is None:
-        return []
+    """The laws that say nothing of some of the candidates, whose rows are counted from 1."""
+    start_config = None
+    if start is not None:
+        start_config = start.config
     rows: dict[tuple[str, str], list[int]] = {}
     for row, candidate in enumerate(candidates, 1):
-        reasons = refusals(candidate.config, candidate.flops.length, start.config)
+        reasons = refusals(candidate.config, candidate.flops.length, start_config)
         for name, reason in reasons.items():
             rows.setdefault((name, reason), []).append(row)
     return [Refused(name, of_reason, reason) for (name, reason), of_reason in rows.items()]
@@ -337,10 +338,11 @@ def refused(candidates: Sequence[Candidate], start: Candidate | None) -> list[Re
 
 def refused_lines(candidates: Sequence[Candidate], start: Candidate | None) -> list[str]:
     """Why laws say nothing, a line for each reason."""
-    return [
-        f"{name} says nothing of row {listed([*map(str, rows)])}: {reason}"
-        for name, rows, reason in refused(candidates, start)
-    ]
+    lines = []
+    for name, rows, reason in refused(candidates, start):
+        noun = "rows" if len(rows) > 1 else "row"
+        lines.append(f"{name} says nothing of {noun} {listed([*map(str, rows)])}: {reason}")
+    return lines
 
 
 # The whole

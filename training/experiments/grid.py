@@ -110,6 +110,13 @@ def _folder_names(names: dict[str, str]) -> dict[str, str]:
     return names
 
 
+def _of_a_copy(files: str) -> str:
+    """What `data_files` names: files of whatever folder --data names."""
+    if "FOLDER" not in files:
+        raise ValueError("no FOLDER")
+    return files
+
+
 def _holds_nan(value: object) -> bool:
     """Whether a value, or one within it, is no number."""
     if isinstance(value, dict):
@@ -146,6 +153,7 @@ Pair = Annotated[list[Text], Field(min_length=2, max_length=2), AfterValidator(_
 Contrasts = Annotated[list[Pair], Field(min_length=1), AfterValidator(_different)]
 Settings = Annotated[dict[str, str | bool | int | float | list | dict], AfterValidator(_training_settings)]
 CutKeys = Annotated[dict[str, PositiveInt | Seeds], AfterValidator(_cut_keys)]
+CopyFiles = Annotated[str, AfterValidator(_of_a_copy)]
 FolderNames = Annotated[dict[str, str], AfterValidator(_folder_names)]
 
 OTHER_SETTINGS = f"training settings other than {', '.join(SET_BY_SWEEP)}"
@@ -205,7 +213,7 @@ class Grid:
     """a number of tokens from 1"""
     data: Text | None = None
     """what the rows are, in words"""
-    data_files: Text | None = None
+    data_files: CopyFiles | None = None
     """values of --data_files in which FOLDER stands for the copy's folder"""
     hub: bool = False
     """true or false"""

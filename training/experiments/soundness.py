@@ -1,9 +1,10 @@
-"""Whether a grid may run: branches that can be, and a tuning whose choice may be expected to hold."""
+"""Whether a grid may run: a metric that its runs have, branches that can be, a tuning whose choice may hold."""
 
 from enum import Enum
 from itertools import pairwise
 
 from ..settings.arguments import RecipeArguments
+from ..tasks.registry import TASKS
 from .branches import branches_of
 from .grid import Grid, GridError
 from .run_settings import run_arguments
@@ -40,11 +41,12 @@ def _check_schedule(grid: Grid, tuned: RecipeArguments, counterpart: RecipeArgum
 
 
 def _check_length(unit: str, tuned: RecipeArguments, longest: RecipeArguments) -> None:
-    """Raises GridError where the tuning is too short for the reported runs, or its length is in another unit."""
+    """Raises GridError where the tuning is too short for the reported runs, or only one of them is in steps."""
+    if (tuned.max_steps > 0) != (longest.max_steps > 0):
+        raise GridError(f"max_steps: expected in overrides and tuning.overrides, or in neither{UNLESS_STATED}")
     short = getattr(tuned, unit)
     long = getattr(longest, unit)
-    other_unit = (tuned.max_steps > 0) != (longest.max_steps > 0)
-    if other_unit or short < MIN_LENGTH * long:
+    if short < MIN_LENGTH * long:
         expected = f"a quarter or more of the {long:g} of the reported runs"
         raise GridError(f"tuning.overrides: {unit}: expected {expected}, got {short:g}{UNLESS_STATED}")
 
@@ -73,8 +75,20 @@ def check_tuning(grid: Grid) -> None:
     _check_length(unit, tuned, longest)
 
 
+def check_metric(grid: Grid) -> None:
+    """Raises GridError where the grid compares another metric than the one that counts in its runs, or their loss."""
+    if grid.metric is None:
+        return
+    arguments = run_arguments(grid, grid.baseline)
+    known = dict.fromkeys([*TASKS[arguments.task].main_metrics_of(arguments), "loss"])
+    if grid.metric not in known:
+        asked = f"expected {' or '.join(known)}, got {grid.metric}"
+        raise GridError(f"metric: {asked}; another one counts where the recipe's metric, or overrides, name it")
+
+
 def check_grid(grid: Grid) -> None:
-    """Raises GridError, before anything is trained, for branches that cannot be, or an unsound tuning."""
+    """Raises GridError, before anything is trained, for a metric, branches or a tuning that cannot be."""
+    check_metric(grid)
     for shape in grid.shapes:
         branches_of(grid, shape)
     check_tuning(grid)

@@ -20,7 +20,7 @@ SHOWN = {  # what of a shape is in the table: heading and format
     "mean": ("mean", ".4f"),
     "sd": ("± sd", ".4f"),
     "median": ("median", ".4f"),
-    "failure_rate": ("failed", ".0%"),  # or ended below the best simple guess
+    "failure_rate": ("below guess", ".0%"),
     "difference": ("difference", "+.4f"),
     "interval": ("95 % interval", "+.4f"),
     "p": ("p", ".3g"),
@@ -121,7 +121,10 @@ def verdict_of(cell: CellSummary) -> str:
 def shape_table(summary: Summary) -> Table:
     """What SHOWN says of each shape, and the verdict."""
     metric = _metric_text(summary.metric, summary.higher_is_better)
-    caption = f"{metric}; difference from {short_name(summary.grid, summary.grid.baseline)} over the same seeds"
+    caption = (
+        f"{metric}; below guess: failed, or worse than the best simple guess; "
+        f"difference from {short_name(summary.grid, summary.grid.baseline)} over the same seeds"
+    )
     table = Table(caption=caption, **WITHOUT_LINES)
     table.add_column("shape")
     for heading, _ in SHOWN.values():

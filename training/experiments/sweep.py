@@ -10,6 +10,7 @@ run runs/<run>/ and runs/<run>.log. A sweep may be killed at any time; the same 
 """
 
 import io
+import re
 import signal
 import sys
 import time
@@ -40,13 +41,22 @@ from .summary_tables import show
 
 
 POLL_SECONDS = 0.1
+OWN_ERROR = "leaner train: "  # begins what a run says when it refuses or fails
+PROGRESS = re.compile(r"\d+%\|.*\[[\d:?]+<")  # a line of tqdm
 
 
 def _reason(status: int, log: Path) -> str:
-    """Why a run failed: the last line of its log; its exit status where a signal ended it or the log is empty."""
-    last_line = log.read_text(encoding="utf-8", errors="replace").strip().split("\n")[-1]
-    if status > 0 and last_line != "":
-        return last_line[:300]
+    """Why a run failed: its own error in its log, else the last line that is no progress bar.
+
+    Its exit status where a signal ended it or the log has no such line.
+    """
+    if status > 0:
+        lines = re.split(r"[\r\n]+", log.read_text(encoding="utf-8", errors="replace"))
+        lines = [line for line in lines if line.strip() and not PROGRESS.search(line)]
+        errors = [line for line in lines if line.startswith(OWN_ERROR)]
+        reasons = errors or lines
+        if reasons:
+            return reasons[-1].strip()[:300]
     return f"exit status {status}"
 
 

@@ -422,8 +422,8 @@ def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: 
     """`publish`, or `renew` where the folder is there and not to be replaced, for each shape that a grid publishes.
 
     Raises:
-        ValueError: the grid publishes nothing, or as of `read_target`, `run_to_publish` and of rows that are not there, before
-            anything is written.
+        ValueError: the grid publishes nothing, or as of `read_target`, `run_to_publish`, `check_copy` and
+            `check_there_without_copy`, before anything is written.
     """
     grid = load_grid(file)
     if not grid.publish:

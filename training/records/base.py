@@ -72,6 +72,8 @@ def message_of(error: ValidationError, prefix: str = "") -> str:
     if first["type"] == "missing":
         return f"{place} is missing"
     expected = EXPECTED.get(first["type"], first["msg"])
+    if first["type"] == "literal_error":
+        expected = first["ctx"]["expected"]
     if not place:
         return f"expected {expected}, got {first['input']!r:.100}"
     return f"{place} is {first['input']!r:.100}, expected {expected}"

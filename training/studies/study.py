@@ -158,16 +158,18 @@ def read_grids_again(chosen: Study, folder: Path, grids: Path) -> None:
     """Writes the statements on finished grids anew, by the rows of today, in a folder that `study` has written.
 
     All else stays, also the commit and machine of the study: these statements follow from the rows alone. Its figure
-    shows none of them. Prints what has changed.
+    shows none of them. Prints what has changed, or that nothing has.
 
     Raises:
-        ValueError: the study reads no grids, no grid is there that it could read, or results.json is of another study
-            or version of it.
+        ValueError: the study reads no grids, no grid is there that it could read, or results.json is missing or of
+            another study or version of it.
         OSError: a file cannot be read or written.
     """
     if chosen.of_grids is None:
         raise ValueError(f"{chosen.name}: no statement of this study is read from grids")
     path = folder / "results.json"
+    if not path.is_file():
+        raise ValueError(f"{path}: missing; expected the folder of a study, as leaner study {chosen.name} writes it")
     results = checked(StudyFile, read_json(path), path)
     if results.study != chosen.name:
         raise ValueError(f"{path}: study is {results.study!r}, expected {chosen.name!r}")
@@ -182,6 +184,8 @@ def read_grids_again(chosen: Study, folder: Path, grids: Path) -> None:
             print(f"{each.verdict}: {each.statement} {finding_of(each)}")
         statements[key] = each
     renewed = list(statements.values())
+    if renewed == results.statements:
+        print(f"{folder}: no statement has changed")
     write_results(results.model_copy(update={"statements": renewed, "tested": number_tested(renewed)}), folder)
 
 

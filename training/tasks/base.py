@@ -190,6 +190,11 @@ class Task:
         return []
 
     @classmethod
+    def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
+        """The metric that counts, or where only the rows decide it, those that it may be."""
+        return (arguments.metric or METRICS[cls.name][0],)
+
+    @classmethod
     def loss_unit_of(cls, settings: Mapping[str, Any], config: LeanConfig) -> str:
         """What the task's own loss is measured in, by the settings of a run and the configuration of its model."""
         return "nats"

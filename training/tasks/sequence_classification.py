@@ -3,6 +3,7 @@
 from functools import partial
 
 from ..data.sources import Rows
+from ..settings.arguments import RecipeArguments
 from .base import Batch, features_of, prepared_rows, require_columns
 from .classification import Classification
 from .text import TextTask, check_text, fitting
@@ -21,6 +22,12 @@ class SequenceClassification(Classification, TextTask):
     does = "sorts texts into the classes of its training set"
     not_for = "decisions about texts"
     lower_is_better = ("loss", "squared_error")
+
+    @classmethod
+    def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
+        if arguments.metric is None:
+            return ("accuracy", "pearson")  # of classes, of numbers
+        return (arguments.metric,)
 
     @property
     def computed_metrics(self) -> tuple[str, ...]:
