@@ -725,7 +725,7 @@ def test_defaults(bench):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"recipe": "other"},
+        {"recipe": "fashion-mnist"},
         {"overrides": {"max_steps": 61}},
         {"overrides": None},
         {"tuning": {"seed": 0, "holdout": 51, "overrides": {"max_steps": 30}}},
@@ -791,8 +791,8 @@ def test_a_grid_whose_runs_wrote_nothing_may_change(bench):
     ],
 )
 def test_settings_are_refused_before_the_first_process(bench, changes, message):
-    assert refuses(bench, **changes).startswith(f"leaner sweep: {message}")
-    assert bench.calls() == [] and not (bench.output / "grid.yaml").exists()
+    assert refuses(bench, **changes).startswith(f"leaner sweep: grid.yaml: {message}")
+    assert bench.calls() == [] and not bench.output.exists()
 
 
 @pytest.mark.parametrize("words", [(), ("--data", "train=y.csv")])
@@ -839,13 +839,14 @@ def test_another_output_dir_trains_all_anew(bench):
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("report,vit/tiny,1,", "report,vit/tiny,one,", "line 4: invalid literal"),
+        ("report,vit/tiny,1,", "report,vit/tiny,one,", "line 4: seed: expected a whole number, got one"),
         ("report,vit/tiny,1,", "repeat,vit/tiny,1,", "line 4: phase, status: expected tune, trunk, report"),
         ("report,vit/tiny,1,", "report,vit/tiny,,", "line 4: seed: expected a value"),
         ("1,0.001,finished,accuracy,0.892", "1,0.001,finished,accuracy,nan", "line 4: value: expected a value"),
-        ("report,vit/tiny,1,", "report,more,vit/tiny,1,", "line 4: invalid literal"),
+        ("report,vit/tiny,1,", "report,more,vit/tiny,1,", "line 4: seed: expected a whole number, got vit/tiny"),
         ("report,vit/tiny,1,", "report,vit/tiny\nreport,vit/tiny,1,", f"line 4: expected {len(COLUMNS)} cells"),
         (",0.892,0.1,1,", ",0.892,0.1,,", "line 4: higher_is_better: expected a value"),
+        (",0.892,0.1,1,", ",much,0.1,1,", "line 4: value: expected a number, got much"),
         (",0.892,0.1,1,", ",0.892,0.1,2,", "line 4: higher_is_better: expected 0 or 1, got 2"),
         ("report,vit/tiny,2,", "report,vit/tiny,1,", "a second row of report-vit-tiny-seed1-lr0.001"),
         ("report,vit/tiny,1,", "report,vit/tiny" + "y" * 140_000 + ",1,", "line 3: field larger than field limit"),

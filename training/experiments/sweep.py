@@ -233,6 +233,13 @@ def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Engine:
     return RayCluster(jobs, folder)
 
 
+def check_settings(grid: Grid) -> None:
+    """Raises GridError where the training refuses the settings of a phase, or of a shape."""
+    for shape in grid.shapes:
+        for phase in phases(grid):
+            run_arguments(grid, shape, phase)
+
+
 def check_data(results: GridResults, local: Sequence[str]) -> None:
     """Loads the rows that the reported runs read, once, where any run is to be started: without them each would fail.
 
@@ -271,9 +278,6 @@ def run_sweep(grid: Grid, jobs: int, local: Sequence[str] = (), engine: str = "p
             raise GridError(f"output_dir: {grid.output_dir} is {used}")
         results = load_results(grid)  # again: only now no other sweep adds rows
         check_unchanged(grid, results.rows.values())
-        for shape in grid.shapes:  # before the first process
-            for phase in phases(grid):
-                run_arguments(grid, shape, phase)
         for trunk in dict.fromkeys(run.trunk for run in results.rows if run.branch is not None):
             check_trunk(results, trunk)
         if engine != "ray":  # the machines of a cluster may have data that this one has not
@@ -315,6 +319,8 @@ def sweep(
         make_cuts(grid, local)
     with naming(file):
         check_grid(grid)
+        if not summary:  # which takes the settings of runs that a later release may refuse
+            check_settings(grid)
     if summary:
         results = load_results(grid)
         check_unchanged(grid, results.rows.values())

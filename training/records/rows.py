@@ -82,13 +82,17 @@ class ResultRow:
         """The row of some columns, as texts or values; None for what is left out, empty or not finite.
 
         Raises:
-            ValueError: a cell does not hold a value of its column's type.
+            ValueError: a cell does not hold a value of its column's type; names the column.
         """
         values = dict.fromkeys(COLUMNS)
         for name, kind in CELL_TYPES.items():
             cell = cells.get(name)
-            if cell is not None and cell != "":
+            if cell is None or cell == "":
+                continue
+            try:
                 values[name] = READ[kind](cell)
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{name}: expected {EXPECTED[kind]}, got {cell!s:.100}") from error
         return cls(**values)
 
     def cells(self) -> dict[str, object]:
@@ -121,7 +125,7 @@ def _truth(cell: object) -> bool:
     """0 or 1, of higher_is_better."""
     value = int(cell)
     if value not in (0, 1):
-        raise ValueError(f"higher_is_better: expected 0 or 1, got {value}")
+        raise ValueError("neither 0 nor 1")
     return bool(value)
 
 
@@ -134,6 +138,7 @@ def _kind(hint: object) -> type:
 
 
 READ = {str: lambda cell: cell, int: int, float: _finite_number, bool: _truth}  # a column's type → how a cell is read
+EXPECTED = {int: "a whole number", float: "a number", bool: "0 or 1"}  # any text is a str
 COLUMNS = [column.name for column in fields(ResultRow)]
 ADDED = COLUMNS[COLUMNS.index("branch") :]  # not in files of earlier releases
 CELL_TYPES = {name: _kind(hint) for name, hint in get_type_hints(ResultRow).items()}
