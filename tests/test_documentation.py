@@ -354,22 +354,23 @@ def in_the_study(statement: str) -> str:
 
 
 def statement_rows() -> list[list[str]]:
-    """The lines of README's table of statements: study, statement, verdict."""
+    """The lines of README's table of statements: study, statement, whose, verdict."""
     table = README[README.index("| study |") :].split("\n\n")[0]
     return [cells_of(line) for line in table.splitlines()[2:]]
 
 
 def test_the_table_of_statements_names_every_study():
-    named = {study for study, _, _ in statement_rows()}
+    named = {study for study, *_ in statement_rows()}
     assert named == {f"[{name}](docs/{name}.md)" for name in STUDIES}
 
 
-@pytest.mark.parametrize(("study", "statement", "verdict"), statement_rows())
-def test_a_statement_and_its_verdict_are_those_of_the_study(study, statement, verdict):
+@pytest.mark.parametrize(("study", "statement", "whose", "verdict"), statement_rows())
+def test_a_statement_and_its_verdict_are_those_of_the_study(study, statement, whose, verdict):
     name = re.fullmatch(r"\[(.*)\]\(.*\)", study)[1]
     results = json.loads((CLONE / f"model_cards/studies/{name}/results.json").read_text())
     begins = in_the_study(statement)
-    assert [each["verdict"] for each in results["statements"] if each["statement"].startswith(begins)] == [verdict]
+    of_the_study = [each for each in results["statements"] if each["statement"].startswith(begins)]
+    assert [(each["whose"], each["verdict"]) for each in of_the_study] == [(whose, verdict)]
 
 
 def cosines_of_minilm(grid: str = "minilm") -> dict[str, dict[int, float]]:

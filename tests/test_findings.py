@@ -134,7 +134,7 @@ def test_the_comparisons_over_the_length_of_training():
     assert f"4 × 6 is better by {small} after 1.2M and worse by {large[:-1]}, {control}) after 12.3M" in FINDINGS
     early, late = unsigned(less("deep-narrow-mini", first)), unsigned(less("deep-narrow-mini", last))
     assert f"4 × 6 is better by {early} after 1.2M and by {late[:-1]}, {deep}) after 12.3M" in FINDINGS
-    assert less("deep-narrow-mini", last).high < 0 and f"narrower one is worse by {late[:5]}" in README
+    assert less("deep-narrow-mini", last).high < 0 and f"narrower one is worse than it by {late[:5]}" in README
     many = unsigned(difference(runs["gpt/many-heads-mini", last], runs["gpt/mini", last]))
     assert f"6 heads are better than 3 by {many} after 12.3M" in FINDINGS
 
@@ -142,8 +142,9 @@ def test_the_comparisons_over_the_length_of_training():
 def test_27_million_tokens():
     """One seed, of another machine than the shorter runs."""
     longer, before = reported("enwik8-text-causal-27m"), reported(CURVES)
-    (deep,), (lean,) = (longer[f"gpt/{shape}", "27033600"].values() for shape in ("mini", "lean-mini"))
-    assert f"8 × 3 has {deep:.3f} and 4 × 6 {lean:.3f}, behind by {lean - deep:.3f}" in FINDINGS
+    deep, shallow, lean = (longer[f"gpt/{shape}", "27033600"]["11"] for shape in ("mini", "shallow-mini", "lean-mini"))
+    assert all(len(longer[shape, "27033600"]) == 1 for shape in ("gpt/mini", "gpt/shallow-mini", "gpt/lean-mini"))
+    assert f"8 × 3 has {deep:.3f}, 4 × 3 {shallow:.3f} and 4 × 6 {lean:.3f}, behind by {lean - deep:.3f}" in FINDINGS
     earlier = before["gpt/lean-mini", BUDGETS[-1]]["11"] - before["gpt/mini", BUDGETS[-1]]["11"]
     assert f"After 12.3M tokens 4 × 6 is behind by {earlier:.3f} in that seed" in FINDINGS
     assert f"After 27M tokens 4 × 6 has {lean:.3f} and 8 × 3 {deep:.3f} (one seed, on a CPU)" in README
@@ -161,11 +162,18 @@ def test_the_tokens_a_parameter():
 
 
 def test_gpt2_beside_the_baseline():
-    own = reported(CURVES)["gpt/mini", BUDGETS[-1]].values()
-    theirs = reported(f"{CURVES}-transformers")["gpt/mini", BUDGETS[-1]].values()
+    ours, gpt2 = reported(CURVES), reported(f"{CURVES}-transformers")
+    behind = {budget: difference(ours["gpt/mini", budget], gpt2["gpt/mini", budget]) for budget in BUDGETS}
+    of_gpt2 = gpt2["gpt/mini", BUDGETS[-1]]
+    assert list(of_gpt2) == ["11", "12", "13"] and f"LeanGPT is worse by {unsigned(behind[BUDGETS[-1]])}" in FINDINGS
+    assert f"after 6.1M it was worse by {signed(behind[BUDGETS[2]])}" in FINDINGS
+    claim = difference(ours["gpt/lean-mini", BUDGETS[-1]], ours["gpt/mini", BUDGETS[-1]])
+    assert behind[BUDGETS[-1]].mean > claim.mean / 2 and "more than half of what 4 × 6 is behind 8 × 3" in FINDINGS
+    assert f"end {behind[BUDGETS[-1]].mean:.3f} below LeanGPT's" in README
+    own, theirs = ours["gpt/mini", BUDGETS[-1]].values(), of_gpt2.values()
     chance = stats.ttest_ind(list(own), list(theirs), equal_var=False).pvalue
-    told = f"have {mean(theirs):.3f}, less than any of the seven of LeanGPT (Welch's t test, p {chance:.4f})"
-    assert told in FINDINGS and max(theirs) < min(own) and len(own) == 7
+    told = f"have {mean(theirs):.3f} after 12.3M tokens, less than any of the seven of LeanGPT (Welch's t test, p"
+    assert f"{told} {chance:.4f})" in FINDINGS and max(theirs) < min(own) and len(own) == 7
 
 
 @pytest.mark.parametrize(
@@ -222,9 +230,8 @@ def test_the_readme_has_the_longest_runs():
     assert f"after 12.3M {lean[1]} and {deep[1]} (seven seeds" in README
     runs = reported(CURVES)
     behind = signed(difference(runs["gpt/lean-mini", BUDGETS[-1]], runs["gpt/quarter-mlp-mini", BUDGETS[-1]]))
-    told = behind.replace(" (", ", ")[:-1]
     has = f"8 × 3 with a smaller MLP has {losses['gpt/quarter-mlp-mini', BUDGETS[-1]]}"
-    assert f"{has}, and it is open which is ahead ({told}, corrected p 0.083)" in README
+    assert f"{has}: better by {behind}, which is open by its corrected p of 0.083" in README
     assert f"4 × 6 has {lean[1]}, 4 × 3 {shallow[1]}" in README
 
 
@@ -294,7 +301,8 @@ def test_the_heads_of_listops():
     four = [scores[shape] for shape in ("one-head-mini", "shallow-mini", "lean-mini", "twelve-heads-mini")]
     assert f"| 4 layers | {' | '.join(four)} |" in FINDINGS and f"have accuracy {', '.join(four)}, 8 layers" in README
     assert f"| 8 layers | – | {scores['mini']} | {scores['many-heads-mini']} | – |" in FINDINGS
-    assert f"8 layers with 3 and 6 {scores['mini']} and {scores['many-heads-mini']} (ten seeds)" in README
+    deep = f"8 layers with 3 and 6 {scores['mini']} and {scores['many-heads-mini']}"
+    assert f"{deep} (ten seeds, 3,600 steps; " in README
     primary = difference(runs["lean-mini"], runs["shallow-mini"])
     assert f"better by {signed(primary)[:-1]}, p {primary.p:.2f})" in FINDINGS and f"(p {primary.p:.2f})" in README
     for own, other, told in (

@@ -34,6 +34,7 @@ from torch import nn
 from training_data import documents, labelled, merged, pictures, read_lines, with_a_broken_picture, write_shape
 
 from modeling_leaner import LeanBERTConfig, LeanGPTForCausalLM
+from modeling_leaner.conversion import convert
 
 
 FEW = """--max_steps 4 --per_device_train_batch_size 8 --eval_strategy no --save_strategy no --disable_tqdm true
@@ -417,6 +418,34 @@ def test_a_run_goes_on_with_its_own_rows_classes_and_batch(run):
     assert run(*CLASSIFY, rows, "--resume")[0] == 0
     shared_out = "--per_device_train_batch_size 4 --gradient_accumulation_steps 2".split()
     assert run(*CLASSIFY, rows, "--resume", *shared_out)[0] == 0
+
+
+def test_gpt2_is_trained_as_leangpt_is(tmp_path, monkeypatch):
+    """From the same weights, by Trainer with the same settings, they log the same losses and gradients."""
+    documents(24, seed=1).to_parquet(tmp_path / "train.parquet")
+    write_shape("gpt", tmp_path)
+    words = ["--shape", tmp_path / "gpt.json", "--task", "causal-lm", "--tokenizer", "byte-bpe", "--max_length", "32"]
+    words += ["--data_files", f"train={tmp_path / 'train.parquet'}", "--eval_split", "none", *FEW, "--dropout", "0"]
+    words += ["--learning_rate", "1e-2"]
+    build = loading.build_model
+
+    def with_the_weights_of_leangpt(arguments, task):
+        model = build(arguments, task)
+        if arguments.implementation == "transformers":
+            arguments.implementation = "lean"
+            weights = convert(build(arguments, task)).state_dict()
+            arguments.implementation = "transformers"
+            model.load_state_dict(weights)
+        return model
+
+    monkeypatch.setattr(train, "build_model", with_the_weights_of_leangpt)
+    logs = {}
+    for name in ("lean", "transformers"):
+        train.main([*map(str, words), "--implementation", name, "--output_dir", str(tmp_path / name)])
+        logs[name] = [(line["loss"], line["grad_norm"]) for line in read_lines(tmp_path / name) if "loss" in line]
+    assert len(logs["lean"]) == 4 and logs["lean"][-1][0] < logs["lean"][0][0]
+    for own, theirs in zip(logs["lean"], logs["transformers"], strict=True):
+        assert own == pytest.approx(theirs, abs=1e-5)
 
 
 def test_a_loss_in_chunks(run, tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.support.terminal import visible
 
 from .data.sources import Rows
-from .publishing.cards import CURVES, write_run_card
+from .publishing.cards import TRAINING_FIGURE, write_run_card
 from .records import RunResults, checked
 from .records.results import RESULTS
 from .running.environment import code_commit
@@ -102,7 +102,7 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
         return None
     (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing reads
     results = results_of_run(trainer, prepared, metrics)
-    plot(folder / METRICS_FILE, folder / CURVES, trainer.task.metric, trainer.task.loss_unit)
+    plot(folder / METRICS_FILE, folder / TRAINING_FIGURE, trainer.task.metric, trainer.task.loss_unit)
     write_json(folder / RESULTS, results.document())
     write_run_card(folder)
     if arguments.push_to_hub:

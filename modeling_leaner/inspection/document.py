@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import isfinite
 
 from ..conditioning import Spectrum
+from ..support.documents import finite_or_none
 from .jacobian import Norms
 from .layers import LayerReport
 
@@ -53,9 +53,3 @@ def norms_document(norms: Norms | None) -> Document | None:
     if norms.spectrum is not None:
         document["spectrum"] = spectrum_document(norms.spectrum)
     return document
-
-
-def finite_or_none(value: float) -> float | None:
-    if isfinite(value):
-        return value
-    return None

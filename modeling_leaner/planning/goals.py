@@ -49,7 +49,6 @@ class Goal:
     slack: float = 0
 
     def cost_over_target(self, config: LeanConfig) -> float:
-        """Cost over target."""
         return self.cost(config) / self.target
 
     def is_exceeded(self, config: LeanConfig) -> bool:

@@ -84,6 +84,13 @@ def flat(path: Path, value: object, name: str = "") -> dict[str, Any]:
     return values
 
 
+def finite_or_none(value: float) -> float | None:
+    """The value, or None in place of NaN and infinity, which JSON does not have."""
+    if math.isfinite(value):
+        return value
+    return None
+
+
 def write_json(path: Path, document: object) -> None:
     """Writes a JSON file whole or not at all; raises ValueError as `flat` does."""
     flat(path, document)

@@ -6,7 +6,7 @@ baseline: vit/tiny                  # one of them
 seeds: [1, 2, 3]
 seeds_of: {vit/lean-tiny: [1, 2]}   # fewer of them for some shapes; left out, all of them for all
 learning_rates: [3e-4, 1e-3, 3e-3]  # with a single one there is nothing to tune
-tuning: {seeds: [0, 4], holdout: 2000, extend: 3, overrides: {max_steps: 300}}  # `seed: 0` is one of them alone
+tuning: {seeds: [0, 4], holdout: 2000, extend: 3, overrides: {max_steps: 300}}  # in older files `seed: 0`
 overrides: {max_steps: 600, warmup_steps: 60}  # settings of the training, the same for every run
 branches: [1228800, 3072000]        # tokens at which one long run ends as well (`branches.py`); left out, none
 contrasts: [[vit/lean-tiny, vit/tiny]]  # first minus second, fixed beforehand, corrected together; left out, none

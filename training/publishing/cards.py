@@ -34,7 +34,7 @@ from .wording import comparison, limits, opening, provenance, samples, scoring, 
 
 
 FIGURE = "evidence.png"
-CURVES = "training.png"
+TRAINING_FIGURE = "training.png"
 
 
 @dataclass
@@ -127,7 +127,7 @@ def run_card(folder: Path, run: Run) -> str:
         shape=single_run.run_shape(run.config, results),
         snippet=snippet(results, run.config, where),
         scores=tables.run_scores(results),
-        figure=(folder / CURVES).is_file(),
+        figure=(folder / TRAINING_FIGURE).is_file(),
         caution=single_run.caution(run.settings),
         training=single_run.run_training(results, run.settings),
         commands=single_run.run_commands(run.command, where),
@@ -284,7 +284,7 @@ def draw_training(folder: Path) -> None:
     run = read_run(folder)
     results = run.results
     loss_unit = loss_unit_of(TASKS[results.task], run.settings, run.config)
-    plot(log, folder / CURVES, results.main_metric, loss_unit, scoring.best_of(results.evidence))
+    plot(log, folder / TRAINING_FIGURE, results.main_metric, loss_unit, scoring.best_of(results.evidence))
 
 
 def write_card(folder: Path) -> None:

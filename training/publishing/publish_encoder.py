@@ -40,7 +40,7 @@ from ..settings.command_line import words_of
 from ..settings.recipes import parse
 from ..tasks.embedding import Embedding
 from ..tasks.vectors import unit_vectors
-from .cards import CURVES, write_card
+from .cards import TRAINING_FIGURE, write_card
 from .code_copies import MODULES, renew_code
 from .cut_parents import check_parent_weights
 from .folders import CARDS, results_in, without_local_settings
@@ -53,7 +53,7 @@ from .verify_weights import tolerance
 DTYPES = (torch.bfloat16, torch.float16)
 MOST_BYTES = 42 * 2**20  # of the stored weights
 LENGTH_FILE = "sentence_bert_config.json"
-TRAINING_RECORDS = (METRICS_FILE, CURVES)  # of the run
+TRAINING_RECORDS = (METRICS_FILE, TRAINING_FIGURE)  # of the run
 
 
 @dataclasses.dataclass(frozen=True)

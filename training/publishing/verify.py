@@ -26,7 +26,7 @@ from ..records.results import RESULTS
 from ..running.run_folder import RECIPE
 from ..settings.command_line import copy_options
 from ..settings.yaml_files import read_yaml
-from .cards import CURVES, FIGURE, render
+from .cards import FIGURE, TRAINING_FIGURE, render
 from .code_copies import MODULES, check_code
 from .cut_parents import check_parent
 from .folders import CARDS, RUN_FILES, check_there, published_folders, results_in
@@ -72,7 +72,7 @@ def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> N
         written |= {RECORD, MODULES, "tokenizer.json"}
         patterns += OF_SENTENCE_TRANSFORMERS
     else:
-        written |= {FIGURE, CURVES}
+        written |= {FIGURE, TRAINING_FIGURE}
         if results.cut_parent is not None:
             written.add(RECORD)
     there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}

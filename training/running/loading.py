@@ -10,6 +10,7 @@ from datasets.fingerprint import Hasher
 from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoTokenizer,
+    GPT2LMHeadModel,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     ViTImageProcessorPil,
@@ -19,7 +20,7 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor  #
 from transformers.utils import CONFIG_NAME, cached_file
 
 from modeling_leaner import __version__
-from modeling_leaner.checkpoints_leaner import find_weights
+from modeling_leaner.checkpoints_leaner import find_weights, refuse_pickle_alone
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import ConversionError, from_lean_config
 from modeling_leaner.registry import IMAGES, TEXT
@@ -37,16 +38,22 @@ from ..tasks.text import fitting
 
 
 def has_weights(source: str) -> bool:
-    """Whether `shape` is a checkpoint rather than a shape alone."""
+    """Whether `shape` is a checkpoint rather than a shape alone. Raises ValueError where its weights are a pickle."""
     path = Path(source)
     if source in shape_names() or path.suffix == ".json":
         return False
     if not path.is_dir():
         return True
-    pickles = sorted(path.glob("pytorch_model*.bin"))
-    if pickles and not any(path.glob("*.safetensors")):
-        raise ValueError(f"{pickles[0]}: a pickle; weights are read from model.safetensors only")
+    refuse_pickle(path)
     return any(path.glob("*.safetensors"))
+
+
+def refuse_pickle(folder: Path) -> None:
+    """`refuse_pickle_alone`, as ValueError."""
+    try:
+        refuse_pickle_alone(folder)
+    except OSError as error:
+        raise ValueError(str(error)) from error
 
 
 def check_folder(folder: Path) -> None:
@@ -54,7 +61,7 @@ def check_folder(folder: Path) -> None:
 
     Only their headers are read.
     """
-    has_weights(str(folder))  # refuses a pickle
+    refuse_pickle(folder)
     files = find_weights(folder)
     if not files:
         raise ValueError(f"{folder}: no model.safetensors in this folder")
@@ -236,7 +243,7 @@ def shape_config(arguments: RecipeArguments) -> LeanConfig:
 
 
 def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
-    """Raises ValueError where the shape's family has no head for the task."""
+    """The class of the recipe's task. Raises ValueError where the shape's family has no head for it."""
     task = TASKS[arguments.task]
     if not is_possible(task, config):
         possible = ", ".join(name for name, other in TASKS.items() if is_possible(other, config))
@@ -337,9 +344,11 @@ def build_model(
         if has_weights(source):
             raise ValueError(f"implementation: {source} has weights of this family; leaner convert turns them")
         try:
-            return auto_class.from_config(from_lean_config(config), **attention)
+            model = auto_class.from_config(from_lean_config(config), **attention)
         except ConversionError as error:
             raise ValueError(f"implementation: {error}") from error
+        count_shifted_labels(model)
+        return model
     if not has_weights(source):
         return without_unused_pooler(auto_class.from_config(config, **attention), task)
     if not Path(source).is_dir():
@@ -362,6 +371,15 @@ def build_model(
         names = ", ".join(sorted(name for name, *_ in info["mismatched_keys"]))
         print(f"{source}: begins with new weights, for they have another size there: {names}", file=sys.stderr)
     return without_unused_pooler(model, task)
+
+
+def count_shifted_labels(model: PreTrainedModel) -> None:
+    """Makes Trainer divide GPT-2's loss by the labels that are predicted, T − 1 of T, as it does for LeanGPT's.
+
+    It counts so where `loss_type` says that the model shifts its labels, and that of GPT2LMHeadModel is None.
+    """
+    if isinstance(model, GPT2LMHeadModel):
+        model.loss_type = "ForCausalLM"
 
 
 def without_unused_pooler(model: PreTrainedModel, task: Task) -> PreTrainedModel:

@@ -1,10 +1,10 @@
 """results.json of a finished run: its numbers, and what is needed to get them again."""
 
-import math
 from pathlib import Path
 
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.conversion import convert
+from modeling_leaner.support.documents import finite_or_none
 
 from ..data.sources import Rows
 from ..records import RunResults, checked
@@ -122,10 +122,3 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
     except RuntimeError:  # a finished run is not lost for a diagnosis
         return None
     return {name: [finite_or_none(value) for value in values] for name, values in measured.items()}
-
-
-def finite_or_none(value: float) -> float | None:
-    """The value, or None in place of NaN and infinity, which JSON does not have."""
-    if math.isfinite(value):
-        return value
-    return None

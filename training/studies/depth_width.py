@@ -335,7 +335,7 @@ def grid_statement(grids: Path) -> Statement:
         verdict=by_majority(outcomes),
         finding=f"Better in {outcomes.count('agrees')}, worse in {outcomes.count('disagrees')} of {len(pairs)}: "
         f"{'; '.join(map(words_of, pairs))} (plus: more layers are "
-        "better). They have twice the parameters.",
+        "better). They have twice the parameters outside embeddings.",
         numbers=numbers,
     )
 

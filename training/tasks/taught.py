@@ -30,7 +30,7 @@ from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
 from .base import ROWS_AT_ONCE, Batch, Generators, Task, batches_by_length, evaluation_generators
 from .states import States, mapped_layers
-from .teacher import ROWS_SORTED, load_teacher, precision, rows_of_run, weights_sha256
+from .teacher import ROWS_SORTED, load_teacher, precision, rows_of_run, state_sha256
 from .teacher_logits import LOGITS
 from .teacher_targets import TeacherTargets
 
@@ -209,7 +209,7 @@ def outputs_key(taught: Taught, teacher: PreTrainedModel) -> tuple:
     task = taught.task
     parts = tuple(part.cache_key for part in taught.parts)
     settings = (task.arguments.mask_fraction, task.arguments.bf16)
-    return (task.name, parts, settings, reading_key(task), weights_sha256(teacher), __version__)
+    return (task.name, parts, settings, reading_key(task), state_sha256(teacher), __version__)
 
 
 def reading_key(task: Task) -> str:

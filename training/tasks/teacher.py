@@ -117,7 +117,7 @@ def check_tokens(source: str, config: LeanConfig, task: Task) -> None:
         raise ValueError(f"teacher: {source} reads {positions} tokens, rows have up to {task.length}; see max_length")
 
 
-def weights_sha256(model: PreTrainedModel) -> str:
+def state_sha256(model: PreTrainedModel) -> str:
     """A hash of all weights by name."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
@@ -138,7 +138,7 @@ def with_vectors(rows: Dataset, teacher: PreTrainedModel, description: str, bf16
     """
     size = teacher.config.hidden_size
     features = Features({**rows.features, "labels": List(Value("float32"), length=size)})
-    key = ("means", weights_sha256(teacher), bf16, __version__)
+    key = ("means", state_sha256(teacher), bf16, __version__)
     return rows.map(
         partial(teacher_vectors, teacher=teacher, bf16=bf16),
         batched=True,
