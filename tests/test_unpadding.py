@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from modeling_leaner.conditioning import head_condition_numbers, without_unpadding
+from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.configuration_lean_bert import LeanBERTConfig
 from modeling_leaner.layers_leaner import LeanBlock
 from modeling_leaner.modeling_lean_bert import (
@@ -16,6 +16,7 @@ from modeling_leaner.modeling_lean_bert import (
     LeanBERTModel,
 )
 from modeling_leaner.slimming.measures import input_moments
+from modeling_leaner.support.models import without_unpadding
 from modeling_leaner.unpadding_leaner import Unpadding, cheapest_rows, rows_for
 
 

@@ -6,7 +6,8 @@ from statistics import mean
 import torch
 from transformers import PreTrainedModel
 
-from ..conditioning import effective_rank, evaluating
+from ..conditioning import effective_rank
+from ..support.models import evaluating
 from ..support.progress import Progress, no_progress
 from .layers import AttentionBranch, Row, Walk, check_block
 

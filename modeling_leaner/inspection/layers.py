@@ -17,13 +17,11 @@ from transformers import PreTrainedModel
 from ..conditioning import (
     Spectrum,
     attention_entropy,
-    evaluating,
     head_similarity,
-    is_named_as,
     query_key_spectrum,
-    without_unpadding,
 )
 from ..layers_leaner import LeanAttention, LeanPostNormBlock
+from ..support.models import evaluating, is_named_as, without_unpadding
 from ..support.progress import Progress, no_progress
 from ..support.terminal import plural
 from .jacobian import MOST_ROWS, Jacobian, Norms, estimate_norms, exact_norms, matrix_at

@@ -14,8 +14,8 @@ from itertools import combinations
 import torch
 from torch import nn
 
-from ..conditioning import without_unpadding
 from ..layers_leaner import LeanPreTrainedModel
+from ..support.models import without_unpadding
 from ..support.progress import Progress, no_progress
 from .operations import SlimError
 

@@ -15,9 +15,9 @@ from itertools import pairwise
 
 import torch
 
-from ..conditioning import is_named_as
 from ..configuration_leaner import LeanConfig
 from ..layers_leaner import LeanAttention, LeanPostNormBlock, LeanPreTrainedModel
+from ..support.models import is_named_as
 
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..conditioning import evaluating
 from ..layers_leaner import LeanPreTrainedModel
+from ..support.models import evaluating
 from ..support.progress import Progress, no_progress
 from . import measures, operations
 from .measures import Batch, LayerChoice, Reference
