@@ -1,0 +1,43 @@
+"""A model as it is for a moment, and what its modules are: for whoever measures or changes models."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from transformers import PreTrainedModel
+
+
+def is_named_as(module: torch.nn.Module | None, kind: type[torch.nn.Module]) -> bool:
+    """Whether a module's class has the name of `kind`.
+
+    By name, for a model that was loaded with `trust_remote_code=True` has classes of its own: copies of this
+    package's, of which its modules are no instances.
+    """
+    return type(module).__name__ == kind.__name__
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Inside, the model is in evaluation mode; afterwards each of its modules is in the mode that it had."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+@contextmanager
+def without_unpadding(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, batches go through the layers as they are: for hooks that read states row by row."""
+    config = model.config
+    unpads = getattr(config, "unpad_inputs", False)
+    if not unpads:
+        yield
+        return
+    config.unpad_inputs = False
+    try:
+        yield
+    finally:
+        config.unpad_inputs = True
