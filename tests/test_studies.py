@@ -724,6 +724,26 @@ class TestGridsAgain:
             leaner("study", name, "--grids", "--output", folder)
         assert not filecmp.dircmp(folder, KEPT / of).diff_files
 
+    def test_the_table_of_docs_is_renewed_with_the_kept_results(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        folder = Path("model_cards/studies/low-rank")
+        shutil.copytree(KEPT / "low-rank", folder)
+        for grid in ("enwik8-text-causal-curves", "cifar10"):
+            shutil.copytree(CLONE / LAWS / grid, LAWS / grid)
+        page = tmp_path / "docs" / "low-rank.md"
+        page.parent.mkdir()
+        shutil.copyfile(CLONE / "docs" / "low-rank.md", page)
+        before = page.read_text()
+        leaner("study", "low-rank", "--grids", "--output", folder)
+        table = verdict_table(checked(StudyFile, json.loads((folder / "results.json").read_text()), folder))
+        assert table in page.read_text() and table not in before
+        old = verdict_table(kept("low-rank"))
+        assert page.read_text() == before.replace(old, table)
+        page.write_text("no table")
+        with pytest.raises(SystemExit, match=r"docs/low-rank.md: no table that begins \| statement"):
+            leaner("study", "low-rank", "--grids", "--output", folder)
+        assert page.read_text() == "no table"
+
     def test_errors_of_the_folder(self, tmp_path):
         with pytest.raises(SystemExit, match="nowhere/results.json: missing; expected the folder of a study"):
             leaner("study", "low-rank", "--grids", "--output", tmp_path / "nowhere")

@@ -35,6 +35,17 @@ def verdict_table(results: StudyFile) -> str:
     return markdown(("statement", "whose", "verdict", "what was found"), lines)
 
 
+def with_verdicts(page: str, results: StudyFile) -> str:
+    """A page of docs/ with its `verdict_table` made anew. Raises ValueError for a page without one."""
+    table = verdict_table(results)
+    header = table.split("\n")[0]
+    before, found, rest = page.partition(f"{header}\n")
+    if not found:
+        raise ValueError(f"no table that begins {header}")
+    _, _, after = rest.partition("\n\n")
+    return f"{before}{table}\n\n{after}"
+
+
 def study_page(results: StudyFile) -> str:
     """The page, in Markdown."""
     table = markdown(HEADER, [line_of(number, each) for number, each in enumerate(results.statements, 1)])

@@ -13,17 +13,18 @@ from typing import Any
 
 import torch
 
-from modeling_leaner.support.documents import read_json, write_json
+from modeling_leaner.support.documents import naming, read_json, write_json
 from modeling_leaner.support.files import whole_folder, write_bytes
 
 from ..publishing.theme import THEMES
 from ..records import Environment, FigurePanel, Statement, StudyFile, Whose, checked
 from ..running.environment import code_commit, environment
 from .figure import study_figure
-from .page import OF_QUICK, finding_of, study_page
+from .page import OF_QUICK, finding_of, study_page, with_verdicts
 
 
 NOT_TESTED = "not tested"
+KEPT = Path("model_cards/studies")  # of the working folder
 Progress = Callable[[str], None]  # told what is done now, in a line
 
 
@@ -154,6 +155,18 @@ def write_results(results: StudyFile, folder: Path) -> None:
     write_bytes(folder / "README.md", page)
 
 
+def renew_docs(results: StudyFile, folder: Path) -> None:
+    """Writes the table of docs/NAME.md anew where the folder is the one that the repository keeps of the study.
+
+    Raises ValueError where that page has no such table.
+    """
+    page = Path("docs") / f"{results.study}.md"
+    if folder == KEPT / results.study and page.is_file():
+        with naming(page):
+            text = with_verdicts(page.read_text(encoding="utf-8"), results)
+        write_bytes(page, text.encode())
+
+
 def read_grids_again(chosen: Study, folder: Path, grids: Path) -> None:
     """Writes the statements on finished grids anew, by the rows of today, in a folder that `study` has written.
 
@@ -186,7 +199,9 @@ def read_grids_again(chosen: Study, folder: Path, grids: Path) -> None:
     renewed = list(statements.values())
     if renewed == results.statements:
         print(f"{folder}: no statement has changed")
-    write_results(results.model_copy(update={"statements": renewed, "tested": number_tested(renewed)}), folder)
+    results = results.model_copy(update={"statements": renewed, "tested": number_tested(renewed)})
+    renew_docs(results, folder)
+    write_results(results, folder)
 
 
 def study(chosen: Study, size: str, output: Path) -> StudyFile:
@@ -211,6 +226,7 @@ def study(chosen: Study, size: str, output: Path) -> StudyFile:
     if size == "quick":
         print(OF_QUICK)
     write_study(results, output)
+    renew_docs(results, output)
     tested = f"{results.tested} of {len(results.statements)} statements tested"
     print(f"{tested} in {results.seconds:.0f} s of processor time: {output}")
     return results
