@@ -54,7 +54,7 @@ def test_the_guesses_are_those_of_the_command(published):
 
 
 def test_the_commands_of_the_card_hold_them_out(published, capsys):
-    """Of the evaluation, too; the others take the number from the grid or from results.json."""
+    """`leaner evaluate` is told --holdout; the other commands read it from the grid or results.json."""
     card = (published / "README.md").read_text()
     assert f"leaner evaluate {published} --data_files FOLDER --holdout {HELD_OUT}\n" in card
     leaner("evaluate", published, "--data_files", "data", "--holdout", HELD_OUT)

@@ -25,7 +25,7 @@ from modeling_leaner.training.experiments import engines, run_statistics, runs, 
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.rows import COLUMNS, Run, read_rows
-from modeling_leaner.training.experiments.soundness import check_metric
+from modeling_leaner.training.experiments.soundness import check_grid_metric
 from modeling_leaner.training.experiments.summary import summarise
 from modeling_leaner.training.experiments.tuning import tune
 from modeling_leaner.training.records import PairedStatistics
@@ -408,15 +408,15 @@ def test_a_metric_that_is_not_finite_is_a_failure(bench):
         ("squad", "exact_match", {}, "f1 or loss"),
     ],
 )
-def test_a_metric_that_does_not_count_is_refused_first(bench, recipe, metric, overrides, known):
+def test_the_metric_is_the_one_that_counts_or_the_loss(bench, recipe, metric, overrides, known):
     changes = {"recipe": recipe, "shapes": ["bert/nano"], "baseline": "bert/nano", "metric": metric}
     Path("grid.yaml").write_text(yaml.safe_dump({**bench.grid, **changes, "overrides": overrides or None}))
     grid = load_grid(Path("grid.yaml"))
     if known is None:
-        check_metric(grid)
+        check_grid_metric(grid)
         return
-    with pytest.raises(GridError, match=f"^metric: expected {known}, got {metric}; another one counts where "):
-        check_metric(grid)
+    with pytest.raises(GridError, match=f"^metric: expected {known}, got {metric}; to compare by "):
+        check_grid_metric(grid)
 
 
 @pytest.mark.parametrize(
@@ -424,6 +424,7 @@ def test_a_metric_that_does_not_count_is_refused_first(bench, recipe, metric, ov
     [
         (b"a\nValueError: b\n", "ValueError: b"),
         (b"leaner train: no such file\n 40%|####      | 2/5 [00:01<00:02,  1.3it/s]\n", "leaner train: no such file"),
+        (b"leaner train: interrupted\nTypeError: b\n", "leaner train: interrupted"),
         (b"leaner train: no such file\nUserWarning: a semaphore leaked\n", "leaner train: no such file"),
         (b"Killed\r 40%|####      | 2/5 [00:01<?, ?it/s]\r100%|####| 5/5 [00:03<00:00]\n", "Killed"),
         (b"rows: 100% of them\n", "rows: 100% of them"),
@@ -436,6 +437,10 @@ def test_the_reason_of_a_failure_is_no_progress_bar(tmp_path, log, reason):
     (tmp_path / "run.log").write_bytes(log)
     assert sweep._reason(1, tmp_path / "run.log") == reason
     assert sweep._reason(-9, tmp_path / "run.log") == "exit status -9"
+    with (tmp_path / "run.log").open("ab") as file:  # a later attempt
+        begin = file.tell()
+        file.write(b"TypeError: b\n")
+    assert sweep._reason(1, tmp_path / "run.log", begin) == "TypeError: b"
 
 
 @pytest.mark.parametrize(
@@ -669,8 +674,8 @@ RATES = "learning_rates: expected positive numbers, strictly increasing, got"
          "folder, got ['a']"),
         ({"data_files": "train=a.csv"}, "data_files: expected values of --data_files in which FOLDER stands for the "
          "copy's folder, got 'train=a.csv'"),
-        ({"metric": "accurracy"}, "metric: expected accuracy or loss, got accurracy; another one counts where the "
-         "recipe's metric, or overrides, name it"),
+        ({"metric": "accurracy"}, "metric: expected accuracy or loss, got accurracy; to compare by another one of "
+         "the task, set metric in the recipe or overrides"),
         ({"start_seed": 1}, "start_from: missing, expected the grid whose start_seed is meant"),
         ({"publish": ["vit"]}, f"publish: expected {PLACES}, got ['vit']"),
         ({"publish": {"vit/nano": 5}}, f"publish: expected {PLACES}, got {{'vit/nano': 5}}"),

@@ -564,7 +564,7 @@ SOURCES: dict[str, Source] = {
 
 
 def law_refusal(law: Law, case: Case) -> str | None:
-    """Why a law says nothing of a shape: what of it, or of its start, was not measured.
+    """Why a law says nothing of a shape: there is no start to compare with, or sizes of either were not measured.
 
     None where the law reaches, and where it is of another family.
     """
@@ -647,7 +647,7 @@ def advise(config: LeanConfig, length: int | None = None, start: LeanConfig | No
 
 
 def refusals(config: LeanConfig, length: int, start: LeanConfig | None) -> dict[str, str]:
-    """Why laws fitted here say nothing of a shape at `length` tokens, in place of `start`, by their names."""
+    """Why laws fitted here say nothing of a shape at `length` tokens, in place of `start` if any, by their names."""
     case = Case(config, length, start)
     reasons = {name: source.refuse(case) for name, source in all_sources().items() if source.refuse is not None}
     return {name: reason for name, reason in reasons.items() if reason is not None}

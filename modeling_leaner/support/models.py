@@ -1,4 +1,4 @@
-"""A model as it is for a moment, and what its modules are: for whoever measures or changes models."""
+"""Holds a model in evaluation mode, or without unpadding, for a block of code; tells a module's class by its name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -111,7 +111,7 @@ def _folder_names(names: dict[str, str]) -> dict[str, str]:
 
 
 def _of_a_copy(files: str) -> str:
-    """What `data_files` names: files of whatever folder --data names."""
+    """What `data_files` names. Raises ValueError where FOLDER is not in it."""
     if "FOLDER" not in files:
         raise ValueError("no FOLDER")
     return files

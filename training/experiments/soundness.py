@@ -75,7 +75,7 @@ def check_tuning(grid: Grid) -> None:
     _check_length(unit, tuned, longest)
 
 
-def check_metric(grid: Grid) -> None:
+def check_grid_metric(grid: Grid) -> None:
     """Raises GridError where the grid compares another metric than the one that counts in its runs, or their loss."""
     if grid.metric is None:
         return
@@ -83,12 +83,12 @@ def check_metric(grid: Grid) -> None:
     known = dict.fromkeys([*TASKS[arguments.task].main_metrics_of(arguments), "loss"])
     if grid.metric not in known:
         asked = f"expected {' or '.join(known)}, got {grid.metric}"
-        raise GridError(f"metric: {asked}; another one counts where the recipe's metric, or overrides, name it")
+        remedy = "to compare by another one of the task, set metric in the recipe or overrides"
+        raise GridError(f"metric: {asked}; {remedy}")
 
 
 def check_grid(grid: Grid) -> None:
-    """Raises GridError, before anything is trained, for a metric, branches or a tuning that cannot be."""
-    check_metric(grid)
+    """Raises GridError, before anything is trained, for branches that cannot be, or an unsound tuning."""
     for shape in grid.shapes:
         branches_of(grid, shape)
     check_tuning(grid)

@@ -20,7 +20,7 @@ SHOWN = {  # what of a shape is in the table: heading and format
     "mean": ("mean", ".4f"),
     "sd": ("± sd", ".4f"),
     "median": ("median", ".4f"),
-    "failure_rate": ("below guess", ".0%"),
+    "failure_rate": ("failed or worse", ".0%"),
     "difference": ("difference", "+.4f"),
     "interval": ("95 % interval", "+.4f"),
     "p": ("p", ".3g"),
@@ -122,7 +122,7 @@ def shape_table(summary: Summary) -> Table:
     """What SHOWN says of each shape, and the verdict."""
     metric = _metric_text(summary.metric, summary.higher_is_better)
     caption = (
-        f"{metric}; below guess: failed, or worse than the best simple guess; "
+        f"{metric}; failed or worse: than the best simple guess; "
         f"difference from {short_name(summary.grid, summary.grid.baseline)} over the same seeds"
     )
     table = Table(caption=caption, **WITHOUT_LINES)

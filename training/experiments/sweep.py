@@ -35,7 +35,7 @@ from .grid_results import GridResults, load_results
 from .rows import Run, result_row, write_rows
 from .run_settings import run_arguments
 from .runs import begin_branch, can_start, check_starts, check_trunk, command, missing_runs, phases, planned, sort_key
-from .soundness import check_grid
+from .soundness import check_grid, check_grid_metric
 from .summary import summarise
 from .summary_tables import show
 
@@ -45,13 +45,14 @@ OWN_ERROR = "leaner train: "  # begins what a run says when it refuses or fails
 PROGRESS = re.compile(r"\d+%\|.*\[[\d:?]+<")  # a line of tqdm
 
 
-def _reason(status: int, log: Path) -> str:
-    """Why a run failed: its own error in its log, else the last line that is no progress bar.
+def _reason(status: int, log: Path, begin: int = 0) -> str:
+    """Why a run failed: the last error of `leaner train` in its log, else the last line that is no progress bar.
 
-    Its exit status where a signal ended it or the log has no such line.
+    The exit status of a run that a signal ended, or that logged no such line. The log is read from the byte `begin`,
+    where this attempt begins.
     """
     if status > 0:
-        lines = re.split(r"[\r\n]+", log.read_text(encoding="utf-8", errors="replace"))
+        lines = re.split(r"[\r\n]+", log.read_bytes()[begin:].decode(errors="replace"))
         lines = [line for line in lines if line.strip() and not PROGRESS.search(line)]
         errors = [line for line in lines if line.startswith(OWN_ERROR)]
         reasons = errors or lines
@@ -71,6 +72,7 @@ class Sweep:
         self.engine = engine
         self.local = local
         self.running: dict[Run, Started | None] = {}  # None where it had finished and only its row was lost
+        self.log_begins: dict[Run, int] = {}  # bytes of earlier attempts in the log of a run
         self.interrupts = 0
         self.forwarded = 0  # how many interrupts the runs under way have been sent
         self.to_retry = {run for run, row in self.rows.items() if row.has_failed}
@@ -154,13 +156,17 @@ class Sweep:
         if run.branch is not None:
             check_trunk(self.results, run.trunk)
             begin_branch(self.results, run, self.local)
-        return self.engine.start(command(self.results, run, self.local), Path(f"{folder}.log"))
+        log = Path(f"{folder}.log")
+        if log.exists():
+            self.log_begins[run] = log.stat().st_size
+        return self.engine.start(command(self.results, run, self.local), log)
 
     def _keep(self, run: Run, status: int) -> None:
         """Keeps the row of a run whose process ended."""
         try:
             if status != 0:
-                raise ValueError(_reason(status, Path(f"{run.folder(self.grid)}.log")))
+                log = Path(f"{run.folder(self.grid)}.log")
+                raise ValueError(_reason(status, log, self.log_begins.get(run, 0)))
             row = result_row(self.grid, run)
             self._check_same_data(run, row)
             seconds = row.seconds
@@ -319,7 +325,8 @@ def sweep(
         make_cuts(grid, local)
     with naming(file):
         check_grid(grid)
-        if not summary:  # which takes the settings of runs that a later release may refuse
+        if not summary:  # which must still read grids whose settings a later release refuses
+            check_grid_metric(grid)
             check_settings(grid)
     if summary:
         results = load_results(grid)

@@ -394,8 +394,8 @@ def renew_all() -> None:
         print(renew_encoder(folder))
 
 
-def check_there_without_copy(run: Path) -> None:
-    """Raises ValueError where the rows of a run, which a verification reads, need a local copy."""
+def check_no_copy_needed(run: Path) -> None:
+    """Raises ValueError where a run's rows, which a verification reads, can be had from a local copy alone."""
     arguments = parse(str(run / RECIPE), [])
     arguments.data_files = []  # no published recipe says where they lie on one machine
     if arguments.dataset is None:
@@ -407,7 +407,7 @@ def check_there_without_copy(run: Path) -> None:
 
 
 def check_copy(run: Path, data_files: Sequence[str]) -> None:
-    """Raises ValueError where a local copy does not hold the rows that a run was evaluated on."""
+    """Raises ValueError where a local copy does not hold the rows that a run was evaluated on, or cannot be read."""
     results = results_in(run / RESULTS)
     with tempfile.TemporaryDirectory() as scratch:
         evaluation = prepare_evaluation(str(run), copy_options(results.recipe, data_files), scratch)
@@ -423,7 +423,7 @@ def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: 
 
     Raises:
         ValueError: the grid publishes nothing, or as of `read_target`, `run_to_publish`, `check_copy` and
-            `check_there_without_copy`, before anything is written.
+            `check_no_copy_needed`, before anything is written.
     """
     grid = load_grid(file)
     if not grid.publish:
@@ -442,7 +442,7 @@ def publish_grid(file: Path, data_files: Sequence[str], replace: bool, license: 
     if runs and data_files:
         check_copy(runs[0], data_files)  # all read the same
     elif runs:
-        check_there_without_copy(runs[0])
+        check_no_copy_needed(runs[0])
     for shape in targets:
         if shape in taken_anew:
             print(publish(loaded, shape, data_files, license=license))

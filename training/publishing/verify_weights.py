@@ -117,7 +117,7 @@ def compare(file: Path, expected: PublishedResults | Subset, metrics: dict[str, 
 
 
 def training_options(results: PublishedResults, files: list[str]) -> list[str]:
-    """`copy_options` of a local copy; of a folder the files that the grid names in it, where it names any."""
+    """`copy_options`; where the grid names files in FOLDER, of these files of the one folder that is given."""
     stated = results.evidence.data_files
     if stated is not None and len(files) == 1:
         (folder,) = files

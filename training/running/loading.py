@@ -44,12 +44,12 @@ def has_weights(source: str) -> bool:
         return False
     if not path.is_dir():
         return True
-    refuse_pickle(path)
+    refuse_pickle_folder(path)
     return any(path.glob("*.safetensors"))
 
 
-def refuse_pickle(folder: Path) -> None:
-    """`refuse_pickle_alone`, as ValueError."""
+def refuse_pickle_folder(folder: Path) -> None:
+    """Raises ValueError for a folder whose weights are a pickle alone."""
     try:
         refuse_pickle_alone(folder)
     except OSError as error:
@@ -61,7 +61,7 @@ def check_folder(folder: Path) -> None:
 
     Only their headers are read.
     """
-    refuse_pickle(folder)
+    refuse_pickle_folder(folder)
     files = find_weights(folder)
     if not files:
         raise ValueError(f"{folder}: no model.safetensors in this folder")
@@ -347,7 +347,7 @@ def build_model(
             model = auto_class.from_config(from_lean_config(config), **attention)
         except ConversionError as error:
             raise ValueError(f"implementation: {error}") from error
-        count_shifted_labels(model)
+        divide_by_predicted_labels(model)
         return model
     if not has_weights(source):
         return without_unused_pooler(auto_class.from_config(config, **attention), task)
@@ -373,10 +373,11 @@ def build_model(
     return without_unused_pooler(model, task)
 
 
-def count_shifted_labels(model: PreTrainedModel) -> None:
-    """Makes Trainer divide GPT-2's loss by the labels that are predicted, T − 1 of T, as it does for LeanGPT's.
+def divide_by_predicted_labels(model: PreTrainedModel) -> None:
+    """Makes Trainer divide GPT-2's loss by the T − 1 labels of a row that are predicted, as it does LeanGPT's.
 
-    It counts so where `loss_type` says that the model shifts its labels, and that of GPT2LMHeadModel is None.
+    Trainer does so where `loss_type` is that of a causal language model. GPT2LMHeadModel leaves it None, and its loss
+    would be divided by T. Any other model stays as it is.
     """
     if isinstance(model, GPT2LMHeadModel):
         model.loss_type = "ForCausalLM"

@@ -134,7 +134,10 @@ def data_options(data_files: Sequence[str]) -> list[str]:
 
 
 def copy_options(recipe: Mapping[str, object], data_files: Sequence[str]) -> list[str]:
-    """`data_options` of a copy of a recipe's own rows, of which an evaluation takes those that the recipe held out."""
+    """`--data_files` for a local copy of a recipe's rows, and its `--holdout`: the same rows are held out again.
+
+    Empty without a copy.
+    """
     options = data_options(data_files)
     holdout = recipe.get("holdout", 0)
     if options and holdout:

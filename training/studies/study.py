@@ -156,12 +156,12 @@ def write_results(results: StudyFile, folder: Path) -> None:
 
 
 def renew_docs(results: StudyFile, folder: Path) -> None:
-    """Writes the table of docs/NAME.md anew where the folder is the one that the repository keeps of the study.
+    """Writes the table of docs/NAME.md anew where the folder is model_cards/studies/NAME of the working folder.
 
-    Raises ValueError where that page has no such table.
+    Does nothing for any other folder, or where there is no such page. Raises ValueError for one without the table.
     """
     page = Path("docs") / f"{results.study}.md"
-    if folder == KEPT / results.study and page.is_file():
+    if folder.resolve() == (KEPT / results.study).resolve() and page.is_file():
         with naming(page):
             text = with_verdicts(page.read_text(encoding="utf-8"), results)
         write_bytes(page, text.encode())
@@ -226,7 +226,6 @@ def study(chosen: Study, size: str, output: Path) -> StudyFile:
     if size == "quick":
         print(OF_QUICK)
     write_study(results, output)
-    renew_docs(results, output)
     tested = f"{results.tested} of {len(results.statements)} statements tested"
     print(f"{tested} in {results.seconds:.0f} s of processor time: {output}")
     return results

@@ -118,7 +118,7 @@ def check_tokens(source: str, config: LeanConfig, task: Task) -> None:
 
 
 def state_sha256(model: PreTrainedModel) -> str:
-    """A hash of all weights by name."""
+    """A hash of the state dict: names and values, buffers too."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())

@@ -36,6 +36,8 @@ def interpolation_text(evidence: Evidence) -> str:
         return ""
     if None in errors:
         return ", off by what so few branches cannot tell"
+    if max(errors) < 0.0005:
+        return ""  # shapes of the same FLOPs: nothing is interpolated
     return f", off by about {max(errors):.3f} at most"
 
 

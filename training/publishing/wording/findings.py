@@ -27,8 +27,8 @@ def verdicts(grids: dict[str, Evidence], tests: list[NonInferiority], pages: Seq
         return joined([text, baselines_note(others)])
     text = (
         "Is a shape worse than its baseline by less than the margin? One-sided paired t tests, corrected by Holm over "
-        f"{len(tests)} comparisons and decided at p < {MAX_P:g}; the same tests of the other side say where it is "
-        f"worse by more:\n\n{verdicts_table(decidable)}"
+        f"{len(tests)} comparisons and decided at a corrected p < {MAX_P:g}; the same tests of the other side say "
+        f"where it is worse by more:\n\n{verdicts_table(decidable)}"
     )
     notes = []
     if "LOG.md" in pages:
