@@ -172,6 +172,7 @@ def test_gpt2_beside_the_baseline():
     assert behind[BUDGETS[-1]].mean > claim.mean / 2 and "more than half of what 4 × 6 is behind 8 × 3" in FINDINGS
     assert f"end {behind[BUDGETS[-1]].mean:.3f} below LeanGPT's" in README
     own, theirs = ours["gpt/mini", BUDGETS[-1]].values(), of_gpt2.values()
+    assert f"Against all seven seeds the difference is {mean(own) - mean(theirs):.3f}." in FINDINGS
     chance = stats.ttest_ind(list(own), list(theirs), equal_var=False).pvalue
     told = f"have {mean(theirs):.3f} after 12.3M tokens, less than any of the seven of LeanGPT (Welch's t test, p"
     assert f"{told} {chance:.4f})" in FINDINGS and max(theirs) < min(own) and len(own) == 7
