@@ -155,6 +155,27 @@ def test_27_million_tokens():
     assert told.format(spent["gpt/mini"], spent["gpt/lean-mini"]) in FINDINGS
 
 
+def test_images_over_the_length_of_training():
+    """One seed of the three shapes that are compared."""
+    runs = reported("cifar10-curves")
+    budgets = ("6489600", "19510400", "52000000")
+    cells = {"mini": ("8 × 3", "906,922"), "shallow-mini": ("4 × 3", "459,562"), "lean-mini": ("4 × 6", "459,562")}
+    scores = {}
+    for cell, (name, parameters) in cells.items():
+        scores[cell] = [runs[f"vit/{cell}", budget]["11"] for budget in budgets]
+        line = " | ".join(f"{score:.3f}" for score in scores[cell])
+        assert f"| {name} | {parameters} | {line} |" in FINDINGS
+        assert all(len(runs[f"vit/{cell}", budget]) == 1 for budget in budgets)
+    assert not runs["vit/many-heads-mini", budgets[0]]
+    first, _, last = (own - base for own, base in zip(scores["lean-mini"], scores["mini"]))
+    assert f"ahead of 8 × 3 by {first:.3f} after 2 epochs and behind by {-last:.3f} after 16" in FINDINGS
+    of_rows = math.sqrt(sum(scores[cell][-1] * (1 - scores[cell][-1]) for cell in ("lean-mini", "mini")) / 10_000)
+    assert f"two standard errors by the choice of test images being {2 * of_rows:.3f} at most" in FINDINGS
+    early, _, late = ([f"{scores[cell][index]:.3f}" for cell in ("lean-mini", "mini")] for index in range(3))
+    told = f"after 2 epochs 4 × 6 has accuracy {early[0]} and 8 × 3 {early[1]}, after 16 {late[0]} and {late[1]}"
+    assert f"{told} (one seed)" in README
+
+
 def test_the_tokens_a_parameter():
     with (CLONE / "model_cards/grids" / CURVES / "results.csv").open(newline="") as file:
         most = max(float(row["tokens_per_parameter"]) for row in csv.DictReader(file) if row["phase"] == "report")
