@@ -48,12 +48,9 @@ def not_learned(grids: dict[str, Evidence]) -> str | None:
             lines.append(not_learned_line(grid, evidence))
     if not lines:
         return None
-    listed = f" {lines[0]}."
-    if len(lines) > 1:
-        listed = "\n\n" + "\n".join(f"- {line}" for line in lines)
     return (
         "**Not learned:** here the baseline is not clearly better than the best simple guess that reads the input, so "
-        f"differences say how fast the shapes begin to learn, and nothing of kept quality:{listed}"
+        f"differences say how fast the shapes begin to learn, and nothing of kept quality: {'; '.join(lines)}."
     )
 
 
