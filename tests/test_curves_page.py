@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from modeling_leaner.training.publishing.curves_page import grids_with_branches,
 from modeling_leaner.training.publishing.gathered_grids import read_grids_of_shapes
 from modeling_leaner.training.publishing.index import write_index
 from modeling_leaner.training.publishing.wording.amounts import label, short_label
+from modeling_leaner.training.publishing.wording.curves import interpolation_text
 from modeling_leaner.training.records import Evidence, PublishedResults, ResultRow, checked
 from scipy import stats
 from training_data import documents, write_shape
@@ -330,6 +332,21 @@ def test_a_row_without_steps_has_no_time(grid, cards):
     assert "| seconds |" not in text and "; [what was expected" not in text
     (cards / "LOG.md").write_text("# Log\n")
     assert "; [what was expected before the runs](LOG.md)." in page(cards)
+
+
+@pytest.mark.parametrize(
+    "errors, text",
+    [
+        ([], ""),
+        ([0.0, 0.0004], ""),  # of shapes with the same FLOPs nothing is interpolated
+        ([0.0, 0.0123], ", off by about 0.012 at most"),
+        ([0.0123, None], ", off by what so few branches cannot tell"),
+    ],
+)
+def test_how_far_off_a_reading_may_be(errors, text):
+    readings = [SimpleNamespace(equal="FLOPs", pairs=1, interpolation_error=error) for error in errors]
+    readings.append(SimpleNamespace(equal="tokens", pairs=1, interpolation_error=9.0))
+    assert interpolation_text(SimpleNamespace(readings=readings)) == text
 
 
 def test_labels_say_in_what_a_shape_differs(cards):

@@ -443,6 +443,18 @@ def test_the_reason_of_a_failure_is_no_progress_bar(tmp_path, log, reason):
     assert sweep._reason(1, tmp_path / "run.log", begin) == "TypeError: b"
 
 
+def test_the_reason_is_that_of_the_last_attempt(bench):
+    """The log of a run is kept when it is tried again."""
+    log = bench.output / "runs" / "report-vit-tiny-seed1-lr0.001.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("leaner train: interrupted; nothing of the step under way is kept\n")
+    bench.want(fail=[log.stem])
+    with pytest.raises(SystemExit):
+        bench.run(shapes=[BASE], seeds=[1], learning_rates=[1e-3], tuning=None)
+    assert [row["error"] for row in bench.rows()] == ["ValueError: the loss is not finite"]
+    assert log.read_text().startswith("leaner train: interrupted")
+
+
 @pytest.mark.parametrize(
     "results, error",
     [

@@ -1,4 +1,4 @@
-"""Whether a grid may run: a metric that its runs have, branches that can be, a tuning whose choice may hold."""
+"""Whether a grid may run: settings that are taken, a metric that counts, possible branches, a sound tuning."""
 
 from enum import Enum
 from itertools import pairwise
@@ -8,6 +8,7 @@ from ..tasks.registry import TASKS
 from .branches import branches_of
 from .grid import Grid, GridError
 from .run_settings import run_arguments
+from .runs import phases
 
 
 MAX_FACTOR = 2  # of a sound tuning: between neighbouring learning rates
@@ -85,6 +86,14 @@ def check_grid_metric(grid: Grid) -> None:
         asked = f"expected {' or '.join(known)}, got {grid.metric}"
         remedy = "to compare by another one of the task, set metric in the recipe or overrides"
         raise GridError(f"metric: {asked}; {remedy}")
+
+
+def check_settings(grid: Grid) -> None:
+    """Raises GridError where the training refuses the settings of a phase or a shape; or as `check_grid_metric`."""
+    for shape in grid.shapes:
+        for phase in phases(grid):
+            run_arguments(grid, shape, phase)
+    check_grid_metric(grid)
 
 
 def check_grid(grid: Grid) -> None:

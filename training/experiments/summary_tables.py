@@ -122,7 +122,7 @@ def shape_table(summary: Summary) -> Table:
     """What SHOWN says of each shape, and the verdict."""
     metric = _metric_text(summary.metric, summary.higher_is_better)
     caption = (
-        f"{metric}; failed or worse: than the best simple guess; "
+        f"{metric}; failed or worse: runs that failed, or are worse than the best simple guess; "
         f"difference from {short_name(summary.grid, summary.grid.baseline)} over the same seeds"
     )
     table = Table(caption=caption, **WITHOUT_LINES)

@@ -34,8 +34,8 @@ from .grid import Grid, GridError, check_same_data, check_unchanged, load_grid, 
 from .grid_results import GridResults, load_results
 from .rows import Run, result_row, write_rows
 from .run_settings import run_arguments
-from .runs import begin_branch, can_start, check_starts, check_trunk, command, missing_runs, phases, planned, sort_key
-from .soundness import check_grid, check_grid_metric
+from .runs import begin_branch, can_start, check_starts, check_trunk, command, missing_runs, planned, sort_key
+from .soundness import check_grid, check_settings
 from .summary import summarise
 from .summary_tables import show
 
@@ -239,13 +239,6 @@ def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Engine:
     return RayCluster(jobs, folder)
 
 
-def check_settings(grid: Grid) -> None:
-    """Raises GridError where the training refuses the settings of a phase, or of a shape."""
-    for shape in grid.shapes:
-        for phase in phases(grid):
-            run_arguments(grid, shape, phase)
-
-
 def check_data(results: GridResults, local: Sequence[str]) -> None:
     """Loads the rows that the reported runs read, once, where any run is to be started: without them each would fail.
 
@@ -326,7 +319,6 @@ def sweep(
     with naming(file):
         check_grid(grid)
         if not summary:  # which must still read grids whose settings a later release refuses
-            check_grid_metric(grid)
             check_settings(grid)
     if summary:
         results = load_results(grid)

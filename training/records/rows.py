@@ -1,9 +1,10 @@
 """A row of results.csv of a grid: what one run was, what it gave, and what it took. None is unknown, an empty cell."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self, get_args, get_type_hints
+
+from modeling_leaner.support.documents import finite_or_none
 
 
 @dataclass
@@ -115,10 +116,7 @@ class ResultRow:
 
 def _finite_number(cell: object) -> float | None:
     """A number; None of NaN and infinity."""
-    value = float(cell)
-    if math.isfinite(value):
-        return value
-    return None
+    return finite_or_none(float(cell))
 
 
 def _truth(cell: object) -> bool:

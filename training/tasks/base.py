@@ -168,7 +168,7 @@ class Task:
         self.arguments = arguments
         self.config = config
         self.processing = processing
-        self.metric = arguments.metric or self.metrics[0]
+        self.metric = self.main_metrics_of(arguments)[0]
         if self.metric not in self.metrics:
             raise ValueError(f"metric: {self.metric}: the task {self.name} has {', '.join(self.metrics)}")
 
