@@ -202,9 +202,15 @@ class TestStart:
         "words", [("--help",), ("plan", "--help"), pytest.param(("shapes",), marks=pytest.mark.full)]
     )
     def test_a_full_output(self, words):
-        """One line without the operating system's number."""
+        """One line without the operating system's number, whether or not Python keeps output for a while."""
+        without = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        for env in (without, {**without, "PYTHONUNBUFFERED": "1"}):
+            self.refuses_a_full_output(words, env)
+
+    def refuses_a_full_output(self, words, env):
         with Path("/dev/full").open("w") as full:
-            done = subprocess.run([SCRIPT, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            options = {"stdout": full, "stderr": subprocess.PIPE, "text": True, "check": False, "env": env}
+            done = subprocess.run([SCRIPT, *words], **options)
         name = " ".join(("leaner", *words[:1])).removesuffix(" --help")
         assert (done.returncode, done.stderr) == (1, f"{name}: No space left on device\n")
 

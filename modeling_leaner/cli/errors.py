@@ -1,5 +1,7 @@
 """One style of error: a single line on stderr that names the command; never a traceback for a user's mistake."""
 
+import os
+import sys
 from typing import Any
 
 import typer
@@ -25,6 +27,15 @@ def describe(error: ValueError | OSError) -> str:
     return str(error)
 
 
+def drop_unwritten_output() -> None:
+    """Lets go of what a full disk does not take of stdout: else Python tries again as it exits, and ends with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
 class CommandGroup(TyperGroup):
     """The commands of `leaner`. A command raises ValueError or OSError for what a user can put right.
 
@@ -42,12 +53,15 @@ class CommandGroup(TyperGroup):
             raise
         except OSError as error:  # --help on a full disk
             print_error(None, describe(error))
+            drop_unwritten_output()
             raise typer.Exit(1) from error
 
     def invoke(self, context: typer.Context) -> Any:
         """Reads the options of a command and runs it."""
         try:
-            return super().invoke(context)
+            result = super().invoke(context)
+            sys.stdout.flush()  # while a full disk can still be said
+            return result
         except BrokenPipeError:  # nobody reads any more: typer ends quietly
             raise
         except TyperException as error:
@@ -55,4 +69,5 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(error.exit_code) from error
         except (ValueError, OSError) as error:
             print_error(context.invoked_subcommand, describe(error))
+            drop_unwritten_output()
             raise typer.Exit(1) from error
