@@ -1127,11 +1127,11 @@ def test_a_grid_that_starts_from_another(workshop, tmp_path):
     Path("later.yaml").write_text(yaml.safe_dump(later))
     loaded = load_results(load_grid(Path("later.yaml")))
     for phase, seed, expected in (("report", 2, "seed2"), ("tune", 0, "seed1")):
-        start = runs.start_of(loaded, Run(phase, grid["shapes"][0], seed, 1e-3))
+        start = runs.shape_option(loaded, Run(phase, grid["shapes"][0], seed, 1e-3))
         assert start.endswith(f"deep-bert-{expected}-lr0.001") and Path(start, "model.safetensors").is_file()
     for shape, seed in ((grid["shapes"][0], 5), ("bert/nano", 1)):
         with pytest.raises(GridError, match=f"start_from: expected a finished run of {shape} with seed {seed}"):
-            runs.start_of(loaded, Run("report", shape, seed, 1e-3))
+            runs.shape_option(loaded, Run("report", shape, seed, 1e-3))
 
 
 def test_what_a_published_run_started_from_is_compared(workshop, monkeypatch):
@@ -1171,13 +1171,13 @@ def test_a_grid_that_starts_from_published_weights(workshop, tmp_path):
         starts[seed] = load_results(load_grid(Path("later.yaml")))
     of = [Run("tune", shape, 0, 1e-3), Run("report", shape, 5, 1e-3)]
     kept = Path("model_cards/grids/tiny/runs")
-    assert {runs.start_of(starts[2], run) for run in of} == {str(kept / Run("report", shape, 2, 1e-3).name)}
+    assert {runs.shape_option(starts[2], run) for run in of} == {str(kept / Run("report", shape, 2, 1e-3).name)}
     kept.rename(tmp_path / "runs")
     try:
-        assert {runs.start_of(starts[1], run) for run in of} == {f"model_cards/{grid['publish'][shape]}"}
+        assert {runs.shape_option(starts[1], run) for run in of} == {f"model_cards/{grid['publish'][shape]}"}
         how = "leaner train listops-short --shape deep/bert.json --seed 2 .*--output_dir model_cards/grids/tiny/runs"
         with pytest.raises(GridError, match=f"start_from: .*seed2.*, found none; {how}.* trains them"):
-            runs.start_of(starts[2], of[0])
+            runs.shape_option(starts[2], of[0])
         own = dataclasses.replace(starts[1].grid, start_seed=None)
         with pytest.raises(GridError, match="start_from: .*deep-bert-seed2-.*; also the weights .*shallow-bert-seed2"):
             runs.check_starts(GridResults(own, {}))

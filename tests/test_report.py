@@ -26,7 +26,7 @@ from modeling_leaner.training.publishing.snippets import task_snippet
 from modeling_leaner.training.records import Guess
 from modeling_leaner.training.running.environment import environment, git_commit, peak_memory_bytes
 from modeling_leaner.training.running.figure import plot
-from modeling_leaner.training.running.loading import start_of
+from modeling_leaner.training.running.loading import started_from
 from modeling_leaner.training.settings.arguments import TASK_NAMES
 from modeling_leaner.training.settings.recipes import parse
 from tokenizers import Tokenizer, models
@@ -472,10 +472,10 @@ def test_the_card_of_a_fine_tuned_run(tmp_path, monkeypatch):
 
 def test_a_parent_is_known_by_its_id_or_folder(tmp_path):
     for source in ("bert/nano", str(tmp_path / "bert.json"), str(tmp_path)):
-        assert start_of(source) is None
+        assert started_from(source) is None
     (tmp_path / "model.safetensors").touch()
-    assert start_of(str(tmp_path)) == f"./{tmp_path.name}"
-    assert start_of("owner/first") == "owner/first"
+    assert started_from(str(tmp_path)) == f"./{tmp_path.name}"
+    assert started_from("owner/first") == "owner/first"
 
 
 def test_a_run_without_evaluation_has_a_card(tmp_path):

@@ -81,10 +81,10 @@ def prepare_source(grid: Grid, local: Sequence[str]) -> PreparedRun:
 def calibration_batches(prepared: PreparedRun) -> tuple[list[Batch], list[Batch]]:
     """Training rows, evenly over all of them, as a run evaluates them: to choose by, and held out."""
     choosing_places, held_out_places = halves(evenly(len(prepared.train), ROWS))
-    return batches_of(prepared, choosing_places), batches_of(prepared, held_out_places)
+    return batches_at(prepared, choosing_places), batches_at(prepared, held_out_places)
 
 
-def batches_of(prepared: PreparedRun, places: list[int]) -> list[Batch]:
+def batches_at(prepared: PreparedRun, places: list[int]) -> list[Batch]:
     """These rows as the model reads them."""
     inputs = prepared.task.processing.model_input_names
     return [

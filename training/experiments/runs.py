@@ -102,7 +102,7 @@ def _start_seed(grid: Grid, run: Run, before: Grid) -> int:
     return run.seed
 
 
-def start_of(results: GridResults, run: Run) -> str:
+def shape_option(results: GridResults, run: Run) -> str:
     """A run's `--shape`: the shape, or with `start_from` the folder of its weights there, or of their published copy.
 
     Raises:
@@ -140,7 +140,7 @@ def check_starts(results: GridResults) -> None:
         if finished_row(results.rows, run) is not None and not tuning.due:
             continue
         try:
-            start_of(results, run)
+            shape_option(results, run)
         except MissingStart as error:
             missing[error.absence] = error
     if missing:
@@ -154,7 +154,7 @@ def command(results: GridResults, run: Run, local: Sequence[str] = ()) -> list[s
     `local` are the options that say where the run's data lie on this machine.
     """
     grid = results.grid
-    command_line = [*TRAIN_COMMAND, grid.recipe, *options_of_run(grid, run, start_of(results, run), local)]
+    command_line = [*TRAIN_COMMAND, grid.recipe, *options_of_run(grid, run, shape_option(results, run), local)]
     folder = run.folder(grid)
     if folder.is_dir() and any(folder.iterdir()):
         command_line.append("--resume")
@@ -174,7 +174,7 @@ def begin_branch(results: GridResults, run: Run, local: Sequence[str] = ()) -> N
     if folder.exists():
         check_origin(folder, trunk, start, origin_of(folder))
     else:
-        begin(folder, trunk, start, grid.recipe, options_of_run(grid, run, start_of(results, run), local))
+        begin(folder, trunk, start, grid.recipe, options_of_run(grid, run, shape_option(results, run), local))
 
 
 def check_trunk(results: GridResults, trunk: Run) -> None:

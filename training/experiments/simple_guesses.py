@@ -50,7 +50,7 @@ from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
 from .rows import reported
 from .run_settings import options_of_run
-from .runs import start_of
+from .runs import shape_option
 
 
 class Features(NamedTuple):
@@ -203,7 +203,7 @@ def guesses_of_grid(results: GridResults, options: list[str]) -> list[Guess] | N
     """`guesses_on` the rows of a grid, read as its baseline reads them. Raises ValueError as `guesses` does."""
     grid = results.grid
     run = reported(grid, grid.baseline, grid.seeds[0], grid.learning_rates[0])
-    arguments = parse(grid.recipe, options_of_run(grid, run, start_of(results, run), options))
+    arguments = parse(grid.recipe, options_of_run(grid, run, shape_option(results, run), options))
     if arguments.task != Embedding.name:  # whose labels a teacher makes
         arguments.teacher = None
     prepared = prepare(arguments)

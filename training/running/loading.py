@@ -78,7 +78,7 @@ def tensor_shapes(path: Path) -> dict[str, list[int]]:
         raise ValueError(f"{path}: damaged or not safetensors ({error})") from error
 
 
-def start_of(source: str) -> str | None:
+def started_from(source: str) -> str | None:
     """Whose weights `shape` names: a Hub id, or ./NAME of a folder; None of a shape alone."""
     if not has_weights(source):
         return None

@@ -12,7 +12,7 @@ from ..records.results import LOCAL_FILES, RESULTS
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import first_inputs
 from .environment import environment, peak_memory_bytes
-from .loading import build_model, recorded_settings, start_of
+from .loading import build_model, recorded_settings, started_from
 from .preparation import PreparedRun, split_name
 from .trainer import LeanTrainer, scores
 
@@ -50,7 +50,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
         "rows": rows_evaluated,
         "data_sha256": data_sha256,
         "shape": arguments.shape,
-        "started_from": start_of(str(arguments.shape)),
+        "started_from": started_from(str(arguments.shape)),
         "architecture": architecture,
         "seed": arguments.seed,
         "learning_rate": arguments.settings.get("learning_rate", RecipeArguments.learning_rate),

@@ -61,7 +61,7 @@ def random_weights(heads: int, data: Data, seeds: list[int]) -> Weights:
     return Weights(w, normal(source, heads, tokens, width) / math.sqrt(tokens * width))
 
 
-def start_of(start: str, heads: int, data: Data, seeds: list[int]) -> Weights:
+def initial_weights(start: str, heads: int, data: Data, seeds: list[int]) -> Weights:
     """The weights before the first step: `zero` or `random`."""
     if start == "zero":
         return zeros(data.sizes[0], heads, *data.sizes[1:])
@@ -100,7 +100,7 @@ def train_curves(
     """Trains every number of heads, all trials at once."""
     readings = {}
     for number in heads:
-        weights = start_of(start, number, data, seeds)
+        weights = initial_weights(start, number, data, seeds)
         readings[number], _ = train(data, weights, OPTIMISERS[optimiser](number), look_steps(steps))
     return Curves(name, optimiser, start, readings)
 
