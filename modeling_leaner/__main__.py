@@ -1,12 +1,12 @@
 """The `leaner` script, also `python -m modeling_leaner`. Ends quietly, with status 130, by Ctrl-C or SIGTERM."""
 
-from .support.huge_pages import ask_for_huge_pages
+from .support.freed_memory import keep_freed_memory
 from .support.interrupts import INTERRUPTED, end_as_interrupted, leave_at_once
 
 
 def main() -> None:
     """Runs the command line."""
-    ask_for_huge_pages()
+    keep_freed_memory()
     leave_at_once()
     end_as_interrupted()
     try:

@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 import pickle
+import platform
 import re
 import signal
 import subprocess
@@ -524,19 +525,37 @@ def test_terminated_while_a_folder_is_written(handler, tmp_path):
     assert (process.returncode, errors, list(tmp_path.iterdir())) == (130, "", [])
 
 
-HUGE_PAGES = """
-import os, sys, types
-sys.modules["modeling_leaner.cli.app"] = types.SimpleNamespace(app=lambda: print(os.environ["THP_MEM_ALLOC_ENABLE"]))
+FREED_MEMORY = """
+import resource, sys, types
+
+
+def allocate_and_free():
+    for _ in range(8):
+        b"x" * 2**25
+
+
+def app():
+    allocate_and_free()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    allocate_and_free()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+
+sys.modules["modeling_leaner.cli.app"] = types.SimpleNamespace(app=app)
 from modeling_leaner.__main__ import main
 main()
 """
 
 
-@pytest.mark.parametrize(("given", "seen"), [({}, "1"), ({"THP_MEM_ALLOC_ENABLE": "0"}, "0")])
-def test_huge_pages_are_asked_for(given, seen):
-    environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
-    output = subprocess.check_output([sys.executable, "-c", LIGHT + HUGE_PAGES], env=environment | given, text=True)
-    assert output == f"{seen}\n"
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="elsewhere than with glibc nothing is set")
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [({}, True), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, False), ({"GLIBC_TUNABLES": "glibc.malloc.perturb=0"}, False)],
+)
+def test_freed_memory_is_kept(given, kept):
+    """Nothing of 256 MiB is asked of the system again; the environment's own settings win."""
+    output = subprocess.check_output([sys.executable, "-c", LIGHT + FREED_MEMORY], env=os.environ | given, text=True)
+    assert (int(output) < 100) == kept
 
 
 class TestHub:

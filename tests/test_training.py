@@ -4,7 +4,6 @@ import errno
 import itertools
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from training_data import documents, labelled, merged, pictures, read_lines, wit
 
 from modeling_leaner import LeanBERTConfig, LeanGPTForCausalLM
 from modeling_leaner.conversion import convert
+from modeling_leaner.support import freed_memory
 
 
 FEW = """--max_steps 4 --per_device_train_batch_size 8 --eval_strategy no --save_strategy no --disable_tqdm true
@@ -483,18 +483,17 @@ def test_what_the_model_took(run, tmp_path, monkeypatch):
     assert model_seconds("neither", "--eval_split", "none") == 0
 
 
-def test_huge_pages(run, tmp_path, monkeypatch):
-    """A process that a sweep or torchrun starts asks for them, too, unless it is told not to; its results say so."""
+def test_freed_memory(run, tmp_path, monkeypatch):
+    """A process that a sweep or torchrun starts keeps it, too, unless it is told not to; its results say so."""
     rows = labelled(24, 0, ("sentence",), 2)
-    for asked in ("1", "0"):
-        monkeypatch.setenv("THP_MEM_ALLOC_ENABLE", asked)
-        folder = tmp_path / asked
+    for kept in (True, False):
+        monkeypatch.setattr(freed_memory, "kept", False)
+        if not kept:
+            monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+        folder = tmp_path / str(kept)
         run(*CLASSIFY, rows, "--output_dir", str(folder))
         environment = json.loads((folder / "results.json").read_text())["environment"]
-        assert environment["huge_pages"] is (asked == "1")
-    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE")
-    run(*CLASSIFY, rows, "--output_dir", str(tmp_path / "left out"))
-    assert os.environ["THP_MEM_ALLOC_ENABLE"] == "1"
+        assert environment["keeps_freed_memory"] is kept
 
 
 def test_a_finished_run_stays_as_it_is(run, capsys):

@@ -15,7 +15,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from modeling_leaner.conversion import convert
 from modeling_leaner.support.documents import write_json
-from modeling_leaner.support.huge_pages import ask_for_huge_pages
+from modeling_leaner.support.freed_memory import keep_freed_memory
 from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.support.terminal import visible
 
@@ -252,7 +252,7 @@ def train(recipe: str | None, options: list[str]) -> None:
 
 def main(command_line: list[str]) -> None:
     """`python -m modeling_leaner.training.train RECIPE --key value ...`: one process of `leaner train`."""
-    ask_for_huge_pages()
+    keep_freed_memory()
     recipe = None
     options = command_line
     if command_line and not command_line[0].startswith("--"):

@@ -21,7 +21,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_leaner import LeanTextConfig
-from .layers_leaner import LeanPreTrainedModel, check_range, recorded
+from .layers_leaner import Dropout, LeanPreTrainedModel, check_range, recorded
 
 
 # sentence-transformers reads the fields of an output from the annotation of `forward`.
@@ -66,7 +66,7 @@ class LeanTextEmbeddings(nn.Module):
     def __init__(self, config: LeanTextConfig):
         super().__init__()
         self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         return self.dropout(inputs_embeds + self.embed_positions(position_ids))
@@ -82,7 +82,7 @@ class TextHead:
         if dropout is None:
             dropout = config.hidden_dropout_prob
         self.num_labels = config.num_labels
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.classifier = nn.Linear(config.hidden_size, outputs)
 
     def arrange(self, inputs: Inputs) -> Inputs:

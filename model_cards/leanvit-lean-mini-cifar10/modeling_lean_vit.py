@@ -13,7 +13,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_lean_vit import LeanViTConfig
-from .layers_leaner import LeanBlock, LeanPooler, LeanPreTrainedModel, check_sequence, class_loss, recorded
+from .layers_leaner import Dropout, LeanBlock, LeanPooler, LeanPreTrainedModel, check_sequence, class_loss, recorded
 
 
 class LeanViTEmbeddings(nn.Module):
@@ -29,7 +29,7 @@ class LeanViTEmbeddings(nn.Module):
         self.projection = nn.Conv2d(config.num_channels, config.hidden_size, kernel_size=patch, stride=patch)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, config.hidden_size))
         self.position_embeddings = nn.Parameter(torch.zeros(1, 1 + config.num_patches, config.hidden_size))
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def interpolate_pos_encoding(self, height: int, width: int) -> torch.Tensor:
         """The learned positions, resampled (bicubic) for an image of height × width pixels: (1, 1 + P', D)."""

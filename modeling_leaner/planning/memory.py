@@ -15,6 +15,9 @@ from .flops import MASKED_SHARE
 from .units import BYTES
 
 
+MASK_BYTES = 1  # that dropout keeps for a value
+
+
 @dataclass(frozen=True)
 class StepSetting:
     """What a step runs on: `batch_size` sequences of `length` tokens (None: the longest the positions allow).
@@ -32,13 +35,6 @@ class StepSetting:
     def value_bytes(self) -> int:
         """Bytes of a value of a weight or an activation."""
         return BYTES[self.dtype]
-
-    @property
-    def mask_bytes(self) -> int:
-        """Bytes that dropout keeps for a value: a value on a CPU, a byte on an accelerator."""
-        if self.device == "cpu":
-            return self.value_bytes
-        return 1
 
     def length_of(self, config: LeanConfig) -> int:
         """Tokens of a sequence."""
@@ -84,39 +80,33 @@ def takes_products(config: LeanConfig, setting: StepSetting) -> bool:
 def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes that one layer keeps for each pair of tokens and each head: 0 where a fused kernel keeps no weights.
 
-    Eager attention keeps the softmax in float32, and, in another dtype, its copy. Dropout adds its mask (a byte on an
-    accelerator, a value on a CPU) and the product. The family's products keep all of it in the dtype of the values.
+    Eager attention keeps the softmax in float32, and, in another dtype, its copy. Dropout adds its mask of bytes and
+    the product. The family's products keep all but the mask in the dtype of the values.
     """
     if falls_back(config, setting):
         return 3 * 4
     if takes_products(config, setting):
         if config.attention_probs_dropout_prob > 0:
-            return 3 * setting.value_bytes
+            return 2 * setting.value_bytes + MASK_BYTES
         return setting.value_bytes
     if setting.attention in ("lean", "sdpa"):
         return 0
     softmax = 4
     if config.attention_probs_dropout_prob > 0:
-        return softmax + setting.mask_bytes + setting.value_bytes
+        return softmax + MASK_BYTES + setting.value_bytes
     if setting.dtype == "float32":
         return softmax
     return softmax + setting.value_bytes
 
 
 def block_activations(config: LeanConfig, setting: StepSetting) -> int:
-    """Bytes that autograd keeps for all blocks: `estimate_activation_bytes`, attention matrices, a CPU's wide masks.
-
-    `estimate_activation_bytes` counts a byte per dropped value, as on an accelerator; a CPU keeps a value.
-    """
+    """Bytes that autograd keeps for all blocks: `estimate_activation_bytes` and attention matrices."""
     size = setting.value_bytes
     length = setting.length_of(config)
     tokens = setting.tokens_of(config)
     heads = sum(config.heads_per_layer)
     kept = config.estimate_activation_bytes(setting.batch_size, length, size)
     kept += attention_matrix_bytes(config, setting) * heads * tokens * length
-    if config.hidden_dropout_prob:
-        beyond_a_byte = setting.mask_bytes - 1
-        kept += 2 * config.hidden_size * beyond_a_byte * config.num_hidden_layers * tokens
     if falls_back(config, setting):  # q, k and v in float32
         kept += 3 * heads * config.head_dim * (4 - size) * tokens
     return kept
@@ -157,7 +147,7 @@ def outer_activations(config: LeanConfig, setting: StepSetting) -> int:
         values = 2 * tokens * width
     kept = values * setting.value_bytes
     if config.hidden_dropout_prob:
-        kept += tokens * width * setting.mask_bytes
+        kept += tokens * width * MASK_BYTES
     return kept
 
 

@@ -43,7 +43,7 @@ class Step:
         self.batch = workload.make_up_batch()
         self.optimizer = None
         if workload.trains:
-            self.optimizer = torch.optim.AdamW(self.weights, lr=1e-4)
+            self.optimizer = torch.optim.AdamW(self.weights, lr=1e-4, fused=True)  # Trainer's default
         compiled = contestant.mode == "compile"
         self.call = model
         if workload.decodes:

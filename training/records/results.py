@@ -23,7 +23,9 @@ class Environment(Record):
     device: str
     """What the run used: the names of its GPUs, mps or cpu."""
     huge_pages: bool | None = None
-    """Whether PyTorch asked Linux for them."""
+    """Whether PyTorch asked Linux for them; of older runs."""
+    keeps_freed_memory: bool | None = None
+    """Whether the C library gives none back to the system."""
     modeling_leaner: str | None = None
     """Version, as are those of the packages below."""
     torch: str | None = None

@@ -10,7 +10,7 @@ from subprocess import DEVNULL, CalledProcessError, check_output
 import torch
 
 import modeling_leaner
-from modeling_leaner.support.huge_pages import huge_pages_are_asked_for
+from modeling_leaner.support import freed_memory
 
 
 PACKAGES = "torch transformers accelerate datasets tokenizers safetensors huggingface_hub numpy".split()
@@ -130,7 +130,7 @@ def environment() -> dict[str, str | int | bool | None]:
         "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "device": device_name(),
-        "huge_pages": huge_pages_are_asked_for(),
+        "keeps_freed_memory": freed_memory.kept,
         "modeling_leaner": modeling_leaner.__version__,
         **{name: version(name) for name in PACKAGES},
         "git_commit": code_commit(),

@@ -1,0 +1,84 @@
+"""The family's own dropout: what it drops and keeps, its gradient, and where PyTorch's runs in its place."""
+
+import pytest
+import torch
+from torch import nn
+
+from modeling_leaner.layers_leaner import Dropout, drop
+
+
+SHAPE = (7, 11, 13, 17)  # an odd number of elements: the last random number serves fewer than four
+
+
+def dropped_ones(p, seed=0, shape=(1_000_000,), dtype=torch.float32):
+    torch.manual_seed(seed)
+    return drop(torch.ones(shape, dtype=dtype), p, training=True)
+
+
+@pytest.mark.parametrize("p", [0.02, 0.1, 0.5, 0.9])
+def test_the_share_that_is_dropped(p):
+    """Within five standard deviations, over all elements and over each of the four of a random number."""
+    dropped = dropped_ones(p) == 0
+    for elements in (dropped, *dropped.view(-1, 4).T):
+        deviation = (p * (1 - p) / elements.numel()) ** 0.5
+        assert elements.float().mean().item() == pytest.approx(p, abs=5 * deviation)
+
+
+def test_elements_are_dropped_independently():
+    """Of the four elements of a random number, and of those of the next: correlations within five deviations of 0."""
+    dropped = (dropped_ones(0.5) == 0).float().view(-1, 8)
+    correlations = torch.corrcoef(dropped.T) - torch.eye(8)
+    assert correlations.abs().max() < 5 / dropped.shape[0] ** 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_what_is_kept_is_scaled_and_so_is_its_gradient(dtype):
+    values = torch.randn(SHAPE).to(dtype).requires_grad_()
+    torch.manual_seed(0)
+    result = drop(values, 0.25, training=True)
+    result.sum().backward()
+    kept = result != 0
+    assert 0.7 < kept.float().mean() < 0.8
+    assert result.dtype == dtype
+    torch.testing.assert_close(result[kept], (values / 0.75)[kept])
+    torch.testing.assert_close(values.grad, kept.to(dtype) / 0.75)
+
+
+def test_the_seed_decides():
+    first, again, other = (dropped_ones(0.5, seed) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("p", [0.0, 1e-6, 1.0])
+def test_a_probability_that_rounds_to_none_or_all_is_left_to_pytorch(p):
+    torch.manual_seed(0)
+    expected = nn.functional.dropout(torch.ones(1000), p)
+    assert torch.equal(dropped_ones(p, shape=(1000,)), expected)
+
+
+def test_evaluation_drops_nothing():
+    values = torch.randn(SHAPE)
+    assert Dropout(0.5).eval()(values) is values
+
+
+def test_compiled_it_is_pytorchs():
+    """One graph, in which the compiler draws the numbers."""
+    compiled = torch.compile(Dropout(0.5), fullgraph=True, backend="eager")
+    torch.manual_seed(0)
+    result = compiled(torch.ones(1000))
+    torch.manual_seed(0)
+    assert torch.equal(result, nn.functional.dropout(torch.ones(1000), 0.5))
+
+
+def test_each_example_of_a_vmap_has_its_own():
+    results = torch.func.vmap(Dropout(0.5), randomness="different")(torch.ones(2, 1000))
+    assert not torch.equal(*results)
+
+
+def test_a_module_that_is_changed_obeys():
+    """As users change nn.Dropout: by its p, and by its class."""
+    layer = Dropout(0.5)
+    layer.p = 0.0
+    assert isinstance(layer, nn.Dropout)
+    assert torch.equal(layer(torch.ones(9)), torch.ones(9))
