@@ -444,7 +444,7 @@ def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) 
     else:
         _check_config(folder)
     with _wrong_values(f"{source}/config.json", "cannot be read as a configuration"):
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         if folder is not None:
             _check_weights(folder)
         model_class = _model_class(config, needs_relative)

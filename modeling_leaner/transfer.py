@@ -34,7 +34,8 @@ SHIPPED += ("config.json", "generation_config.json", "model*.safetensors", "mode
 SHIPPED += ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 SHIPPED += ("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "*processor_config.json")
 SHIPPED += ("results.json", "recipe.yaml", "metrics.jsonl", "slim.json", "*.png", ".eval_results/*.yaml")
-SHIPPED += ("modules.json", "*sentence_*.json", "*_Pooling/config.json", "*_Dense/config.json")
+SHIPPED += ("modules.json", "*sentence_*.json", "*_Pooling/config.json")
+SHIPPED += ("*_Dense/config.json", "*_Dense/model.safetensors")
 SHIPPED += ("onnx/*.onnx", "onnx/*.onnx.data")
 REMAINS = (".gitattributes",)  # the Hub's own
 TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in which paths of this machine may stand
@@ -155,9 +156,14 @@ def shipped(folder: Path) -> list[str]:
 
 
 def staying(folder: Path) -> list[str]:
-    """What of a folder stays here: files, and folders of which nothing goes."""
-    leaving = {name.split("/")[0] for name in shipped(folder)}
-    return sorted(path.name for path in folder.iterdir() if path.name not in leaving)
+    """What of a folder stays here: folders of which nothing goes, and other files."""
+    leaving = set(shipped(folder))
+    leaving_folders = {name.split("/")[0] for name in leaving}
+    stay = [path.name for path in folder.iterdir() if path.name not in leaving_folders]
+    for name in leaving_folders - leaving:
+        inside = (path.relative_to(folder).as_posix() for path in (folder / name).rglob("*") if path.is_file())
+        stay += [path for path in inside if path not in leaving]
+    return sorted(stay)
 
 
 def without_local_paths(text: str) -> str:
@@ -276,6 +282,8 @@ def commit(
             return api.create_commit(
                 repository, operations, commit_message=message, parent_commit=parent, revision=revision
             )
+        except HfHubHTTPError:  # of which the one for 400 is a ValueError, too
+            raise
         except ValueError as error:  # metadata of the card that the Hub does not accept, in several lines
             raise ValueError(f"{repository}: {' '.join(str(error).split())}") from error
 

@@ -19,6 +19,13 @@ from modeling_leaner.support.documents import read_json, read_object
 DEEP = "[" * 200_000
 
 
+@pytest.mark.parametrize("kind", [OSError, ValueError])
+@pytest.mark.parametrize("said", ["here: gone", "gone"])
+def test_errors_name_the_place_once(kind, said):
+    with pytest.raises(ValueError, match="^here: gone$"), documents.naming("here", (OSError, ValueError)):
+        raise kind(said)
+
+
 def test_what_is_no_json(tmp_path):
     path = tmp_path / "x.json"
     for content, message in (

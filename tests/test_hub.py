@@ -271,6 +271,16 @@ def test_the_owner_takes_the_place_of_the_placeholder(folder):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+def test_what_stays_of_a_folder_that_goes_in_part(tmp_path):
+    """A dense layer of sentence-transformers goes with its weights; what else is beside them is named."""
+    for name in ("config.json", "2_Dense/config.json", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "checkpoint-5").mkdir()
+    assert transfer.shipped(tmp_path) == ["2_Dense/config.json", "2_Dense/model.safetensors", "config.json"]
+    assert transfer.staying(tmp_path) == ["2_Dense/pytorch_model.bin", "checkpoint-5"]
+
+
 def test_what_is_pushed_comes_back(here, tmp_path, capsys):
     """Byte for byte, but for the card's owner."""
     leaner("push", SMALLEST, "someone/model")
@@ -458,6 +468,8 @@ def test_what_the_hub_refuses_is_said_in_one_line(here, tmp_path, monkeypatch):
     refused("someone/model: the Hub refused .413: too large a file", *words)
     here.trouble = [Trouble("POST", "/validate-yaml", 400)]
     refused("someone/model: Invalid metadata in README.md", *words)
+    here.trouble = [Trouble("POST", "/commit/", 400, "no such parent")]
+    refused("someone/model: the Hub refused .400: no such parent.$", *words)
     here.trouble = []
     assert here.files("someone/model").keys() == {".gitattributes"}
     leaner(*words)

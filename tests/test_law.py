@@ -362,6 +362,14 @@ def test_no_run_has_finished_yet(grid, rows):
     assert said == "leaner law: model_cards/grids/made-up/results.csv: no run of a branch has finished yet"
 
 
+def test_a_quality_that_has_no_logarithm():
+    """As of an accuracy of 1."""
+    data = made_up(by_layers)
+    perfect = replace(data, points=[replace(data.points[0], quality=0.0), *data.points[1:]])
+    with pytest.raises(GridError, match="results.csv: loss is 0 in a run, expected above 0"):
+        fitting.fit_law(Nowhere(), perfect)
+
+
 def test_fewer_cells_than_parameters():
     """Shapes and budgets are enough, but most shapes have a single budget."""
     data = made_up(by_layers)

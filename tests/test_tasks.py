@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, load_dataset
+from datasets import ClassLabel, Dataset, load_dataset
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running.loading import read_tokenizer
@@ -381,6 +381,30 @@ def test_prepared_rows_come_from_the_cache(tmp_path):
     assert prepare() == first
     assert prepare("--max_length", "16") != first
     assert prepare("--whole_word_masking") != first
+
+
+def test_the_cache_knows_which_token_separates(tmp_path):
+    """The same vocabulary, another role of a token: other rows."""
+    rows = documents(30, 7)
+    task, _ = text_task("masked-lm", tmp_path, rows=rows)
+    before = task.tokenizer_key()
+    task.processing.sep_token = task.processing.cls_token
+    assert task.tokenizer_key() != before
+
+
+def test_the_cache_knows_how_a_label_was_read(tmp_path):
+    """1 is the name of the first class of rows that begin at 1, and the number of the second of declared ones."""
+    texts = {"text": ["a", "b", "c"], "label": [1, 2, 3]}
+    three = ClassLabel(names=["1", "2", "3"])
+    kept = {}
+    for kind, rows in (
+        ("counted", Dataset.from_dict(texts)),
+        ("declared", Dataset.from_dict(texts | {"label": [0, 1, 2]}).cast_column("label", three)),
+    ):
+        task, _ = text_task("sequence-classification", tmp_path, rows=rows)
+        kept[kind] = task.label_key()
+        assert task.classes == {"1": 0, "2": 1, "3": 2}
+    assert kept["counted"] != kept["declared"]
 
 
 def test_local_formats(tmp_path):

@@ -307,6 +307,19 @@ def test_unknown_choices(choice, message, sources, tmp_path):
     assert not sources and not list(tmp_path.iterdir())  # refused before any data was read
 
 
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
+@pytest.mark.parametrize(
+    ("rows", "said"), [(["a", None], "row 2 of the texts is of type NoneType"), ([" "], "no text")]
+)
+def test_texts_that_are_none(kind, rows, said, tmp_path):
+    """`bytes` reads none of them to learn, but to measure."""
+    Dataset.from_dict({"text": rows}).to_parquet(tmp_path / "train.parquet")
+    source = TextSource(data_files=[f"train={tmp_path / 'train.parquet'}"])
+    with pytest.raises(ValueError, match=said):
+        write_tokenizer(tmp_path / "out", source, kind, vocab_size=300)
+    assert not (tmp_path / "out").exists()
+
+
 def test_choices_of_the_command():
     hints = get_type_hints(training.tokenizer)
     assert get_args(hints["kind"]) == TOKENIZER_KINDS and get_args(hints["family"]) == tuple(SPECIAL_TOKENS)

@@ -1128,6 +1128,25 @@ def test_classes_that_are_numbers_need_no_names():
     assert known["6"] == known["LABEL_6"] == 6
 
 
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        (["1", "2"], {"1": 1, "2": 2}),  # no row of class 0
+        (["1", "2", "3"], {"1": 0, "2": 1, "3": 2}),  # more than the model's numbers, as many as its classes
+        (["bad", "fine", "good"], {"bad": 0, "fine": 1, "good": 2}),
+    ],
+)
+def test_classes_of_a_model_without_names(names, numbers):
+    known = evaluation.known_classes(LeanBERTConfig(num_labels=3), names, "rows: model")
+    assert {name: known[name] for name in names} == numbers
+
+
+def test_fewer_texts_than_classes_without_names_are_refused():
+    """Which of the model's each is cannot be told."""
+    with pytest.raises(ValueError, match="rows: model does not know the classes bad, good"):
+        evaluation.known_classes(LeanBERTConfig(num_labels=3), ["bad", "good"], "rows: model")
+
+
 def test_a_stream_is_known_by_its_files(tmp_path):
     """It has no fingerprint: a tokenizer that was trained on another text of the same path is not its own."""
     path = tmp_path / "train.csv"

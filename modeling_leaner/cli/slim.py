@@ -1,6 +1,5 @@
 """`leaner slim`: reads the options and the rows, cuts, writes the folder with its card, and prints what was done."""
 
-import json
 import shlex
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -196,7 +195,7 @@ def write_folder(
             "parent_weights_sha256": weights_sha256(options.source),
             "cuts": [asdict(cut) for cut in slimmed.cuts],
         }
-        (folder / RECORD).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / RECORD, document)
         figures = draw_scores(slimmed.scores, folder)
         if figures:
             write_json(folder / "scores.json", slimmed.scores.as_document())

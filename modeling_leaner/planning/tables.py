@@ -126,37 +126,38 @@ def heading_lines(shown: Sequence[Candidate], candidates: int, setting: StepSett
 # Tables
 
 
-def cost_columns(candidates: Sequence[Candidate]) -> dict[str, list[str]]:
-    """The cells of the costs by column; columns that are empty for these shapes are left out."""
+def cost_columns(candidates: Sequence[Candidate]) -> list[tuple[str, list[str]]]:
+    """Names and cells of the columns of costs; columns that are empty for these shapes are left out."""
     unit = modality_of(candidates[0].config).unit
     has_start = any(shape.parameters_over_start is not None for shape in candidates)
     has_cache = any(shape.kv_bytes_per_token is not None for shape in candidates)
-    columns: dict[str, list[str]] = {
-        "layers\n× width": [f"{shape.config.num_hidden_layers}×{shape.config.hidden_size}" for shape in candidates],
-        "heads\n× size": [f"{heads_of(shape)}×{shape.config.head_dim}" for shape in candidates],
-        "\nMLP": [str(shape.config.intermediate_size) for shape in candidates],
-        "para-\nmeters": [human_count(shape.parameters.total) for shape in candidates],
-        "without\nembeddings": [human_count(shape.parameters.without_embeddings) for shape in candidates],
-    }
+    columns = [
+        ("layers\n× width", [f"{shape.config.num_hidden_layers}×{shape.config.hidden_size}" for shape in candidates]),
+        ("heads\n× size", [f"{heads_of(shape)}×{shape.config.head_dim}" for shape in candidates]),
+        ("\nMLP", [str(shape.config.intermediate_size) for shape in candidates]),
+        ("para-\nmeters", [human_count(shape.parameters.total) for shape in candidates]),
+        ("without\nembeddings", [human_count(shape.parameters.without_embeddings) for shape in candidates]),
+    ]
     if has_start:
-        columns["of\nstart"] = [share(shape.parameters_over_start) for shape in candidates]
-    columns[f"FLOPs\n/{unit}"] = [human(shape.flops_per_unit) for shape in candidates]
+        columns.append(("of\nstart", [share(shape.parameters_over_start) for shape in candidates]))
+    columns.append((f"FLOPs\n/{unit}", [human(shape.flops_per_unit) for shape in candidates]))
     if has_start:
-        columns["of \nstart"] = [share(shape.flops_over_start) for shape in candidates]
-    columns["of it\nattention"] = [share(shape.flops.attention / shape.flops.forward) for shape in candidates]
-    columns["training\nmemory"] = [human_bytes(shape.memory.peak) for shape in candidates]
+        columns.append(("of\nstart", [share(shape.flops_over_start) for shape in candidates]))
+    attention = [share(shape.flops.attention / shape.flops.forward) for shape in candidates]
+    columns.append(("of it\nattention", attention))
+    columns.append(("training\nmemory", [human_bytes(shape.memory.peak) for shape in candidates]))
     if has_cache:
-        columns["KV bytes\n/token"] = [f"{shape.kv_bytes_per_token:,}" for shape in candidates]
+        columns.append(("KV bytes\n/token", [f"{shape.kv_bytes_per_token:,}" for shape in candidates]))
     return columns
 
 
 def cost_table(candidates: Sequence[Candidate], labels: Sequence[str]) -> Table:
     """One row of costs per shape."""
-    columns = {"row": labels, **cost_columns(candidates)}
+    names, cells = zip(("row", labels), *cost_columns(candidates))
     table = plain_table()
-    for name in columns:
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
-    for row in zip(*columns.values()):
+    for row in zip(*cells):
         table.add_row(*row)
     return table
 

@@ -85,7 +85,8 @@ def slim(
         the slim model, in the dtype and mode of the first.
 
     Raises:
-        SlimError: the model cannot have that shape; nothing is computed before.
+        SlimError: the model cannot have that shape; nothing is computed before, except where the layers that stay
+            have fewer heads than `total_heads`.
     """
     return best_slims(model, target, choosing_batches, held_out_batches, 1, progress)[0]
 

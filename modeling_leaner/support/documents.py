@@ -25,9 +25,12 @@ def naming(place: object, kinds: tuple[type[Exception], ...] = (ValueError,)) ->
     try:
         yield
     except kinds as error:
-        if str(error).startswith(str(place)):
+        message = str(error)
+        if not message.startswith(str(place)):
+            message = f"{place}: {message}"
+        elif isinstance(error, ValueError):
             raise
-        raise ValueError(f"{place}: {error}") from error
+        raise ValueError(message) from error
 
 
 def read_text(path: Path, most: int) -> str:

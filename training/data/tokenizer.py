@@ -323,11 +323,11 @@ def write_tokenizer(
     texts = source.read()
     try:
         tokenizer = train_tokenizer(texts, kind, vocab_size, max_length, family)
+        sample = list(itertools.islice((text for text in _checked(texts) if text.strip()), 1000))
     except VocabularyTooSmall:
         raise
     except ValueError as error:
         raise ValueError(f"{source.name}: {texts.column}: {error}") from error
-    sample = list(itertools.islice((text for text in texts if text.strip()), 1000))
     save_whole(tokenizer, output_dir)
     rate = tokens_per_byte(tokenizer, sample)
     print(

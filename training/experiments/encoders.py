@@ -31,7 +31,7 @@ from ..records import EncoderComparison, EncoderScores, EncoderTime, Environment
 from ..records.results import RESULTS
 from ..running.environment import environment, processor_flags
 from ..tasks.states import kept_layers
-from ..tasks.text import vocabulary
+from ..tasks.text import tokenizer_text
 from ..tasks.vectors import mean_vectors
 from .encoder_rows import EncoderRows, load_rows, local_data
 from .encoder_scores import RESAMPLES, TITLES, EncoderOutput, differences, output_of, scores_of
@@ -136,7 +136,7 @@ def check_beside(parent: Encoder, other: Encoder, length: int) -> None:
     width = other.model.config.hidden_size
     if width != size:
         raise ValueError(f"{other.name}: vectors of {width} numbers, those of {parent.name} have {size}")
-    if vocabulary(parent.tokenizer) != vocabulary(other.tokenizer):
+    if tokenizer_text(parent.tokenizer) != tokenizer_text(other.tokenizer):
         raise ValueError(f"{other.name}: its tokenizer is not that of {parent.name}")
     positions = other.model.config.max_position_embeddings
     if positions < length:

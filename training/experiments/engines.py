@@ -109,11 +109,13 @@ class LocalRun:
         self.process = process
         self.device = device
         self.free = free
+        self.holds_device = True
 
     def poll(self) -> int | None:
         status = self.process.poll()
-        if status is not None:
+        if status is not None and self.holds_device:
             self.free.append(self.device)
+            self.holds_device = False
         return status
 
     def interrupt(self) -> None:

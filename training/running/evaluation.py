@@ -43,24 +43,25 @@ def saved_recipe(model: str) -> Path | None:
 def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str, int]:
     """Numbers of the classes as the model has them, whatever the order of the `names` of the rows' classes.
 
-    Classes without names, in the rows or in the model, go by their number.
+    Classes without names, in the rows or in the model, go by their number. Where the model's alone have none, and the
+    rows' are as many, they go by their place.
 
     Raises:
-        ValueError: the rows have a class that the model does not know.
+        ValueError: the rows have a class that the model does not know, or one of which it cannot be told.
     """
     known = {name: index for index, name in config.id2label.items()}
-    numbered = names == [str(index) for index in range(len(names))]
-    if numbered:
-        foreign = names[len(known) :]
-    else:
-        foreign = sorted(set(names) - set(known))
-    if not foreign and numbered:
-        return {name: index for index, name in enumerate(names)} | known
+    foreign = [name for name in names if name not in known]
     if not foreign:
         return known
-    if numbered or set(known) != {f"LABEL_{index}" for index in range(len(known))}:
-        raise ValueError(f"{where} does not know the classes {', '.join(foreign[:5])}")
-    return {name: index for index, name in enumerate(names)}
+    unnamed = set(known) == {f"LABEL_{index}" for index in range(len(known))}
+    numbers = {str(index): index for index in range(len(known))}
+    if set(names) <= set(numbers) and (unnamed or names[0] == "0"):  # some of them may have no row
+        return known | numbers
+    if unnamed and len(names) == len(known):
+        return {name: index for index, name in enumerate(names)}
+    if names[0] == "0":
+        foreign = [name for name in names if name not in numbers] or foreign
+    raise ValueError(f"{where} does not know the classes {', '.join(foreign[:5])}")
 
 
 def check_labels(config: LeanConfig, task: Task, source: str, model: str) -> None:

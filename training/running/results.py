@@ -105,7 +105,8 @@ def chance_of(trainer: LeanTrainer, rows: Rows) -> dict[str, object] | None:
 def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, object] | None:
     """κ of each layer's concatenated head outputs on the first held-out rows, before and after the training.
 
-    None where it cannot be measured: of sharded weights, or where memory does not suffice for a second model.
+    None where it cannot be measured: of sharded weights, where memory does not suffice for a second model, or where
+    the weights that it started from have gone.
     """
     if trainer.is_fsdp_enabled:
         return None
@@ -119,6 +120,6 @@ def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, obj
         end = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
         models = {"start": start, "end": end}
         measured = {name: head_condition_numbers(model, **inputs) for name, model in models.items()}
-    except RuntimeError:  # a finished run is not lost for a diagnosis
+    except (RuntimeError, ValueError, OSError):  # a finished run is not lost for a diagnosis
         return None
     return {name: [finite_or_none(value) for value in values] for name, values in measured.items()}

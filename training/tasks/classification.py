@@ -91,6 +91,10 @@ class Classification(Task):
             return [str(value) for value in values]
         return [str(value) for value in range(values[-1] + 1)]
 
+    def label_key(self) -> tuple:
+        """All that decides the number of a label: part of the name of cached rows."""
+        return self.label_column, self.classes, self.named_by_text, self.named_by_number
+
     def labels(
         self, batch: dict[str, list], indices: list[int], source: str, feature: object
     ) -> list[float] | list[int]:

@@ -56,8 +56,7 @@ class ImageClassification(Classification):
             height = width = self.arguments.train_resize
         feature = features_of(rows).get(self.label_column)
         function = partial(self._read, source=source, size=(height, width), feature=feature)
-        labels = (self.label_column, self.classes, self.named_by_text)
-        settings = (self.image_column, labels, height, width, self.config.num_channels)
+        settings = (self.image_column, self.label_key(), height, width, self.config.num_channels)
         key = (settings, self.processing.to_json_string())
         rows = with_encoded_images(rows, self.image_column)
         return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"images of {source}")

@@ -55,8 +55,8 @@ class SequenceClassification(Classification, TextTask):
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
         require_columns(rows, self.columns(), source)
-        columns = (self.texts, self.label_column, self.classes, self.named_by_text)
-        key = (self.name, columns, self.length, self.arguments.truncation, self.segments, self.tokenizer_key())
+        reading = (self.length, self.arguments.truncation, self.segments, self.tokenizer_key())
+        key = (self.name, self.texts, self.label_key(), reading)
         feature = features_of(rows).get(self.label_column)
         function = partial(self._read, source=source, feature=feature)
         return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")

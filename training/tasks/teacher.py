@@ -19,7 +19,7 @@ from modeling_leaner.source_files import load_processors
 from ..data.sources import evenly
 from ..settings.arguments import RecipeArguments
 from .base import Task
-from .text import vocabulary
+from .text import tokenizer_text
 from .vectors import mean_vectors
 
 
@@ -110,7 +110,7 @@ def check_images(source: str, config: LeanConfig, task: Task) -> None:
 
 def check_tokens(source: str, config: LeanConfig, task: Task) -> None:
     """Raises ValueError for a teacher with another tokenizer, or fewer positions than rows have tokens."""
-    if vocabulary(AutoTokenizer.from_pretrained(source)) != vocabulary(task.processing):
+    if tokenizer_text(AutoTokenizer.from_pretrained(source)) != tokenizer_text(task.processing):
         raise ValueError(f"teacher: the tokenizer of {source} is not the student's")
     if task.length > config.max_position_embeddings:
         positions = config.max_position_embeddings

@@ -52,7 +52,7 @@ def fitting(config: LeanConfig, key: str, least: int) -> str:
     return f"; shapes with {key} {least} or more, smallest first: {', '.join(smallest)}"
 
 
-def vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
+def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str:
     """The tokenizer as text, without the lengths to which it cuts and pads: those change with every call."""
     document = json.loads(tokenizer.backend_tokenizer.to_str())
     document["truncation"] = None
@@ -104,7 +104,8 @@ class TextTask(Task):
         return column
 
     def tokenizer_key(self) -> str:
-        return Hasher.hash(vocabulary(self.processing))
+        """What cached rows depend on: the tokenizer, and which of its tokens begins, ends and separates texts."""
+        return Hasher.hash((tokenizer_text(self.processing), self.processing.special_tokens_map))
 
     def pad(self, rows: list[dict], key: str, value: int) -> torch.Tensor:
         """(B, longest) from lists of numbers."""
