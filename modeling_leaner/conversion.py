@@ -25,7 +25,7 @@ from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
-from .source_files import copy_sentence_transformers_files, load_processors, refuse_pickles
+from .source_files import copy_into, load_processors, refuse_pickles, sentence_transformers_files
 from .support.documents import read_json
 from .support.files import whole_folder
 
@@ -369,7 +369,7 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
     with whole_folder(output) as folder:
         for part in (converted, *processors):
             part.save_pretrained(folder)
-        copy_sentence_transformers_files(source, folder)
+        copy_into(folder, sentence_transformers_files(source))
     return converted
 
 

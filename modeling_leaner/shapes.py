@@ -9,20 +9,18 @@ from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
 from .hub_lookup import require_source
-from .registry import FAMILIES, VARIANTS, Modality, baseline_of, check_shape, shape_names, shape_path, shapes_folder
+from .registry import FAMILIES, Modality, check_shape, shape_names, shape_path, shapes_folder
 from .support.documents import read_json
 
 
 __all__ = [
     "CONFIG_CLASSES",
-    "VARIANTS",
-    "baseline_of",
     "family_of",
+    "heads_of",
     "modality_of",
     "load_config",
     "load_shape",
     "shape_names",
-    "shape_path",
     "shapes_folder",
 ]
 
@@ -36,6 +34,14 @@ def load_shape(name: str, **overrides) -> LeanConfig:
     values.pop("model_type")
     config_class = CONFIG_CLASSES[name.split("/")[0]]
     return config_class(**{**values, **overrides})
+
+
+def heads_of(config: LeanConfig) -> int | list[int]:
+    """The heads of every layer, or a list where layers differ."""
+    heads = list(config.heads_per_layer)
+    if len(set(heads)) == 1:
+        return heads[0]
+    return heads
 
 
 def family_of(config: LeanConfig) -> str:

@@ -1,5 +1,6 @@
 """The files beside the weights of a folder or Hub id: tokenizer, image processor, those of sentence-transformers."""
 
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -40,23 +41,28 @@ def files_of(source: str) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def copy_sentence_transformers_files(source: str, output: Path) -> None:
-    """Copies what sentence-transformers needs to use the model as it used the source; nothing where there is none.
+def sentence_transformers_files(source: str) -> dict[str, Path]:
+    """What sentence-transformers needs to use a model as it uses the source, by name; nothing where there is none.
 
     Its modules, its settings, and the folder of each module after the transformer (pooling, normalisation, …).
     """
     names = files_of(source)
     if "modules.json" not in names:
-        return
+        return {}
     modules = read_source_json(source, "modules.json")
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ValueError(f"{source}: modules.json: expected a list of objects")
     folders = tuple(f"{module['path']}/" for module in modules if module.get("path"))
-    for name in sorted(names):
-        if name in SENTENCE_TRANSFORMERS or name.startswith(folders):
-            copied = output / name
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            copied.write_bytes(local_file(source, name).read_bytes())
+    needed = (name for name in sorted(names) if name in SENTENCE_TRANSFORMERS or name.startswith(folders))
+    return {name: local_file(source, name) for name in needed}
+
+
+def copy_into(output: Path, files: Mapping[str, Path]) -> None:
+    """Copies files into a folder, each to its name there."""
+    for name, path in files.items():
+        copied = output / name
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        copied.write_bytes(path.read_bytes())
 
 
 def local_file(source: str, name: str) -> Path:

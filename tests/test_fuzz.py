@@ -25,7 +25,7 @@ from modeling_leaner.training.benchmarking.cells import read_cells
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.publishing.bench_figure import panels_of
-from modeling_leaner.training.publishing.push import check_card
+from modeling_leaner.training.publishing.push import read_card
 from modeling_leaner.training.running.loading import read_tokenizer
 from modeling_leaner.training.running.preparation import prepare
 from modeling_leaner.training.settings.arguments import RecipeArguments
@@ -275,7 +275,7 @@ def test_cards(cases, tmp_path):
     names = ("leanbert-mini-sst2", "minilm-3-layers")
     texts = [(ROOT / "model_cards" / name / "README.md").read_text() for name in names]
     metadata = [yaml.safe_load(text.split("---\n")[1]) for text in texts]
-    judge = Judge(check_card, str(tmp_path / "README.md"))
+    judge = Judge(read_card, str(tmp_path / "README.md"))
 
     def check(content: bytes) -> None:
         (tmp_path / "README.md").write_bytes(b"---\n" + content + b"\n---\n\n# A model\n\nWhat it does.\n")

@@ -23,7 +23,7 @@ from modeling_leaner.training.data import sources
 from modeling_leaner.training.experiments import evidence, latency, run_statistics, runs, simple_guesses, summary
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
-from modeling_leaner.training.experiments.guesses import GUESSES, read_guesses
+from modeling_leaner.training.experiments.guess_files import GUESSES, read_guesses
 from modeling_leaner.training.experiments.non_inferiority import non_inferiority
 from modeling_leaner.training.experiments.rows import Run, read_rows
 from modeling_leaner.training.publishing import (

@@ -37,7 +37,7 @@ def test_what_is_written(folder, capsys):
 
 def test_to_match_is_not_to_count(folder):
     """The same question has the same answer, however often it is asked."""
-    tested = sentence_files.Tested("tested.parquet")
+    tested = sentence_files.TestedTexts("tested.parquet")
     for _ in range(2):
         assert tested.match(words_of("Is this QUESTION tested, or not?")) == "equal"
         assert tested.match(words_of(f"It began: {LONG}.")) == "alike"

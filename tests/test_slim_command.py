@@ -15,6 +15,7 @@ from huggingface_hub import ModelCard
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.publishing.slim_card import Try, is_hub_id
 from PIL import Image as PILImage
+from safetensors.torch import load_file
 from training_data import documents, pictures, with_a_broken_picture
 from transformers import (
     AutoModel,
@@ -445,10 +446,27 @@ def test_rows_without_content_are_left_out(leaner, source, tmp_path):
     assert document["chosen_by"] == document["held_out"] == 10
 
 
-def test_a_sentence_encoder_on_the_hub_loses_its_pooler(source, monkeypatch):
+def test_a_sentence_encoder_loses_its_pooler(leaner, source, tmp_path, monkeypatch):
     """Which its own pooling does not read; another encoder keeps it."""
-    model = load_lean(source)
-    for files, kept in (({"modules.json"}, False), (set(), True)):
-        monkeypatch.setattr(command, "files_of", lambda name, files=files: files)
-        slim = command.without_untrained_pooler(model, "owner/encoder")
-        assert (slim.pooler is not None) == kept
+    documents(40, 1).to_parquet(tmp_path / "rows.parquet")
+    (tmp_path / "modules.json").write_text("[]")
+    for files, kept in (({"modules.json": tmp_path / "modules.json"}, False), ({}, True)):
+        monkeypatch.setattr(command, "sentence_transformers_files", lambda name, files=files: files)
+        folder = tmp_path / str(kept)
+        result = leaner("slim", source, folder, "--layers", 2, "--data", tmp_path / "rows.parquet")
+        assert result.exit_code == 0, result.output
+        assert (folder / "modules.json").is_file() != kept
+        assert any("pooler" in name for name in load_file(folder / "model.safetensors")) == kept
+
+
+def test_the_hub_is_asked_before_any_work(leaner, source, tmp_path, monkeypatch):
+    """What it refuses loses no search."""
+
+    def refuse(name):
+        raise ValueError("the Hub refused")
+
+    documents(40, 1).to_parquet(tmp_path / "rows.parquet")
+    monkeypatch.setattr(command, "weights_sha256", refuse)
+    monkeypatch.setattr(command, "best_slims", pytest.fail)
+    result = leaner("slim", source, tmp_path / "slim", "--layers", 2, "--data", tmp_path / "rows.parquet")
+    assert result.exit_code == 1 and "the Hub refused" in result.output

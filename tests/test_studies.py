@@ -44,7 +44,7 @@ from studies import TINY
 
 from modeling_leaner.cli import checks
 from modeling_leaner.planning.advice import SOURCES
-from modeling_leaner.planning.laws import LAWS
+from modeling_leaner.planning.laws import GRIDS_FOLDER
 from modeling_leaner.shapes import load_shape
 
 
@@ -633,7 +633,7 @@ class TestStudies:
         assert {source.study for source in SOURCES.values()} - {None} <= set(STUDIES)
 
     def test_the_command_knows_every_study(self):
-        assert tuple(STUDIES) == checks.STUDIES and all(study.name == name for name, study in STUDIES.items())
+        assert tuple(STUDIES) == checks.STUDY_NAMES and all(study.name == name for name, study in STUDIES.items())
         assert all(list(study.sizes) == ["quick", "default", "full"] for study in STUDIES.values())
 
     @pytest.mark.parametrize("name", STUDIES)
@@ -696,11 +696,11 @@ class TestGridsAgain:
         folder = shutil.copytree(KEPT / name, tmp_path / name)
         monkeypatch.chdir(tmp_path)
         for grid in ("enwik8-text-causal-curves", "cifar10"):
-            shutil.copytree(CLONE / LAWS / grid, LAWS / grid)
+            shutil.copytree(CLONE / GRIDS_FOLDER / grid, GRIDS_FOLDER / grid)
         leaner("study", name, "--grids", "--output", folder)
         printed = capsys.readouterr().out
         statements = check_folder(folder, THEMES).statements
-        of_two_grids = {each.statement: each for each in STUDIES[name].of_grids(LAWS)}
+        of_two_grids = {each.statement: each for each in STUDIES[name].of_grids(GRIDS_FOLDER)}
         assert of_two_grids
         for each, before in zip(statements, kept(name).statements, strict=True):
             assert each == of_two_grids.get(each.statement, before)
@@ -729,7 +729,7 @@ class TestGridsAgain:
         folder = Path("model_cards/studies/low-rank")
         shutil.copytree(KEPT / "low-rank", folder)
         for grid in ("enwik8-text-causal-curves", "cifar10"):
-            shutil.copytree(CLONE / LAWS / grid, LAWS / grid)
+            shutil.copytree(CLONE / GRIDS_FOLDER / grid, GRIDS_FOLDER / grid)
         page = tmp_path / "docs" / "low-rank.md"
         page.parent.mkdir()
         shutil.copyfile(CLONE / "docs" / "low-rank.md", page)
@@ -773,7 +773,7 @@ class TestKept:
     def test_statements_on_finished_grids_are_those_of_the_rows(self, name, monkeypatch):
         monkeypatch.chdir(CLONE)
         results = kept(name)
-        for statement in STUDIES[name].of_grids(LAWS):
+        for statement in STUDIES[name].of_grids(GRIDS_FOLDER):
             assert statement in results.statements
 
     @pytest.mark.parametrize("name", STUDIES)

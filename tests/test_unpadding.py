@@ -98,17 +98,25 @@ class TestPacking:
     def test_longer_rows_where_they_cost_less(self):
         """No two lengths above half the longest fit into its row, but three into two; not where attention is dear."""
         lengths = [12, 7, 7, 7, 7, 7, 7]
-        rows, size = cheapest_rows(lengths, 12, LeanBERTConfig())
+        rows, size = cheapest_rows(lengths, LeanBERTConfig())
         assert size == 24 and sorted(map(len, rows)) == [2, 2, 3]
         narrow = LeanBERTConfig(hidden_size=2, num_attention_heads=1, intermediate_size=2)
-        assert cheapest_rows(lengths, 12, narrow)[1] == 12
-        assert cheapest_rows([5, 5], 5, LeanBERTConfig()) == ([[0], [1]], 5)
+        assert cheapest_rows(lengths, narrow)[1] == 12
+        assert cheapest_rows([5, 5], LeanBERTConfig()) == ([[0], [1]], 5)
 
     @pytest.mark.parametrize(("head_dim", "size"), [(4, 24), (64, 12)])
     def test_attention_costs_what_its_heads_are_wide(self, head_dim, size):
         """Rows of 24 save 4 % of the places; one of theirs costs 2 % more with narrow heads, 5 % with wide ones."""
         config = LeanBERTConfig(hidden_size=96, num_attention_heads=24, head_dim=head_dim, intermediate_size=384)
-        assert cheapest_rows([12] * 22 + [8] * 3, 12, config)[1] == size
+        assert cheapest_rows([12] * 22 + [8] * 3, config)[1] == size
+
+    def test_rows_are_as_long_as_the_longest_text_not_as_its_padding(self):
+        mask = torch.nn.functional.pad(mask_of((5, 5, 4)), (0, 27))
+        unpadding = Unpadding(mask, CONFIG)
+        assert unpadding.sequences.shape == (3, 5)
+        states = torch.randn(*mask.shape, 3)
+        restored = unpadding.unpack(unpadding.pack(states))
+        torch.testing.assert_close(restored, states * mask[..., None], rtol=0, atol=0)
 
     def test_a_row_of_padding_alone(self):
         mask = mask_of((3, 0, 2))

@@ -115,7 +115,7 @@ def products_attention_forward(
     if attention_mask is None and is_causal and query.shape[2] > 1:
         attention_mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
     if attention_mask is not None:
-        least = torch.finfo(scores.dtype).min / 2  # a row of -inf alone would give NaN; half: so does a sum beyond it
+        least = torch.finfo(scores.dtype).min / 2  # half, so that sums stay finite: a softmax over -inf alone is NaN
         if attention_mask.dtype == torch.bool:
             zeros = torch.zeros(attention_mask.shape, dtype=scores.dtype, device=scores.device)
             attention_mask = zeros.masked_fill(~attention_mask, least)

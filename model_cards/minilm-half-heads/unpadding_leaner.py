@@ -29,12 +29,13 @@ def rows_for(lengths: list[int], size: int) -> list[list[int]]:
     return rows
 
 
-def cheapest_rows(lengths: list[int], longest: int, config: LeanConfig) -> tuple[list[list[int]], int]:
+def cheapest_rows(lengths: list[int], config: LeanConfig) -> tuple[list[list[int]], int]:
     """Which sequences share a row, and how many places a row has: longer rows fill better, attention looks further.
 
     A place costs 4·D·I + 2·D·M multiplications in a layer's linear maps and 2·S·I in its attention; I is the layer's
     heads × head_dim, M the width of its MLP.
     """
+    longest = max(1, *lengths)
     inner = config.head_dim * sum(config.heads_per_layer)  # of all layers
     linear = config.hidden_size * (4 * inner + 2 * config.intermediate_size * config.num_hidden_layers)
     packings = {size: rows_for(lengths, size) for size in range(longest, MOST_ROWS_IN_ONE * longest + 1, longest)}
@@ -56,16 +57,16 @@ class Unpadding:
 
     def __init__(self, attention_mask: torch.Tensor, config: LeanConfig):
         seen = attention_mask.bool().cpu()
-        longest = seen.shape[1]
+        width = seen.shape[1]
         tokens = [row.nonzero()[:, 0] for row in seen]
-        rows, size = cheapest_rows([len(row) for row in tokens], longest, config)
+        rows, size = cheapest_rows([len(row) for row in tokens], config)
         source = torch.zeros(len(rows), size, dtype=torch.long)  # places of the batch, flat
         sequences = torch.full((len(rows), size), -1)
         for row, members in enumerate(rows):
             end = 0
             for sequence in members:
                 start, end = end, end + len(tokens[sequence])
-                source[row, start:end] = sequence * longest + tokens[sequence]
+                source[row, start:end] = sequence * width + tokens[sequence]
                 sequences[row, start:end] = sequence
         device = attention_mask.device
         self.shape = seen.shape

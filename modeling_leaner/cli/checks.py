@@ -29,7 +29,7 @@ BENCH_CHOICES = {
 }
 BENCH_SIZES = ("length", "batch", "layers", "heads", "head_dim")  # of leaner bench-figure
 BENCH_LISTS = ("shapes", "attentions", *BENCH_CHOICES, *BENCH_SIZES)  # options of leaner bench with several values
-STUDIES = ("conditioning", "depth-width", "heads-optimization", "low-rank")  # those of training/studies/registry.py
+STUDY_NAMES = ("conditioning", "depth-width", "heads-optimization", "low-rank")  # of training/studies/registry.py
 PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
 
 
@@ -41,7 +41,7 @@ def parse_layers(flag: str, text: str) -> list[int]:
         raise ValueError(f"{flag}: expected layers between commas, as 0,4,5, got {text!r}") from None
 
 
-def existing_grid(path: Path | None) -> Path | None:
+def check_grid_file(path: Path | None) -> Path | None:
     """The path itself, where a grid file is; else ValueError, with the nearest name of a file or key."""
     from ..training.experiments.grid import load_grid  # takes a tenth of a second
 
@@ -55,7 +55,7 @@ def existing_grid(path: Path | None) -> Path | None:
     return path
 
 
-def existing_folders(folders: list[Path] | None) -> list[Path] | None:
+def check_folders(folders: list[Path] | None) -> list[Path] | None:
     """The folders themselves. Raises ValueError for the first that is none."""
     for folder in folders or []:
         if folder.is_file():
@@ -65,7 +65,7 @@ def existing_folders(folders: list[Path] | None) -> list[Path] | None:
     return folders
 
 
-def known_shape(name: str | None) -> str | None:
+def check_shape_option(name: str | None) -> str | None:
     """The name itself. Raises ValueError, with the nearest one, for a misspelt named shape."""
     if name is not None:
         check_shape(name)
@@ -74,8 +74,8 @@ def known_shape(name: str | None) -> str | None:
 
 def check_study(name: str) -> str:
     """The name itself. Raises ValueError, with the nearest one, for a study that there is not."""
-    if name not in STUDIES:
-        raise ValueError(f"{name}: expected one of {', '.join(STUDIES)}{did_you_mean(name, STUDIES)}")
+    if name not in STUDY_NAMES:
+        raise ValueError(f"{name}: expected one of {', '.join(STUDY_NAMES)}{did_you_mean(name, STUDY_NAMES)}")
     return name
 
 
@@ -110,7 +110,7 @@ def check_inspected(model: str) -> None:
     check_source(model)
 
 
-def check_base_model(name: str | None, parent: str) -> str:
+def base_model_of(name: str | None, parent: str) -> str:
     """The Hub id that a card names as the parent. Raises ValueError where none is given and the parent is a folder."""
     with slow_imports(models=False):
         from ..transfer import is_repository

@@ -4,7 +4,7 @@ from rich.table import Table
 
 from ..planning.flops import training_flops
 from ..registry import baseline_of, shape_names
-from ..shapes import load_shape
+from ..shapes import heads_of, load_shape
 
 
 CAPTION = "parameters: with the pretraining head. FLOPs: forward, matrix products, at length. KV: bf16."
@@ -35,7 +35,7 @@ def shape_row(name: str) -> dict[str, object]:
         "shape": name,
         "layers": config.num_hidden_layers,
         "width": config.hidden_size,
-        "heads": config.heads_per_layer[0],
+        "heads": heads_of(config),
         "head_dim": config.head_dim,
         "mlp": config.intermediate_size,
         "parameters": count.total,

@@ -16,7 +16,7 @@ from ..slimming.measures import Batch, Reference, layer_names
 from ..slimming.operations import SlimError, drop_pooler
 from ..slimming.scores import score_tables
 from ..slimming.slim import RECORD, Cut, Slimmed, Target, best_slims, check_choice, check_target
-from ..source_files import copy_sentence_transformers_files, files_of, load_processors, weights_sha256
+from ..source_files import copy_into, load_processors, sentence_transformers_files, weights_sha256
 from ..support.documents import write_json
 from ..support.files import whole_folder
 from ..support.progress import progress_bar
@@ -82,6 +82,8 @@ def by_flags(error: SlimError, options: Options) -> str:
 def slim_to(options: Options, target: Target) -> None:
     """Reads the checkpoint and the rows, slims it, writes the folder and prints what was done."""
     model = load_lean(options.source).eval()
+    encoder_files = sentence_transformers_files(options.source)  # all that is asked of the Hub, before any work
+    parent_sha256 = weights_sha256(options.source)
     recovery = None
     if options.tries is not None:
         recovery = read_recovery(options.recovery, model, options.source)
@@ -99,22 +101,22 @@ def slim_to(options: Options, target: Target) -> None:
     choosing_batches = calibration.make_batches(model, processors[0], choosing_rows, options.max_length)
     held_out_batches = calibration.make_batches(model, processors[0], held_out_rows, options.max_length)
     target = within_budget(options, target, model, choosing_batches)
-    slims = [
-        replace(slimmed, model=without_untrained_pooler(slimmed.model, options.source))
-        for slimmed in best_slims(model, target, choosing_batches, held_out_batches, count, progress_bar)
-    ]
+    slims = best_slims(model, target, choosing_batches, held_out_batches, count, progress_bar)
+    if encoder_files:  # whose pooling does not read BERT's pooling layer
+        slims = [replace(slimmed, model=drop_pooler(slimmed.model)) for slimmed in slims]
     making = Making(
         parent=options.base_model or options.source,
         chosen_by=len(choosing_rows),
         held_out=len(held_out_rows),
         command=command_line(),
+        parent_weights_sha256=parent_sha256,
     )
     slimmed = slims[0]
     if recovery is not None:
         held_out_reference = Reference.of(model, held_out_batches)
         slimmed, tries = choose_by_recovery(slims, recovery, options.source, processors, held_out_reference)
         making = replace(making, recovery=recovery.command(making.parent), tries=tries)
-    write_folder(options, model, slimmed, processors, making)
+    write_folder(options, model, slimmed, processors, encoder_files, making)
     report(options.output, model, slimmed, making)
 
 
@@ -174,28 +176,21 @@ def calibration_rows(options: Options, model: LeanPreTrainedModel) -> list:
     return contents(rows, column, options.rows, source)
 
 
-def without_untrained_pooler(model: LeanPreTrainedModel, source: str) -> LeanPreTrainedModel:
-    """A sentence encoder without the pooling layer of BERT, which its own pooling does not read."""
-    if "modules.json" in files_of(source):
-        return drop_pooler(model)
-    return model
-
-
 def write_folder(
-    options: Options, source: LeanPreTrainedModel, slimmed: Slimmed, processors: list[object], making: Making
+    options: Options,
+    source: LeanPreTrainedModel,
+    slimmed: Slimmed,
+    processors: list[object],
+    encoder_files: dict[str, Path],
+    making: Making,
 ) -> None:
     """The folder: model, code, tokenizer or image processor, files of sentence-transformers, card, numbers, figure."""
     with whole_folder(options.output) as folder:
         for part in (slimmed.model, *processors):
             part.save_pretrained(folder)
-        copy_sentence_transformers_files(options.source, folder)
+        copy_into(folder, encoder_files)
         write_slim_card(folder, options.output, source, slimmed, making, options.license)
-        document = {
-            **asdict(making),
-            "parent_weights_sha256": weights_sha256(options.source),
-            "cuts": [asdict(cut) for cut in slimmed.cuts],
-        }
-        write_json(folder / RECORD, document)
+        write_json(folder / RECORD, {**asdict(making), "cuts": [asdict(cut) for cut in slimmed.cuts]})
         figures = draw_scores(slimmed.scores, folder)
         if figures:
             write_json(folder / "scores.json", slimmed.scores.as_document())

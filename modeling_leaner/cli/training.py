@@ -15,16 +15,16 @@ from ..support.terminal import plain_console
 from .checks import (
     BENCH_CHOICES,
     BENCH_SIZES,
-    STUDIES,
-    check_base_model,
+    STUDY_NAMES,
+    base_model_of,
     check_bench,
+    check_folders,
+    check_grid_file,
     check_new,
+    check_shape_option,
     check_size,
     check_study,
     check_trained,
-    existing_folders,
-    existing_grid,
-    known_shape,
 )
 from .command import Command, KeyCommand
 from .errors import print_error
@@ -44,7 +44,7 @@ BENCH_ATTENTIONS = ["eager", "sdpa", "lean"]
 commands = typer.Typer()
 
 
-GridFile = Annotated[Path, typer.Argument(metavar="GRID.yaml", help="The grid file.", callback=existing_grid)]
+GridFile = Annotated[Path, typer.Argument(metavar="GRID.yaml", help="The grid file.", callback=check_grid_file)]
 DataFiles = Annotated[
     list[str] | None,
     typer.Option(
@@ -100,7 +100,7 @@ def train(
     context: typer.Context,
     recipe: Annotated[str | None, typer.Argument(help="Name or file of a recipe; first, if given.")] = None,
     shape: Annotated[
-        str | None, typer.Option(help="Named shape, folder, config file or Hub id.", callback=known_shape)
+        str | None, typer.Option(help="Named shape, folder, config file or Hub id.", callback=check_shape_option)
     ] = None,
     output_dir: Annotated[str | None, typer.Option(help="Folder of the run; left out, of recipe and shape.")] = None,
     data_files: DataFiles = None,
@@ -375,7 +375,7 @@ def shift(one: GridFile, other: GridFile) -> None:
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def study(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help=f"{' or '.join(STUDIES)}.", callback=check_study)],
+    name: Annotated[str, typer.Argument(help=f"{' or '.join(STUDY_NAMES)}.", callback=check_study)],
     quick: Annotated[bool, typer.Option("--quick", help="Two minutes at most, which check the code alone.")] = False,
     full: Annotated[bool, typer.Option("--full", help="A larger size, for hours.")] = False,
     grids: Annotated[
@@ -391,27 +391,27 @@ def study(
     if output is None:
         output = Path("runs/studies") / name
     if grids:
-        read_grids(name, output)
+        renew_grid_statements(name, output)
         return
     check_new(output)
     with slow_imports():
-        from ..training.studies.registry import STUDIES as studies
+        from ..training.studies.registry import STUDIES
         from ..training.studies.study import study as run_study
     size = "default"
     if quick:
         size = "quick"
     if full:
         size = "full"
-    run_study(studies[name], size, output)
+    run_study(STUDIES[name], size, output)
 
 
-def read_grids(name: str, folder: Path) -> None:
+def renew_grid_statements(name: str, folder: Path) -> None:
     """Writes the statements on grids anew in a study's folder."""
     with slow_imports():
-        from ..planning.laws import LAWS
-        from ..training.studies.registry import STUDIES as studies
+        from ..planning.laws import GRIDS_FOLDER
+        from ..training.studies.registry import STUDIES
         from ..training.studies.study import read_grids_again
-    read_grids_again(studies[name], folder, LAWS)
+    read_grids_again(STUDIES[name], folder, GRIDS_FOLDER)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
@@ -419,7 +419,7 @@ def card(
     context: typer.Context,
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(help="Run folders or published ones; left out, all published ones.", callback=existing_folders),
+        typer.Argument(help="Run folders or published ones; left out, all published ones.", callback=check_folders),
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Also over cards of other text.")] = False,
     license: License = None,
@@ -438,7 +438,9 @@ def publish(
     grid: Annotated[
         Path | None,
         typer.Argument(
-            metavar="GRID.yaml", help="What to publish; left out, renew the folders there are.", callback=existing_grid
+            metavar="GRID.yaml",
+            help="What to publish; left out, renew the folders there are.",
+            callback=check_grid_file,
         ),
     ] = None,
     data_files: DataFiles = None,
@@ -468,8 +470,8 @@ def publish_encoder(
 ) -> None:
     """Put a sentence encoder that was cut and recovered into model_cards/, ready for the Hub, beside its parent."""
     check_trained(parent)
-    existing_folders([cut, run])
-    base_model = check_base_model(base_model, parent)
+    check_folders([cut, run])
+    base_model = base_model_of(base_model, parent)
     with slow_imports():
         from ..training.publishing.publish_encoder import Origin, publish_and_index
     origin = Origin(parent, cut, run, base_model, license)
@@ -479,7 +481,7 @@ def publish_encoder(
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def verify_cards(
     folders: Annotated[
-        list[Path] | None, typer.Argument(help="Published ones; left out, all there are.", callback=existing_folders)
+        list[Path] | None, typer.Argument(help="Published ones; left out, all there are.", callback=check_folders)
     ] = None,
     data_files: Annotated[
         list[str] | None,
@@ -523,7 +525,7 @@ def push(
     if every is not None and folder is not None:
         context.fail("--all OWNER sends every folder of model_cards/; expected no FOLDER beside it")
     if folder is not None:
-        existing_folders([folder])
+        check_folders([folder])
     with slow_imports():
         from ..training.publishing.push import push as push_folder
         from ..training.publishing.push import push_all

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..configuration_leaner import LeanConfig
 from ..registry import IMAGES
 from ..shapes import family_of, modality_of
-from .laws import LAWS, TERM_NAMES, Law, OutOfRange, read_laws, sizes_of
+from .laws import GRIDS_FOLDER, TERM_NAMES, Law, OutOfRange, read_laws, sizes_of
 from .units import human
 
 
@@ -631,7 +631,7 @@ def laws_of(folder: Path) -> dict[str, Source]:
 
 def all_sources() -> dict[str, Source]:
     """The published sources, and after them the laws found in the grids of the working folder."""
-    return SOURCES | laws_of(LAWS.absolute())
+    return SOURCES | laws_of(GRIDS_FOLDER.absolute())
 
 
 def advise(config: LeanConfig, length: int | None = None, start: LeanConfig | None = None) -> dict[str, Verdict]:

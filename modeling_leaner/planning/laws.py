@@ -17,11 +17,11 @@ from ..shapes import modality_of
 from ..support.documents import read_json
 
 
-LAW = "law.json"
-LAWS = Path("model_cards/grids")  # of the working folder, as for the commands that publish
+LAW_FILE = "law.json"
+GRIDS_FOLDER = Path("model_cards/grids")  # of the working folder, as for the commands that publish
 TOKENS = "tokens"
 COMMON = ("floor", "scale", "exponent")  # parameters that every form begins with
-# Where one follows from others, the later from the earlier:
+# In this order: of sizes that follow from each other the earlier stay, as `independent_terms` chooses.
 TERMS = ("layers", "heads", "width", "mlp", "head_dim", "parameters")
 TERM_NAMES = {"mlp": "MLP width", "head_dim": "head size", "parameters": "parameters without embeddings"}
 
@@ -199,14 +199,14 @@ def law_of(document: dict[str, Any]) -> Law:
     )
 
 
-def read_laws(folder: Path = LAWS) -> list[Law]:
+def read_laws(folder: Path = GRIDS_FOLDER) -> list[Law]:
     """The laws that were found in the grids of a folder; none where there is no such folder.
 
     Raises:
         ValueError: a law.json has another form; names it.
     """
     laws = []
-    for path in sorted(folder.glob(f"*/{LAW}")):
+    for path in sorted(folder.glob(f"*/{LAW_FILE}")):
         document = read_json(path)
         try:
             if document["found"]:

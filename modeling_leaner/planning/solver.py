@@ -10,7 +10,7 @@ from math import log
 from typing import TypeVar
 
 from ..configuration_leaner import Flops, LeanConfig, ParameterCount
-from ..shapes import family_of, load_shape
+from ..shapes import family_of, heads_of, load_shape
 from .advice import Verdict, advise
 from .dials import (
     ALL_FREE,
@@ -80,7 +80,7 @@ class Candidate:
         return {
             "layers": config.num_hidden_layers,
             "width": config.hidden_size,
-            "heads": max(config.heads_per_layer),
+            "heads": heads_of(config),
             "head_dim": config.head_dim,
             "mlp": config.intermediate_size,
             "parameters": self.parameters.total,

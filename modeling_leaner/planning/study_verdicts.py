@@ -6,7 +6,7 @@ from pathlib import Path
 from ..support.documents import read_json
 
 
-STUDIES = Path("model_cards/studies")  # of the working folder, as the grids are
+STUDIES_FOLDER = Path("model_cards/studies")  # of the working folder, as the grids are
 ITS_OWN = ("the paper", "second-hand")  # the others are derived here, or questions of this project
 
 
@@ -32,7 +32,7 @@ class Tested:
         return f"{words} (docs/{self.study}.md)"
 
 
-def read_tested(study: str, reference: str, folder: Path = STUDIES, place: str = "") -> Tested | None:
+def read_tested(study: str, reference: str, folder: Path = STUDIES_FOLDER, place: str = "") -> Tested | None:
     """Of the statements of the paper whose arXiv number ends the reference, as in "Lean 2025, 2505.20802".
 
     With a place only of those whose place in the paper begins with it, as "fitted law".

@@ -54,7 +54,7 @@ def share(value: float | None) -> str:
     return f"{100 * value:.0f}%"
 
 
-def heads_of(candidate: Candidate) -> str:
+def heads_text(candidate: Candidate) -> str:
     """Heads, the fewest and the most where layers differ."""
     fewest = min(candidate.config.heads_per_layer)
     most = max(candidate.config.heads_per_layer)
@@ -133,7 +133,7 @@ def cost_columns(candidates: Sequence[Candidate]) -> list[tuple[str, list[str]]]
     has_cache = any(shape.kv_bytes_per_token is not None for shape in candidates)
     columns = [
         ("layers\n× width", [f"{shape.config.num_hidden_layers}×{shape.config.hidden_size}" for shape in candidates]),
-        ("heads\n× size", [f"{heads_of(shape)}×{shape.config.head_dim}" for shape in candidates]),
+        ("heads\n× size", [f"{heads_text(shape)}×{shape.config.head_dim}" for shape in candidates]),
         ("\nMLP", [str(shape.config.intermediate_size) for shape in candidates]),
         ("para-\nmeters", [human_count(shape.parameters.total) for shape in candidates]),
         ("without\nembeddings", [human_count(shape.parameters.without_embeddings) for shape in candidates]),

@@ -39,7 +39,7 @@ def runs_of(words: list[str]) -> Iterator[str]:
         yield " ".join(words[start : start + WORDS_IN_A_ROW])
 
 
-class Tested:
+class TestedTexts:
     """Texts that a model is tested on.
 
     Args:
@@ -65,7 +65,7 @@ class Tested:
 
 
 def read_texts(source: str) -> Iterable[str]:
-    """All text columns of files or of a Hub dataset, see `Tested`. Raises ValueError where they cannot be read."""
+    """All text columns of files or of a Hub dataset. Raises ValueError where they cannot be read."""
     if Path(source).exists():
         rows = load_split(None, "train", data_files=[source])
     else:
@@ -94,7 +94,7 @@ def write_sentences(output: Path, source: TextSource, leave_out: list[str]) -> N
         raise ValueError(f"{output}: expected a name that ends in .parquet")
     if output.exists():
         raise FileExistsError(f"{output} exists already")
-    tested = [Tested(name) for name in leave_out]
+    tested = [TestedTexts(name) for name in leave_out]
     found: list[Counter[Match]] = [Counter() for _ in tested]  # of each, how many sentences match
     kept = {}
     left_out = set()

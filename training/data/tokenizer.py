@@ -6,9 +6,7 @@ The same texts give the same tokenizer, byte for byte, on any number of threads.
 """
 
 import itertools
-import os
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import TokenizersBackend
 
 from modeling_leaner.registry import FAMILIES
+from modeling_leaner.support.files import whole_folder
 from modeling_leaner.support.suggest import did_you_mean
 
 
@@ -284,15 +283,6 @@ class TextSource:
         return describe(self.dataset, self.split, self.data_files or [])
 
 
-def save_whole(tokenizer: TokenizersBackend, output: Path) -> None:
-    """Writes the folder, which appears whole or not at all."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
-        work = Path(folder) / output.name
-        tokenizer.save_pretrained(work)
-        os.rename(work, output)
-
-
 def tokens_per_byte(tokenizer: TokenizersBackend, texts: Iterable[str]) -> float:
     """Tokens over bytes of UTF-8, special tokens left out."""
     texts = list(_checked(texts))
@@ -328,7 +318,8 @@ def write_tokenizer(
         raise
     except ValueError as error:
         raise ValueError(f"{source.name}: {texts.column}: {error}") from error
-    save_whole(tokenizer, output_dir)
+    with whole_folder(output_dir) as folder:
+        tokenizer.save_pretrained(folder)
     rate = tokens_per_byte(tokenizer, sample)
     print(
         f"{output_dir}: {kind}, {len(tokenizer):,} tokens, "

@@ -185,30 +185,30 @@ def load_rows(local_paths: Mapping[str, str], scores: Sequence[str]) -> EncoderR
 
 def read_pairs(name: str, split: str, local_paths: Mapping[str, str]) -> tuple[Pairs, TextRows]:
     """Pairs of STS-B, and their record."""
-    held = read_split(name, split, local_paths)
-    first = held.texts("sentence1")
-    second = held.texts("sentence2")
-    numbers = held.labels("label", "score").astype(float)
-    return Pairs(first, second, numbers), held.record_of([*first, *second], len(first))
+    held_out = read_split(name, split, local_paths)
+    first = held_out.texts("sentence1")
+    second = held_out.texts("sentence2")
+    numbers = held_out.labels("label", "score").astype(float)
+    return Pairs(first, second, numbers), held_out.record_of([*first, *second], len(first))
 
 
 def read_questions(local_paths: Mapping[str, str]) -> tuple[Questions, TextRows]:
     """QNLI's questions whose sentence holds the answer, and the distinct sentences of all its rows; their record."""
-    held = read_split("qnli", "validation", local_paths)
-    labels = held.labels("label")
+    held_out = read_split("qnli", "validation", local_paths)
+    labels = held_out.labels("label")
     entailed = 0
-    feature = held.rows.features["label"]
+    feature = held_out.rows.features["label"]
     if isinstance(feature, ClassLabel) and "entailment" in feature.names:
         entailed = feature.names.index("entailment")
     chosen = np.flatnonzero(labels == entailed)
     if len(chosen) == 0:
-        raise ValueError(f"{held.source}: label: no row is {entailed}, entailment")
-    questions = held.texts("question")
-    sentences = held.texts("sentence")
+        raise ValueError(f"{held_out.source}: label: no row is {entailed}, entailment")
+    questions = held_out.texts("question")
+    sentences = held_out.texts("sentence")
     places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
     right = [places[sentences[row]] for row in chosen]
     asked = [questions[row] for row in chosen]
-    record = held.record_of([*asked, *places], len(asked), documents=len(places))
+    record = held_out.record_of([*asked, *places], len(asked), documents=len(places))
     return Questions(asked, list(places), np.array(right)), record
 
 
@@ -221,18 +221,19 @@ def read_labelled(local_paths: Mapping[str, str]) -> tuple[Labelled, TextRows, T
     fitted_labels = train.labels("label")[places]
     if len(set(fitted_labels.tolist())) < 2:
         raise ValueError(f"{train.source}: label: one class alone, expected two to tell apart")
-    held = read_split("sst2", "validation", local_paths)
-    texts = held.texts("sentence")
-    labelled = Labelled(fitted, fitted_labels, texts, held.labels("label"))
-    return labelled, held.record_of(texts, len(texts)), train.record_of(fitted, len(fitted))
+    held_out = read_split("sst2", "validation", local_paths)
+    texts = held_out.texts("sentence")
+    labelled = Labelled(fitted, fitted_labels, texts, held_out.labels("label"))
+    return labelled, held_out.record_of(texts, len(texts)), train.record_of(fitted, len(fitted))
 
 
 def read_sentences(local_paths: Mapping[str, str]) -> tuple[list[str], TextRows]:
     """Held-out sentences, those given, else those of SST-2's validation rows; their record."""
-    held = read_split("sentences", "validation", local_paths)
-    columns = text_columns(held.rows)
+    held_out = read_split("sentences", "validation", local_paths)
+    columns = text_columns(held_out.rows)
     if len(columns) != 1:
-        raise ValueError(f"{held.source}: expected one column of sentences, found {', '.join(held.rows.column_names)}")
-    texts = held.texts(columns[0])
+        names = ", ".join(held_out.rows.column_names)
+        raise ValueError(f"{held_out.source}: expected one column of sentences, found {names}")
+    texts = held_out.texts(columns[0])
     chosen = [texts[place] for place in evenly(len(texts), SENTENCES)]
-    return chosen, held.record_of(chosen, len(chosen))
+    return chosen, held_out.record_of(chosen, len(chosen))

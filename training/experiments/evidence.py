@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.shapes import heads_of
 
 from ..records import (
     Cell,
@@ -25,7 +25,7 @@ from .branches import PARTS
 from .grid import Grid, is_cut
 from .grid_cells import cells_of
 from .grid_results import GridResults, load_folder
-from .guesses import best_guess
+from .guess_files import best_guess
 from .summary import Summary, summarise
 
 
@@ -72,14 +72,6 @@ def kind(cell: Cell, evidence: Evidence) -> str | None:
 def distinct(values: Iterable[object]) -> list[object]:
     """The different values, sorted, without None, which is unknown."""
     return sorted(set(values) - {None})
-
-
-def heads_of(config: LeanConfig) -> int | list[int]:
-    """The heads of every layer, or a list where layers differ."""
-    heads = list(config.heads_per_layer)
-    if len(set(heads)) == 1:
-        return heads[0]
-    return heads
 
 
 def start_in_words(grid: Grid, shape: str) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..records import Guess, LatencyFile, ResultRow, RowError
 from . import latency
 from .grid import Grid, GridError, load_grid
-from .guesses import read_guesses, read_row_errors
+from .guess_files import read_guesses, read_row_errors
 from .rows import RowsByRun, read_rows
 from .step_time import step_seconds
 from .tuning import Tuning, tune

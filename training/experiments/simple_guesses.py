@@ -46,7 +46,7 @@ from .bigram import Bigram, neighbours
 from .grid import GridError, load_grid
 from .grid_results import GridResults, load_results
 from .guess_features import bag_of_tokens, first_tokens, length_bins, small_images, token_overlap
-from .guesses import AS_MANY_ROWS, GUESSES, ROW_ERRORS
+from .guess_files import AS_MANY_ROWS, GUESSES, ROW_ERRORS
 from .row_errors import row_errors
 from .rows import reported
 from .run_settings import options_of_run

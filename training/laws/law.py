@@ -19,7 +19,7 @@ from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 
-from modeling_leaner.planning.laws import COMMON, LAW, TERM_NAMES, TOKENS, Form, law_of
+from modeling_leaner.planning.laws import COMMON, LAW_FILE, TERM_NAMES, TOKENS, Form, law_of
 from modeling_leaner.support.documents import write_json
 from modeling_leaner.support.files import write_bytes
 
@@ -131,7 +131,7 @@ def fit_grid(grid: Grid) -> LawFile:
     """
     data = read_data(load_results(grid))
     fitted = fit_law(grid, data)
-    write_json(grid.path(LAW), fitted.document())
+    write_json(grid.path(LAW_FILE), fitted.document())
     write_bytes(grid.path(FIGURE), law_figure(fitted, cell_means(data.points)))
     return fitted
 
@@ -153,4 +153,4 @@ def write_law(file: Path) -> None:
     print(fitted.sentence, file=sys.stderr)
     for pair in fitted.crossings:
         print(pair.sentence, file=sys.stderr)
-    print(grid.path(LAW))
+    print(grid.path(LAW_FILE))

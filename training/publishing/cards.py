@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
+from modeling_leaner.shapes import heads_of
 from modeling_leaner.support.documents import require, write_json
 from modeling_leaner.support.files import sha256, write_bytes
 
-from ..experiments.evidence import heads_of, with_runs
+from ..experiments.evidence import with_runs
 from ..experiments.grid import is_folder_name
 from ..records import Cell, CutStep, Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..records.results import RESULTS

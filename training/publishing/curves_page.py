@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from modeling_leaner.planning.laws import LAW
+from modeling_leaner.planning.laws import LAW_FILE
 from modeling_leaner.support.documents import read_json
 from modeling_leaner.support.files import replace_files
 
@@ -65,7 +65,7 @@ def finished_runs(gathered: GatheredGrid) -> int:
 
 def law_of_grid(gathered: GatheredGrid) -> LawFile | None:
     """The law of a grid; None where none was fitted. Raises ValueError where law.json does not fit the grid."""
-    path = gathered.results.grid.path(LAW)
+    path = gathered.results.grid.path(LAW_FILE)
     if not path.is_file():
         return None
     law = checked(LawFile, read_json(path), path)

@@ -40,9 +40,9 @@ def check_parent_weights(place: str, recorded: str | None, parent: Path) -> None
     weights = parent / WEIGHTS
     if recorded is None or not weights.is_file():
         return
-    held = sha256(weights)
-    if held != recorded:
-        raise ValueError(f"{place} is {recorded}, but {weights} has {held}: the parent was replaced; cut it again")
+    found = sha256(weights)
+    if found != recorded:
+        raise ValueError(f"{place} is {recorded}, but {weights} has {found}: the parent was replaced; cut it again")
 
 
 def check_parent(folder: Path, results: PublishedResults) -> str:

@@ -105,8 +105,8 @@ def check_encoder(folder: Path, run: Run) -> None:
     file = folder / RESULTS
     weights = folder / WEIGHTS
     require(weights.is_file(), weights, "the file", None, "weights")
-    held = sha256(weights)
-    require(held == results.weights_sha256, weights, "sha256", held, f"weights_sha256 of {file}")
+    found = sha256(weights)
+    require(found == results.weights_sha256, weights, "sha256", found, f"weights_sha256 of {file}")
     require((folder / RECORD).is_file(), folder / RECORD, "the file", None, "what was cut")
     models = results.comparison.models
     require(len(models) == 3, file, "comparison.models", len(models), "the parent, the cut and this model")

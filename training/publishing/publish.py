@@ -26,7 +26,7 @@ from ..experiments.continuations import continuations
 from ..experiments.evidence import dataset_name, gather
 from ..experiments.grid import Grid, check_unchanged, is_cut, load_grid, write_grid
 from ..experiments.grid_results import GridResults, load_results
-from ..experiments.guesses import GUESSES
+from ..experiments.guess_files import GUESSES
 from ..experiments.rows import finished_row, reported
 from ..experiments.simple_guesses import guesses
 from ..records import Continuations, CutParent, Evidence, PublishedEncoder, PublishedResults, RunResults, checked

@@ -18,7 +18,7 @@ import torch
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS
 from modeling_leaner.slimming.slim import RECORD
-from modeling_leaner.source_files import copy_sentence_transformers_files, files_of, read_source_json
+from modeling_leaner.source_files import copy_into, files_of, read_source_json, sentence_transformers_files
 from modeling_leaner.support.documents import read_object, write_json
 from modeling_leaner.support.files import sha256, write_bytes
 from modeling_leaner.support.quiet import quiet_libraries
@@ -221,7 +221,7 @@ def write_model(folder: Path, encoder: Encoder, dtype: torch.dtype, parent: str,
     if "max_length" in tokenizer.init_kwargs:
         tokenizer.init_kwargs["max_length"] = length
     tokenizer.save_pretrained(folder)
-    copy_sentence_transformers_files(parent, folder)
+    copy_into(folder, sentence_transformers_files(parent))
     settings = {}
     if (folder / LENGTH_FILE).is_file():
         settings = read_object(folder / LENGTH_FILE)

@@ -57,7 +57,7 @@ def check_complete(folder: Path) -> None:
         raise ValueError(f"{folder}: no card (README.md); leaner card writes that of a run, you that of another model")
 
 
-def check_card(folder: Path) -> ModelCard:
+def read_card(folder: Path) -> ModelCard:
     """The card of a folder. Raises ValueError where the Hub could not read its metadata, or it says nothing."""
     path = folder / "README.md"
     try:
@@ -127,7 +127,7 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     """
     check_complete(folder)
     check_links(folder)
-    check_card(folder)
+    read_card(folder)
     files = contents(folder, repository)
     check_sent_code(folder, files)
     check_files_beside(folder, files)
@@ -175,7 +175,7 @@ def print_plan(folder: Path, repository: str, files: Contents, remote: Remote) -
     kept = staying(folder)
     if kept:
         print(f"  stays here: {', '.join(map(visible, kept))}")
-    card = check_card(folder).data
+    card = read_card(folder).data
     said = "no licence stated"
     if card.license is not None:
         said = card.license

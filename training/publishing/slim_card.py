@@ -70,7 +70,7 @@ class SlimCard:
 
 @dataclass(frozen=True)
 class Making:
-    """How a slim model came about: its parent (Hub id or folder), the numbers of rows, and the command.
+    """How a slim model came about: its parent (Hub id or folder) and the hash of its weights, rows, the command.
 
     Where several choices of layers were trained before one was kept: the command of that training, and what they came
     to.
@@ -80,6 +80,7 @@ class Making:
     chosen_by: int
     held_out: int
     command: str
+    parent_weights_sha256: str | None
     recovery: str | None = None
     tries: list[Try] = field(default_factory=list)
 

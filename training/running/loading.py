@@ -27,9 +27,10 @@ from modeling_leaner.registry import IMAGES, TEXT
 from modeling_leaner.shapes import family_of, load_config, modality_of, shape_names
 from modeling_leaner.slimming.operations import drop_pooler
 from modeling_leaner.source_files import refuse_pickles
+from modeling_leaner.support.files import whole_folder
 
 from ..data.sources import Rows, check_cache, first_rows
-from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, save_whole, train_tokenizer
+from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, train_tokenizer
 from ..settings.arguments import RecipeArguments
 from ..settings.data_files import split_files
 from ..tasks.base import Task
@@ -192,7 +193,8 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
             fit = fitting(config, "vocab_size", error.needed)
             raise ValueError(f"tokenizer: {arguments.tokenizer} for {arguments.shape}: {error}{fit}") from error
         try:
-            save_whole(tokenizer, folder)
+            with whole_folder(folder) as unfinished:
+                tokenizer.save_pretrained(unfinished)
         except OSError:
             if not (folder / "tokenizer.json").is_file():  # else another process was quicker
                 raise

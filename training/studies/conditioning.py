@@ -6,7 +6,7 @@ from statistics import fmean, geometric_mean
 
 from torch import Generator, tensor
 
-from modeling_leaner.planning.laws import LAWS
+from modeling_leaner.planning.laws import GRIDS_FOLDER
 
 from ..experiments.kappa import MOST_KAPPA
 from ..experiments.run_statistics import paired_statistics
@@ -432,7 +432,7 @@ def run(settings: Settings, progress: Progress) -> Findings:
         *gaussian,
         *(kappas.statement(settings.drawn) for kappas in attention),
         *trained_statements(settings, started | heads),
-        *all_grid_statements(LAWS),
+        *all_grid_statements(GRIDS_FOLDER),
         learned_statement(arms, settings),
         cause_statement(arms, RANDOM, "which has the same norm"),
         cause_statement(arms, LARGER, "which has the same norm, and κ of W unchanged"),

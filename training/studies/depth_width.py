@@ -12,7 +12,7 @@ from torch import tensor
 from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning import advice
-from modeling_leaner.planning.laws import LAWS
+from modeling_leaner.planning.laws import GRIDS_FOLDER
 from modeling_leaner.registry import shape_names
 from modeling_leaner.shapes import load_shape
 
@@ -424,7 +424,7 @@ def panels_of(trained: Trained, ranks: dict[tuple[int, int], int]) -> list[Figur
 def run(settings: Settings, progress: Progress) -> Findings:
     """The whole study; grids are those of the working folder. Raises GridError where one of them does not fit."""
     progress("the rows of the grids")
-    layers_of_grids = grid_statement(LAWS)
+    layers_of_grids = grid_statement(GRIDS_FOLDER)
     ranks = all_ranks(settings, progress)
     trained = train_all(settings.shapes, settings.input_rank, settings.seeds, settings.training, progress)
     statements = [

@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from modeling_leaner.configuration_lean_bert import LeanBERTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.planning.laws import LAWS
+from modeling_leaner.planning.laws import GRIDS_FOLDER
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
 
@@ -451,7 +451,7 @@ def run(settings: Settings, progress: Progress) -> Findings:
         *bottleneck_statements(settings, fits),
         exact[2],
         table_statement(),
-        grid_statement(LAWS),
+        grid_statement(GRIDS_FOLDER),
         *not_tested(),
     ]
     return Findings(statements, panels_of(settings, fits), [settings.seed])

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from modeling_leaner.planning.study_verdicts import STUDIES
+from modeling_leaner.planning.study_verdicts import STUDIES_FOLDER
 from modeling_leaner.support.documents import naming, read_json, write_json
 from modeling_leaner.support.files import whole_folder, write_bytes
 
@@ -161,7 +161,7 @@ def renew_docs(results: StudyFile, folder: Path) -> None:
     Does nothing for any other folder, or where there is no such page. Raises ValueError for one without the table.
     """
     page = Path("docs") / f"{results.study}.md"
-    if folder.resolve() == (STUDIES / results.study).resolve() and page.is_file():
+    if folder.resolve() == (STUDIES_FOLDER / results.study).resolve() and page.is_file():
         with naming(page):
             text = with_verdicts(page.read_text(encoding="utf-8"), results)
         write_bytes(page, text.encode())

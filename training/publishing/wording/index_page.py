@@ -1,7 +1,7 @@
 """The index of all grids: one line on each, and what has not been learned."""
 
 from ...experiments.evidence import baseline_of, dataset_name
-from ...experiments.guesses import AS_MANY_ROWS
+from ...experiments.guess_files import AS_MANY_ROWS
 from ...records import Evidence, PublishedResults
 from .amounts import duration, label
 from .comparison import learned_note, reference_note

@@ -4,7 +4,7 @@ import statistics
 from typing import NamedTuple
 
 from ...experiments.evidence import baseline_of
-from ...experiments.guesses import best_guess
+from ...experiments.guess_files import best_guess
 from ...experiments.run_statistics import row_error
 from ...records import Cell, Evidence, Guess, RunResults
 from ...tasks.registry import TASKS
