@@ -374,8 +374,8 @@ def test_flops_of_masked_training_are_those_that_are_multiplied(shape, library):
     step = Step(contestant, workload)
     with FlopCounterMode(display=False) as counter:
         step.run()
-    assert counter.get_total_flops() == workload.flops(contestant.scores_masked_only)
-    assert (workload.flops(contestant.scores_masked_only) < workload.flops()) == (library == OURS)
+    assert counter.get_total_flops() == workload.flops(contestant.skips_unmasked)
+    assert (workload.flops(contestant.skips_unmasked) < workload.flops()) == (library == OURS)
 
 
 def measured_as(library, attention, mode, *seconds):

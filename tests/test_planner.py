@@ -682,14 +682,17 @@ class TestCommand:
         file = tmp_path / "docs/speed/heads.csv"
         file.parent.mkdir(parents=True)
         times = ("training,eager,32,9", "training,sdpa,64,200", "inference,sdpa,32,900", "training,sdpa,32,250")
-        rows = [f"modeling_leaner,eager,{row}\n" for row in times] + ["transformers,eager,training,sdpa,32,7\n"]
-        head = "# threads: 1\nlibrary,mode,phase,attention,head_dim,milliseconds\n"
+        rows = [f"modeling_leaner,eager,{row},float32,cpu\n" for row in times]
+        rows.append("transformers,eager,training,sdpa,32,7,float32,cpu\n")
+        rows.append("modeling_leaner,eager,training,sdpa,32,8,bfloat16,cpu\n")
+        head = "# threads: 1\nlibrary,mode,phase,attention,head_dim,milliseconds,dtype,device\n"
         file.write_text(head + "".join(rows))
         lines = " ".join(leaner(*question).output.split())
-        assert "0.10; as measured (docs/speed/heads.csv), a training step takes 1.25 times as long as with" in lines
+        said = "0.10; as measured on a CPU in float32 (docs/speed/heads.csv), a training step takes 1.25 times"
+        assert f"{said} as long as with" in lines
         assert lines.count("times as long") == 1
-        for broken in ("64,long", "32,250", "64,5\nmodeling_leaner,eager,training,sdpa,64,6"):
-            file.write_text(f"{head}modeling_leaner,eager,training,sdpa,{broken}\n")
+        for broken in ("64,long", "32,250", "64,5,float32,cpu\nmodeling_leaner,eager,training,sdpa,64,6"):
+            file.write_text(f"{head}modeling_leaner,eager,training,sdpa,{broken},float32,cpu\n")
             result = leaner(*question)
             assert result.exit_code == 1
             assert "docs/speed/heads.csv" in result.stderr and "leaner bench writes it" in result.stderr

@@ -6,7 +6,14 @@ from pathlib import Path
 
 HEAD_TIMES = Path("docs/speed/heads.csv")  # of the working folder, as studies and grids are
 USUAL_SIZE = 64
-OURS = {"library": "modeling_leaner", "attention": "sdpa", "mode": "eager", "phase": "training"}
+OURS = {
+    "library": "modeling_leaner",
+    "attention": "sdpa",
+    "mode": "eager",
+    "phase": "training",
+    "dtype": "float32",
+    "device": "cpu",
+}
 
 
 def read_head_times(path: Path = HEAD_TIMES) -> dict[int, float]:

@@ -1,5 +1,6 @@
 """The whole of `leaner bench`: all workloads, a line for each cell, the CSV file, and one JSON document at the end."""
 
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -8,10 +9,10 @@ import torch
 from modeling_leaner.support.files import free_path, write_new
 from modeling_leaner.support.quiet import quiet_libraries
 
-from ..records import BenchCell, BenchFile, Environment
+from ..records import BenchCell, BenchComparison, BenchFile, Environment
 from ..running.environment import environment, processor_flags
 from .cells import csv_text
-from .comparison import cell, comparisons, geometric_means, reference_of
+from .comparison import cell, comparisons, geometric_means, reference_of, with_share
 from .contestants import OURS, contestants
 from .machine import device_title, matrix_product_flops
 from .measure import measure
@@ -26,15 +27,13 @@ def timm_version() -> str | None:
         return None
 
 
-def matrix_product_rates(suite: Suite) -> dict[str, float]:
-    """FLOP/s by dtype; without those that the device has no kernel for."""
-    rates = {}
-    for dtype in suite.dtypes:
-        try:
-            rates[dtype] = matrix_product_flops(suite.torch_device, dtype)
-        except (RuntimeError, AssertionError):  # no kernel; torch without CUDA asserts
-            continue
-    return rates
+def raise_rate(rates: dict[str, float], device: torch.device, dtype: str) -> None:
+    """Measures the matrix products of a dtype, and keeps their FLOP/s where they are the fastest so far.
+
+    So a slow minute of the machine does not count as what it can do. A dtype that has no kernel gets no rate.
+    """
+    with suppress(RuntimeError, AssertionError):  # no kernel; torch without CUDA asserts
+        rates[dtype] = max(rates.get(dtype, 0.0), matrix_product_flops(device, dtype))
 
 
 def line_of(row: BenchCell) -> str:
@@ -47,8 +46,15 @@ def line_of(row: BenchCell) -> str:
         return f"{name}: cannot run: {row.note}"
     relative = ""
     if row.relative_time is not None:
-        relative = f" × {row.relative_time:.2f} ({row.relative_time_low:.2f}–{row.relative_time_high:.2f})"
+        relative = f", {row.relative_time:.2f} ({row.relative_time_low:.2f}–{row.relative_time_high:.2f}) × our SDPA"
     return f"{name}: {row.milliseconds:.1f} ms{relative}"
+
+
+def line_of_comparison(one: BenchComparison) -> str:
+    """A comparison as it is printed."""
+    size = f"{one.layers} × {one.heads} × {one.head_dim}, {one.batch} × {one.length}"
+    speedup = f"{one.speedup:.2f} ({one.speedup_low:.2f}–{one.speedup_high:.2f}) × as fast as the {one.against}"
+    return f"{one.phase} {one.shape} ({size}) {one.dtype}: {speedup}, {one.peer}"
 
 
 def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
@@ -65,22 +71,24 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
     quiet_libraries()
     if suite.threads is not None:
         torch.set_num_threads(suite.threads)
-    rates = matrix_product_rates(suite)
     software = environment()
     names = {
         "device": device_title(suite.torch_device),
         "torch": software["torch"],
         "transformers": software["transformers"],
     }
+    rates: dict[str, float] = {}
     cells = []
     compared = []
     for workload in workloads:
+        raise_rate(rates, suite.torch_device, workload.dtype)
         measured = measure(workload, contestants(workload.config, suite.attentions, suite.modes), suite.limits)
         reference = reference_of(measured, OURS)
         for one in measured:
-            cells.append(cell(workload, one, reference, rates.get(workload.dtype), names))
+            cells.append(cell(workload, one, reference, names))
             print(line_of(cells[-1]), flush=True)
         compared += comparisons(workload, measured)
+    cells = [with_share(row, rates.get(row.dtype)) for row in cells]
     document = BenchFile(
         cells=cells,
         comparisons=compared,
@@ -88,8 +96,10 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
         matrix_product_flops=rates,
         processor_flags=processor_flags(),
         timm=timm_version(),
-        environment=Environment(**environment()),
+        environment=Environment(**software),
     )
+    for one in compared:
+        print(line_of_comparison(one))
     for name, mean in document.geometric_means.items():
         print(f"{name}: {mean:.2f}")
     if csv_file is not None:

@@ -31,25 +31,22 @@ def reference_of(measured: Iterable[Measured], library: str) -> Measured | None:
     return None
 
 
-def cell(
-    workload: Workload, one: Measured, reference: Measured | None, rate: float | None, names: dict[str, str]
-) -> BenchCell:
-    """A contestant's cell; `reference` is this family with SDPA, `rate` the matrix products' FLOP/s, `names` of the
-    device and of the libraries' versions."""
+def cell(workload: Workload, one: Measured, reference: Measured | None, names: dict[str, str]) -> BenchCell:
+    """A contestant's cell, without its share of the matrix products' rate.
+
+    `reference` is this family with SDPA, `names` those of the device and of the libraries' versions.
+    """
     milliseconds = None
     relative_time = None
     rounds = 0
     items_per_second = None
-    share = None
     flops = None
     if one.seconds is not None:
         rounds = len(one.seconds)
         milliseconds = 1e3 * one.seconds
         median = float(np.median(one.seconds))
         items_per_second = workload.items / median
-        flops = workload.flops(one.contestant.scores_masked_only)
-        if rate is not None:
-            share = flops / median / rate
+        flops = workload.flops(one.contestant.skips_unmasked)
         if reference is not None:
             relative_time = one.seconds / reference.seconds
     return BenchCell(
@@ -66,9 +63,16 @@ def cell(
         peak_memory_bytes=one.peak_memory,
         parameters=one.parameters,
         flops=flops,
-        matrix_product_share=share,
+        matrix_product_share=None,
         note=one.note,
     )
+
+
+def with_share(row: BenchCell, rate: float | None) -> BenchCell:
+    """The cell with its share of `rate`, FLOP/s of matrix products; as it is where either is missing."""
+    if rate is None or row.milliseconds is None:
+        return row
+    return row.model_copy(update={"matrix_product_share": row.flops / (row.milliseconds / 1e3) / rate})
 
 
 def fastest(measured: Iterable[Measured]) -> Measured | None:
@@ -79,7 +83,7 @@ def fastest(measured: Iterable[Measured]) -> Measured | None:
 def pairs(measured: Iterable[Measured]) -> dict[str, tuple[Measured | None, Measured | None]]:
     """This family and the peer that it is compared with, by what the comparison is called.
 
-    The family has the attention that picks its kernel, or else SDPA, whichever of its others was faster.
+    The family has the attention that picks its kernel, or else SDPA, even where another of its attentions was faster.
     """
     ran = [result for result in measured if result.seconds is not None]
     of_family = [result for result in ran if result.contestant.library == OURS]

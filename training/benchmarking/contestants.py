@@ -42,7 +42,7 @@ class Contestant:
         return self.attention == REFERENCE_ATTENTION and self.mode == "eager"
 
     @property
-    def scores_masked_only(self) -> bool:
+    def skips_unmasked(self) -> bool:
         """Whether its masked language model scores masked tokens alone in training: this family's, uncompiled."""
         return self.library == OURS and self.mode == "eager"
 

@@ -8,8 +8,8 @@ class BenchWork(Record):
     """What is to be done: a step of one shape."""
 
     phase: str
-    """training (forward, backward, AdamW's update), inference (forward, without gradients) or decoding (a prompt and
-    new tokens, greedily)."""
+    """training (forward, backward, update by fused AdamW), inference (forward, without gradients) or decoding (a
+    prompt and new tokens, greedily)."""
     shape: str
     """A named shape, or the file, folder or Hub id of a configuration, from which the next three may differ."""
     layers: Count
@@ -90,7 +90,7 @@ class BenchFile(Record):
     geometric_means: dict[str, Duration]
     """Of the speedups of `comparisons`, by phase, dtype and `against`."""
     matrix_product_flops: dict[str, Duration]
-    """A second, by dtype: the fastest of some square products."""
+    """A second, by dtype: the fastest of square products at the beginning of each workload."""
     processor_flags: list[str]
     """Those of the processor's vector and matrix units that decide how fast a dtype is."""
     timm: str | None
