@@ -491,23 +491,31 @@ def rows_of(path):
 
 def table_of(path):
     """The lines of the page's table: medians of this family's attentions, the best peer, and its time over lean's."""
+    for name, ours, best, theirs in compared_in(path):
+        numbers = [f"{each:.0f}" for each in ours]
+        ratio = f"{theirs / ours[-1]:.2f}"
+        yield f"| {' | '.join((*name, *numbers, f'{theirs:.0f}, {best[0]} {best[1]}', ratio))} |"
+
+
+def compared_in(path, phases=("training", "inference")):
+    """Of each workload its name, the medians of this family's attentions, the best peer and its median."""
     workloads = {}
     for row in rows_of(path):
+        if row["phase"] not in phases:
+            continue
         name = (row["shape"].removesuffix(".json"), row["length"], row["phase"], row["dtype"])
         cells = workloads.setdefault(name, {})
         cells[row["library"], row["attention"]] = float(row["milliseconds"])
     for name, cells in workloads.items():
         ours = [cells.pop((OURS, attention)) for attention in ("eager", "sdpa", "lean")]
         best = min(cells, key=cells.get)
-        numbers = [f"{each:.0f}" for each in ours]
-        ratio = f"{cells[best] / ours[-1]:.2f}"
-        yield f"| {' | '.join((*name, *numbers, f'{cells[best]:.0f}, {best[0]} {best[1]}', ratio))} |"
+        yield name, ours, best, cells[best]
 
 
 def test_the_page_has_the_numbers_of_its_file():
     lines = SPEED.with_suffix(".md").read_text(encoding="utf-8").splitlines()
-    expected = [line for name in ("cpu-1-thread.csv", "cells-avx2.csv") for line in table_of(SPEED / name)]
-    assert len(expected) == 24 + 12
+    expected = list(table_of(SPEED / "cells.csv"))
+    assert len(expected) == 24
     table = [line for line in lines if re.match(r"\| (vit|bert|gpt)-\w+ \| \d+ \|", line)]
     assert table == expected
 
@@ -556,27 +564,104 @@ def test_the_page_has_the_memory_of_its_file():
     assert f"That is {memory:.2f} of the memory of transformers' GPT-2 and {time:.2f} of its time" in page
 
 
+def page_in_one_line():
+    return " ".join(SPEED.with_suffix(".md").read_text(encoding="utf-8").split())
+
+
+def test_the_page_sums_its_table_up():
+    """How much less time than the best peer, in percent; the smaller and the larger of the cells."""
+    saved = {}
+    for (shape, _, phase, _), ours, _, theirs in compared_in(SPEED / "cells.csv"):
+        saved.setdefault((shape[:3], phase), []).append(100 * (1 - ours[-1] / theirs))
+    least, most = ({cell: round(chosen(each)) for cell, each in saved.items()} for chosen in (min, max))
+    page = page_in_one_line()
+    bert, gpt, vit = ((least[family, "training"], most[family, "training"]) for family in ("ber", "gpt", "vit"))
+    assert f"takes {bert[0]} to {bert[1]} % less time than with the best peer for LeanBERT" in page
+    assert f"{gpt[0]} to {gpt[1]} % less for LeanGPT, and for LeanViT up to {-vit[0]} % more." in page and vit[1] == 0
+    assert f"Inference takes {least['gpt', 'inference']} to {most['gpt', 'inference']} % less for LeanGPT" in page
+    others = [each for family in ("ber", "vit") for each in saved[family, "inference"]]
+    assert f"as long, within {round(max(map(abs, others)))} %, for LeanBERT and LeanViT" in page
+
+
+def test_the_page_has_the_means_of_its_file():
+    lines = (SPEED / "cells.csv").read_text(encoding="utf-8").splitlines()
+    means = dict(line.removeprefix("# times as fast, ").split(": ") for line in lines if line.startswith("# times as"))
+
+    def both(workload):
+        peers = ("best uncompiled peer", "transformers' default")
+        return " and ".join(f"{float(means[f'{workload}, {peer}']):.2f}" for peer in peers)
+
+    training = f"training in float32 {both('training float32')}, in bfloat16 {both('training bfloat16')}"
+    inference = f"inference in float32 {both('inference float32')}, in bfloat16 {both('inference bfloat16')}"
+    assert f"transformers' default: {training}; {inference}." in page_in_one_line()
+
+
 def test_the_page_has_the_shares_of_its_file():
-    """What the machine's own matrix products need of a step."""
+    """What the machine's own matrix products need of a step by `lean`."""
     shares = {}
-    for row in rows_of(SPEED / "cells-avx2.csv"):
-        family = row["shape"].partition("-")[0]
-        key = (family, row["heads"], row["phase"], row["attention"])
-        shares.setdefault(key, []).append((row["library"], float(row["matrix_product_share"])))
-    page = " ".join(SPEED.with_suffix(".md").read_text(encoding="utf-8").split())
-    vit = [share for _, share in shares["vit", "4", "training", "sdpa"]]
-    assert f"With SDPA {min(vit):.2f} to {max(vit):.2f} of a training step of `vit-6x4`" in page and len(vit) == 3
-    text = [shares[family, heads, "inference", "lean"][0][1] for family in ("bert", "gpt") for heads in ("4", "16")]
-    assert f"By `lean` it is {min(text):.2f} to {max(text):.2f} in LeanGPT's and LeanBERT's inference" in page
-    (_, bert), (_, gpt) = (shares[family, "16", "training", "lean"][0] for family in ("bert", "gpt"))
-    assert f"{gpt:.2f} and {bert:.2f} in their training with 16 heads" in page
+    for row in rows_of(SPEED / "cells.csv"):
+        if row["library"] == OURS and row["attention"] == "lean" and row["dtype"] == "float32":
+            shares[row["shape"][:3], row["phase"], row["heads"]] = f"{float(row['matrix_product_share']):.2f}"
+    page = page_in_one_line()
+    for name, family in (("LeanViT", "vit"), ("LeanBERT", "ber"), ("LeanGPT", "gpt")):
+        order = [(phase, heads) for phase in ("training", "inference") for heads in ("4", "16")]
+        cells = " | ".join(shares[family, *each] for each in order)
+        assert f"| {name}, float32 | {cells} |" in page
+
+
+def test_no_share_is_above_one():
+    """In what was measured since the rate is the best of all moments."""
+    for name in ("cells", "base-bfloat16", "twins", "heads-bfloat16"):
+        assert all(float(row["matrix_product_share"]) < 1 for row in rows_of(SPEED / f"{name}.csv")), name
+
+
+def test_the_page_has_the_dropout_of_heads():
+    """Sixteen heads over four in training, by `lean`."""
+    times = {name: ours[-1] for name, ours, _, _ in compared_in(SPEED / "cells.csv")}
+    more = {}
+    for shape, length, phase, dtype in times:
+        if phase == "training" and shape.endswith("x16"):
+            few = (shape.replace("x16", "x4"), length, phase, dtype)
+            more[shape[:3], dtype] = times[shape, length, phase, dtype] / times[few]
+    page = page_in_one_line()
+    bert, gpt, vit = (f"{more[family, 'float32']:.2f}" for family in ("ber", "gpt", "vit"))
+    assert f"take {bert} times as long in LeanBERT and {gpt} in LeanGPT" in page and f"without, {vit}." in page
+    dropped = [each for (family, _), each in more.items() if family != "vit"]
+    assert f"a training step {min(dropped):.2f} to {max(dropped):.2f} times as long with dropout" in page
+
+
+def test_the_page_has_the_decoding_of_its_files():
+    times = {}
+    for row in rows_of(SPEED / "decoding.csv"):
+        times[row["library"], row["attention"], row["mode"], row["batch"]] = float(row["milliseconds"])
+
+    def ratios(ours, theirs):
+        return " and ".join(
+            f"{times['transformers', *theirs, batch] / times[OURS, *ours, batch]:.2f}" for batch in ("1", "16")
+        )
+
+    page = page_in_one_line()
+    uncompiled, compiled = (ratios(("sdpa", mode), ("sdpa", mode)) for mode in ("eager", "compile"))
+    said = f"GPT-2 takes {uncompiled} times this family's time uncompiled, at batch 1 and 16, and {compiled} compiled"
+    assert said in page
+    assert f"`lean`, the default, is {ratios(('lean', 'compile'), ('sdpa', 'eager'))} times as fast as GPT-2" in page
+    quiet = {}
+    for row in rows_of(SPEED / "cells.csv"):
+        if row["phase"] == "decoding":
+            cell = quiet.setdefault((row["dtype"], row["shape"]), {})
+            cell[row["library"], row["attention"]] = float(row["milliseconds"])
+    longer = {}
+    for (dtype, _), cell in quiet.items():
+        longer.setdefault(dtype, []).append(f"{cell['transformers', 'sdpa'] / cell[OURS, 'lean']:.2f}")
+    float32, bfloat16 = (" and ".join(sorted(longer[dtype])) for dtype in ("float32", "bfloat16"))
+    assert f"GPT-2 takes {float32} times as long in float32 and {bfloat16} in bfloat16" in page
 
 
 def test_the_page_has_the_shares_of_base_shapes():
     shares = {row["shape"]: float(row["matrix_product_share"]) for row in rows_of(SPEED / "base-bfloat16.csv")}
     vit, bert, gpt = (f"{shares[f'{family}/base']:.2f}" for family in ("vit", "bert", "gpt"))
     page = " ".join(SPEED.with_suffix(".md").read_text(encoding="utf-8").split())
-    assert f"they need {vit} in LeanViT, {bert} in LeanBERT and {gpt} in LeanGPT" in page
+    assert f"needs {vit} in LeanViT, {bert} in LeanBERT and {gpt} in LeanGPT of its time" in page
 
 
 def test_the_page_has_what_heads_cost_in_bfloat16():
