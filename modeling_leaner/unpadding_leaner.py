@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 from .configuration_leaner import LeanConfig
 
 
-LONGEST_ROW = 3  # times the longest sequence: longer ones gained nothing on GLUE's batches
-TRIES = 8  # of sizes between one and two times the longest sequence
+MOST_IN_A_ROW = 3  # times the longest sequence: longer rows gained nothing on GLUE's batches
+STEPS = 8  # rows grow by an eighth of the longest sequence, by a place at least
 
 
 def rows_for(lengths: list[int], size: int) -> list[list[int]]:
@@ -39,7 +39,7 @@ def cheapest_rows(lengths: list[int], config: LeanConfig) -> tuple[list[list[int
     longest = max(1, *lengths)
     inner = config.head_dim * sum(config.heads_per_layer)  # of all layers
     linear = config.hidden_size * (4 * inner + 2 * config.intermediate_size * config.num_hidden_layers)
-    sizes = range(longest, LONGEST_ROW * longest + 1, max(1, longest // TRIES))
+    sizes = range(longest, MOST_IN_A_ROW * longest + 1, max(1, longest // STEPS))
     packings = {size: rows_for(lengths, size) for size in sizes}
     costs = {size: len(rows) * size * (linear + 2 * size * inner) for size, rows in packings.items()}
     size = min(costs, key=costs.get)  # of equal costs the shortest rows

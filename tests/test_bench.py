@@ -374,8 +374,8 @@ def test_flops_of_masked_training_are_those_that_are_multiplied(shape, library):
     step = Step(contestant, workload)
     with FlopCounterMode(display=False) as counter:
         step.run()
-    assert counter.get_total_flops() == workload.flops(contestant.skips_unmasked)
-    assert (workload.flops(contestant.skips_unmasked) < workload.flops()) == (library == OURS)
+    assert counter.get_total_flops() == workload.flops(contestant.scores_masked_tokens_only)
+    assert (workload.flops(contestant.scores_masked_tokens_only) < workload.flops()) == (library == OURS)
 
 
 def measured_as(library, attention, mode, *seconds):
@@ -583,9 +583,12 @@ def test_the_page_sums_its_table_up():
     assert f"as long, within {round(max(map(abs, others)))} %, for LeanBERT and LeanViT" in page
 
 
+MEAN = "# geometric mean of speedups, "
+
+
 def test_the_page_has_the_means_of_its_file():
     lines = (SPEED / "cells.csv").read_text(encoding="utf-8").splitlines()
-    means = dict(line.removeprefix("# times as fast, ").split(": ") for line in lines if line.startswith("# times as"))
+    means = dict(line.removeprefix(MEAN).split(": ") for line in lines if line.startswith(MEAN))
 
     def both(workload):
         peers = ("best uncompiled peer", "transformers' default")
@@ -628,6 +631,13 @@ def test_the_page_has_the_dropout_of_heads():
     assert f"take {bert} times as long in LeanBERT and {gpt} in LeanGPT" in page and f"without, {vit}." in page
     dropped = [each for (family, _), each in more.items() if family != "vit"]
     assert f"a training step {min(dropped):.2f} to {max(dropped):.2f} times as long with dropout" in page
+    times = {
+        row["heads"]: float(row["milliseconds"])
+        for row in rows_of(SPEED / "heads-bfloat16.csv")
+        if row["library"] == OURS and row["attention"] == "lean"
+    }
+    whole = [times["32"] / times["8"], *(each for (family, _), each in more.items() if family == "vit")]
+    assert f"by `lean` {min(whole):.2f} to {max(whole):.2f} times without" in page
 
 
 def test_the_page_has_the_decoding_of_its_files():
@@ -644,7 +654,13 @@ def test_the_page_has_the_decoding_of_its_files():
     uncompiled, compiled = (ratios(("sdpa", mode), ("sdpa", mode)) for mode in ("eager", "compile"))
     said = f"GPT-2 takes {uncompiled} times this family's time uncompiled, at batch 1 and 16, and {compiled} compiled"
     assert said in page
-    assert f"`lean`, the default, is {ratios(('lean', 'compile'), ('sdpa', 'eager'))} times as fast as GPT-2" in page
+    gains = [
+        1 - times[*who, "compile", batch] / times[*who, "eager", batch]
+        for batch in ("1", "16")
+        for who in ((OURS, "sdpa"), (OURS, "lean"), ("transformers", "sdpa"))
+    ]
+    assert f"gains {min(gains[:3]):.2f} to {max(gains[:3]):.2f} of the time at batch 1" in page
+    assert max(gains[3:5]) < 0.05 and f"at 16 for GPT-2 alone, {gains[5]:.2f}" in page
     quiet = {}
     for row in rows_of(SPEED / "cells.csv"):
         if row["phase"] == "decoding":
@@ -698,6 +714,44 @@ def test_the_page_has_what_was_measured_on_a_gpu():
         assert f"| {library} | {' | '.join(f'{of_heads[heads]:.1f}' for heads in of_heads)} |" in page
     small, theirs = (times[library]["48"] / times[library]["12"] for library in (OURS, "transformers"))
     assert f"take {small:.2f} times as long as twelve of 64, in GPT-2 {theirs:.2f} (" in page.replace("[", "(")
+
+
+def test_the_page_has_what_kept_memory_gains():
+    times = {
+        name: {(row["shape"], row["library"], row["attention"]): float(row["milliseconds"]) for row in rows_of(path)}
+        for name, path in (("kept", SPEED / "kept.csv"), ("back", SPEED / "given-back.csv"))
+    }
+    page = SPEED.with_suffix(".md").read_text(encoding="utf-8")
+    ratios = []
+    for shape in ("gpt-6x4", "gpt-6x16"):
+        for name, *who in (("`lean`", OURS, "lean"), ("transformers", "transformers", "sdpa")):
+            back, kept = (times[each][f"{shape}.json", *who] for each in ("back", "kept"))
+            ratios.append(f"{kept / back:.2f}")
+            assert f"| `{shape}`, {name} | {back:.0f} | {kept:.0f} | {ratios[-1]} |" in page
+    assert f"a step took {min(ratios)} to {max(ratios)} of the time" in page_in_one_line()
+
+
+def test_the_page_has_the_memory_of_the_attentions():
+    """Of a training step with 16 heads in bfloat16, that of `lean` over that of SDPA."""
+    memory = {}
+    for row in rows_of(SPEED / "cells.csv"):
+        if row["library"] == OURS and (row["phase"], row["heads"], row["dtype"]) == ("training", "16", "bfloat16"):
+            memory[row["shape"][:3], row["attention"]] = int(row["peak_memory_bytes"])
+    bert, gpt, vit = (f"{memory[family, 'lean'] / memory[family, 'sdpa']:.2f}" for family in ("ber", "gpt", "vit"))
+    told = f"with dropout `lean` needs {bert} (BERT) and {gpt} (GPT) of SDPA's; without (ViT) {vit} of it"
+    assert told in page_in_one_line()
+
+
+def test_the_page_has_what_grows_with_the_heads():
+    """Of a step with 16 of them, as 16/12 of what 12 more of them add to four."""
+    times = {name: ours[-1] for name, ours, _, _ in compared_in(SPEED / "cells.csv")}
+    bert, gpt = (
+        f"{(1 - times[f'{family}-6x4', *step] / times[f'{family}-6x16', *step]) * 16 / 12:.2f}"
+        for family in ("bert", "gpt")
+        for step in [("256", "training", "float32")]
+    )
+    page = page_in_one_line()
+    assert f"is {bert} of LeanBERT's training step with 16 heads in float32, and {gpt} of LeanGPT's" in page
 
 
 def test_the_page_has_the_twins_of_its_file():

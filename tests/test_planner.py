@@ -283,7 +283,7 @@ class TestMemory:
         assert whole.activations - chunked.activations == 4 * left_out
         assert whole.peak - chunked.peak == (3 * 4 + 2) * left_out  # scores, two gradients, logits in bfloat16
 
-    def test_devices_differ_in_what_dropout_keeps(self):
+    def test_products_on_a_cpu_keep_what_sdpa_on_a_gpu_does_not(self):
         config = load_shape("gpt/base")
         cpu, gpu = (training_memory(config, StepSetting(8, 1024, device=each)) for each in ("cpu", "gpu"))
         pairs = 12 * 8 * 12 * 1024**2

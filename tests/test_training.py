@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import math
+import platform
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from training_data import documents, labelled, merged, pictures, read_lines, with_a_broken_picture, write_shape
+from transformers import EvalPrediction
 
 from modeling_leaner import LeanBERTConfig, LeanGPTForCausalLM
 from modeling_leaner.conversion import convert
@@ -483,11 +485,14 @@ def test_what_the_model_took(run, tmp_path, monkeypatch):
     assert model_seconds("neither", "--eval_split", "none") == 0
 
 
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="elsewhere than with glibc nothing is set")
 def test_freed_memory(run, tmp_path, monkeypatch):
     """A process that a sweep or torchrun starts keeps it, too, unless it is told not to; its results say so."""
     rows = labelled(24, 0, ("sentence",), 2)
+    for name in ("GLIBC_TUNABLES", *freed_memory.VARIABLES):
+        monkeypatch.delenv(name, raising=False)
     for kept in (True, False):
-        monkeypatch.setattr(freed_memory, "kept", False)
+        monkeypatch.setattr(freed_memory, "is_kept", False)
         if not kept:
             monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
         folder = tmp_path / str(kept)
@@ -1121,6 +1126,21 @@ def test_the_command_that_continues_says_resume_once(words):
     assert command == "leaner train digits --shape vit/nano --seed 2 --resume"
 
 
+def test_two_classes_are_two_where_rows_number_them(run):
+    """F1 is that of class 1, whatever other names the two have."""
+    rows = labelled(24, 0, ("sentence",), 2).cast_column("label", Value("int64"))
+    status, _, folder = run(*CLASSIFY, rows)
+    assert status == 0
+    config = json.loads((folder / "config.json").read_text())
+    for names in (["0", "1"], ["LABEL_0", "LABEL_1"], ["no", "yes"]):
+        config |= {"id2label": dict(enumerate(names)), "label2id": {name: index for index, name in enumerate(names)}}
+        (folder / "config.json").write_text(json.dumps(config))
+        found = evaluation.prepare_evaluation(str(folder), [], str(folder / "scratch")).task
+        assert found.class_count == 2
+        outputs = np.eye(2)[[0, 0, 1, 1, 1]]
+        assert found.score(EvalPrediction(outputs, np.array([0, 1, 1, 1, 0])))["f1"] == pytest.approx(2 / 3)
+
+
 def test_classes_that_are_numbers_need_no_names():
     """Of the rows or of the model."""
     config = LeanBERTConfig(num_labels=10)
@@ -1131,8 +1151,8 @@ def test_classes_that_are_numbers_need_no_names():
 @pytest.mark.parametrize(
     ("names", "numbers"),
     [
-        (["1", "2"], {"1": 1, "2": 2}),  # no row of class 0
-        (["1", "2", "3"], {"1": 0, "2": 1, "3": 2}),  # more than the model's numbers, as many as its classes
+        (["0", "1"], {"0": 0, "1": 1}),  # no row of class 2
+        (["1", "2", "3"], {"1": 0, "2": 1, "3": 2}),
         (["bad", "fine", "good"], {"bad": 0, "fine": 1, "good": 2}),
     ],
 )
@@ -1141,10 +1161,13 @@ def test_classes_of_a_model_without_names(names, numbers):
     assert {name: known[name] for name in names} == numbers
 
 
-def test_fewer_texts_than_classes_without_names_are_refused():
-    """Which of the model's each is cannot be told."""
-    with pytest.raises(ValueError, match="rows: model does not know the classes bad, good"):
-        evaluation.known_classes(LeanBERTConfig(num_labels=3), ["bad", "good"], "rows: model")
+@pytest.mark.parametrize(
+    ("names", "said"), [(["bad", "good"], "does not know the classes bad, good"), (["1", "2"], "from 0 or from 1")]
+)
+def test_fewer_than_the_classes_without_names_are_refused(names, said):
+    """Which of the model's each is cannot be told: of 1 and 2, 0 or 3 may have no row."""
+    with pytest.raises(ValueError, match=f"rows: model.* {said}"):
+        evaluation.known_classes(LeanBERTConfig(num_labels=3), names, "rows: model")
 
 
 def test_a_stream_is_known_by_its_files(tmp_path):

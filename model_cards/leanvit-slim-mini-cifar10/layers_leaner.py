@@ -45,9 +45,10 @@ def per_query_head(module: nn.Module, states: torch.Tensor) -> torch.Tensor:
 
 
 def drop(hidden_states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout; in uncompiled training on a CPU with `p` rounded to 1/65,536, and faster than PyTorch's.
+    """Dropout of a tensor of any shape, in uncompiled training on a CPU faster than PyTorch's.
 
-    PyTorch draws a random number for each element there. Here one of 64 bits decides four, 16 bits each.
+    There one random number of 64 bits decides four elements, so `p` is rounded to a multiple of 1/65,536. Elsewhere,
+    and where it rounds to 0 or 1, dropout is PyTorch's. Raises ValueError for a `p` outside of 0 to 1, as that does.
     """
     dropped = round(p * 2**16)
     if not training or not 0 < dropped < 2**16 or not is_eager_on_cpu(hidden_states):
@@ -60,7 +61,7 @@ def drop(hidden_states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
 
 
 class Dropout(nn.Dropout):
-    """`drop` as a module."""
+    """`drop` as a module; never in place."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return drop(hidden_states, self.p, self.training)

@@ -82,8 +82,8 @@ def by_flags(error: SlimError, options: Options) -> str:
 def slim_to(options: Options, target: Target) -> None:
     """Reads the checkpoint and the rows, slims it, writes the folder and prints what was done."""
     model = load_lean(options.source).eval()
-    encoder_files = sentence_transformers_files(options.source)  # all that is asked of the Hub, before any work
-    parent_sha256 = weights_sha256(options.source)
+    sentence_transformers = sentence_transformers_files(options.source)  # now: refused later, the search would be lost
+    parent_weights_sha256 = weights_sha256(options.source)
     recovery = None
     if options.tries is not None:
         recovery = read_recovery(options.recovery, model, options.source)
@@ -102,21 +102,21 @@ def slim_to(options: Options, target: Target) -> None:
     held_out_batches = calibration.make_batches(model, processors[0], held_out_rows, options.max_length)
     target = within_budget(options, target, model, choosing_batches)
     slims = best_slims(model, target, choosing_batches, held_out_batches, count, progress_bar)
-    if encoder_files:  # whose pooling does not read BERT's pooling layer
+    if sentence_transformers:  # which pools by itself, without BERT's pooler
         slims = [replace(slimmed, model=drop_pooler(slimmed.model)) for slimmed in slims]
     making = Making(
         parent=options.base_model or options.source,
         chosen_by=len(choosing_rows),
         held_out=len(held_out_rows),
         command=command_line(),
-        parent_weights_sha256=parent_sha256,
+        parent_weights_sha256=parent_weights_sha256,
     )
     slimmed = slims[0]
     if recovery is not None:
         held_out_reference = Reference.of(model, held_out_batches)
         slimmed, tries = choose_by_recovery(slims, recovery, options.source, processors, held_out_reference)
         making = replace(making, recovery=recovery.command(making.parent), tries=tries)
-    write_folder(options, model, slimmed, processors, encoder_files, making)
+    write_folder(options, model, slimmed, processors, sentence_transformers, making)
     report(options.output, model, slimmed, making)
 
 
@@ -181,14 +181,14 @@ def write_folder(
     source: LeanPreTrainedModel,
     slimmed: Slimmed,
     processors: list[object],
-    encoder_files: dict[str, Path],
+    sentence_transformers: dict[str, Path],
     making: Making,
 ) -> None:
     """The folder: model, code, tokenizer or image processor, files of sentence-transformers, card, numbers, figure."""
     with whole_folder(options.output) as folder:
         for part in (slimmed.model, *processors):
             part.save_pretrained(folder)
-        copy_into(folder, encoder_files)
+        copy_into(folder, sentence_transformers)
         write_slim_card(folder, options.output, source, slimmed, making, options.license)
         write_json(folder / RECORD, {**asdict(making), "cuts": [asdict(cut) for cut in slimmed.cuts]})
         figures = draw_scores(slimmed.scores, folder)

@@ -2,31 +2,34 @@
 
 import ctypes
 import os
+import re
 import sys
 
 
-TRIM_THRESHOLD = -1  # mallopt(3)
-MMAP_MAX = -4
+M_TRIM_THRESHOLD = -1  # of mallopt(3)
+M_MMAP_MAX = -4
+VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
+TUNABLES = r"glibc\.malloc\.(trim_threshold|mmap_threshold|mmap_max)="
 
-kept = False
+is_kept = False
 
 
 def keep_freed_memory() -> None:
     """Tells glibc to give none back to the system, which takes long to hand it out again; docs/speed.md has the gain.
 
-    Settings of glibc's own in the environment win. Elsewhere than with glibc on Linux nothing changes.
+    What the environment says of it wins. Elsewhere than with glibc on Linux nothing changes.
     """
-    global kept
-    if sys.platform != "linux" or has_settings_of_its_own():
+    global is_kept
+    if sys.platform != "linux" or environment_decides():
         return
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        mapped = library.mallopt(MMAP_MAX, 0)  # large tensors, too, lie in the heap, which is kept
-        trimmed = library.mallopt(TRIM_THRESHOLD, -1)  # never
-        kept = mapped == trimmed == 1
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        unmapped = libc.mallopt(M_MMAP_MAX, 0)  # large tensors, too, lie in the heap, which is kept
+        untrimmed = libc.mallopt(M_TRIM_THRESHOLD, -1)
+        is_kept = unmapped == untrimmed == 1
 
 
-def has_settings_of_its_own() -> bool:
+def environment_decides() -> bool:
     """Whether the environment says what glibc is to keep, as MALLOC_TRIM_THRESHOLD_=131072 does."""
-    names = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
-    return any(name in os.environ for name in names) or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    return any(name in os.environ for name in VARIABLES) or re.search(TUNABLES, tunables) is not None

@@ -27,7 +27,7 @@ def timm_version() -> str | None:
         return None
 
 
-def raise_rate(rates: dict[str, float], device: torch.device, dtype: str) -> None:
+def keep_fastest_rate(rates: dict[str, float], device: torch.device, dtype: str) -> None:
     """Measures the matrix products of a dtype, and keeps their FLOP/s where they are the fastest so far.
 
     So a slow minute of the machine does not count as what it can do. A dtype that has no kernel gets no rate.
@@ -53,8 +53,8 @@ def line_of(row: BenchCell) -> str:
 def line_of_comparison(one: BenchComparison) -> str:
     """A comparison as it is printed."""
     size = f"{one.layers} × {one.heads} × {one.head_dim}, {one.batch} × {one.length}"
-    speedup = f"{one.speedup:.2f} ({one.speedup_low:.2f}–{one.speedup_high:.2f}) × as fast as the {one.against}"
-    return f"{one.phase} {one.shape} ({size}) {one.dtype}: {speedup}, {one.peer}"
+    speedup = f"{one.speedup:.2f} ({one.speedup_low:.2f}–{one.speedup_high:.2f})"
+    return f"{one.phase} {one.shape} ({size}) {one.dtype}: {speedup} × as fast as {one.against}, {one.peer}"
 
 
 def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
@@ -81,7 +81,7 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
     cells = []
     compared = []
     for workload in workloads:
-        raise_rate(rates, suite.torch_device, workload.dtype)
+        keep_fastest_rate(rates, suite.torch_device, workload.dtype)
         measured = measure(workload, contestants(workload.config, suite.attentions, suite.modes), suite.limits)
         reference = reference_of(measured, OURS)
         for one in measured:

@@ -21,7 +21,7 @@ def csv_text(document: BenchFile) -> str:
         "timm": document.timm,
         "processor_flags": " ".join(document.processor_flags),
         **{f"matrix_product_flops {dtype}": f"{rate:.4g}" for dtype, rate in document.matrix_product_flops.items()},
-        **{f"times as fast, {name}": f"{mean:.3f}" for name, mean in document.geometric_means.items()},
+        **{f"geometric mean of speedups, {name}": f"{mean:.3f}" for name, mean in document.geometric_means.items()},
     }
     for name, value in provenance.items():
         file.write(f"# {name}: {value}\n")

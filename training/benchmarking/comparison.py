@@ -46,7 +46,7 @@ def cell(workload: Workload, one: Measured, reference: Measured | None, names: d
         milliseconds = 1e3 * one.seconds
         median = float(np.median(one.seconds))
         items_per_second = workload.items / median
-        flops = workload.flops(one.contestant.skips_unmasked)
+        flops = workload.flops(one.contestant.scores_masked_tokens_only)
         if reference is not None:
             relative_time = one.seconds / reference.seconds
     return BenchCell(

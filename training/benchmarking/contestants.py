@@ -42,7 +42,7 @@ class Contestant:
         return self.attention == REFERENCE_ATTENTION and self.mode == "eager"
 
     @property
-    def skips_unmasked(self) -> bool:
+    def scores_masked_tokens_only(self) -> bool:
         """Whether its masked language model scores masked tokens alone in training: this family's, uncompiled."""
         return self.library == OURS and self.mode == "eager"
 

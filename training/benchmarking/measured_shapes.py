@@ -93,7 +93,10 @@ def added_at_peak(step: Callable[[], None], device: torch.device) -> int:
 
 
 class Bench:
-    """One shape, built, with its optimiser and two batches: the step's, and one item for latency."""
+    """One shape, built, with its optimiser and two batches: the step's, and one item for latency.
+
+    AdamW is PyTorch's, not fused, whose temporary tensors `planning/memory.py` counts.
+    """
 
     def __init__(self, config: LeanConfig, setting: StepSetting):
         self.device = device_of(setting)

@@ -98,14 +98,14 @@ class Workload:
         """The dtype of the weights."""
         return getattr(torch, self.setting.dtype)
 
-    def flops(self, skips_unmasked: bool = False) -> int:
+    def flops(self, scores_masked_tokens_only: bool = False) -> int:
         """FLOPs of a step's matrix products; raises ValueError for a length that the shape cannot have.
 
-        `skips_unmasked`: a masked language model computes its vocabulary's scores for masked tokens alone.
+        `scores_masked_tokens_only`: a masked language model computes its vocabulary's scores for masked tokens alone.
         """
         if self.decodes:
             return self.batch * decoding_flops(self.config, self.length, self.new_tokens)
-        if self.trains and skips_unmasked:
+        if self.trains and scores_masked_tokens_only:
             return self.batch * training_flops(self.config, self.length)
         of_an_item = self.config.count_flops(self.length, class_name(self.config))
         if self.trains:

@@ -52,8 +52,9 @@ def check_enough(data: LawData, terms: Sequence[str], where: str) -> None:
     if data.cell_count < parameters or len(data.shapes) < MIN_SHAPES or budgets < MIN_BUDGETS:
         need = f"{MIN_SHAPES} shapes, {MIN_BUDGETS} budgets and {parameters} cells, as many as parameters, or more"
         raise GridError(f"{where}: expected {need}, got {have}")
-    if min(point.quality for point in data.points) <= 0:
-        raise GridError(f"{where}: {data.quality} is 0 in a run, expected above 0: a law takes its logarithm")
+    least = min(point.quality for point in data.points)
+    if least <= 0:
+        raise GridError(f"{where}: {data.quality} is {least:g} in a run, expected above 0: a law takes its logarithm")
 
 
 def fit_law(grid: Grid, data: LawData) -> LawFile:

@@ -25,7 +25,7 @@ class Environment(Record):
     huge_pages: bool | None = None
     """Whether PyTorch asked Linux for them; of older runs."""
     keeps_freed_memory: bool | None = None
-    """Whether the C library gives none back to the system."""
+    """Whether this package told glibc to; false, too, where the environment says what glibc is to keep."""
     modeling_leaner: str | None = None
     """Version, as are those of the packages below."""
     torch: str | None = None

@@ -130,7 +130,7 @@ def environment() -> dict[str, str | int | bool | None]:
         "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "device": device_name(),
-        "keeps_freed_memory": freed_memory.kept,
+        "keeps_freed_memory": freed_memory.is_kept,
         "modeling_leaner": modeling_leaner.__version__,
         **{name: version(name) for name in PACKAGES},
         "git_commit": code_commit(),

@@ -43,11 +43,11 @@ def saved_recipe(model: str) -> Path | None:
 def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str, int]:
     """Numbers of the classes as the model has them, whatever the order of the `names` of the rows' classes.
 
-    Classes without names, in the rows or in the model, go by their number. Where the model's alone have none, and the
-    rows' are as many, they go by their place.
+    A class goes by its name. Where the model does not know it: numbers that begin at 0 are numbers of classes; else,
+    where the model's classes have no names and are as many as the rows', by place, the first to the first.
 
     Raises:
-        ValueError: the rows have a class that the model does not know, or one of which it cannot be told.
+        ValueError: the model does not know a class, or it cannot be told which of the model's it is.
     """
     known = {name: index for index, name in config.id2label.items()}
     foreign = [name for name in names if name not in known]
@@ -55,10 +55,12 @@ def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str,
         return known
     unnamed = set(known) == {f"LABEL_{index}" for index in range(len(known))}
     numbers = {str(index): index for index in range(len(known))}
-    if set(names) <= set(numbers) and (unnamed or names[0] == "0"):  # some of them may have no row
+    if names[0] == "0" and set(names) <= set(numbers):  # some of them may have no row
         return known | numbers
     if unnamed and len(names) == len(known):
         return {name: index for index, name in enumerate(names)}
+    if unnamed and set(names) <= {*numbers, str(len(known))}:
+        raise ValueError(f"{where}, whose classes have no names: {', '.join(names[:5])} may count from 0 or from 1")
     if names[0] == "0":
         foreign = [name for name in names if name not in numbers] or foreign
     raise ValueError(f"{where} does not know the classes {', '.join(foreign[:5])}")

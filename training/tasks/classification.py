@@ -91,6 +91,11 @@ class Classification(Task):
             return [str(value) for value in values]
         return [str(value) for value in range(values[-1] + 1)]
 
+    @property
+    def class_count(self) -> int:
+        """How many classes there are; some have two names, the model's and a number."""
+        return len(set(self.classes.values()))
+
     def label_key(self) -> tuple:
         """All that decides the number of a label: part of the name of cached rows."""
         return self.label_column, self.classes, self.named_by_text, self.named_by_number
@@ -141,7 +146,7 @@ class Classification(Task):
             number = self.classes.get(label)
         elif isinstance(label, bool):
             number = int(label)
-        if type(number) is int and 0 <= number < len(self.classes):
+        if type(number) is int and 0 <= number < self.class_count:
             return number
         return None
 
@@ -156,12 +161,12 @@ class Classification(Task):
             return None
         labels = np.asarray(held_out["labels"])
         if self.metric == "f1":
-            guesses = range(len(self.classes))
+            guesses = range(self.class_count)
         else:
             guesses = [np.bincount(np.asarray(train["labels"])).argmax()]
         values = []
         for guess in guesses:
-            outputs = np.zeros((len(labels), len(self.classes)))
+            outputs = np.zeros((len(labels), self.class_count))
             outputs[:, guess] = 1.0
             values.append(self.score(EvalPrediction(outputs, labels))[self.metric])
         return f"{self.metric} of one class", max(values)
@@ -179,7 +184,7 @@ class Classification(Task):
             return regression_scores(prediction.predictions[:, 0], labels)
         guesses = prediction.predictions.argmax(-1)
         average = "macro"
-        if len(self.classes) == 2:
+        if self.class_count == 2:
             average = "binary"
         matthews = 0.0  # where only one class occurs at all, of which sklearn would warn
         if len({*labels, *guesses}) > 1:
