@@ -19,14 +19,12 @@ def rows_for(lengths: list[int], size: int) -> list[list[int]]:
     rows: list[list[int]] = []
     free: list[int] = []
     for sequence in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        length = lengths[sequence]
-        row = next((index for index, room in enumerate(free) if room >= length), None)
-        if row is None:
-            row = len(rows)
+        row = next((index for index, room in enumerate(free) if room >= lengths[sequence]), len(rows))
+        if row == len(rows):
             rows.append([])
             free.append(size)
         rows[row].append(sequence)
-        free[row] -= length
+        free[row] -= lengths[sequence]
     return rows
 
 

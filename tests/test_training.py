@@ -1162,10 +1162,14 @@ def test_classes_of_a_model_without_names(names, numbers):
 
 
 @pytest.mark.parametrize(
-    ("names", "said"), [(["bad", "good"], "does not know the classes bad, good"), (["1", "2"], "from 0 or from 1")]
+    ("names", "said"),
+    [
+        (["bad", "good"], "does not know the classes bad, good"),
+        (["1", "2"], "1, 2 may count from 0 or from 1"),  # 0 or 3 may have no row
+        (["0", "1", "2", "3"], "does not know the classes 3"),
+    ],
 )
-def test_fewer_than_the_classes_without_names_are_refused(names, said):
-    """Which of the model's each is cannot be told: of 1 and 2, 0 or 3 may have no row."""
+def test_classes_that_cannot_be_told_are_refused(names, said):
     with pytest.raises(ValueError, match=f"rows: model.* {said}"):
         evaluation.known_classes(LeanBERTConfig(num_labels=3), names, "rows: model")
 

@@ -356,9 +356,7 @@ def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, igno
 
     Elsewhere, reading the values would wait for the device or break the graph.
     """
-    if ids is None or type(ids) is not torch.Tensor or ids.device.type != "cpu" or ids.is_floating_point():
-        return
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if type(ids) is not torch.Tensor or ids.is_floating_point() or not is_eager_on_cpu(ids):
         return
     wrong = (ids < 0) | (ids >= size)
     if ignore_index is not None:

@@ -9,6 +9,7 @@ from functools import wraps
 from types import NoneType, UnionType
 from typing import ClassVar, get_args
 
+import torch
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 from transformers.activations import ACT2FN
@@ -25,7 +26,7 @@ TRANSFORMERS_KEYS = frozenset(
 )
 
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
-# Beyond these a typing error in a configuration would exhaust the memory before anything could say so.
+# Beyond these a typo in a configuration would exhaust the memory before anything could say so.
 MOST_LAYERS = 10_000
 MOST_LABELS = 10_000_000
 LARGEST_SIZE = 2**31 - 1
@@ -243,8 +244,6 @@ class LeanConfig(PreTrainedConfig):
     def _check_dtype(self, dtype: object) -> None:
         if dtype is None:
             return
-        import torch  # here alone, so that counting needs no torch
-
         value = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
         self._require(isinstance(value, torch.dtype), f'dtype must be one of torch, as "float32", got {dtype!r}')
 
@@ -273,10 +272,7 @@ class LeanConfig(PreTrainedConfig):
     def _unknown_keys(cls, keys: Iterable[str]) -> list[str]:
         """The keys that neither this family nor transformers knows."""
         known = cls._own_keys() | TRANSFORMERS_KEYS
-        unknown = []
-        for key in keys:
-            if key not in known and not key.startswith("_") and not hasattr(PreTrainedConfig, key):
-                unknown.append(key)
+        unknown = [key for key in keys if not (key in known or key.startswith("_") or hasattr(PreTrainedConfig, key))]
         if unknown:  # imported late: only a surprising key pays for it
             from transformers import GenerationConfig
 

@@ -23,7 +23,7 @@ class Environment(Record):
     device: str
     """What the run used: the names of its GPUs, mps or cpu."""
     huge_pages: bool | None = None
-    """Whether PyTorch asked Linux for them; of older runs."""
+    """Whether PyTorch asked Linux for them, by THP_MEM_ALLOC_ENABLE=1."""
     keeps_freed_memory: bool | None = None
     """Whether this package told glibc to; false, too, where the environment says what glibc is to keep."""
     modeling_leaner: str | None = None

@@ -1,5 +1,6 @@
 """The software and hardware of this process, its commit and its memory, as results.json states them."""
 
+import os
 import platform
 import re
 from functools import cache
@@ -130,6 +131,7 @@ def environment() -> dict[str, str | int | bool | None]:
         "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "device": device_name(),
+        "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
         "keeps_freed_memory": freed_memory.is_kept,
         "modeling_leaner": modeling_leaner.__version__,
         **{name: version(name) for name in PACKAGES},

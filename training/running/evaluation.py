@@ -59,7 +59,7 @@ def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str,
         return known | numbers
     if unnamed and len(names) == len(known):
         return {name: index for index, name in enumerate(names)}
-    if unnamed and set(names) <= {*numbers, str(len(known))}:
+    if unnamed and names[0] != "0" and set(names) <= {*numbers, str(len(known))}:
         raise ValueError(f"{where}, whose classes have no names: {', '.join(names[:5])} may count from 0 or from 1")
     if names[0] == "0":
         foreign = [name for name in names if name not in numbers] or foreign
