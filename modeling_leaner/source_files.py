@@ -1,5 +1,6 @@
 """The files beside the weights of a folder or Hub id: tokenizer, image processor, those of sentence-transformers."""
 
+import shutil
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -62,7 +63,7 @@ def copy_into(output: Path, files: Mapping[str, Path]) -> None:
     for name, path in files.items():
         copied = output / name
         copied.parent.mkdir(parents=True, exist_ok=True)
-        copied.write_bytes(path.read_bytes())
+        shutil.copyfile(path, copied)
 
 
 def local_file(source: str, name: str) -> Path:

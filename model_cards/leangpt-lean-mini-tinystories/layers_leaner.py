@@ -228,10 +228,8 @@ class LeanMLP(nn.Module):
     def __init__(self, config: LeanConfig):
         super().__init__()
         self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
-        activation = config.hidden_act
-        if activation == "gelu_new":  # nine operations, which torch has as one
-            activation = "gelu_pytorch_tanh"
-        self.act = ACT2FN[activation]
+        # gelu_new is nine operations, which torch has as one.
+        self.act = ACT2FN["gelu_pytorch_tanh" if config.hidden_act == "gelu_new" else config.hidden_act]
         self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -35,9 +35,8 @@ class LeanGPTModel(LeanGPTPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.embeddings = LeanTextEmbeddings(config)
-        self.layers = nn.ModuleList(
-            [LeanBlock(config, index, is_causal=True) for index in range(config.num_hidden_layers)]
-        )
+        blocks = [LeanBlock(config, index, is_causal=True) for index in range(config.num_hidden_layers)]
+        self.layers = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.gradient_checkpointing = False  # merge_with_config_defaults reads it: a layer run twice fills no cache
         scale = (2 * config.num_hidden_layers) ** -0.5
@@ -135,8 +134,7 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
 
         logits = None
         loss = None
-        if labels is not None:
-            check_range("labels", labels, self.config.vocab_size, "vocab_size", ignore_index=-100)
+        check_range("labels", labels, self.config.vocab_size, "vocab_size", ignore_index=-100)
         if labels is not None and self.training and self.config.loss_chunk_size is not None:
             loss = self.chunked_loss(states, labels, **kwargs)
         else:

@@ -51,12 +51,10 @@ class LeanGPTConfig(LeanTextConfig):
         self._require_sizes("num_key_value_heads")
         if self.loss_chunk_size is not None:
             self._require_sizes("loss_chunk_size")
+        groups = self.num_key_value_heads
         for index, heads in enumerate(self.heads_per_layer):
-            self._require(
-                heads % self.num_key_value_heads == 0,
-                f"num_attention_heads={heads} of layer {index} is not a multiple of "
-                f"num_key_value_heads={self.num_key_value_heads}",
-            )
+            uneven = f"num_attention_heads={heads} of layer {index} is not a multiple of num_key_value_heads={groups}"
+            self._require(heads % groups == 0, uneven)
 
     @property
     def key_value_heads_per_layer(self) -> list[int]:

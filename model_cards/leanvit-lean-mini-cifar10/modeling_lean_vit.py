@@ -40,8 +40,7 @@ class LeanViTEmbeddings(nn.Module):
         if new_grid == grid:
             return self.position_embeddings
         cls_position = self.position_embeddings[:, :1]
-        positions = self.position_embeddings[:, 1:]
-        positions = positions.reshape(1, *grid, -1).permute(0, 3, 1, 2)  # (1, D, rows, columns)
+        positions = self.position_embeddings[:, 1:].reshape(1, *grid, -1).permute(0, 3, 1, 2)  # (1, D, rows, columns)
         positions = nn.functional.interpolate(positions, size=new_grid, mode="bicubic", align_corners=False)
         return torch.cat((cls_position, positions.permute(0, 2, 3, 1).flatten(1, 2)), dim=1)
 
@@ -52,17 +51,15 @@ class LeanViTEmbeddings(nn.Module):
         if len(shape) != 4 or shape[1] != config.num_channels:
             raise ValueError(f"pixel_values are {shape}, not (B, num_channels={config.num_channels}, height, width)")
         height, width = shape[2:]
+        size = f"{height}×{width}"
         if interpolate_pos_encoding:
             patch_height, patch_width = config.patch_shape
             if height % patch_height != 0 or width % patch_width != 0:
-                raise ValueError(
-                    f"pixel_values are {height}×{width}, not a multiple of patch_size={config.patch_size}"
-                )
+                raise ValueError(f"pixel_values are {size}, not a multiple of patch_size={config.patch_size}")
         elif (height, width) != config.image_shape:
             expected = "{}×{}".format(*config.image_shape)
-            raise ValueError(
-                f"pixel_values are {height}×{width}, expected image_size {expected}, or interpolate_pos_encoding=True"
-            )
+            remedy = f"expected image_size {expected}, or interpolate_pos_encoding=True"
+            raise ValueError(f"pixel_values are {size}, {remedy}")
 
     def forward(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None = None) -> torch.Tensor:
         self.check_image(pixel_values, interpolate_pos_encoding)

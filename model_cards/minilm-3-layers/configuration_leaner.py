@@ -231,10 +231,8 @@ class LeanConfig(PreTrainedConfig):
 
     def _check_labels(self) -> None:
         """Checks `problem_type` and the names of the classes."""
-        self._require(
-            self.problem_type is None or self.problem_type in PROBLEM_TYPES,
-            f"problem_type must be {EXPECTED['problem_type']}, got {self.problem_type!r}",
-        )
+        is_known = self.problem_type in (None, *PROBLEM_TYPES)
+        self._require(is_known, f"problem_type must be {EXPECTED['problem_type']}, got {self.problem_type!r}")
         if self.id2label is None:
             return
         is_mapping = isinstance(self.id2label, dict) and all(str(index).isdecimal() for index in self.id2label)
@@ -349,10 +347,8 @@ class LeanConfig(PreTrainedConfig):
         self._require(only_heads, f"per_layer_config varies {varied}, but only num_attention_heads may vary")
         self._require_sizes("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
         heads = self._getattr_without_heterogeneous_validation("num_attention_heads")
-        self._require(
-            self.head_dim is not None,
-            f"num_attention_heads={heads} does not divide hidden_size={self.hidden_size}: give head_dim",
-        )
+        undivided = f"num_attention_heads={heads} does not divide hidden_size={self.hidden_size}: give head_dim"
+        self._require(self.head_dim is not None, undivided)
         self._require_sizes("head_dim")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             probability = getattr(self, name)

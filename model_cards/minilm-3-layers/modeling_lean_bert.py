@@ -130,13 +130,9 @@ class LeanBERTForMaskedLM(TextHead, LeanBERTPreTrainedModel):
         super().__init__(config)
         self.model = LeanBERTModel(config, add_pooling_layer=False)
         width = config.hidden_size
-        self.transform = nn.Sequential(
-            OrderedDict(
-                dense=nn.Linear(width, width),
-                act=ACT2FN[config.hidden_act],
-                norm=nn.LayerNorm(width, eps=config.layer_norm_eps),
-            )
-        )
+        dense = nn.Linear(width, width)
+        norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.transform = nn.Sequential(OrderedDict(dense=dense, act=ACT2FN[config.hidden_act], norm=norm))
         self.lm_head = nn.Linear(width, config.vocab_size)
         self.post_init()
 
@@ -147,8 +143,7 @@ class LeanBERTForMaskedLM(TextHead, LeanBERTPreTrainedModel):
         the full tensor would be most of the memory. Compiled training scores every position, for fixed shapes.
         """
         hidden_states = outputs.last_hidden_state
-        if labels is not None:
-            check_range("labels", labels, self.config.vocab_size, "vocab_size", ignore_index=-100)
+        check_range("labels", labels, self.config.vocab_size, "vocab_size", ignore_index=-100)
         masked_only = labels is not None and self.training and not torch.compiler.is_compiling()
         if masked_only:
             masked = labels != -100
