@@ -18,7 +18,8 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
-from modeling_leaner.layers_leaner import LeanAttention, LeanBlock, LeanPreTrainedModel, eager_attention_forward
+from modeling_leaner.attention_leaner import eager_attention_forward
+from modeling_leaner.layers_leaner import LeanAttention, LeanBlock, LeanPreTrainedModel
 
 
 TOLERANCE = 3e-5

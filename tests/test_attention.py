@@ -19,18 +19,35 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, StaticCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from modeling_leaner import layers_leaner
-from modeling_leaner.layers_leaner import LEAN_ATTENTION, LONGEST_PRODUCTS, prefers_products
+from modeling_leaner import attention_leaner
+from modeling_leaner.attention_leaner import (
+    LEAN_ATTENTION,
+    LONGEST_PRODUCTS,
+    block_attention_forward,
+    blocks_of,
+    fastest_kernel,
+    products_attention_forward,
+    sdpa_attention_forward,
+)
 
 
 FAMILIES = {"vit": test_vit.TestLeanViT, "bert": test_bert.TestLeanBERT, "gpt": test_gpt.TestLeanGPT}
 TEXTS = ("bert", "gpt")
 
 
-@pytest.fixture(params=[True, False], ids=["products", "sdpa"])
+KERNELS = {
+    "blocks": block_attention_forward,
+    "products": products_attention_forward,
+    "sdpa": sdpa_attention_forward,
+}
+
+
+@pytest.fixture(params=KERNELS)
 def kernel(request, monkeypatch):
-    """Each of the two kernels, whatever the machine."""
-    monkeypatch.setattr(layers_leaner, "prefers_products", lambda *arguments: request.param)
+    """Each of the three kernels, whatever is fastest; blocks of ten scores, in rows of three where causal."""
+    monkeypatch.setattr(attention_leaner, "fastest_kernel", lambda *arguments: KERNELS[request.param])
+    monkeypatch.setattr(attention_leaner, "SCORES_OF_A_BLOCK", 10)
+    monkeypatch.setattr(attention_leaner, "ROWS_OF_A_CAUSAL_BLOCK", 3)
     return request.param
 
 
@@ -123,9 +140,12 @@ def test_training(family, kernel):
     assert max((gradients[name] - expected[name]).abs().max() for name in expected) < 1e-4 * largest
 
 
+@pytest.mark.parametrize("scores", [10, 100, 2**18])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_dropout_is_that_of_eager_attention(family):
-    """The same weights are dropped: products draw as eager attention does."""
+def test_dropout_is_that_of_eager_attention(family, scores, monkeypatch):
+    """The same weights are dropped, however many scores a block has: blocks draw as eager attention does."""
+    monkeypatch.setattr(attention_leaner, "SCORES_OF_A_BLOCK", scores)
+    monkeypatch.setattr(attention_leaner, "ROWS_OF_A_CAUSAL_BLOCK", 3)
     lean, eager = pair(family, attention_probs_dropout_prob=0.5, hidden_dropout_prob=0.0)
     expected_loss, expected = loss_and_gradients(family, eager.train())
     loss, gradients = loss_and_gradients(family, lean.train())
@@ -144,10 +164,10 @@ def test_a_layer_that_is_computed_again_runs_the_same_kernel(reentrant, monkeypa
     expected = {name: gradient.clone() for name, gradient in expected.items()}
     lean.zero_grad()
     lean.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
-    products = Mock(side_effect=layers_leaner.products_attention_forward)
-    monkeypatch.setattr(layers_leaner, "products_attention_forward", products)
+    blocks = Mock(side_effect=block_attention_forward)
+    monkeypatch.setattr(attention_leaner, "block_attention_forward", blocks)
     loss, gradients = loss_and_gradients("gpt", lean)
-    assert products.call_count == 2 * lean.config.num_hidden_layers
+    assert blocks.call_count == 2 * lean.config.num_hidden_layers
     assert torch.allclose(loss, expected_loss, rtol=1e-6)
     largest = max(gradient.abs().max() for gradient in expected.values())
     assert max((gradients[name] - expected[name]).abs().max() for name in expected) < 1e-5 * largest
@@ -186,6 +206,8 @@ def test_attentions_are_recorded_where_they_are_asked_for(family):
 
 @pytest.mark.parametrize("family", ["gpt", *(pytest.param(each, marks=pytest.mark.full) for each in ("vit", "bert"))])
 def test_compiled(family, kernel):
+    if kernel == "blocks":
+        pytest.skip("blocks are for uncompiled training")
     lean, _ = pair(family)
     inputs, counts = FAMILIES[family]().padded()
     torch._dynamo.reset()
@@ -234,21 +256,91 @@ def test_bfloat16_is_no_less_exact_than_eager_attention(family):
 @pytest.mark.parametrize(
     ("training", "dtype", "dropout", "keys", "expected"),
     [
-        (True, torch.bfloat16, 0.0, LONGEST_PRODUCTS, True),
-        (True, torch.bfloat16, 0.0, LONGEST_PRODUCTS + 1, False),
-        (True, torch.bfloat16, 0.1, LONGEST_PRODUCTS + 1, True),
-        (True, torch.float32, 0.0, 8, False),
-        (True, torch.float32, 0.1, 8, True),
-        (False, torch.bfloat16, 0.0, 8, False),
-        (False, torch.float32, 0.0, 8, False),
+        (True, torch.bfloat16, 0.0, LONGEST_PRODUCTS, "products"),
+        (True, torch.bfloat16, 0.0, LONGEST_PRODUCTS + 1, "sdpa"),
+        (True, torch.bfloat16, 0.1, LONGEST_PRODUCTS + 1, "blocks"),
+        (True, torch.float32, 0.0, 8, "sdpa"),
+        (True, torch.float32, 0.1, 8, "blocks"),
+        (True, torch.float32, 1e-6, 8, "sdpa"),  # which rounds to none
+        (False, torch.bfloat16, 0.0, 8, "sdpa"),
+        (False, torch.float32, 0.0, 8, "sdpa"),
     ],
 )
 def test_what_is_picked(training, dtype, dropout, keys, expected):
     module = nn.Module().train(training)
     query = torch.empty(1, 1, 8, 4, dtype=dtype)
     key = torch.empty(1, 1, keys, 4, dtype=dtype)
-    assert prefers_products(module, query, key, dropout) == expected
-    assert not prefers_products(module, query.to("meta"), key.to("meta"), dropout)
+    assert fastest_kernel(module, query, key, dropout) is KERNELS[expected]
+    assert fastest_kernel(module, query.to("meta"), key.to("meta"), dropout) is sdpa_attention_forward
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("scores", [1, 7, 30, 500, 2**18])
+def test_blocks_cover_what_is_seen_once(scores, is_causal, monkeypatch):
+    """And have no more scores than they may, where one query of a head has no more keys."""
+    monkeypatch.setattr(attention_leaner, "SCORES_OF_A_BLOCK", scores)
+    monkeypatch.setattr(attention_leaner, "ROWS_OF_A_CAUSAL_BLOCK", 3)
+    covered = torch.zeros(3, 4, 8, 8)
+    for block in blocks_of(covered.shape, is_causal):
+        assert covered[block].numel() <= max(scores, 8)
+        covered[block] += 1
+    assert covered.max() == 1
+    seen = torch.ones(8, 8, dtype=torch.bool)
+    assert covered[..., seen.tril() if is_causal else seen].min() == 1
+    assert not is_causal or covered[..., 0, 3:].max() == 0
+
+
+def test_blocks_keep_a_byte_a_score():
+    """Beside query, key, value and a causal mask, of which none grows with the square of the length."""
+    lean, _ = pair("gpt", "base", attention_probs_dropout_prob=0.5, hidden_dropout_prob=0.0)
+    config = lean.config
+    kept = {}
+
+    def pack(tensor):
+        kept[tensor.data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        lean.train()(input_ids=torch.ones(2, 16, dtype=torch.long))
+    heads = sum(config.heads_per_layer)
+    squares = [tensor for tensor in kept.values() if tensor.shape[-2:] == (16, 16)]
+    assert sum(tensor.nbytes for tensor in squares if tensor.ndim == 4) == 2 * heads * 16 * 16
+    assert all(tensor.ndim == 2 for tensor in squares if tensor.dtype != torch.int8)
+
+
+def test_blocks_compute_in_float32_where_autocast_would_not():
+    """Autocast reaches neither pass: the gradients are as exact as the rounding of query, key and value."""
+    torch.manual_seed(0)
+    module = Mock(num_key_value_groups=1, is_causal=False)
+    states = [torch.randn(2, 3, 16, 8, dtype=torch.bfloat16) for _ in range(3)]
+    gradients = {}
+    for name in ("autocast", "float32"):
+        leaves = [state.detach().clone().requires_grad_() for state in states]
+        inputs = leaves if name == "autocast" else [leaf.float() for leaf in leaves]
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=name == "autocast"):
+            output, _ = block_attention_forward(module, *inputs, None, 0.25, 0.1)
+            assert output.dtype == inputs[0].dtype
+            output.float().square().sum().backward()
+        gradients[name] = [leaf.grad.float() for leaf in leaves]
+    for half, full in zip(*gradients.values()):
+        assert distance(half, full) < 0.01 * full.abs().max()
+
+
+@pytest.mark.parametrize("family", TEXTS)
+def test_gradients_by_torch_func(family):
+    """torch.func takes no kernel of blocks: dropout is PyTorch's there, and may differ from example to example."""
+    lean, _ = pair(family, attention_probs_dropout_prob=0.5)
+    tests = FAMILIES[family]()
+    inputs = tests.inputs(next(iter(tests.heads)))
+    parameters = dict(lean.train().named_parameters())
+
+    def loss(parameters, inputs):
+        return torch.func.functional_call(lean, parameters, (), inputs).loss
+
+    gradients = torch.func.grad(loss)(parameters, inputs)
+    assert gradients.keys() == parameters.keys()
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
 
 
 def test_an_explicit_choice_wins():
@@ -266,7 +358,8 @@ def test_another_version_does_not_take_the_name():
         interface: interface._global_mapping[LEAN_ATTENTION]
         for interface in (AttentionInterface, AttentionMaskInterface)
     }
-    spec = importlib.util.spec_from_file_location("modeling_leaner.layers_of_another_version", layers_leaner.__file__)
+    file = attention_leaner.__file__
+    spec = importlib.util.spec_from_file_location("modeling_leaner.attention_of_another_version", file)
     other = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(other)
     try:
@@ -274,7 +367,7 @@ def test_another_version_does_not_take_the_name():
         assert ALL_ATTENTION_FUNCTIONS[other.LEAN_ATTENTION] is other.lean_attention_forward
         for interface, function in mine.items():
             assert interface._global_mapping[LEAN_ATTENTION] is function
-        assert ALL_ATTENTION_FUNCTIONS[LEAN_ATTENTION] is layers_leaner.lean_attention_forward
+        assert ALL_ATTENTION_FUNCTIONS[LEAN_ATTENTION] is attention_leaner.lean_attention_forward
     finally:
         for interface in mine:
             interface._global_mapping.pop(other.LEAN_ATTENTION)
@@ -302,11 +395,10 @@ def test_two_versions_of_remote_code_keep_their_kernels(tmp_path):
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         model.save_pretrained(folder)
-    layers = folders[1] / "layers_leaner.py"
-    changed = layers.read_text().replace(
-        "    forward = sdpa_attention_forward\n", "    value = 0 * value\n    forward = sdpa_attention_forward\n"
-    )
-    layers.write_text(changed)
+    attention = folders[1] / "attention_leaner.py"
+    choice = "    forward = fastest_kernel("
+    assert attention.read_text().count(choice) == 1
+    attention.write_text(attention.read_text().replace(choice, f"    value = 0 * value\n{choice}"))
     process = subprocess.run(
         [sys.executable, "-I", "-c", TWO_VERSIONS, *map(str, folders)],
         capture_output=True,

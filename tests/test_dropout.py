@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from modeling_leaner.layers_leaner import Dropout, drop
+from modeling_leaner.dropout_leaner import Dropout, drop
 
 
 SHAPE = (7, 11, 13, 17)  # an odd number of elements: the last random number serves fewer than four

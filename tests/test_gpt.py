@@ -15,8 +15,8 @@ from modeling_leaner import (
     LeanGPTForTokenClassification,
     LeanGPTModel,
 )
+from modeling_leaner.attention_leaner import LEAN_ATTENTION
 from modeling_leaner.conversion import convert
-from modeling_leaner.layers_leaner import LEAN_ATTENTION
 
 
 class TestLeanGPT(TextModelTests):

@@ -19,17 +19,21 @@ import modeling_leaner
 FAMILIES = {"vit": test_vit.TestLeanViT, "bert": test_bert.TestLeanBERT, "gpt": test_gpt.TestLeanGPT}
 CODE = {
     "vit": [
+        "attention_leaner.py",
         "checkpoints_leaner.py",
         "configuration_lean_vit.py",
         "configuration_leaner.py",
+        "dropout_leaner.py",
         "layers_leaner.py",
         "modeling_lean_vit.py",
     ],
     **{
         family: [
+            "attention_leaner.py",
             "checkpoints_leaner.py",
             f"configuration_lean_{family}.py",
             "configuration_leaner.py",
+            "dropout_leaner.py",
             "heads_leaner.py",
             "layers_leaner.py",
             f"modeling_lean_{family}.py",

@@ -12,14 +12,13 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import ModelOutput
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface, PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 
+from .attention_leaner import LEAN_ATTENTION, eager_attention_forward
 from .checkpoints_leaner import (
     describe_gaps,
     describe_mismatches,
@@ -29,140 +28,7 @@ from .checkpoints_leaner import (
     refuse_pickle_alone,
 )
 from .configuration_leaner import LeanConfig
-
-
-# transformers' registries are global: the module's own name keeps this attention apart from that of another version of
-# this file, which a second remote repository may bring into the process.
-LEAN_ATTENTION = f"lean_{__name__}"
-LONGEST_PRODUCTS = 640  # keys, up to which products were measured to beat SDPA in bfloat16 training on a CPU
-
-
-def per_query_head(module: nn.Module, states: torch.Tensor) -> torch.Tensor:
-    """Keys or values (B, K, S, d) → (B, H, S, d)."""
-    if module.num_key_value_groups == 1:
-        return states
-    return states.repeat_interleave(module.num_key_value_groups, dim=1)
-
-
-def drop(hidden_states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout of a tensor of any shape, in uncompiled training on a CPU faster than PyTorch's.
-
-    There one random number of 64 bits decides four elements, so `p` is rounded to a multiple of 1/65,536. Elsewhere,
-    and where it rounds to 0 or 1, dropout is PyTorch's. Raises ValueError for a `p` outside of 0 to 1, as that does.
-    """
-    dropped = round(p * 2**16)
-    if not training or not 0 < dropped < 2**16 or not is_eager_on_cpu(hidden_states):
-        return nn.functional.dropout(hidden_states, p, training)
-    elements = hidden_states.numel()
-    numbers = torch.randint(-(2**63), 2**63 - 1, (-(-elements // 4),), device=hidden_states.device)
-    numbers = numbers.view(torch.int16)[:elements].view(hidden_states.shape)  # -32,768 to 32,767
-    kept = numbers >= dropped - 2**15
-    return torch.where(kept, hidden_states, 0.0).mul_(2**16 / (2**16 - dropped))
-
-
-class Dropout(nn.Dropout):
-    """`drop` as a module; never in place."""
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return drop(hidden_states, self.p, self.training)
-
-
-def is_eager_on_cpu(tensor: torch.Tensor) -> bool:
-    """Whether operations on a tensor run one by one on a CPU, neither compiled nor traced."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Plain softmax attention: query (B, H, T, d), key and value (B, K, S, d) → (B, T, H, d), weights (B, H, T, S)."""
-    key = per_query_head(module, key)
-    value = per_query_head(module, value)
-    scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
-    if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    weights = drop(weights, dropout, module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
-
-
-def products_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    is_causal: bool | None = None,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """As eager attention, with SDPA's masks (True or 0 for what is seen) and the softmax in the dtype of the query.
-
-    The softmax computes in float32 all the same, but in half precision nothing of (B, H, T, S) is kept in float32.
-    """
-    key = per_query_head(module, key)
-    value = per_query_head(module, value)
-    if is_causal is None:
-        is_causal = module.is_causal
-    scores = (query * scaling) @ key.transpose(2, 3)  # (B, H, T, S)
-    if attention_mask is None and is_causal and query.shape[2] > 1:
-        attention_mask = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).tril()
-    if attention_mask is not None:
-        least = torch.finfo(scores.dtype).min / 2  # half, so that sums stay finite: a softmax over -inf alone is NaN
-        if attention_mask.dtype == torch.bool:
-            zeros = torch.zeros(attention_mask.shape, dtype=scores.dtype, device=scores.device)
-            attention_mask = zeros.masked_fill(~attention_mask, least)
-        scores = scores + attention_mask.clamp(min=least).to(scores.dtype)
-    weights = nn.functional.softmax(scores, dim=-1)
-    weights = drop(weights, dropout, module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
-
-
-def products_are_faster(dtype: torch.dtype, length: int, dropout: float) -> bool:
-    """Whether plain matrix products beat SDPA in uncompiled training on a CPU; `length` in keys."""
-    return dropout > 0 or (dtype == torch.bfloat16 and length <= LONGEST_PRODUCTS)
-
-
-def prefers_products(module: nn.Module, query: torch.Tensor, key: torch.Tensor, dropout: float) -> bool:
-    """Whether plain matrix products beat SDPA, as `leaner bench` measured: in training on a CPU alone.
-
-    There SDPA has no kernel with dropout and takes products in float32 itself; and its backward pass in bfloat16 is
-    slower than theirs, until their (T, S) tensors leave the caches. It does not ask for gradients: a layer that is
-    computed again in the backward pass runs the same kernel as before.
-    """
-    if not module.training or not is_eager_on_cpu(query):
-        return False
-    return products_are_faster(query.dtype, key.shape[2], dropout)
-
-
-def lean_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """`attn_implementation="lean"`: SDPA, or matrix products where they are faster or the weights are asked for."""
-    forward = sdpa_attention_forward
-    wants_weights = kwargs.get("output_attentions", module.config.output_attentions)
-    if wants_weights or prefers_products(module, query, key, dropout):
-        forward = products_attention_forward
-    return forward(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
-
-
-AttentionInterface.register(LEAN_ATTENTION, lean_attention_forward)
-AttentionMaskInterface.register(LEAN_ATTENTION, sdpa_mask)
+from .dropout_leaner import Dropout, is_eager_on_cpu
 
 
 class LeanAttention(nn.Module):
@@ -354,7 +220,7 @@ def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, igno
 
     Elsewhere, reading the values would wait for the device or break the graph.
     """
-    if type(ids) is not torch.Tensor or ids.is_floating_point() or not is_eager_on_cpu(ids):
+    if not is_eager_on_cpu(ids) or ids.is_floating_point():
         return
     wrong = (ids < 0) | (ids >= size)
     if ignore_index is not None:

@@ -13,7 +13,8 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_lean_vit import LeanViTConfig
-from .layers_leaner import Dropout, LeanBlock, LeanPooler, LeanPreTrainedModel, check_sequence, class_loss, recorded
+from .dropout_leaner import Dropout
+from .layers_leaner import LeanBlock, LeanPooler, LeanPreTrainedModel, check_sequence, class_loss, recorded
 
 
 class LeanViTEmbeddings(nn.Module):

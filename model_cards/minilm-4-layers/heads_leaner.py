@@ -21,7 +21,8 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
 from .configuration_leaner import LeanTextConfig
-from .layers_leaner import Dropout, LeanPreTrainedModel, check_range, recorded
+from .dropout_leaner import Dropout
+from .layers_leaner import LeanPreTrainedModel, check_range, recorded
 
 
 # sentence-transformers reads the fields of an output from the annotation of `forward`.

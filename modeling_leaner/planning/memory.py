@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ..attention_leaner import products_are_faster
 from ..configuration_leaner import LeanConfig
-from ..layers_leaner import products_are_faster
 from .flops import MASKED_SHARE
 from .units import BYTES
 
@@ -64,39 +64,32 @@ class TrainingMemory:
     peak: int
 
 
-def falls_back(config: LeanConfig, setting: StepSetting) -> bool:
-    """Whether SDPA keeps the attention weights: on a CPU no fused kernel has dropout; it then computes in float32."""
-    return setting.attention == "sdpa" and setting.device == "cpu" and config.attention_probs_dropout_prob > 0
-
-
-def takes_products(config: LeanConfig, setting: StepSetting) -> bool:
-    """Whether the family's own attention, "lean", trains by plain products in place of SDPA, uncompiled."""
-    if setting.attention != "lean" or setting.device != "cpu":
-        return False
-    dtype = getattr(torch, setting.dtype)
-    return products_are_faster(dtype, setting.length_of(config), config.attention_probs_dropout_prob)
+def drops_on_a_cpu(config: LeanConfig, setting: StepSetting) -> bool:
+    """Whether weights are dropped on a CPU, where no fused kernel does it."""
+    return setting.device == "cpu" and config.attention_probs_dropout_prob > 0
 
 
 def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes that one layer keeps for each pair of tokens and each head: 0 where a fused kernel keeps no weights.
 
     Eager attention keeps the softmax in float32, and, in another dtype, its copy. Dropout adds its mask of bytes and
-    the product. The family's products keep all but the mask in the dtype of the values.
+    the product. With dropout on a CPU SDPA keeps three in float32, and the family's own attention, "lean", the mask
+    alone; without, in bfloat16, its products keep the weights.
     """
-    if falls_back(config, setting):
-        return 3 * 4
-    if takes_products(config, setting):
+    if setting.attention == "eager":
+        softmax = 4
         if config.attention_probs_dropout_prob > 0:
-            return 2 * setting.value_bytes + MASK_BYTES
-        return setting.value_bytes
-    if setting.attention in ("lean", "sdpa"):
+            return softmax + MASK_BYTES + setting.value_bytes
+        if setting.dtype == "float32":
+            return softmax
+        return softmax + setting.value_bytes
+    if setting.device != "cpu":
         return 0
-    softmax = 4
-    if config.attention_probs_dropout_prob > 0:
-        return softmax + MASK_BYTES + setting.value_bytes
-    if setting.dtype == "float32":
-        return softmax
-    return softmax + setting.value_bytes
+    if drops_on_a_cpu(config, setting):
+        return MASK_BYTES if setting.attention == "lean" else 3 * 4
+    if setting.attention == "lean" and products_are_faster(getattr(torch, setting.dtype), setting.length_of(config)):
+        return setting.value_bytes
+    return 0
 
 
 def block_activations(config: LeanConfig, setting: StepSetting) -> int:
@@ -107,7 +100,7 @@ def block_activations(config: LeanConfig, setting: StepSetting) -> int:
     heads = sum(config.heads_per_layer)
     kept = config.estimate_activation_bytes(setting.batch_size, length, size)
     kept += attention_matrix_bytes(config, setting) * heads * tokens * length
-    if falls_back(config, setting):  # q, k and v in float32
+    if setting.attention != "eager" and drops_on_a_cpu(config, setting):  # q, k and v in float32
         kept += 3 * heads * config.head_dim * (4 - size) * tokens
     return kept
 
