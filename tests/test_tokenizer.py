@@ -294,6 +294,13 @@ def test_the_usual_column_is_read(columns, read, streaming, monkeypatch):
         source.read()
 
 
+def test_a_column_of_numbers_is_no_text(monkeypatch):
+    rows = Dataset.from_dict({"text": [1, 2]})
+    monkeypatch.setattr(data_sources, "load_split", lambda *given, **options: rows)
+    with pytest.raises(ValueError, match="no column holds strings: the data has text"):
+        TextSource("x").read()
+
+
 @pytest.mark.parametrize(
     ("choice", "message"),
     [

@@ -9,11 +9,11 @@ import torch
 from modeling_leaner.support.files import free_path, write_new
 from modeling_leaner.support.quiet import quiet_libraries
 
-from ..records import BenchCell, BenchComparison, BenchFile, Environment
+from ..records import BenchCell, BenchComparison, BenchFile, BenchWork, Environment
 from ..running.environment import environment, processor_flags
 from .cells import csv_text
 from .comparison import cell, comparisons, geometric_means, reference_of, with_share
-from .contestants import OURS, contestants
+from .contestants import OURS, Contestant, contestants
 from .machine import device_title, matrix_product_flops
 from .measure import measure
 from .suite import Suite
@@ -36,25 +36,26 @@ def keep_fastest_rate(rates: dict[str, float], device: torch.device, dtype: str)
         rates[dtype] = max(rates.get(dtype, 0.0), matrix_product_flops(device, dtype))
 
 
+def work_of(one: BenchWork) -> str:
+    """What was done, as it is printed."""
+    size = f"{one.layers} layers of {one.heads} heads of {one.head_dim}, batch {one.batch} × {one.length} tokens"
+    if one.new_tokens:
+        size += f" + {one.new_tokens} new"
+    return f"{one.phase} {one.shape} in {one.dtype} ({size})"
+
+
 def line_of(row: BenchCell) -> str:
-    """A cell as it is printed: layers × heads × head size, items × tokens + new tokens."""
-    size = f"{row.layers} × {row.heads} × {row.head_dim}, {row.batch} × {row.length}"
-    if row.new_tokens:
-        size += f" + {row.new_tokens}"
-    name = f"{row.phase} {row.shape} ({size}) {row.dtype} {row.library} {row.attention} {row.mode}"
+    """A cell as it is printed."""
+    name = f"{work_of(row)}: {Contestant(row.library, row.attention, row.mode)}"
     if row.milliseconds is None:
         return f"{name}: cannot run: {row.note}"
-    relative = ""
-    if row.relative_time is not None:
-        relative = f", {row.relative_time:.2f} ({row.relative_time_low:.2f}–{row.relative_time_high:.2f}) × our SDPA"
-    return f"{name}: {row.milliseconds:.1f} ms{relative}"
+    return f"{name}: {row.milliseconds:.1f} ms ({row.milliseconds_low:.1f}–{row.milliseconds_high:.1f})"
 
 
 def line_of_comparison(one: BenchComparison) -> str:
     """A comparison as it is printed."""
-    size = f"{one.layers} × {one.heads} × {one.head_dim}, {one.batch} × {one.length}"
     speedup = f"{one.speedup:.2f} ({one.speedup_low:.2f}–{one.speedup_high:.2f})"
-    return f"{one.phase} {one.shape} ({size}) {one.dtype}: {speedup} × as fast as {one.against}, {one.peer}"
+    return f"{work_of(one)}: {speedup} × as fast as {one.against}, which is {one.peer}"
 
 
 def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
@@ -101,7 +102,7 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
     for one in compared:
         print(line_of_comparison(one))
     for name, mean in document.geometric_means.items():
-        print(f"{name}: {mean:.2f}")
+        print(f"geometric mean of these, {name}: {mean:.2f} × as fast")
     if csv_file is not None:
         write_new("--csv", csv_file, csv_text(document).encode())
     print(document.model_dump_json())

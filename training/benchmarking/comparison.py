@@ -97,9 +97,14 @@ def pairs(measured: Iterable[Measured]) -> dict[str, tuple[Measured | None, Meas
         return [result for result in group if result.contestant.mode == mode]
 
     uncompiled = fastest(of_mode(ours, "eager"))
-    return {
+    found = {
         "best uncompiled peer": (uncompiled, fastest(of_mode(peers, "eager"))),
         "best compiled peer": (fastest(of_mode(ours, "compile")), fastest(of_mode(peers, "compile"))),
+    }
+    if any(one is None for pair in found.values() for one in pair):  # one mode alone
+        found = {}
+    return {
+        **found,
         "best peer": (fastest(ours), fastest(peers)),
         "transformers' default": (uncompiled, reference_of(peers, "transformers")),
     }
@@ -115,7 +120,7 @@ def comparisons(workload: Workload, measured: list[Measured]) -> list[BenchCompa
             BenchComparison(
                 **workload.names,
                 against=against,
-                ours=f"{ours.contestant.attention} {ours.contestant.mode}",
+                ours=ours.contestant.way,
                 peer=str(peer.contestant),
                 **quartile_fields(peer.seconds / ours.seconds, "speedup"),
             )

@@ -23,6 +23,7 @@ OURS = "modeling_leaner"
 REFERENCE_ATTENTION = "sdpa"  # which every library has; transformers' default
 OUR_ATTENTION = "lean"  # this family's default, which picks its kernel
 TIMM_ATTENTIONS = ("eager", "sdpa")
+COMPILED = {"eager": "uncompiled", "compile": "compiled"}  # modes, in words
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,12 @@ class Contestant:
     mode: str
 
     def __str__(self) -> str:
-        return f"{self.library} {self.attention} {self.mode}"
+        return f"{self.library}, {self.way}"
+
+    @property
+    def way(self) -> str:
+        """Attention and mode in words."""
+        return f"{self.attention} attention, {COMPILED[self.mode]}"
 
     @property
     def is_reference(self) -> bool:

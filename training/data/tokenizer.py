@@ -266,6 +266,8 @@ class TextSource:
         if not names:
             given = "no columns"
         column = self.text_column
+        if column is None and not texts:
+            raise ValueError(f"no column holds strings: the data has {given}")
         if column is None:
             likely = likely_texts(texts)
             if len(likely) != 1:
