@@ -103,6 +103,20 @@ def test_packed_sequences_and_masks_of_four_dimensions(family, kernel):
         assert distance(lean(ids, attention_mask=mask).logits, expected) < TOLERANCE
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_mask_of_half_precision_in_training(dtype, dropout):
+    """Its least number is one of its own dtype, not of float32, in which blocks compute."""
+    lean, _ = pair("gpt", attention_probs_dropout_prob=dropout)
+    ids = FAMILIES["gpt"]().inputs()["input_ids"]
+    mask = torch.zeros(*ids.shape, ids.shape[1], dtype=dtype)[:, None]
+    mask[:, :, 3:, 2] = torch.finfo(dtype).min
+    with torch.no_grad():
+        for layer in lean.model.layers:
+            layer.self_attn.q_proj.weight.mul_(0.25)
+    assert lean.to(dtype).train()(ids, attention_mask=mask).logits.isfinite().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_scores_of_a_row_that_sees_nothing_stay_finite(dtype):
     """Negative scores below the least number of half precision would be -inf, and a row of these NaN."""
@@ -205,15 +219,24 @@ def test_attentions_are_recorded_where_they_are_asked_for(family):
 
 
 @pytest.mark.parametrize("family", ["gpt", *(pytest.param(each, marks=pytest.mark.full) for each in ("vit", "bert"))])
+@pytest.mark.parametrize("kernel", ["products", "sdpa"], indirect=True)
 def test_compiled(family, kernel):
-    if kernel == "blocks":
-        pytest.skip("blocks are for uncompiled training")
     lean, _ = pair(family)
     inputs, counts = FAMILIES[family]().padded()
     torch._dynamo.reset()
     compiled = torch.compile(lean, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         assert distance(compiled(**inputs).logits[counts], lean(**inputs).logits[counts]) < TOLERANCE
+
+
+def test_compiled_training_takes_sdpa(monkeypatch):
+    """Which draws numbers that a graph can hold; in one graph."""
+    lean, _ = pair("gpt", attention_probs_dropout_prob=0.5)
+    monkeypatch.setattr(attention_leaner, "block_attention_forward", Mock(side_effect=AssertionError))
+    torch._dynamo.reset()
+    compiled = torch.compile(lean.train(), fullgraph=True, backend="aot_eager")
+    compiled(**FAMILIES["gpt"]().inputs("CausalLM")).loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in lean.parameters())
 
 
 @pytest.mark.parametrize("family", TEXTS)
@@ -290,57 +313,108 @@ def test_blocks_cover_what_is_seen_once(scores, is_causal, monkeypatch):
     assert not is_causal or covered[..., 0, 3:].max() == 0
 
 
-def test_blocks_keep_a_byte_a_score():
-    """Beside query, key, value and a causal mask, of which none grows with the square of the length."""
+@pytest.mark.parametrize("padded", [False, True])
+def test_blocks_keep_a_byte_a_score(padded):
+    """And one mask of truth values for all layers where there is padding."""
     lean, _ = pair("gpt", "base", attention_probs_dropout_prob=0.5, hidden_dropout_prob=0.0)
-    config = lean.config
     kept = {}
 
     def pack(tensor):
-        kept[tensor.data_ptr()] = tensor
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = (tensor, storage.nbytes())
         return tensor
 
+    mask = torch.ones(2, 16, dtype=torch.long)
+    if padded:
+        mask[0, 12:] = 0
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        lean.train()(input_ids=torch.ones(2, 16, dtype=torch.long))
-    heads = sum(config.heads_per_layer)
-    squares = [tensor for tensor in kept.values() if tensor.shape[-2:] == (16, 16)]
-    assert sum(tensor.nbytes for tensor in squares if tensor.ndim == 4) == 2 * heads * 16 * 16
-    assert all(tensor.ndim == 2 for tensor in squares if tensor.dtype != torch.int8)
+        lean.train()(input_ids=torch.ones(2, 16, dtype=torch.long), attention_mask=mask)
+    squares = [nbytes for tensor, nbytes in kept.values() if tensor.shape[-2:] == (16, 16)]
+    heads = sum(lean.config.heads_per_layer)
+    assert sum(squares) == 2 * heads * 16**2 + (2 * 16**2 if padded else 0)
+
+
+class Heads(nn.Module):
+    """What a kernel reads of an attention layer."""
+
+    def __init__(self, groups=1, is_causal=False):
+        super().__init__()
+        self.num_key_value_groups = groups
+        self.is_causal = is_causal
+
+
+MASKS = {
+    "none": lambda queries, keys: None,
+    "bool": lambda queries, keys: (torch.rand(2, 1, queries, keys) > 0.3) | (torch.arange(keys) == 0),
+    "numbers": lambda queries, keys: torch.randn(2, 4, queries, keys),
+    "one row for all": lambda queries, keys: torch.arange(keys) < torch.tensor([keys, 1])[:, None, None, None],
+}
+
+
+@pytest.mark.parametrize("scores", [10, 100, 2**18])
+@pytest.mark.parametrize(("queries", "keys"), [(7, 7), (3, 9), (9, 3), (1, 5), (1, 1)])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+def test_blocks_are_products(mask, is_causal, groups, queries, keys, scores, monkeypatch):
+    """Output and gradients in float64, the same weights dropped; the gradient comes in another layout."""
+    monkeypatch.setattr(attention_leaner, "SCORES_OF_A_BLOCK", scores)
+    monkeypatch.setattr(attention_leaner, "ROWS_OF_A_CAUSAL_BLOCK", 3)
+    torch.manual_seed(0)
+    seen = MASKS[mask](queries, keys)
+    shapes = [(2, 4, queries, 8), *[(2, 4 // groups, keys, 8)] * 2]
+    states = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    weight = torch.randn(2, 8, 4, queries, dtype=torch.float64).permute(0, 3, 2, 1)
+    found = []
+    for kernel in (block_attention_forward, products_attention_forward):
+        leaves = [state.clone().requires_grad_() for state in states]
+        torch.manual_seed(1)
+        output, _ = kernel(Heads(groups, is_causal).train(), *leaves, seen, 0.3, 0.4)
+        output.backward(weight)
+        found.append([output, *(leaf.grad for leaf in leaves)])
+    for blocks, products in zip(*found):
+        torch.testing.assert_close(blocks, products)
 
 
 def test_blocks_compute_in_float32_where_autocast_would_not():
-    """Autocast reaches neither pass: the gradients are as exact as the rounding of query, key and value."""
+    """Autocast reaches neither pass."""
     torch.manual_seed(0)
-    module = Mock(num_key_value_groups=1, is_causal=False)
-    states = [torch.randn(2, 3, 16, 8, dtype=torch.bfloat16) for _ in range(3)]
-    gradients = {}
-    for name in ("autocast", "float32"):
-        leaves = [state.detach().clone().requires_grad_() for state in states]
-        inputs = leaves if name == "autocast" else [leaf.float() for leaf in leaves]
+    states = [torch.randn(2, 3, 16, 8) for _ in range(3)]
+    found = []
+    for autocast in (True, False):
+        leaves = [state.clone().requires_grad_() for state in states]
         torch.manual_seed(1)
-        with torch.autocast("cpu", torch.bfloat16, enabled=name == "autocast"):
-            output, _ = block_attention_forward(module, *inputs, None, 0.25, 0.1)
-            assert output.dtype == inputs[0].dtype
-            output.float().square().sum().backward()
-        gradients[name] = [leaf.grad.float() for leaf in leaves]
-    for half, full in zip(*gradients.values()):
-        assert distance(half, full) < 0.01 * full.abs().max()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            output, _ = block_attention_forward(Heads(), *leaves, None, 0.25, 0.1)
+            output.square().sum().backward()
+        found.append([output, *(leaf.grad for leaf in leaves)])
+    assert all(map(torch.equal, *found))
+
+
+def test_a_mask_that_is_learnt_is_left_to_products():
+    mask = torch.zeros(1, 1, 4, 4, requires_grad=True)
+    states = [torch.randn(1, 1, 4, 8) for _ in range(3)]
+    output, _ = block_attention_forward(Heads().train(), *states, mask, 0.3, 0.1)
+    output.square().sum().backward()
+    assert mask.grad.abs().max() > 0
 
 
 @pytest.mark.parametrize("family", TEXTS)
-def test_gradients_by_torch_func(family):
-    """torch.func takes no kernel of blocks: dropout is PyTorch's there, and may differ from example to example."""
+def test_gradients_of_each_example_by_torch_func(family):
+    """torch.func takes no kernel of blocks; dropout is PyTorch's there, and differs from example to example."""
     lean, _ = pair(family, attention_probs_dropout_prob=0.5)
     tests = FAMILIES[family]()
-    inputs = tests.inputs(next(iter(tests.heads)))
+    inputs = {name: each[:1].repeat(2, 1) for name, each in tests.inputs(next(iter(tests.heads))).items()}
     parameters = dict(lean.train().named_parameters())
 
-    def loss(parameters, inputs):
-        return torch.func.functional_call(lean, parameters, (), inputs).loss
+    def loss(parameters, example):
+        one = {name: each[None] for name, each in example.items()}
+        return torch.func.functional_call(lean, parameters, (), one).logits.square().sum()
 
-    gradients = torch.func.grad(loss)(parameters, inputs)
-    assert gradients.keys() == parameters.keys()
-    assert all(gradient.isfinite().all() for gradient in gradients.values())
+    del inputs["labels"]
+    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="different")(parameters, inputs)
+    first, second = gradients["model.layers.0.self_attn.v_proj.weight"]
+    assert first.isfinite().all() and not torch.allclose(first, second)
 
 
 def test_an_explicit_choice_wins():

@@ -1,5 +1,6 @@
 """The family's own dropout: what it drops and keeps, its gradient, and where PyTorch's runs in its place."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -55,6 +56,30 @@ def test_a_probability_that_rounds_to_none_or_all_is_left_to_pytorch(p):
     torch.manual_seed(0)
     expected = nn.functional.dropout(torch.ones(1000), p)
     assert torch.equal(dropped_ones(p, shape=(1000,)), expected)
+
+
+def test_the_generator_is_that_of_the_cpu():
+    """Whatever device new tensors have by default; NumPy's own generator is left alone."""
+    state = np.random.get_state()[1].tolist()
+    values = torch.ones(1000)
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        result = drop(values, 0.5, training=True)
+    assert torch.equal(result, dropped_ones(0.5, shape=(1000,)))
+    assert np.random.get_state()[1].tolist() == state
+
+
+@pytest.mark.parametrize("values", [torch.ones(0, 3), torch.ones(1), torch.ones(()), torch.ones(4, 6).T])
+def test_any_shape_and_layout(values):
+    result = drop(values, 0.5, training=True)
+    assert result.shape == values.shape
+    assert all(each in (0.0, 2.0) for each in result.flatten().tolist())
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1])
+def test_no_probability(p):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        drop(torch.ones(3), p, training=True)
 
 
 def test_evaluation_drops_nothing():

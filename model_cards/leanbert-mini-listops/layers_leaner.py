@@ -151,7 +151,7 @@ class LeanPreTrainedModel(PreTrainedModel):
     _can_record_outputs = {"hidden_states": LeanBlock, "attentions": LeanAttention}
 
     def get_correct_attn_implementation(self, requested_attention: str | None, *args, **kwargs) -> str:
-        """As in transformers, but "lean", which is also the default, is the attention of this file by its own name."""
+        """As in transformers, but "lean", which is also the default, is `LEAN_ATTENTION`, the family's own."""
         if requested_attention in (None, "lean"):
             requested_attention = LEAN_ATTENTION
         return super().get_correct_attn_implementation(requested_attention, *args, **kwargs)
@@ -220,7 +220,7 @@ def check_range(name: str, ids: torch.Tensor | None, size: int, bound: str, igno
 
     Elsewhere, reading the values would wait for the device or break the graph.
     """
-    if not is_eager_on_cpu(ids) or ids.is_floating_point():
+    if ids is None or not is_eager_on_cpu(ids) or ids.is_floating_point():
         return
     wrong = (ids < 0) | (ids >= size)
     if ignore_index is not None:

@@ -23,7 +23,7 @@ from .dropout_leaner import draw_kept, drop, drops_here, is_eager_on_cpu, scale_
 # this file, which a second remote repository may bring into the process.
 LEAN_ATTENTION = f"lean_{__name__}"
 LONGEST_PRODUCTS = 640  # keys, up to which products were measured to beat SDPA in bfloat16 training on a CPU
-SCORES_OF_A_BLOCK = 2**18  # a megabyte in float32: what is done to a block stays in a core's cache
+SCORES_OF_A_BLOCK = 2**18  # a megabyte in float32; half and twice of it were measured to be no faster
 ROWS_OF_A_CAUSAL_BLOCK = 64  # queries; the keys after them are left out
 
 
@@ -55,22 +55,22 @@ def eager_attention_forward(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-def whole_mask(
+def mask_or_triangle(
     mask: torch.Tensor | None, is_causal: bool, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor | None:
-    """The mask or, where SDPA would do without one in causal attention, the triangle (T, S) that it stands for."""
+    """The mask; where causal attention has none, the triangle (T, S) that SDPA would assume."""
     queries, keys = query.shape[2], key.shape[2]
     if mask is not None or not is_causal or queries == 1:
         return mask
     return torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()
 
 
-def added_mask(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """What is added to scores of `dtype`, from one of SDPA's masks: True or 0 is what is seen."""
-    least = torch.finfo(dtype).min / 2  # half, so that sums stay finite: a softmax over -inf alone is NaN
+def masked(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Scores by one of SDPA's masks: True or 0 is what is seen."""
+    least = torch.finfo(scores.dtype).min / 2  # half, so that sums stay finite: a softmax over -inf alone is NaN
     if mask.dtype == torch.bool:
-        return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, least)
-    return mask.clamp(min=least).to(dtype)
+        return torch.where(mask, scores, least)
+    return scores + mask.to(scores.dtype).clamp(min=least)
 
 
 def products_attention_forward(
@@ -92,53 +92,56 @@ def products_attention_forward(
     value = per_query_head(module, value)
     if is_causal is None:
         is_causal = module.is_causal
-    mask = whole_mask(attention_mask, is_causal, query, key)
+    mask = mask_or_triangle(attention_mask, is_causal, query, key)
     scores = (query * scaling) @ key.transpose(2, 3)  # (B, H, T, S)
     if mask is not None:
-        scores = scores + added_mask(mask, scores.dtype)
+        scores = masked(scores, mask)
     weights = nn.functional.softmax(scores, dim=-1)
     weights = drop(weights, dropout, module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-def blocks_of(scores: torch.Size, is_causal: bool) -> Iterator[tuple[slice, slice, slice, slice]]:
-    """Cuts scores (B, H, T, S) into blocks: slices of all four. Causal blocks end with the key of their last query."""
-    batch, heads, queries, keys = scores
-    rows = min(queries, max(1, SCORES_OF_A_BLOCK // keys))
-    if is_causal:
-        rows = min(rows, ROWS_OF_A_CAUSAL_BLOCK)
-    some_heads = max(1, min(heads, SCORES_OF_A_BLOCK // (rows * keys)))
-    items = max(1, SCORES_OF_A_BLOCK // (rows * keys * heads))
-    for item in range(0, batch, items):
-        for head in range(0, heads, some_heads):
-            for row in range(0, queries, rows):
-                seen = row + rows if is_causal else keys
-                yield slice(item, item + items), slice(head, head + some_heads), slice(row, row + rows), slice(0, seen)
+def blocks_of(scores: torch.Size, skips_keys: bool) -> Iterator[tuple[slice, slice, slice, slice]]:
+    """Cuts scores (B, H, T, S), none of which is 0, into blocks: slices of items, heads, queries and keys.
+
+    With `skips_keys` a block ends with the key of its last query, as causal attention does.
+    """
+    batch, num_heads, num_queries, num_keys = scores
+    some_queries = min(num_queries, max(1, SCORES_OF_A_BLOCK // num_keys))
+    if skips_keys:
+        some_queries = min(some_queries, ROWS_OF_A_CAUSAL_BLOCK)
+    some_heads = min(num_heads, max(1, SCORES_OF_A_BLOCK // (some_queries * num_keys)))
+    some_items = max(1, SCORES_OF_A_BLOCK // (some_queries * num_keys * num_heads))
+    for item in range(0, batch, some_items):
+        items = slice(item, item + some_items)
+        for head in range(0, num_heads, some_heads):
+            heads = slice(head, head + some_heads)
+            for query in range(0, num_queries, some_queries):
+                queries = slice(query, query + some_queries)
+                last_key = queries.stop if skips_keys else num_keys
+                yield items, heads, queries, slice(0, last_key)
 
 
 def weights_of(
-    block: tuple[slice, ...], query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, is_causal: bool
+    block: tuple[slice, ...], query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, skips_keys: bool
 ) -> torch.Tensor:
-    """The attention weights of a block.
-
-    `mask` is added to the scores: it expands to (B, H, T, S) or, causal, is the triangle of any block's last keys.
-    """
+    """The attention weights of a block; `mask` is one of SDPA's, (B, H, T, S), and None where keys are skipped."""
     items, heads, queries, keys = block
     scores = query[items, heads, queries] @ key[items, heads, keys].transpose(2, 3)
-    if is_causal:
-        last_keys = scores[..., queries]
-        rows = last_keys.shape[-1]
-        last_keys += mask[:rows, :rows]
+    if skips_keys:
+        rows = scores.shape[2]
+        unseen = torch.full((rows, rows), -torch.inf, dtype=scores.dtype).triu(1)
+        scores[..., queries] += unseen  # the last keys of the block are those of its queries
     elif mask is not None:
-        scores += mask.expand(*query.shape[:3], key.shape[2])[block]
+        scores = masked(scores, mask[block])
     return scores.softmax(-1)
 
 
 class AttentionByBlocks(torch.autograd.Function):
-    """Attention with dropout on a CPU, a block of scores at a time.
+    """Attention with dropout on a CPU, a block of scores at a time. It has first derivatives in reverse mode alone.
 
-    For the backward pass it keeps one byte a score, what dropout left; the weights are computed again, as in
-    FlashAttention (Dao et al. 2022, section 3.1), but in whole rows: a CPU has the memory for them.
+    For the backward pass it keeps one byte a score: whether dropout kept it. The weights are computed again, as in
+    FlashAttention (Dao et al. 2022, section 3.1), but the softmax of a row at once, not in tiles of keys.
     """
 
     @staticmethod
@@ -149,43 +152,43 @@ class AttentionByBlocks(torch.autograd.Function):
         key: torch.Tensor,
         value: torch.Tensor,
         mask: torch.Tensor | None,
-        is_causal: bool,
+        skips_keys: bool,
         dropout: float,
     ) -> torch.Tensor:
         """Query (B, H, T, d), already scaled, key and value (B, H, S, d), mask as of `weights_of` → (B, H, T, d)."""
         kept = draw_kept(torch.Size((*query.shape[:3], key.shape[2])), dropout)
         output = torch.empty_like(query)
-        for block in blocks_of(kept.shape, is_causal):
+        for block in blocks_of(kept.shape, skips_keys):
             items, heads, queries, keys = block
-            weights = weights_of(block, query, key, mask, is_causal)
+            weights = weights_of(block, query, key, mask, skips_keys)
             weights *= kept[block].to(weights.dtype)
             output[items, heads, queries] = weights @ value[items, heads, keys]
         ctx.save_for_backward(query, key, value, mask, kept)
-        ctx.is_causal = is_causal
+        ctx.skips_keys = skips_keys
         ctx.scale = scale_of_kept(dropout)
         return output.mul_(ctx.scale)
 
     @staticmethod
     @custom_bwd(device_type="cpu")
     @once_differentiable
-    def backward(ctx: FunctionCtx, of_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of query, key and value; `of_…` is the gradient of what is named."""
+    def backward(ctx: FunctionCtx, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, mask, kept = ctx.saved_tensors
-        of_output = of_output.contiguous() * ctx.scale
-        of_query = torch.empty_like(query)
-        of_key = torch.zeros_like(key)
-        of_value = torch.zeros_like(value)
-        for block in blocks_of(kept.shape, ctx.is_causal):
+        grad_output = grad_output.contiguous() * ctx.scale
+        grad_query = torch.empty_like(query)
+        grad_key = torch.zeros_like(key)
+        grad_value = torch.zeros_like(value)
+        for block in blocks_of(kept.shape, ctx.skips_keys):
             items, heads, queries, keys = block
-            weights = weights_of(block, query, key, mask, ctx.is_causal)
+            grad_rows = grad_output[items, heads, queries]
+            weights = weights_of(block, query, key, mask, ctx.skips_keys)
             kept_here = kept[block].to(weights.dtype)
-            of_rows = of_output[items, heads, queries]
-            of_weights = of_rows @ value[items, heads, keys].transpose(2, 3) * kept_here
-            of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-            of_query[items, heads, queries] = of_scores @ key[items, heads, keys]
-            of_key[items, heads, keys] += of_scores.transpose(2, 3) @ query[items, heads, queries]
-            of_value[items, heads, keys] += (weights * kept_here).transpose(2, 3) @ of_rows
-        return of_query, of_key, of_value, None, None, None
+            grad_weights = grad_rows @ value[items, heads, keys].transpose(2, 3) * kept_here
+            # weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
+            grad_scores = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+            grad_query[items, heads, queries] = grad_scores @ key[items, heads, keys]
+            grad_key[items, heads, keys] += grad_scores.transpose(2, 3) @ query[items, heads, queries]
+            grad_value[items, heads, keys] += (weights * kept_here).transpose(2, 3) @ grad_rows
+        return grad_query, grad_key, grad_value, None, None, None
 
 
 def block_attention_forward(
@@ -195,26 +198,33 @@ def block_attention_forward(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float,
-    dropout: float,
+    dropout: float = 0.0,
     is_causal: bool | None = None,
     **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, None]:
-    """As products, but by blocks, in float32 at least, and without the weights; for dropout on a CPU alone."""
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """As products, but by blocks, in float32 at least, and without the weights; for dropout on a CPU alone.
+
+    A mask that is to be learnt is left to products.
+    """
+    if attention_mask is not None and attention_mask.requires_grad:
+        return products_attention_forward(
+            module, query, key, value, attention_mask, scaling, dropout, is_causal, **kwargs
+        )
     key = per_query_head(module, key)
     value = per_query_head(module, value)
     if is_causal is None:
         is_causal = module.is_causal
-    skips_keys = attention_mask is None and is_causal and 1 < query.shape[2] == key.shape[2]
-    given = query.dtype
-    dtype = torch.promote_types(given, torch.float32)
-    mask = whole_mask(attention_mask, is_causal, query, key)
-    if skips_keys:
-        mask = mask[:ROWS_OF_A_CAUSAL_BLOCK, :ROWS_OF_A_CAUSAL_BLOCK]
+    mask = None
+    skips_keys = attention_mask is None and is_causal and query.shape[2] == key.shape[2]
+    if not skips_keys:
+        mask = mask_or_triangle(attention_mask, is_causal, query, key)
     if mask is not None:
-        mask = added_mask(mask, dtype)
+        mask = mask.expand(*query.shape[:3], key.shape[2])
+    given_dtype = query.dtype
+    dtype = torch.promote_types(given_dtype, torch.float32)
     query, key, value = (states.to(dtype).contiguous() for states in (query, key, value))
     output = AttentionByBlocks.apply(query * scaling, key, value, mask, skips_keys, dropout)
-    return output.to(given).transpose(1, 2).contiguous(), None
+    return output.to(given_dtype).transpose(1, 2).contiguous(), None
 
 
 def products_are_faster(dtype: torch.dtype, length: int) -> bool:
@@ -223,11 +233,11 @@ def products_are_faster(dtype: torch.dtype, length: int) -> bool:
 
 
 def fastest_kernel(module: nn.Module, query: torch.Tensor, key: torch.Tensor, dropout: float) -> Callable:
-    """What `leaner bench` measured to be fastest: SDPA, but in uncompiled training on a CPU.
+    """What `leaner bench` measured to be fastest: SDPA everywhere but in uncompiled training on a CPU.
 
-    There SDPA has no kernel with dropout and takes products in float32 itself; and its backward pass in bfloat16 is
-    slower than products, until their (T, S) tensors leave the caches. The choice does not ask for gradients: a layer
-    that is computed again in the backward pass takes the same kernel.
+    With dropout: blocks, since SDPA has no such kernel there, and takes products in float32 itself. In bfloat16 up to
+    `LONGEST_PRODUCTS` keys: products, since SDPA's backward pass is slower. The choice does not ask for gradients: a
+    layer that is computed again in the backward pass takes the same kernel.
     """
     if not module.training or not is_eager_on_cpu(query):
         return sdpa_attention_forward
@@ -249,9 +259,11 @@ def lean_attention_forward(
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """`attn_implementation="lean"`: the fastest kernel, or products where the weights are asked for."""
-    forward = fastest_kernel(module, query, key, dropout)
-    if kwargs.get("output_attentions", module.config.output_attentions):
+    wants_weights = kwargs.get("output_attentions", module.config.output_attentions)
+    if wants_weights:
         forward = products_attention_forward
+    else:
+        forward = fastest_kernel(module, query, key, dropout)
     return forward(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
 
 

@@ -73,21 +73,25 @@ def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes that one layer keeps for each pair of tokens and each head: 0 where a fused kernel keeps no weights.
 
     Eager attention keeps the softmax in float32, and, in another dtype, its copy. Dropout adds its mask of bytes and
-    the product. With dropout on a CPU SDPA keeps three in float32, and the family's own attention, "lean", the mask
-    alone; without, in bfloat16, its products keep the weights.
+    the product. On a CPU with dropout SDPA keeps three numbers of float32, and the family's own attention, "lean", the
+    mask alone. Without dropout, in bfloat16 up to `LONGEST_PRODUCTS` tokens, "lean" keeps the weights there.
     """
+    drops = config.attention_probs_dropout_prob > 0
     if setting.attention == "eager":
         softmax = 4
-        if config.attention_probs_dropout_prob > 0:
+        if drops:
             return softmax + MASK_BYTES + setting.value_bytes
         if setting.dtype == "float32":
             return softmax
         return softmax + setting.value_bytes
     if setting.device != "cpu":
         return 0
-    if drops_on_a_cpu(config, setting):
-        return MASK_BYTES if setting.attention == "lean" else 3 * 4
-    if setting.attention == "lean" and products_are_faster(getattr(torch, setting.dtype), setting.length_of(config)):
+    if setting.attention == "sdpa":
+        return 3 * 4 if drops else 0
+    if drops:
+        return MASK_BYTES
+    dtype = getattr(torch, setting.dtype)
+    if products_are_faster(dtype, setting.length_of(config)):
         return setting.value_bytes
     return 0
 
