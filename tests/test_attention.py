@@ -103,6 +103,19 @@ def test_packed_sequences_and_masks_of_four_dimensions(family, kernel):
         assert distance(lean(ids, attention_mask=mask).logits, expected) < TOLERANCE
 
 
+def test_padding_on_the_left_sees_no_future(kernel):
+    """The last place of padding predicts the first token, by nothing that comes after it."""
+    lean, _ = pair("gpt", **NO_DROPOUT)
+    ids = FAMILIES["gpt"]().ids(2, 9)
+    mask = torch.ones_like(ids)
+    mask[:, :4] = 0
+    others = ids.clone()
+    others[:, 5:] += 1
+    first, second = (lean.train()(each, attention_mask=mask).logits for each in (ids, others))
+    assert distance(first[:, :5], second[:, :5]) < TOLERANCE
+    assert distance(first[:, 5:], second[:, 5:]) > WRONG
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_mask_of_half_precision_in_training(dtype, dropout):

@@ -59,10 +59,17 @@ def mask_or_triangle(
     mask: torch.Tensor | None, is_causal: bool, query: torch.Tensor, key: torch.Tensor
 ) -> torch.Tensor | None:
     """The mask; where causal attention has none, the triangle (T, S) that SDPA would assume."""
-    queries, keys = query.shape[2], key.shape[2]
-    if mask is not None or not is_causal or queries == 1:
+    if mask is not None or not is_causal or query.shape[2] == 1:
         return mask
-    return torch.ones(queries, keys, dtype=torch.bool, device=query.device).tril()
+    return torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
+
+
+def without_blind_rows(output: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """The output (B, H, T, d), 0 of queries that see no key, as of SDPA: padding on the left of causal attention."""
+    if mask is None:
+        return output
+    seen = mask if mask.dtype == torch.bool else mask > -torch.inf
+    return output * seen.any(-1, keepdim=True)
 
 
 def masked(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -90,15 +97,15 @@ def products_attention_forward(
     """
     key = per_query_head(module, key)
     value = per_query_head(module, value)
-    if is_causal is None:
-        is_causal = module.is_causal
+    is_causal = module.is_causal if is_causal is None else is_causal
     mask = mask_or_triangle(attention_mask, is_causal, query, key)
     scores = (query * scaling) @ key.transpose(2, 3)  # (B, H, T, S)
     if mask is not None:
         scores = masked(scores, mask)
     weights = nn.functional.softmax(scores, dim=-1)
     weights = drop(weights, dropout, module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
+    output = without_blind_rows(weights @ value, mask)
+    return output.transpose(1, 2).contiguous(), weights
 
 
 def blocks_of(scores: torch.Size, skips_keys: bool) -> Iterator[tuple[slice, slice, slice, slice]]:
@@ -125,7 +132,7 @@ def blocks_of(scores: torch.Size, skips_keys: bool) -> Iterator[tuple[slice, sli
 def weights_of(
     block: tuple[slice, ...], query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, skips_keys: bool
 ) -> torch.Tensor:
-    """The attention weights of a block; `mask` is one of SDPA's, (B, H, T, S), and None where keys are skipped."""
+    """The attention weights of a block; `mask` is one of SDPA's, and None where keys are skipped."""
     items, heads, queries, keys = block
     scores = query[items, heads, queries] @ key[items, heads, keys].transpose(2, 3)
     if skips_keys:
@@ -133,7 +140,7 @@ def weights_of(
         unseen = torch.full((rows, rows), -torch.inf, dtype=scores.dtype).triu(1)
         scores[..., queries] += unseen  # the last keys of the block are those of its queries
     elif mask is not None:
-        scores = masked(scores, mask[block])
+        scores = masked(scores, mask.expand(*query.shape[:3], key.shape[2])[block])
     return scores.softmax(-1)
 
 
@@ -207,24 +214,20 @@ def block_attention_forward(
     A mask that is to be learnt is left to products.
     """
     if attention_mask is not None and attention_mask.requires_grad:
-        return products_attention_forward(
-            module, query, key, value, attention_mask, scaling, dropout, is_causal, **kwargs
-        )
+        return products_attention_forward(module, query, key, value, attention_mask, scaling, dropout, is_causal)
     key = per_query_head(module, key)
     value = per_query_head(module, value)
-    if is_causal is None:
-        is_causal = module.is_causal
+    is_causal = module.is_causal if is_causal is None else is_causal
     mask = None
     skips_keys = attention_mask is None and is_causal and query.shape[2] == key.shape[2]
     if not skips_keys:
         mask = mask_or_triangle(attention_mask, is_causal, query, key)
-    if mask is not None:
-        mask = mask.expand(*query.shape[:3], key.shape[2])
     given_dtype = query.dtype
     dtype = torch.promote_types(given_dtype, torch.float32)
     query, key, value = (states.to(dtype).contiguous() for states in (query, key, value))
     output = AttentionByBlocks.apply(query * scaling, key, value, mask, skips_keys, dropout)
-    return output.to(given_dtype).transpose(1, 2).contiguous(), None
+    output = without_blind_rows(output.to(given_dtype), mask)
+    return output.transpose(1, 2).contiguous(), None
 
 
 def products_are_faster(dtype: torch.dtype, length: int) -> bool:

@@ -13,7 +13,7 @@ from ..records import BenchCell, BenchComparison, BenchFile, BenchWork, Environm
 from ..running.environment import environment, processor_flags
 from .cells import csv_text
 from .comparison import cell, comparisons, geometric_means, reference_of, with_share
-from .contestants import OURS, Contestant, contestants
+from .contestants import OURS, REFERENCE_ATTENTION, Contestant, check_attentions, contestants
 from .machine import device_title, matrix_product_flops
 from .measure import measure
 from .suite import Suite
@@ -55,19 +55,20 @@ def line_of(row: BenchCell) -> str:
 def line_of_comparison(one: BenchComparison) -> str:
     """A comparison as it is printed."""
     speedup = f"{one.speedup:.2f} ({one.speedup_low:.2f}–{one.speedup_high:.2f})"
-    return f"{work_of(one)}: {speedup} × as fast as {one.against}, which is {one.peer}"
+    return f"{work_of(one)}: {speedup} × as fast, round by round, as {one.against}, which is {one.peer}"
 
 
 def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
     """Measures all, prints a line for each cell and the document as the last one; writes the CSV file.
 
     Raises:
-        ValueError: no such shape, length or device, or the CSV file cannot be written; or, at the end, nothing ran.
+        ValueError: no such shape, attention, length or device, the CSV file cannot be written, or, at the end, nothing ran.
     """
     if csv_file is not None:
         free_path("--csv", csv_file)
     if suite.device == "gpu" and not torch.cuda.is_available():
         raise ValueError("--device gpu: this machine has no CUDA device; expected cpu")
+    check_attentions(suite.attentions)
     workloads = suite.workloads()
     quiet_libraries()
     if suite.threads is not None:
@@ -101,6 +102,8 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
     )
     for one in compared:
         print(line_of_comparison(one))
+    if not compared:
+        print(f"no comparison: no peer ran; --attentions {REFERENCE_ATTENTION} is what all libraries have")
     for name, mean in document.geometric_means.items():
         print(f"geometric mean of these, {name}: {mean:.2f} × as fast")
     if csv_file is not None:

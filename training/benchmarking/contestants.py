@@ -9,11 +9,13 @@ import torch
 import transformers
 from torch import nn
 from transformers.modeling_outputs import ImageClassifierOutput
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import RELATIVES, from_lean_config
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
+from modeling_leaner.support.suggest import did_you_mean
 
 from .stand_in import import_timm
 from .workload import class_name
@@ -65,6 +67,15 @@ class Contestant:
         if parameters != expected:
             raise ValueError(f"{self.library} has {parameters} parameters here, expected {expected}")
         return model
+
+
+def check_attentions(names: list[str]) -> None:
+    """Raises ValueError, with the nearest one, for an attention that neither transformers nor this family has."""
+    known = {"eager", OUR_ATTENTION, *ALL_ATTENTION_FUNCTIONS.valid_keys()}
+    known = {name for name in known if not name.startswith(f"{OUR_ATTENTION}_")}
+    for name in names:
+        if name not in known:
+            raise ValueError(f"--attentions {name}: expected {', '.join(sorted(known))}{did_you_mean(name, known)}")
 
 
 def contestants(config: LeanConfig, attentions: list[str], modes: list[str]) -> list[Contestant]:
