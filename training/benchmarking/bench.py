@@ -62,7 +62,7 @@ def bench(suite: Suite, csv_file: Path | None = None) -> BenchFile:
     """Measures all, prints a line for each cell and the document as the last one; writes the CSV file.
 
     Raises:
-        ValueError: no such shape, attention, length or device, the CSV file cannot be written, or, at the end, nothing ran.
+        ValueError: no such shape, attention, length or device; the CSV file cannot be written; nothing ran at all.
     """
     if csv_file is not None:
         free_path("--csv", csv_file)
