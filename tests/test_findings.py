@@ -156,12 +156,12 @@ def test_27_million_tokens():
 
 
 def test_images_over_the_length_of_training():
-    """Two seeds of the three shapes that are compared, one of 8 × 6."""
+    """Two seeds of each shape."""
     runs = reported("cifar10-curves")
     budgets = ("6489600", "19510400", "52000000")
     cells = {
         "mini": ("8 × 3", "906,922", 2),
-        "many-heads-mini": ("8 × 6", "906,922", 1),
+        "many-heads-mini": ("8 × 6", "906,922", 2),
         "shallow-mini": ("4 × 3", "459,562", 2),
         "lean-mini": ("4 × 6", "459,562", 2),
     }
@@ -172,9 +172,9 @@ def test_images_over_the_length_of_training():
         assert f"| {name} | {parameters} | {line} | {seeds} |" in FINDINGS
     assert not runs["vit/half-mlp-mini", budgets[0]]
 
-    def lead(other, budget):
-        """How much more 4 × 6 scores in each seed."""
-        own = runs["vit/lean-mini", budget]
+    def lead(other, budget, one="lean-mini"):
+        """How much more a cell scores than another in each seed."""
+        own = runs[f"vit/{one}", budget]
         return [own[seed] - runs[f"vit/{other}", budget][seed] for seed in ("11", "12")]
 
     early, late = (lead("mini", budget) for budget in (budgets[0], budgets[-1]))
@@ -182,9 +182,11 @@ def test_images_over_the_length_of_training():
     assert min(early) > 0 > max(late)
     told = f"ahead of 8 × 3 by {' and '.join(ahead)} after 2 epochs and behind by {' and '.join(behind)} after 16"
     assert told in FINDINGS
-    heads = [f"{each:+.3f}".replace("-", "−") for each in lead("shallow-mini", budgets[-1])]
-    of_eight = runs["vit/many-heads-mini", budgets[-1]]["11"] - runs["vit/mini", budgets[-1]]["11"]
-    told = f"4 × 6 less 4 × 3 is {' and '.join(heads)} after 16 epochs, 8 × 6 less 8 × 3 {of_eight:.3f}"
+    of_four, of_eight = (
+        " and ".join(f"{each:+.3f}" for each in lead(few, budgets[-1], many))
+        for few, many in (("shallow-mini", "lean-mini"), ("mini", "many-heads-mini"))
+    )
+    told = f"4 × 6 less 4 × 3 is {of_four} after 16 epochs, 8 × 6 less 8 × 3 {of_eight}:"
     assert told.replace("-", "−") in " ".join(FINDINGS.split())
     means = {cell: mean(runs[f"vit/{cell}", budgets[-1]].values()) for cell in ("lean-mini", "mini")}
     of_rows = math.sqrt(sum(score * (1 - score) for score in means.values()) / 10_000)
