@@ -555,7 +555,8 @@ class TestBadInput:
         with pytest.raises(NoShapeFits, match=r"none of 20 shapes tried \(fixed: none; head sizes 32, 64\)") as caught:
             plan("gpt", budget)
         goal = caught.value.goal
-        assert goal.budget == "memory" and "contradict" not in str(caught.value)
+        assert (goal.budget, goal.name) == ("memory", f"--memory {human(budget.memory)}B")
+        assert "contradict" not in str(caught.value)
         assert plan("gpt", budget, Dials(head_dim=128))
         with pytest.raises(NoShapeFits, match="fixed: --layers 12 --mlp-ratio 4"):
             plan("gpt", budget, Dials(layers=12, mlp_ratio=4))

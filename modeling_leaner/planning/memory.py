@@ -64,11 +64,6 @@ class TrainingMemory:
     peak: int
 
 
-def drops_on_a_cpu(config: LeanConfig, setting: StepSetting) -> bool:
-    """Whether weights are dropped on a CPU, where no fused kernel does it."""
-    return setting.device == "cpu" and config.attention_probs_dropout_prob > 0
-
-
 def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes that one layer keeps for each pair of tokens and each head: 0 where a fused kernel keeps no weights.
 
@@ -104,7 +99,8 @@ def block_activations(config: LeanConfig, setting: StepSetting) -> int:
     heads = sum(config.heads_per_layer)
     kept = config.estimate_activation_bytes(setting.batch_size, length, size)
     kept += attention_matrix_bytes(config, setting) * heads * tokens * length
-    if setting.attention != "eager" and drops_on_a_cpu(config, setting):  # q, k and v in float32
+    no_fused_kernel = setting.device == "cpu" and config.attention_probs_dropout_prob > 0
+    if no_fused_kernel and setting.attention != "eager":  # q, k and v in float32
         kept += 3 * heads * config.head_dim * (4 - size) * tokens
     return kept
 
