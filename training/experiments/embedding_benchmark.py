@@ -1,0 +1,462 @@
+"""`leaner evaluate MODEL [MODEL ...] --task embedding`: sentence encoders side by side, scored as MTEB does.
+
+- STS12 to STS16, STS-B, SICK-R: Spearman's correlation of the cosine of two sentences with human ratings (MTEB,
+  Muennighoff et al., 2023, arXiv 2210.07316).
+- QNLI as retrieval, MRR@10: every question of the validation split whose sentence holds the answer looks for that
+  sentence among all distinct sentences of the split.
+- the same with the first model's embeddings of the sentences: can the model query an index that the first one built?
+- SST-2, MR, SUBJ: accuracy of a logistic regression on the embeddings.
+- the mean cosine between the model's and the first model's embeddings of given sentences.
+
+Speed is from texts to embeddings, tokenizer included, with the models in turns.
+
+Shapes: N rows, D numbers of an embedding, Q questions, S sentences.
+"""
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from rich.table import Table
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from transformers import AutoTokenizer
+
+from modeling_leaner.support.quiet import quiet_libraries
+from modeling_leaner.support.terminal import plain_console
+from modeling_leaner.support.turns import seconds_of, take_turns
+
+from ..data.sources import Rows, evenly, load_split
+from ..running.environment import environment, processor_flags
+
+
+class Source(NamedTuple):
+    """The rows of a score on the Hub."""
+
+    title: str
+    dataset: str
+    split: str
+    config: str | None = None
+
+
+STS = {
+    "sts12": Source("STS12", "mteb/sts12-sts", "test"),
+    "sts13": Source("STS13", "mteb/sts13-sts", "test"),
+    "sts14": Source("STS14", "mteb/sts14-sts", "test"),
+    "sts15": Source("STS15", "mteb/sts15-sts", "test"),
+    "sts16": Source("STS16", "mteb/sts16-sts", "test"),
+    "sick_r": Source("SICK-R", "mteb/sickr-sts", "test"),
+    "stsb": Source("STS-B validation", "mteb/stsbenchmark-sts", "validation"),
+    "stsb_test": Source("STS-B test", "mteb/stsbenchmark-sts", "test"),
+}
+QNLI = Source("QNLI retrieval, MRR@10", "nyu-mll/glue", "validation", "qnli")
+PROBES = {
+    "sst2": Source("SST-2 linear probe", "nyu-mll/glue", "validation", "sst2"),
+    "mr": Source("MR linear probe", "mteb/rotten_tomatoes", "test"),
+    "subj": Source("SUBJ linear probe", "SetFit/subj", "test"),
+}
+SOURCES = {**STS, "qnli": QNLI, **PROBES}
+TITLES = {name: source.title for name, source in SOURCES.items()} | {
+    "same_index": "QNLI, index of the first model",
+    "cosine": "cosine to the first model",
+}
+BATCHES = (1, 64)
+TIMED_TEXTS = 256
+PROBE_ROWS = 5_000
+RESAMPLES = 1_000
+RANKS = 10
+Encode = Callable[[list[str]], np.ndarray]
+
+
+def unit(embeddings: np.ndarray) -> np.ndarray:
+    """(N, D), each of length one, in float64."""
+    embeddings = embeddings.astype(np.float64)
+    return embeddings / np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of sentences with human ratings (N); an output is the cosine of a pair."""
+
+    first: list[str]
+    second: list[str]
+    ratings: np.ndarray
+
+    def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
+        return (unit(encode(self.first)) * unit(encode(self.second))).sum(axis=1)
+
+    def score(self, outputs: np.ndarray, rows: np.ndarray | slice = slice(None)) -> float:
+        """Spearman's correlation; NaN if the cosines or the ratings are constant."""
+        return float(stats.spearmanr(outputs[rows], self.ratings[rows]).statistic)
+
+
+@dataclass(frozen=True)
+class MeanOfRows:
+    """Rows whose score is the mean over their outputs."""
+
+    def score(self, outputs: np.ndarray, rows: np.ndarray | slice = slice(None)) -> float:
+        return float(outputs[rows].mean())
+
+
+@dataclass(frozen=True)
+class Questions(MeanOfRows):
+    """Questions (Q), sentences (S), and the place of each question's sentence (Q); an output is 1/rank, 0 beyond 10."""
+
+    questions: list[str]
+    sentences: list[str]
+    answers: np.ndarray
+    same_index: bool = False
+
+    def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
+        index = unit((reference if self.same_index else encode)(self.sentences))
+        similarity = unit(encode(self.questions)) @ index.T
+        own = similarity[np.arange(len(self.questions)), self.answers]
+        ranks = 1 + (similarity > own[:, None] + 1e-9).sum(axis=1)
+        return np.where(ranks <= RANKS, 1 / ranks, 0.0)
+
+
+@dataclass(frozen=True)
+class Labelled(MeanOfRows):
+    """Labelled texts to fit a classifier on and to score it on; an output is 1 if the classifier is right."""
+
+    train: list[str]
+    train_labels: np.ndarray
+    texts: list[str]
+    labels: np.ndarray
+
+    def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
+        probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
+        probe.fit(unit(encode(self.train)), self.train_labels)
+        return (probe.predict(unit(encode(self.texts))) == self.labels).astype(float)
+
+
+@dataclass(frozen=True)
+class Sentences(MeanOfRows):
+    """Sentences; an output is the cosine to the first model's embedding."""
+
+    texts: list[str]
+
+    def outputs(self, encode: Encode, reference: Encode) -> np.ndarray:
+        return (unit(encode(self.texts)) * unit(reference(self.texts))).sum(axis=1)
+
+
+# Rows
+
+
+def local_copies(entries: Sequence[str]) -> dict[str, str | None]:
+    """The scores that `--data NAME[=PATH] ...` asks for, each with its local copy; None means the Hub's copy.
+
+    Raises:
+        ValueError: a name is unknown or a path does not exist.
+    """
+    names = [*SOURCES, "sentences"]
+    given: dict[str, str | None] = {}
+    for entry in entries:
+        name, _, path = entry.partition("=")
+        if name not in names:
+            raise ValueError(f"--data {entry}: expected NAME or NAME=PATH with a NAME of {', '.join(names)}")
+        if path and not Path(path).exists():
+            raise ValueError(f"--data {entry}: no such file or folder")
+        given[name] = path or None
+    return given
+
+
+def column(rows: Rows, *names: str, where: str) -> list:
+    """The first of these columns that the rows have. Raises ValueError if there is none."""
+    for name in names:
+        if name in rows.column_names:
+            return rows[name][:]
+    raise ValueError(f"{where}: expected a column {' or '.join(names)}, found {', '.join(rows.column_names)}")
+
+
+def load_rows(given: Mapping[str, str | None]) -> dict[str, Pairs | Questions | Labelled | Sentences]:
+    """The rows of each score, read from local copies or from the Hub.
+
+    Raises:
+        ValueError: rows or columns are missing; names the file or dataset.
+    """
+    found: dict[str, Pairs | Questions | Labelled | Sentences] = {}
+    for name, path in given.items():
+        if name == "sentences":
+            if path is None:
+                raise ValueError("--data sentences: expected sentences=FILE")
+            rows = load_split(None, "train", data_files=[path])
+            texts = column(rows, "text", "sentence", where=path)
+            found["cosine"] = Sentences([texts[place] for place in evenly(len(texts), 4_000)])
+        elif name in STS:
+            rows, where = read(name, path, SOURCES[name].split)
+            ratings = np.asarray(column(rows, "score", "label", where=where), dtype=float)
+            first, second = (column(rows, each, where=where) for each in ("sentence1", "sentence2"))
+            found[name] = Pairs(first, second, ratings)
+        elif name == "qnli":
+            found["qnli"] = read_questions(path)
+            found["same_index"] = Questions(
+                found["qnli"].questions, found["qnli"].sentences, found["qnli"].answers, same_index=True
+            )
+        else:
+            found[name] = read_labelled(name, path)
+    return {name: found[name] for name in TITLES if name in found}
+
+
+def read(name: str, path: str | None, split: str) -> tuple[Rows, str]:
+    """A split of the rows of a score, and how messages call it."""
+    source = SOURCES[name]
+    if path is None:
+        return load_split(source.dataset, split, dataset_config=source.config), source.dataset
+    return load_split(None, split, data_files=[path]), path
+
+
+def read_questions(path: str | None) -> Questions:
+    rows, where = read("qnli", path, "validation")
+    sentences = column(rows, "sentence", where=where)
+    questions = column(rows, "question", where=where)
+    entailed = np.flatnonzero(np.asarray(column(rows, "label", where=where)) == 0)
+    places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
+    answers = np.array([places[sentences[row]] for row in entailed])
+    return Questions([questions[row] for row in entailed], list(places), answers)
+
+
+def read_labelled(name: str, path: str | None) -> Labelled:
+    """Rows of a probe: the splits train and validation or test; a single file is fitted on and scored half by half."""
+    if path is not None and Path(path).is_file():
+        rows, where = read(name, path, "train")
+        train, test = rows.select(range(0, len(rows), 2)), rows.select(range(1, len(rows), 2))
+    else:
+        (train, where), (test, _) = read(name, path, "train"), read(name, path, SOURCES[name].split)
+    train = train.select(evenly(len(train), PROBE_ROWS))
+    parts = [
+        (column(each, "sentence", "text", where=where), np.asarray(column(each, "label", where=where)))
+        for each in (train, test)
+    ]
+    return Labelled(*parts[0], *parts[1])
+
+
+# Encoders
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A model that turns texts into embeddings."""
+
+    name: str
+    encode: Callable[[list[str], int], np.ndarray]
+    """Texts and a batch size → (N, D)."""
+    megabytes: float
+    """Size of the weights' file."""
+
+
+def load_encoder(source: str) -> Encoder:
+    """The encoder of a folder or Hub id of sentence-transformers, transformers or this family, or of an .onnx file.
+
+    Raises:
+        ValueError: the folder or file is none.
+    """
+    if source.endswith(".onnx"):
+        return onnx_encoder(Path(source))
+    from sentence_transformers import SentenceTransformer
+
+    try:
+        model = SentenceTransformer(source, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{source}: {' '.join(str(error).split())[:300]}") from error
+    model.eval()
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    if Path(source).is_dir():
+        files = sum(file.stat().st_size for file in Path(source).glob("*.safetensors"))
+        weights = files or weights
+
+    def encode(texts: list[str], batch: int) -> np.ndarray:
+        return model.encode(texts, batch_size=batch, show_progress_bar=False, convert_to_numpy=True)
+
+    return Encoder(name_of(Path(source)) if Path(source).exists() else source, encode, weights / 1e6)
+
+
+def name_of(path: Path) -> str:
+    return path.resolve().name
+
+
+def onnx_encoder(file: Path) -> Encoder:
+    """The encoder of FOLDER/onnx/NAME.onnx, with the tokenizer and the pooling of FOLDER."""
+    import onnxruntime
+
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file")
+    folder = file.parent.parent if file.parent.name == "onnx" else file.parent
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    length = read_json(folder / "sentence_bert_config.json").get("max_seq_length") or tokenizer.model_max_length
+    first_token = bool(read_json(folder / "1_Pooling" / "config.json").get("pooling_mode_cls_token"))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    names = {each.name for each in session.get_inputs()}
+
+    def encode(texts: list[str], batch: int) -> np.ndarray:
+        order = np.argsort([-len(text) for text in texts], kind="stable")
+        embeddings: list[np.ndarray] = [np.empty(0)] * len(texts)
+        for start in range(0, len(texts), batch):
+            places = order[start : start + batch]
+            tokens = tokenizer(
+                [texts[place] for place in places],
+                padding=True,
+                truncation=True,
+                max_length=length,
+                return_tensors="np",
+                return_token_type_ids=True,
+            )
+            states = session.run(None, {name: tokens[name].astype(np.int64) for name in names})[0]
+            for place, vector in zip(places, pooled(states, tokens["attention_mask"], first_token)):
+                embeddings[place] = vector
+        return np.stack(embeddings)
+
+    return Encoder(f"{name_of(folder)}/{file.name}", encode, file.stat().st_size / 1e6)
+
+
+def pooled(states: np.ndarray, mask: np.ndarray, first_token: bool) -> np.ndarray:
+    """(N, T, D), (N, T) → (N, D): the mean over tokens, or the first token's states."""
+    if first_token:
+        return states[:, 0]
+    return (states * mask[..., None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
+
+
+def read_json(path: Path) -> dict:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+# Comparison
+
+
+def speeds(encoders: Sequence[Encoder], texts: list[str], rounds: int) -> dict[int, np.ndarray]:
+    """By batch size, sentences a second of each model in each round: (models, rounds)."""
+    found = {}
+    for batch in BATCHES:
+        timed = texts[: TIMED_TEXTS if batch > 1 else TIMED_TEXTS // 8]
+        calls = [
+            functools.partial(seconds_of, functools.partial(encoder.encode, timed, batch)) for encoder in encoders
+        ]
+        found[batch] = len(timed) / take_turns(calls, rounds)
+    return found
+
+
+def interval(
+    rows: Pairs | MeanOfRows, own: np.ndarray, first: np.ndarray, resamples: int = RESAMPLES
+) -> tuple[float, float]:
+    """The 95 % interval of a score less the first model's, by a paired bootstrap over rows."""
+    generator = np.random.default_rng(0)
+    differences = []
+    for _ in range(resamples):
+        chosen = generator.integers(len(own), size=len(own))
+        differences.append(rows.score(own, chosen) - rows.score(first, chosen))
+    return tuple(np.nanpercentile(differences, (2.5, 97.5)).tolist())
+
+
+def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int = 5) -> dict:
+    """Scores, sizes and speeds of encoders; the first is what the others are compared with.
+
+    Args:
+        given: names of scores with local copies of their rows, see `local_copies`.
+        rounds: turns of the timing; 0 leaves it out.
+
+    Returns:
+        A document that can be written as JSON.
+    """
+    rows = load_rows(given)
+    encoders = [load_encoder(source) for source in sources]
+    first: dict[str, np.ndarray] = {}
+    cached = functools.cache(lambda texts: encoders[0].encode(list(texts), BATCHES[-1]))
+    models = []
+    for encoder in encoders:
+        encode = functools.partial(encoder.encode)
+        scores, intervals = {}, {}
+        for name, each in rows.items():
+            outputs = each.outputs(lambda texts: encode(texts, BATCHES[-1]), lambda texts: cached(tuple(texts)))  # noqa: B023
+            scores[name] = each.score(outputs)
+            if encoder is encoders[0]:
+                first[name] = outputs
+            elif name != "cosine":
+                intervals[name] = interval(each, outputs, first[name])
+        models.append(
+            {"model": encoder.name, "megabytes": encoder.megabytes, "scores": scores, "intervals": intervals}
+        )
+    texts = next((each.first for each in rows.values() if isinstance(each, Pairs)), None)
+    if rounds and texts is not None:
+        for batch, rates in speeds(encoders, texts, rounds).items():
+            for model, rate in zip(models, rates):
+                model.setdefault("sentences_per_second", {})[str(batch)] = float(np.median(rate))
+                model.setdefault("speed", {})[str(batch)] = float(np.median(rate / rates[0]))
+    machine = environment()
+    return {
+        "models": models,
+        "rows": {name: len(first[name]) for name in rows},
+        "processor": machine["processor"],
+        "processor_flags": processor_flags(),
+        "threads": torch.get_num_threads(),
+        "rounds": rounds,
+    }
+
+
+def mean_sts(scores: Mapping[str, float]) -> float | None:
+    """The mean over the STS test sets that were scored; None if there are fewer than two."""
+    tests = [scores[name] for name in STS if name in scores and name not in ("stsb", "stsb_test")]
+    return float(np.mean(tests)) if len(tests) > 1 else None
+
+
+def table_of(document: Mapping) -> Table:
+    """The scores × 100 as MTEB prints them, percent of the first model, speeds and sizes."""
+    models = document["models"]
+    table = Table(box=None)
+    table.add_column("")
+    for model in models:
+        table.add_column(model["model"], justify="right", overflow="fold")
+    for name, title in TITLES.items():
+        if name in models[0]["scores"]:
+            table.add_row(title, *(cell(model, name) for model in models))
+    means = [mean_sts(model["scores"]) for model in models]
+    if means[0] is not None:
+        table.add_row("mean of the STS tests", *(f"{100 * mean:.2f}" for mean in means))
+        table.add_row("  of the first model's", *(f"{100 * mean / means[0]:.1f} %" for mean in means))
+    for batch in models[0].get("speed", {}):
+        rates = [f"{model['sentences_per_second'][batch]:,.0f} ({model['speed'][batch]:.2f} ×)" for model in models]
+        table.add_row(f"sentences/s, batch {batch}", *rates)
+    table.add_row("weights, MB", *(f"{model['megabytes']:.1f}" for model in models))
+    return table
+
+
+def cell(model: Mapping, name: str) -> str:
+    text = f"{100 * model['scores'][name]:.2f}"
+    if name in model["intervals"]:
+        low, high = model["intervals"][name]
+        text += f" ({100 * low:+.1f} to {100 * high:+.1f})"
+    return text
+
+
+def evaluate_encoders(
+    sources: Sequence[str], data: Sequence[str], rounds: int = 5, threads: int | None = None, as_json: bool = False
+) -> None:
+    """Prints the comparison of encoders: a table, or one JSON document.
+
+    Args:
+        data: NAME or NAME=PATH of what is scored; empty means everything, from the Hub.
+
+    Raises:
+        ValueError: a model or rows cannot be read.
+    """
+    quiet_libraries()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    document = compare(sources, local_copies(data or list(SOURCES)), rounds)
+    if as_json:
+        print(json.dumps(document))
+        return
+    console = plain_console(width=110)
+    console.print(table_of(document))
+    if len(sources) > 1:
+        console.print(f"In parentheses: 95 % interval of the difference to {document['models'][0]['model']}.")
+    flags = " ".join(document["processor_flags"])
+    console.print(f"Speed: texts to embeddings, {document['threads']} threads, {document['processor']}, {flags}.")

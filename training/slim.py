@@ -1,0 +1,657 @@
+"""`leaner slim MODEL OUT --speedup 2 --data TEXTS`: a faster model from a trained one.
+
+Time the model on this machine → choose how many layers reach the speed → remove those that matter least → train what is
+left to reproduce the original → compare both on rows that chose nothing → write an ordinary folder.
+
+The kind of the model is read from its files, and the loss follows from it:
+
+- sentence encoder: 1 − cosine to the original's embedding (mean over tokens);
+- classifier of sequences, tokens or images: Kullback-Leibler divergence to the original's classes at temperature 2 (Hinton
+  et al., 2015, arXiv 1503.02531), and cross-entropy if `label_column` is given;
+- masked or causal language model: the same divergence over the vocabulary, at masked places or at all.
+
+All add 1 − cosine to the hidden states of the layers that were kept (as DistilBERT, Sanh et al., 2019, arXiv 1910.01108).
+
+Shapes: B rows, T tokens, D width, C classes or tokens of the vocabulary.
+"""
+
+import json
+import math
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets import Dataset
+from rich.table import Table
+from scipy import stats
+from torch.nn import functional as F
+from transformers import (
+    DataCollatorForLanguageModeling,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+
+from modeling_leaner.conversion import ConversionError, convert, load_lean
+from modeling_leaner.layers_leaner import LeanPreTrainedModel
+from modeling_leaner.slimming import calibration, operations
+from modeling_leaner.slimming.measures import Batch, mean_over_tokens
+from modeling_leaner.slimming.slim import RECORD, Slimmed, Target, check_target, slim
+from modeling_leaner.source_files import copy_into, load_processors, sentence_transformers_files, weights_sha256
+from modeling_leaner.support.documents import read_json, write_json
+from modeling_leaner.support.files import whole_folder
+from modeling_leaner.support.progress import progress_bar
+from modeling_leaner.support.terminal import plain_console
+from modeling_leaner.support.turns import seconds_of, take_turns
+
+from .data.sources import load_split
+
+
+CALIBRATION_ROWS = 256
+HELD_OUT_ROWS = 1_000
+TEMPERATURE = 2.0
+LEAST_ROWS = 64
+RESAMPLES = 1_000
+BELOW_KEEP = 3  # exit status if the model keeps less than `--keep`
+TOLERANCE = 0.95  # of the speed-up that layers reach; the rest is taken from the MLPs
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `leaner slim` was asked for."""
+
+    source: str
+    output: Path
+    data: tuple[str, ...]
+    speedup: float | None = None
+    layers: int | None = None
+    keep_layers: tuple[int, ...] | None = None
+    heads: int | None = None
+    intermediate_size: int | None = None
+    column: str | None = None
+    label_column: str | None = None
+    keep: float | None = None
+    minutes: float = 60
+    max_length: int = 128
+    training: bool = True
+    lean: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Original and result on held-out rows, and their speed."""
+
+    metric: str
+    original: float
+    result: float
+    low: float
+    """The 95 % interval of result/original, by a bootstrap over rows."""
+    high: float
+    speedup: float
+    parameters: tuple[int, int]
+
+    @property
+    def kept(self) -> float:
+        return self.result / self.original
+
+
+# Kinds
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a model is for: what is compared between it and the original."""
+
+    name: str
+    metric: str
+
+    def places(self, batch: Batch) -> torch.Tensor | None:
+        """Which outputs count: (B, T), or None if there is one for each row."""
+        return None
+
+    def rows(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
+        """What is compared: (rows, C)."""
+        logits = outputs["logits"]
+        places = self.places(batch)
+        return logits if places is None else logits[places]
+
+    def distance(self, own: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+        """Mean Kullback-Leibler divergence at the temperature, times its square; (rows, C) twice → ()."""
+        own, original = ((each.float() / TEMPERATURE).log_softmax(dim=-1) for each in (own, original))
+        return F.kl_div(own, original, log_target=True, reduction="batchmean") * TEMPERATURE**2
+
+
+class Encoder(Kind):
+    def rows(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
+        return mean_over_tokens(outputs["last_hidden_state"].float(), batch.get("attention_mask"))
+
+    def distance(self, own: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+        return (1 - F.cosine_similarity(own, original, dim=-1)).mean()
+
+
+class TokenClassifier(Kind):
+    def places(self, batch: Batch) -> torch.Tensor:
+        return batch["attention_mask"].bool()
+
+
+class MaskedLM(Kind):
+    def places(self, batch: Batch) -> torch.Tensor:
+        return batch["labels"] != -100
+
+
+class CausalLM(Kind):
+    def places(self, batch: Batch) -> torch.Tensor:
+        following = batch["attention_mask"].bool().roll(-1, dims=1)
+        following[:, -1] = False
+        return following & batch["attention_mask"].bool()
+
+
+ENCODER = Encoder("sentence encoder", "agreement of similarities (Spearman)")
+KINDS = {
+    "ForSequenceClassification": Kind("sequence classifier", "accuracy"),
+    "ForImageClassification": Kind("image classifier", "accuracy"),
+    "ForTokenClassification": TokenClassifier("token classifier", "accuracy"),
+    "ForMaskedLM": MaskedLM("masked language model", "accuracy of masked tokens"),
+    "ForCausalLM": CausalLM("causal language model", "accuracy of next tokens"),
+}
+
+
+def kind_of(model: LeanPreTrainedModel, source: str) -> Kind:
+    """The kind of a model by its class. Raises ValueError for one that cannot be trained from its original."""
+    name = type(model).__name__
+    if model.base_model is model and model.main_input_name == "input_ids":
+        return ENCODER
+    for end, kind in KINDS.items():
+        if name.endswith(end):
+            return kind
+    kinds = ", ".join([ENCODER.name, *(kind.name for kind in KINDS.values())])
+    raise ValueError(f"{source}: {name} cannot be made faster by this command; expected a {kinds}")
+
+
+# Rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows to train on and others to compare on, as a Trainer takes them."""
+
+    train: Dataset
+    held_out: Dataset
+    collate: Callable[[list[dict]], Batch]
+    has_labels: bool
+
+
+def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object, kind: Kind) -> tuple[Rows, list]:
+    """The rows of `--data`, and the contents of those by which is chosen what goes.
+
+    Raises:
+        ValueError: too few rows, or no such column; names it.
+    """
+    rows = load_split(None, "train", data_files=list(settings.data))
+    column = settings.column or likely_column(rows, model)
+    for name in filter(None, (column, settings.label_column)):
+        if name not in rows.column_names:
+            raise ValueError(f"column {name}: the rows have {', '.join(rows.column_names)}")
+    rows = rows.filter(lambda row: row[column] not in (None, ""))
+    if len(rows) < LEAST_ROWS:
+        raise ValueError(f"--data: {len(rows)} rows with content in {column}; expected at least {LEAST_ROWS}")
+    rows = rows.shuffle(seed=settings.seed)
+    held_out = min(HELD_OUT_ROWS, len(rows) // 5)
+    contents = rows.select(range(held_out, min(len(rows), held_out + CALIBRATION_ROWS)))[column][:]
+    if model.main_input_name == "pixel_values":
+        prepared, collate = image_rows(rows, column, settings.label_column, model, processor)
+    else:
+        prepared, collate = text_rows(rows, column, settings, model, processor, kind)
+    return (
+        Rows(
+            prepared.select(range(held_out, len(prepared))),
+            prepared.select(range(held_out)),
+            collate,
+            settings.label_column is not None or isinstance(kind, MaskedLM | CausalLM),
+        ),
+        contents,
+    )
+
+
+def likely_column(rows: Dataset, model: LeanPreTrainedModel) -> str:
+    """The column that the model reads. Raises ValueError if there are several."""
+    wanted = "Image" if model.main_input_name == "pixel_values" else "Value"
+    found = [
+        name
+        for name, feature in rows.features.items()
+        if type(feature).__name__ == wanted and (wanted == "Image" or feature.dtype in ("string", "large_string"))
+    ]
+    usual = [name for name in ("text", "sentence") if name in found]
+    if len(found) != 1 and not usual:
+        raise ValueError(f"--column: name the column to read; the rows have {', '.join(rows.column_names)}")
+    return (usual or found)[0]
+
+
+def text_rows(
+    rows: Dataset, column: str, settings: Settings, model: LeanPreTrainedModel, tokenizer: object, kind: Kind
+) -> tuple[Dataset, Callable[[list[dict]], Batch]]:
+    tokenizer = calibration.padding_tokenizer(tokenizer)
+    length = min(settings.max_length, model.config.max_position_embeddings)
+    labels = settings.label_column
+
+    def tokenise(batch: dict) -> dict:
+        tokens = tokenizer(batch[column], truncation=True, max_length=length, return_token_type_ids=False)
+        return {**tokens, "labels": batch[labels]} if labels else dict(tokens)
+
+    prepared = rows.map(tokenise, batched=True, remove_columns=rows.column_names, desc="tokens")
+    if isinstance(kind, MaskedLM):
+        return prepared, DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    return prepared, DataCollatorWithPadding(tokenizer)
+
+
+def image_rows(
+    rows: Dataset, column: str, labels: str | None, model: LeanPreTrainedModel, processor: object
+) -> tuple[Dataset, Callable[[list[dict]], Batch]]:
+    def collate(batch: list[dict]) -> Batch:
+        found = calibration.read_images(processor, [row[column] for row in batch], model.config.num_channels)
+        return found | ({"labels": torch.tensor([row[labels] for row in batch])} if labels else {})
+
+    return rows.select_columns([name for name in (column, labels) if name]), collate
+
+
+# Shape
+
+
+def shape_for(model: LeanPreTrainedModel, settings: Settings, batch: Batch) -> Target:
+    """The shape that reaches the speed-up on this machine, or the one that the settings name.
+
+    Raises:
+        ValueError: no number of layers is as fast.
+    """
+    target = Target(settings.layers, settings.keep_layers, settings.heads, None, None, settings.intermediate_size)
+    if settings.speedup is None:
+        return target
+    depth = model.config.num_hidden_layers
+    cuts = [model, *(operations.keep_layers(model, range(count)) for count in range(depth - 1, 0, -1))]
+    speeds = dict(zip(range(depth, 0, -1), speeds_of(cuts, batch)))
+    enough = [count for count, speed in speeds.items() if speed >= TOLERANCE * settings.speedup]
+    if not enough:
+        raise ValueError(f"--speedup {settings.speedup:g}: one layer of {depth} reaches {speeds[1]:.1f} × at most")
+    layers = max(enough)
+    if speeds[layers] >= settings.speedup:
+        return replace(target, layers=layers)
+    return replace(target, layers=layers, intermediate_size=narrower(cuts[depth - layers], model, settings, batch))
+
+
+def narrower(cut: LeanPreTrainedModel, model: LeanPreTrainedModel, settings: Settings, batch: Batch) -> int:
+    """The width of the MLPs with which a cut is as fast as asked for, by interpolation between all of it and half."""
+    width = cut.config.intermediate_size
+    half = operations.keep_neurons(cut, [list(range(width // 2))] * cut.config.num_hidden_layers)
+    _, whole, narrow = (1 / speed for speed in speeds_of([model, cut, half], batch))
+    share = 1 - 0.5 * (whole - 1 / settings.speedup) / max(whole - narrow, 1e-9)
+    return max(32, int(max(share, 0.5) * width) // 32 * 32)
+
+
+@torch.inference_mode()
+def speeds_of(models: Sequence[PreTrainedModel], batch: Batch, rounds: int = 7) -> list[float]:
+    """How many times as fast as the first each model is, in turns: the median over rounds."""
+    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    seconds = take_turns([partial(seconds_of, partial(model, **inputs)) for model in models], rounds)
+    return np.median(seconds[0] / seconds, axis=1).tolist()
+
+
+# Training
+
+
+class Distiller(Trainer):
+    """Trains a model to reproduce another one that runs beside it.
+
+    Args:
+        original: the teacher.
+        kept: for each layer of the model, the layer of the original that it came from.
+    """
+
+    def __init__(self, *args, original: PreTrainedModel, kind: Kind, kept: Sequence[int], has_labels: bool, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.original = original.to(self.args.device).eval().requires_grad_(False)
+        self.kind = kind
+        self.kept = kept
+        self.has_labels = has_labels
+        self.model_accepts_loss_kwargs = False
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        labels = inputs.get("labels")
+        given = {name: tensor for name, tensor in inputs.items() if name != "labels"}
+        outputs = model(**given, output_hidden_states=True)
+        with torch.no_grad():
+            original = self.original(**given, output_hidden_states=True)
+        loss = self.kind.distance(self.kind.rows(outputs, inputs), self.kind.rows(original, inputs))
+        loss = loss + self.hidden_distance(outputs["hidden_states"], original["hidden_states"], given)
+        if self.has_labels and labels is not None and type(self.kind) is Kind:
+            loss = loss + F.cross_entropy(outputs["logits"].float(), labels)
+        return (loss, outputs) if return_outputs else loss
+
+    def hidden_distance(self, own: Sequence[torch.Tensor], original: Sequence[torch.Tensor], batch: Batch):
+        """Mean over layers and tokens of 1 − cosine; hidden_states are those of the embeddings and of every layer."""
+        distances = [
+            1 - F.cosine_similarity(own[layer + 1].float(), original[kept + 1].float(), dim=-1)
+            for layer, kept in enumerate(self.kept)
+        ]
+        distances = torch.stack(distances).mean(dim=0)  # (B, T)
+        mask = batch.get("attention_mask")
+        return distances.mean() if mask is None else distances[mask.bool()].mean()
+
+
+class StopOnInterrupt(TrainerCallback):
+    """Ctrl-C saves a checkpoint and ends the training after the step that is running."""
+
+    def __init__(self):
+        self.pressed = False
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.before = signal.signal(signal.SIGINT, self.press)
+
+    def press(self, *_):
+        self.pressed = True
+        signal.signal(signal.SIGINT, self.before)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save |= self.pressed
+        control.should_training_stop |= self.pressed
+
+    def on_train_end(self, args, state, control, **kwargs):
+        signal.signal(signal.SIGINT, self.before)
+
+
+def train(
+    student: LeanPreTrainedModel,
+    original: LeanPreTrainedModel,
+    rows: Rows,
+    kind: Kind,
+    settings: Settings,
+    kept: list[int],
+) -> bool:
+    """Trains the student in place, as long as `minutes` allow; False if it was interrupted.
+
+    What is done lies in OUT.unfinished, from which the same command continues.
+    """
+    folder = unfinished(settings.output)
+    batch_size = 16 if isinstance(kind, MaskedLM | CausalLM) else 64
+    plan_file = folder / "training.json"
+    arguments = TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=batch_size,
+        learning_rate=3e-4 * 384 / max(384, student.config.hidden_size),
+        weight_decay=0.01,
+        warmup_steps=0.05,
+        lr_scheduler_type="linear",
+        train_sampling_strategy="group_by_length" if "input_ids" in rows.train.column_names else "random",
+        save_total_limit=1,
+        logging_steps=50,
+        report_to="none",
+        remove_unused_columns=False,
+        seed=settings.seed,
+    )
+    if not plan_file.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(plan_file, measured_plan(student, original, rows, kind, settings, kept, arguments))
+    plan = read_json(plan_file)
+    arguments.max_steps = plan["steps"]
+    arguments.save_steps = max(10, plan["steps"] // 20)
+    arguments.bf16 = plan["bf16"]
+    interrupt = StopOnInterrupt()
+    trainer = distiller(student, original, rows, kind, kept, arguments, callbacks=[interrupt])
+    student.train()
+    has_checkpoint = any(folder.glob("checkpoint-*"))
+    trainer.train(resume_from_checkpoint=True if has_checkpoint else None)
+    student.eval()
+    return not (interrupt.pressed and trainer.state.global_step < plan["steps"])
+
+
+def distiller(student, original, rows: Rows, kind: Kind, kept: list[int], arguments: TrainingArguments, **options):
+    return Distiller(
+        student,
+        arguments,
+        data_collator=rows.collate,
+        train_dataset=rows.train,
+        original=original,
+        kind=kind,
+        kept=kept,
+        has_labels=rows.has_labels,
+        **options,
+    )
+
+
+def measured_plan(student, original, rows: Rows, kind: Kind, settings: Settings, kept: list[int], arguments) -> dict:
+    """How many steps fit into the minutes, and whether bfloat16 is faster on this machine."""
+    trainer = distiller(student, original, rows, kind, kept, arguments)
+    batches = iter(trainer.get_train_dataloader())
+    batch = trainer._prepare_inputs(next(batches))
+    student.train()
+
+    def step(bf16: bool) -> None:
+        with torch.autocast(arguments.device.type, torch.bfloat16, enabled=bf16):
+            loss = trainer.compute_loss(student, batch)
+        loss.backward()
+
+    seconds = take_turns([partial(seconds_of, partial(step, bf16)) for bf16 in (False, True)], 3, warm_up=1)
+    student.zero_grad()
+    in_float32, in_bfloat16 = np.median(seconds, axis=1)
+    steps = int(60 * settings.minutes / (1.1 * min(in_float32, in_bfloat16)))
+    epochs = 30
+    most = math.ceil(epochs * len(rows.train) / arguments.per_device_train_batch_size)
+    return {"steps": max(1, min(steps, most)), "bf16": bool(in_bfloat16 < in_float32)}
+
+
+def unfinished(output: Path) -> Path:
+    return output.with_name(output.name + ".unfinished")
+
+
+# Comparison
+
+
+@torch.inference_mode()
+def compare(
+    student: LeanPreTrainedModel, original: LeanPreTrainedModel, rows: Rows, kind: Kind, seed: int
+) -> Comparison:
+    """Both on the held-out rows."""
+    torch.manual_seed(seed)  # of masked tokens
+    batches = [
+        rows.collate([rows.held_out[row] for row in range(start, min(start + 32, len(rows.held_out)))])
+        for start in range(0, len(rows.held_out), 32)
+    ]
+    outputs = []
+    for model in (original, student):
+        model.eval()
+        given = [{name: tensor for name, tensor in batch.items() if name != "labels"} for batch in batches]
+        outputs.append([kind.rows(model(**inputs), batch) for inputs, batch in zip(given, batches)])
+    scored = scored_rows(kind, outputs, batches, rows.has_labels)
+    ratios = []
+    generator = np.random.default_rng(0)
+    for _ in range(RESAMPLES):
+        chosen = generator.integers(scored.shape[1], size=scored.shape[1])
+        ratios.append(ratio_of(kind, scored[:, chosen]))
+    speed = speeds_of([original, student], batches[0])[1]
+    first, second = scores_of(kind, scored)
+    low, high = np.nanpercentile(ratios, (2.5, 97.5))
+    metric = kind.metric if rows.has_labels or kind is ENCODER else "agreement of predictions"
+    parameters = (original.num_parameters(), student.num_parameters())
+    return Comparison(metric, first, second, float(low), float(high), speed, parameters)
+
+
+def scored_rows(kind: Kind, outputs: list[list[torch.Tensor]], batches: list[Batch], has_labels: bool) -> np.ndarray:
+    """(2, N), of the original and the student: cosines of pairs of embeddings, or 1 if a prediction is right.
+
+    Pairs are all neighbours at distances 1 to 8. Without labels the original's predictions count as right.
+    """
+    if kind is ENCODER:
+        found = []
+        for vectors in (F.normalize(torch.cat(own), dim=-1) for own in outputs):
+            found.append(torch.cat([(vectors * vectors.roll(step, dims=0)).sum(dim=-1) for step in range(1, 9)]))
+        return torch.stack(found).numpy()
+    predicted = [torch.cat([rows.argmax(dim=-1) for rows in own]) for own in outputs]
+    right = predicted[0]
+    if isinstance(kind, CausalLM):
+        right = torch.cat([batch["input_ids"].roll(-1, dims=1)[kind.places(batch)] for batch in batches])
+    elif has_labels:
+        places = [kind.places(batch) for batch in batches]
+        right = torch.cat(
+            [batch["labels"] if place is None else batch["labels"][place] for batch, place in zip(batches, places)]
+        )
+    return np.stack([(own == right).numpy() for own in predicted]).astype(float)
+
+
+def scores_of(kind: Kind, scored: np.ndarray) -> tuple[float, float]:
+    if kind is ENCODER:
+        return 1.0, float(stats.spearmanr(scored[0], scored[1]).statistic)
+    return float(scored[0].mean()), float(scored[1].mean())
+
+
+def ratio_of(kind: Kind, scored: np.ndarray) -> float:
+    original, own = scores_of(kind, scored)
+    return own / original if original else float("nan")
+
+
+# The command
+
+
+def run(settings: Settings) -> int:
+    """Makes the faster model. Returns the exit status: 0, 3 if it keeps less than `keep`, 130 if it was interrupted.
+
+    Raises:
+        ValueError, OSError: one line that names the option, file or model at fault; OUT is whole or absent.
+    """
+    check(settings)
+    set_seed(settings.seed)
+    original = load_lean(settings.source).eval()
+    kind = kind_of(original, settings.source)
+    dtype = original.dtype
+    original = original.float()
+    others = sentence_transformers_files(settings.source)
+    processors = load_processors(settings.source)
+    if not processors:
+        raise ValueError(f"{settings.source}: no tokenizer or image processor")
+    rows, contents = read_rows(settings, original, processors[0], kind)
+    slimmed = slimmed_again(settings, original) or choose(settings, original, processors[0], contents)
+    student = slimmed.model
+    kept = next((cut.after for cut in slimmed.cuts if cut.part == "layers"), range(student.config.num_hidden_layers))
+    if settings.training and not train(student, original, rows, kind, settings, list(kept)):
+        print(f"interrupted; the same command continues from {unfinished(settings.output)}", file=sys.stderr)
+        return 130
+    comparison = compare(student, original, rows, kind, settings.seed)
+    write(settings, student.to(dtype), slimmed, comparison, processors, others)
+    shutil.rmtree(unfinished(settings.output), ignore_errors=True)
+    report(settings, kind, slimmed, comparison)
+    if settings.keep is not None and comparison.kept < settings.keep:
+        print(f"below --keep {settings.keep:g}: try a smaller --speedup, more --minutes or more rows", file=sys.stderr)
+        return BELOW_KEEP
+    return 0
+
+
+def check(settings: Settings) -> None:
+    """Raises ValueError for settings that cannot work, before anything slow."""
+    shape = (settings.speedup, settings.layers, settings.keep_layers, settings.heads, settings.intermediate_size)
+    if all(each is None for each in shape):
+        raise ValueError("give --speedup, or --layers, --keep-layers, --heads or --intermediate-size")
+    if settings.speedup is not None and settings.speedup <= 1:
+        raise ValueError(f"--speedup {settings.speedup:g}: expected more than 1")
+    if settings.speedup is not None and (settings.layers or settings.keep_layers):
+        raise ValueError("--speedup chooses the layers; leave --layers and --keep-layers out")
+    if not settings.data:
+        raise ValueError("--data: missing; give files with texts or images like those that the model will read")
+    if settings.output.exists():
+        raise FileExistsError(f"{settings.output} exists already")
+
+
+def choose(settings: Settings, original: LeanPreTrainedModel, processor: object, contents: list) -> Slimmed:
+    """The cut that reaches the target and changes the output least."""
+    choosing, measured = calibration.halves(contents)
+    batches = [
+        calibration.make_batches(original, processor, half, settings.max_length) for half in (choosing, measured)
+    ]
+    target = shape_for(original, settings, batches[0][0])
+    check_target(original, target)
+    slimmed = slim(original, target, *batches, progress_bar)
+    if settings.training:
+        unfinished(settings.output).mkdir(parents=True, exist_ok=True)
+        record = {
+            "settings": comparable(settings),
+            "target": asdict(target),
+            "cuts": [asdict(cut) for cut in slimmed.cuts],
+        }
+        slimmed.model.save_pretrained(unfinished(settings.output) / "start")
+        write_json(unfinished(settings.output) / RECORD, record)
+    return slimmed
+
+
+def comparable(settings: Settings) -> dict:
+    """The settings that an interrupted command and the one that continues it must share."""
+    return json.loads(json.dumps(asdict(settings), default=str))
+
+
+def slimmed_again(settings: Settings, original: LeanPreTrainedModel) -> Slimmed | None:
+    """The cut of an interrupted command, if there is one.
+
+    Raises:
+        ValueError: it was started with other settings.
+    """
+    from modeling_leaner.slimming.slim import Cut
+
+    folder = unfinished(settings.output)
+    if not (folder / RECORD).is_file():
+        return None
+    record = read_json(folder / RECORD)
+    if record["settings"] != comparable(settings):
+        raise ValueError(f"{folder} was started with other options; repeat those, or delete it")
+    model = type(original).from_pretrained(folder / "start").eval()
+    return Slimmed(model, [Cut(**cut) for cut in record["cuts"]])
+
+
+def write(
+    settings: Settings,
+    student: LeanPreTrainedModel,
+    slimmed: Slimmed,
+    comparison: Comparison,
+    processors: list,
+    others: dict[str, Path],
+) -> None:
+    """The folder: transformers' own class if it can hold the shape, else this family's; tokenizer, card, numbers."""
+    model = student
+    if not settings.lean:
+        try:
+            model = convert(student)
+        except ConversionError as error:
+            print(f"written as {type(student).__name__}, which needs this package: {error}", file=sys.stderr)
+    record = {
+        "parent": settings.source,
+        "parent_weights_sha256": weights_sha256(settings.source),
+        "command": [word for word in sys.argv[1:]],
+        "comparison": asdict(comparison),
+        "cuts": [asdict(cut) for cut in slimmed.cuts],
+    }
+    with whole_folder(settings.output) as folder:
+        for part in (model, *processors):
+            part.save_pretrained(folder)
+        copy_into(folder, others)
+        write_json(folder / RECORD, record)
+
+
+def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Comparison) -> None:
+    """One table, and the next command."""
+    table = Table(box=None)
+    for name in ("", "original", "result", ""):
+        table.add_column(name, justify="right" if name else "left")
+    before, after = comparison.parameters
+    table.add_row("parameters", f"{before / 1e6:.1f}M", f"{after / 1e6:.1f}M", f"{after / before:.0%}")
+    for cut in slimmed.cuts:
+        table.add_row(cut.part, str(cut.before), str(cut.after))
+    table.add_row("speed", "1.00 ×", f"{comparison.speedup:.2f} ×")
+    kept = f"{comparison.kept:.1%} ({comparison.low:.1%} to {comparison.high:.1%})"
+    table.add_row(comparison.metric, f"{comparison.original:.4f}", f"{comparison.result:.4f}", kept)
+    plain_console(width=110).print(table)
+    print(f"{settings.output}: a {kind.name}. Next: leaner export onnx {settings.output} {settings.output}-onnx")
