@@ -14,7 +14,7 @@ from ..exporting.files import FORMATS, Forward, output_names, require_packages
 from ..exporting.graph import CACHE, ExportableModel, Inputs, Size, dynamic_axes, flattened, longest, make_inputs
 from ..exporting.parity import IN_FLOAT32, Parity, compare
 from ..planning.units import human_bytes
-from ..source_files import load_processors
+from ..source_files import check_vocabulary, load_processors
 from ..support.documents import write_json
 from ..support.files import whole_folder
 from ..support.terminal import plain_console, plural
@@ -60,6 +60,7 @@ def run(options: Options) -> None:
     sizes = timed_sizes(exportable, options)
     check_memory(exportable, sizes)
     processors = load_processors(options.source)
+    check_vocabulary(options.source, processors, exportable.model.config)
     with whole_folder(options.output) as folder:
         folder.mkdir()
         contestants = [eager(exportable), *write_files(exportable, folder, options)]

@@ -16,7 +16,7 @@ from ..slimming.measures import Batch, Reference, layer_names
 from ..slimming.operations import SlimError, drop_pooler
 from ..slimming.scores import score_tables
 from ..slimming.slim import RECORD, Cut, Slimmed, Target, best_slims, check_choice, check_target
-from ..source_files import copy_into, load_processors, sentence_transformers_files, weights_sha256
+from ..source_files import check_vocabulary, copy_into, load_processors, sentence_transformers_files, weights_sha256
 from ..support.documents import write_json
 from ..support.files import whole_folder
 from ..support.progress import progress_bar
@@ -92,6 +92,7 @@ def slim_to(options: Options, target: Target) -> None:
         check_target(model, target)
         check_choice(model, target, count)
     processors = load_processors(options.source)
+    check_vocabulary(options.source, processors, model.config)
     if not processors:
         raise ValueError(f"{options.source}: no tokenizer or image processor, which the calibration rows need")
     rows = calibration_rows(options, model)

@@ -37,7 +37,7 @@ def row_scores(folder: Path, options: list[str]) -> np.ndarray:
         task = evaluation.task
         rows = evaluation.held_out.rows
         size = evaluation.arguments.per_device_eval_batch_size
-        model = getattr(transformers, f"AutoModel{task.head}").from_pretrained(folder).eval()
+        model = getattr(transformers, f"AutoModel{task.head}").from_pretrained(folder, trust_remote_code=False).eval()
         parts = []
         for batch in evaluation_batches(task, rows, range(len(rows)), size):
             labels = batch.pop("labels")
