@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from command import leaner
 from modeling_leaner.training.experiments import curves, step_time, summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
-from modeling_leaner.training.experiments.rows import reported, write_rows
+from modeling_leaner.training.experiments.rows import reported
 from modeling_leaner.training.records import ResultRow
 from scipy import stats
 from training_data import write_shape
@@ -165,33 +164,3 @@ def test_a_step_is_the_grids_own(grid, tmp_path):
     before = {name: value.clone() for name, value in step.model.named_parameters()}
     assert step.seconds() > 0
     assert all(not value.equal(before[name]) for name, value in step.model.named_parameters() if value.ndim == 2)
-
-
-# Between grids
-
-
-def test_the_shift_of_a_pair(tmp_path, grid, capsys):
-    """By hand: seed by seed over those that all four cells have; one line where there is none."""
-    values = yaml.safe_load(Path("my.yaml").read_text())
-    for name, moved in (("one", {2: 0.3, 3: -0.1}), ("other", {1: 5.0, 2: 0.0, 3: 0.1})):
-        folder = tmp_path / name
-        folder.mkdir()
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**values, "output_dir": str(folder)}))
-        rows = [
-            replace(row, value=row.value + (moved[run.seed] if run.shape == "lean.json" else 0))
-            for run, row in made_up(grid).items()
-            if run.seed in moved
-        ]
-        with (folder / "results.csv").open("w", newline="") as file:
-            write_rows(rows, file)
-    leaner("shift", "one.yaml", "other.yaml")
-    printed = capsys.readouterr()
-    (found,) = json.loads(printed.out.splitlines()[-1])
-    assert (found["shape"], found["minus"], found["seeds"]) == ("lean.json", "deep.json", [2, 3])
-    assert found["shift"] == pytest.approx((0.3 - 0.2) / 2) and "lean.json − deep.json: +0.0500" in printed.err
-    (tmp_path / "other" / "results.csv").unlink()
-    with pytest.raises(SystemExit, match="^leaner shift: lean.json − deep.json: expected seeds that both grids have"):
-        leaner("shift", "one.yaml", "other.yaml")
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump({**values, "contrasts": None}))
-    with pytest.raises(SystemExit, match="^leaner shift: contrasts: expected one that both grids have"):
-        leaner("shift", "one.yaml", "other.yaml")

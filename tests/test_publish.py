@@ -828,20 +828,6 @@ def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
         path.write_bytes(before)
 
 
-def test_guesses_before_the_first_run(workshop, tmp_path, capsys):
-    grid = {**yaml.safe_load(Path("grid.yaml").read_text()), "output_dir": f"{tmp_path}/new", "publish": None}
-    Path("new.yaml").write_text(yaml.safe_dump(grid))
-    leaner("guesses", "new.yaml")
-    assert f"{tmp_path}/new/guesses.json" in capsys.readouterr().out
-    assert {guess["name"] for guess in json.loads(Path(tmp_path, "new", GUESSES).read_text())} > {"majority class"}
-    Path("new.yaml").write_text(yaml.safe_dump(grid | {"metric": "loss"}))  # which no guess is scored by
-    with pytest.raises(SystemExit, match="no simple guess is known for its task and metric"):
-        leaner("guesses", "new.yaml")
-    Path("new.yaml").write_text(yaml.safe_dump(grid | {"overrides": {"max_stepz": 6}}))
-    with pytest.raises(SystemExit, match="^leaner guesses: new.yaml: .*max_stepz: unknown key"):
-        leaner("guesses", "new.yaml")
-
-
 def test_the_evaluator_sees_no_results(folder, monkeypatch):
     """Whoever evaluates has neither the numbers nor the package."""
     code = f"import sys; sys.argv=['x']; exec(open({reevaluate.__file__!r}).read().split('def main')[0])\n"

@@ -217,8 +217,8 @@ def sweep(
     ] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Only summarise the runs that are there.")] = False,
     engine: Annotated[
-        Literal["processes", "fork", "ray"],
-        typer.Option(help="Processes of this machine; fork: forks of one that has imported all; ray: a Ray cluster."),
+        Literal["processes", "ray"],
+        typer.Option(help="Processes of this machine, or a Ray cluster."),
     ] = "processes",
 ) -> None:
     """Train a grid of shapes, seeds and learning rates by one recipe, then compare the shapes."""
@@ -354,22 +354,6 @@ def law(grid: GridFile) -> None:
     with slow_imports():
         from ..training.laws.law import write_law
     write_law(grid)
-
-
-@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
-def guesses(grid: GridFile, data_files: DataFiles = None) -> None:
-    """Score simple guesses on a grid's task, to be beaten."""
-    with slow_imports():
-        from ..training.experiments.simple_guesses import write_guesses
-    write_guesses(grid, data_files or [])
-
-
-@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
-def shift(one: GridFile, other: GridFile) -> None:
-    """By how much the differences of shapes shift between two grids; the last line is JSON."""
-    with slow_imports():
-        from ..training.experiments.shift import compare
-    compare(one, other)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)

@@ -1,7 +1,7 @@
 """row_errors.json of a grid: how much the choice of held-out rows moves the difference of two published models.
 
 Intervals over seeds are conditional on the held-out rows; this is the other half of the uncertainty, of the one pair
-of runs whose weights are there. `leaner guesses` writes it.
+of runs whose weights are there. `leaner sweep` writes it.
 """
 
 import math
