@@ -284,7 +284,7 @@ class TestStart:
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
             ("Experiments", "sweep", "latency", "step-time", "bench", "bench-figure", "encoders", "law", "guesses")
             + ("shift", "study"),
-            ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "report", "push", "pull"),
+            ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "push", "pull"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
             assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel

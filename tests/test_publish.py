@@ -32,7 +32,6 @@ from modeling_leaner.training.publishing import (
     index,
     metadata,
     publish,
-    rendering,
     stranger,
     tables,
     verify,
@@ -456,37 +455,6 @@ def test_the_cells_of_another_grid(workshop):
             verify_grid.check_evidence(folder, found)
     finally:
         shutil.rmtree("model_cards/grids/other")
-
-
-def test_the_index_links_what_is_there(workshop):
-    """A project that uses this package has neither this one's log nor its pages, nor its Makefile."""
-    place = Path("model_cards")
-    text = index.render(place)
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("#")]
-    assert "leanbert-deep" in links and all((place / link).exists() for link in links)
-    assert "cell* one of its shapes. `leaner verify-cards` computes the scores again" in text
-    assert "by task.\n" in text
-    Path("docs").mkdir()
-    try:
-        for page in rendering.PAGES:
-            (place / page).write_text("")
-            assert f"]({page})" in index.render(place)
-    finally:
-        shutil.rmtree("docs")
-        (place / "LOG.md").unlink()
-
-
-def test_the_index_needs_no_grid_beside_another(workshop):
-    """A grid that is under way is listed before the one that its cards will show has begun."""
-    path = Path("model_cards/grids/tiny/grid.yaml")
-    before = path.read_text()
-    path.write_text(before.replace("beside: null\n", "beside: model_cards/grids/later\n"))
-    try:
-        assert index.render(Path("model_cards")).count("| `tiny`, accuracy (higher is better)") == 1
-        with pytest.raises(GridError, match="grids/later"):
-            gathered(path)
-    finally:
-        path.write_text(before)
 
 
 def test_what_was_fine_tuned_from_a_grid(workshop):

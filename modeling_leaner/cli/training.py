@@ -496,16 +496,6 @@ def verify_cards(
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
-def report(
-    output: Annotated[Path, typer.Option(help="The page to write, over an older one.")] = Path("report.html"),
-) -> None:
-    """Write one HTML page with every cell of every grid of model_cards/grids, to filter and to compare."""
-    with slow_imports():
-        from ..training.publishing.report_page import write_report
-    write_report(output)
-
-
-@commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def push(
     context: typer.Context,
     folder: Annotated[Path | None, typer.Argument(help="Run folder, published folder, or slim model.")] = None,
