@@ -1,8 +1,8 @@
 """model_cards/README.md: the published models, and a section for every grid.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is renewed from the folders beside the page: the
-models from their results.json, a grid from its summary.json and guesses.json. Everything else on the page is written
-by people. A grid that the page lacks gets a section at its end.
+models from their results.json, a grid from its results.csv and guesses.json. Everything else on the page is written by
+people. A grid that the page lacks gets a section at its end.
 """
 
 import json
@@ -18,7 +18,9 @@ from modeling_leaner.shapes import load_config
 from modeling_leaner.support.files import replace_files
 
 from ..experiments.evidence import PEERS
+from ..experiments.grid_results import load_folder
 from ..experiments.run_statistics import MAX_P, MIN_PAIRS
+from ..experiments.summary import summarise
 from ..records import PublishedEncoder, PublishedResults
 from ..records.results import RESULTS
 from ..tasks.registry import TASKS
@@ -33,7 +35,7 @@ SECTION = "\n### {name}\n\n<!-- table: {name} -->\n<!-- end -->\n"
 
 
 class GridSummary(NamedTuple):
-    """What a grid's folder says: its summary.json, and its baselines without a transformer."""
+    """What a grid's rows say, under the keys of summary.json, and its baselines without a transformer."""
 
     name: str
     values: dict[str, Any]
@@ -100,13 +102,13 @@ def heads_text(heads_per_layer: list[int], separator: str) -> str:
 
 
 def read_grids(cards: Path) -> dict[str, GridSummary]:
-    """Every grid that has rows and a summary, by name."""
+    """Every grid that has rows, by name, summarised anew. Raises ValueError or GridError if its files do not fit."""
     grids = {}
-    for path in sorted(cards.glob("grids/*/summary.json")):
+    for path in sorted(cards.glob("grids/*/results.csv")):
         guesses = path.with_name("guesses.json")
         known = json.loads(guesses.read_text(encoding="utf-8")) if guesses.is_file() else []
-        name = path.parent.name
-        grids[name] = GridSummary(name, json.loads(path.read_text(encoding="utf-8")), known)
+        summary = json.dumps(summarise(load_folder(path.parent)).document())  # as summary.json has it
+        grids[path.parent.name] = GridSummary(path.parent.name, json.loads(summary), known)
     return grids
 
 
@@ -135,7 +137,7 @@ def about_grid(grid: GridSummary) -> str:
     values = grid.values
     way = "higher" if values["higher_is_better"] else "lower"
     seeds = ", ".join(map(str, values["seeds"]))
-    text = f"{values['metric']} ({way} is better); recipe `{values['recipe']}`; seeds {seeds}"
+    text = f"{values['metric'] or 'no finished run'} ({way} is better); recipe `{values['recipe']}`; seeds {seeds}"
     best = grid.best_guess
     if best is not None:
         text += f"; best baseline without a transformer: {best['value']:.4f} ({best['name']})"
