@@ -119,6 +119,19 @@ def test_models_beside_each_other(run, shape):
     assert [*cells["layers"]] == [1, 3, 1]
 
 
+def test_ratios_by_hand():
+    """Times over this family's SDPA; how many times as fast `lean` is as the fastest peer and as the default."""
+    known = {(OURS, "lean"): 1.0, (OURS, "sdpa"): 2.0, ("transformers", "sdpa"): 3.0, ("timm", "eager"): 2.5}
+    cells = [
+        {"library": library, "attention": attention, "mode": "eager", "milliseconds": time, "times": np.full(3, time)}
+        for (library, attention), time in known.items()
+    ]
+    bench.relate(cells, cells[1])
+    assert [each["relative_time"] for each in cells] == [0.5, 1, 1.5, 1.25]
+    assert bench.peers(cells) == {"best peer": 2.5, "transformers' default": 3}
+    assert bench.peers(cells[:2]) == {}
+
+
 def test_a_shape_that_a_peer_cannot_have(run, shape):
     """The peer's cells say so; this family's are measured."""
     cells, printed = run("--shapes", shape("gpt", head_dim=4), *SHORT)
