@@ -236,7 +236,7 @@ def bench(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL ...]",
+            metavar="MODEL ...",
             help="Shapes, folders or Hub ids to time against each other (inference, without heads), or one grid file.",
         ),
     ] = None,
