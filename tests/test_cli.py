@@ -139,7 +139,6 @@ class TestStart:
             ("publish grid.yaml", 1, "leaner publish: grid.yaml: no such grid file; did you mean grids.yaml?"),
             ("bench --modes eager compiled", 1, "--modes compiled: expected eager, compile; did you mean compile?"),
             ("bench --batch 0 1", 2, "leaner bench: Invalid value for '--batch': Input should be greater"),
-            ("bench-figure x.csv --over heds", 1, "head_dim; did you mean heads?"),
             ("sweep", 2, "leaner sweep: Missing argument 'GRID.yaml'."),
             ("evaluate --task causal-lm", 2, "leaner evaluate: Missing argument 'model'."),
             ("sweep grids.yaml --summry", 2, "leaner sweep: No such option: --summry (Possible options: --summary)"),
@@ -282,9 +281,8 @@ class TestStart:
             ("Shapes", "shapes", "plan"),
             ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
-            ("Experiments", "sweep", "latency", "step-time", "bench", "bench-figure", "encoders", "law", "guesses")
-            + ("shift", "study"),
-            ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "report", "push", "pull"),
+            ("Experiments", "sweep", "bench", "encoders", "law", "guesses") + ("shift", "study"),
+            ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "push", "pull"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
             assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel

@@ -125,9 +125,9 @@ def test_what_is_missing_is_not_read(grid, capsys):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("[]", "step_seconds.json: expected dict, got .*; leaner step-time writes it"),
+        ("[]", "step_seconds.json: expected dict, got .*; leaner bench writes it"),
         ('{"shapes": {"deep.json": {}}}', "step_seconds.json: shapes.deep.json.seconds is None, expected float"),
-        (None, "expected a step of deep.json of 512 tokens, got 256; leaner step-time measures it"),
+        (None, "expected a step of deep.json of 512 tokens, got 256; leaner bench measures it"),
     ],
 )
 def test_times_of_another_form_or_another_step(grid, text, message):
@@ -140,7 +140,7 @@ def test_times_of_another_form_or_another_step(grid, text, message):
 
 def test_step_times_are_measured(grid, capsys):
     """Of the grid's own step; more layers take longer; what is written is what is read."""
-    leaner("step-time", "my.yaml", "--rounds", 3)
+    leaner("bench", "my.yaml", "--rounds", 3)
     held = json.loads(Path(step_time.STEP_SECONDS).read_text())
     found = step_time.step_seconds(grid)
     assert found == {shape: each["seconds"] for shape, each in held["shapes"].items()} and set(found) == set(SECONDS)
@@ -148,8 +148,8 @@ def test_step_times_are_measured(grid, capsys):
     assert held["rounds"] == 3 and held["environment"]["torch"] and "deep.json: " in capsys.readouterr().err
     capsys.readouterr()
     with pytest.raises(SystemExit, match="^2$"):
-        leaner("step-time", "my.yaml", "--rounds", 0)
-    refused = "leaner step-time: Invalid value for '--rounds': Input should be greater than or equal to 1\n"
+        leaner("bench", "my.yaml", "--rounds", 0)
+    refused = "leaner bench: Invalid value for '--rounds': Input should be greater than or equal to 3\n"
     assert capsys.readouterr().err == refused
 
 

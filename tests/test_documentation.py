@@ -46,7 +46,7 @@ CLONE = Path(__file__).parent.parent
 PAGES = [CLONE / "README.md", *sorted((CLONE / "docs").glob("*.md"))]
 TESTED_ELSEWHERE = ("choosing-a-shape",)  # with its printed lines, in test_planner.py
 # Several trainings or processes, or every folder, however few the steps; each has tests of its own.
-LONG = ("leaner study", "leaner sweep docs", "leaner report", "leaner publish", "leaner encoders", "torchrun")
+LONG = ("leaner study", "leaner sweep docs", "leaner publish", "leaner encoders", "torchrun")
 LONG += ("leaner verify-cards", "leaner push --all someone", "leaner bench")
 
 

@@ -27,8 +27,16 @@ BENCH_CHOICES = {
     "dtypes": ("float32", "bfloat16", "float16"),
     "modes": ("eager", "compile"),
 }
-BENCH_SIZES = ("length", "batch", "layers", "heads", "head_dim")  # of leaner bench-figure
-BENCH_LISTS = ("shapes", "attentions", *BENCH_CHOICES, *BENCH_SIZES)  # options of leaner bench with several values
+BENCH_LISTS = (
+    "shapes",
+    "attentions",
+    *BENCH_CHOICES,
+    "length",
+    "batch",
+    "layers",
+    "heads",
+    "head_dim",
+)  # options of leaner bench with several values
 STUDY_NAMES = ("conditioning", "depth-width", "heads-optimization", "low-rank")  # of training/studies/registry.py
 PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
 
@@ -200,13 +208,6 @@ def check_bench(options: Mapping[str, Any]) -> None:
                 raise ValueError(f"--{dashed(name)} {value}: given twice")
     for shape in options["shapes"]:
         check_shape(shape)
-
-
-def check_size(name: str | None) -> None:
-    """Raises ValueError, with the nearest one, for a size that `leaner bench-figure` cannot draw over."""
-    if name is not None and name not in BENCH_SIZES:
-        hint = did_you_mean(name, BENCH_SIZES)
-        raise ValueError(f"--over {name}: expected one of {', '.join(BENCH_SIZES)}{hint}")
 
 
 def check_like(like: str) -> None:

@@ -1,7 +1,6 @@
 """Every number that is kept, with its unit: a file for each kind of document; what is read is checked."""
 
 from .base import Count, Duration, Record, checked, message_of
-from .benchmark import BenchCell, BenchComparison, BenchFile, BenchWork
 from .encoders import (
     Difference,
     EncoderComparison,
@@ -34,10 +33,6 @@ from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
 
 __all__ = [
-    "BenchCell",
-    "BenchComparison",
-    "BenchFile",
-    "BenchWork",
     "BranchCell",
     "BudgetSummary",
     "Cell",
