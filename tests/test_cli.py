@@ -185,7 +185,7 @@ class TestStart:
             ("plan --family vit --params 0", 1, "leaner plan: --params 0: expected a number above 0 with a unit"),
             ("plan --params 3M", 1, "leaner plan: --family: expected one of vit, bert, gpt, or --like SHAPE"),
             ("plan --like gpt/base --pick 99", 1, "--pick 99: is the row that --write NAME saves; expected both"),
-            ("plan --family gpt --device tpu", 1, "leaner plan: --device tpu: expected one of cpu, gpu"),
+            ("plan --family gpt --device tpu", 2, "leaner plan: Invalid value for '--device'"),
         ],
     )
     def test_light(self, watched, tmp_path, words, status, answer):

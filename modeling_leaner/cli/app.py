@@ -18,11 +18,9 @@ from ..registry import check_family
 from ..support.interrupts import INTERRUPTED
 from ..support.terminal import plain_console
 from .checks import (
-    HEAD_WAYS,
     check_calibration_rows,
     check_inspected,
     check_new,
-    check_plan,
     check_source,
     check_trained,
 )
@@ -82,83 +80,62 @@ def shapes(
         plain_console(width=80).print(shape_table(rows))
 
 
-# Of leaner plan:
-PlanRecipe = Annotated[
-    str | None,
-    typer.Option(
-        help="With --heads auto: recipe and keys of leaner train whose rows are measured, as 'NAME --holdout 0'; "
-        "left out, random tokens or pixels."
-    ),
-]
-PlanRows = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PATH ...", help="With --recipe: its rows, a folder, files, or a built-in set's name."),
-]
-PlanHeads = Annotated[
-    str | None,
-    typer.Option(
-        help="Fix the number of heads. Of those of --like, auto: shared out over its layers by a measurement; "
-        "random: in another order of layers."
-    ),
-]
-
-
 @app.command(cls=Command, rich_help_panel=SHAPES)
 def plan(
     context: typer.Context,
-    family: Annotated[str | None, typer.Option(help="vit, bert or gpt; left out, that of --like.")] = None,
-    params: Annotated[str | None, typer.Option(help="Parameters to reach, as 30M.")] = None,
-    flops: Annotated[str | None, typer.Option(help="Forward FLOPs of one token or image, at most, as 5G.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Tensors of a training step, at most, as 8GB.")] = None,
-    latency: Annotated[str | None, typer.Option(help="Forward time of one item, at most, as 5ms.")] = None,
+    family: Annotated[Literal["vit", "bert", "gpt"] | None, typer.Option(help="The family, unless --like.")] = None,
+    params: Annotated[str | None, typer.Option(help="Number of parameters to reach, as 30M.")] = None,
+    flops: Annotated[str | None, typer.Option(help="Most forward FLOPs of one token or image, as 5G.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Most memory of a training step's tensors, as 8GB.")] = None,
+    latency: Annotated[str | None, typer.Option(help="Most time of one item on this machine, as 5ms.")] = None,
     like: Annotated[str | None, typer.Option(help="Starting point: a shape, config file, folder or Hub id.")] = None,
-    equal: Annotated[str | None, typer.Option(help="Equal to --like: params (the default) or flops.")] = None,
     layers: Annotated[int | None, typer.Option(help="Fix the number of layers.")] = None,
     width: Annotated[int | None, typer.Option(help="Fix the width.")] = None,
-    heads: PlanHeads = None,
+    heads: Annotated[int | None, typer.Option(help="Fix the number of heads.")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Fix the head size.")] = None,
     mlp: Annotated[int | None, typer.Option(help="Fix the MLP's width.")] = None,
     mlp_ratio: Annotated[float | None, typer.Option(help="Fix the MLP's width over the width.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of a sequence (text); left out, the longest.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a sequence (text). [default: the longest]")] = None,
     image_size: Annotated[int | None, typer.Option(help="Pixels of an image's side (vit).")] = None,
     patch_size: Annotated[int | None, typer.Option(help="Pixels of a patch's side (vit).")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="Vocabulary (text).")] = None,
-    batch: Annotated[int, typer.Option(help="Items of a training step, for its memory and time.")] = 8,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    attention: Annotated[str, typer.Option(help="lean, sdpa or eager.")] = "lean",
-    device: Annotated[str, typer.Option(help="cpu or gpu: which keeps what, for the memory.")] = "cpu",
-    rows: Annotated[
-        int | None, typer.Option(help="At most so many shapes; left out, 6, and all with --json alone.")
-    ] = None,
-    total_heads: Annotated[
-        int | None, typer.Option(help="With --heads auto: heads of all layers; left out, as many as --like has.")
-    ] = None,
-    recipe: PlanRecipe = None,
-    data: PlanRows = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Of the new weights of --heads auto, and of the order of random.")
-    ] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=2**24, help="Items of a training step.")] = 8,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], typer.Option(help="Of weights and states.")
+    ] = "float32",
+    attention: Annotated[Literal["lean", "sdpa", "eager"], typer.Option(help="Implementation of attention.")] = "lean",
+    device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Device of a training step.")] = "cpu",
     measure: Annotated[bool, typer.Option("--measure", help="Measure time and memory on this machine.")] = False,
-    advice: Annotated[bool, typer.Option("--advice", help="Print the verdicts of all twelve sources.")] = False,
+    advice: Annotated[bool, typer.Option("--advice", help="Print what each published source says.")] = False,
     write: Annotated[str | None, typer.Option(help="Save a shape as NAME.json here, or to a path.")] = None,
-    pick: Annotated[int | None, typer.Option(help="The row that --write saves; left out, the first.")] = None,
-    plot: Annotated[str | None, typer.Option(help="Draw NAME.png and NAME.svg, new files.")] = None,
+    pick: Annotated[int | None, typer.Option(min=1, help="Row to save. [default: recommended, or first]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Shapes for a budget or equal to a starting point: what they cost, and what the literature advises."""
-    given = tuple(name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE")
-    check_plan(context.params, given)
-    with slow_imports(models=measure or heads in HEAD_WAYS):
-        from .plan import Options, run
-    options = Options(**context.params | {"data": data or []}, given=given)
-    if heads in HEAD_WAYS:
-        with slow_imports():
-            from ..support.quiet import quiet_libraries
-            from .plan_heads import run_with_heads
-        quiet_libraries()
-        run_with_heads(options)
-    else:
-        run(options)
+    """Find shapes for a budget, or equal to a starting point, with their costs and what the literature advises."""
+    if pick is not None and write is None:
+        raise ValueError(f"--pick {pick}: is the row that --write NAME saves; expected both")
+    with slow_imports(models=measure or latency is not None):
+        from ..planning.dials import Dials
+        from ..planning.memory import StepSetting
+        from ..planning.solver import Budget
+        from ..planning.units import parse_size
+        from .plan import NOT_AGAIN, question_of, run
+
+    def size(flag: str, text: str | None, symbol: str = "") -> float | None:
+        return None if text is None else parse_size(flag, text, symbol)
+
+    budget = Budget(size("--params", params), size("--flops", flops), size("--memory", memory, "B"))
+    dials = Dials(layers, width, heads, head_dim, mlp, mlp_ratio)
+    setting = StepSetting(batch, length, dtype, attention, device)
+    limit = size("--latency", latency, "s")
+    question = question_of(family, like, budget, dials, setting, image_size, patch_size, vocab_size)
+    given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
+    arguments = []
+    for name in given:
+        flag = "--json" if name == "as_json" else f"--{dashed(name)}"
+        if flag not in NOT_AGAIN:
+            arguments += [flag, str(context.params[name])]
+    run(question, arguments, limit, measure, advice, write, pick, as_json)
 
 
 @app.command(cls=Command, rich_help_panel=MODELS)
