@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 import typer
 
 from .. import __version__
-from ..planning.units import MOST_INPUT
 from ..registry import check_family
 from ..support.interrupts import INTERRUPTED
 from ..support.terminal import plain_console
@@ -217,34 +216,31 @@ def slim(
 
 @app.command(cls=Command, rich_help_panel=MODELS)
 def export(
-    context: typer.Context,
     kind: Annotated[Literal["onnx", "torch"], typer.Argument(help="An ONNX graph, or a program of torch.export.")],
     source: Annotated[
         str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")
     ],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist.")],
-    int8: Annotated[bool, typer.Option("--int8", help="A second file with weights in 8 bits.")] = False,
-    batch: Annotated[
-        int,
-        typer.Option(min=1, max=MOST_INPUT, help="Rows of a pass that is timed, beside one row; they have to fit."),
-    ] = 8,
-    length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a text that is timed; left out, 128 or the longest.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=3, help="How often the model and every file have their turn.")] = 20,
+    int8: Annotated[bool, typer.Option(help="A second ONNX file with weights in 8 bits.")] = True,
 ) -> None:
-    """Write a model as a graph that runs without this package, and say how exact and how fast it is."""
+    """Write a model as a graph that runs without this package, and compare it with the model."""
     check_new(output)
     check_trained(source)
     with slow_imports():
+        from ..exporting.export import export as export_model
+        from ..planning.units import human_bytes
         from ..support.quiet import quiet_libraries
-        from .export import Options, run
     quiet_libraries()
     try:
-        run(Options(**context.params))
+        exported = export_model(kind, source, output, int8)
     except KeyboardInterrupt:
         print_error("export", f"interrupted; {output} was not written")
         raise typer.Exit(INTERRUPTED) from None
+    for each in exported:
+        parity = each.parity
+        choice = "" if parity.same_choice is None else f", same choice {parity.same_choice:.1%}"
+        differs = f"difference {parity.difference:.1e}, cosine {parity.cosine:.6f}{choice}"
+        typer.echo(f"{output / each.file}: {human_bytes(each.bytes)}, {differs}")
 
 
 @app.command(cls=Command, rich_help_panel=MODELS)

@@ -13,7 +13,6 @@ from .encoders import (
     TextRows,
 )
 from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
-from .export import ExportedFile, ExportFile, ForwardTime
 from .guesses import Guess, RowError
 from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, NotFitted
 from .published import (
@@ -58,12 +57,9 @@ __all__ = [
     "EncoderTime",
     "Environment",
     "Evidence",
-    "ExportFile",
-    "ExportedFile",
     "FailedRun",
     "FigurePanel",
     "FineTuned",
-    "ForwardTime",
     "Guess",
     "Latency",
     "LatencyFile",
