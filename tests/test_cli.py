@@ -168,7 +168,7 @@ class TestStart:
             ("convert nowhere out", 1, "leaner convert: nowhere: no file or folder, and it is not in the cache of"),
             ("convert ./there there", 1, "leaner convert: there exists already"),
             ("slim nowhere out", 1, "leaner slim: nowhere: no file or folder, and it is not in the cache of the Hub"),
-            ("slim there out --rows 15", 1, "leaner slim: --rows 15: expected at least 16, half of them held out"),
+            ("slim there out --rows 15", 2, "leaner slim: Invalid value for '--rows'"),
             ("inspect nowhere", 1, "leaner inspect: nowhere: no file or folder, and it is not in the cache"),
             ("inspect gpt/bsae", 1, "leaner inspect: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
             ("inspect gpt/base --rows 0", 2, "leaner inspect: Invalid value for '--rows': Input should be greater"),

@@ -13,12 +13,9 @@ from modeling_leaner import (
     LeanViTConfig,
     LeanViTForImageClassification,
 )
-from modeling_leaner.layers_leaner import LeanBlock, LeanPostNormBlock
-from modeling_leaner.slimming import budget, figure, measures, operations
-from modeling_leaner.slimming.figure import draw_scores
+from modeling_leaner.slimming import budget, measures, operations
 from modeling_leaner.slimming.measures import Reference
 from modeling_leaner.slimming.operations import SlimError
-from modeling_leaner.slimming.scores import Scores
 from modeling_leaner.slimming.slim import Target, best_slims, slim
 from modeling_leaner.support import turns
 
@@ -157,17 +154,6 @@ class TestExact:
         assert not torch.equal(slim.base_model.state_dict()[weight], model.base_model.state_dict()[weight])
         same_output(slim, model)
 
-    def test_duplicated_heads(self, model):
-        slim = operations.duplicate_heads(model)
-        assert slim.config.heads_per_layer == [2 * heads for heads in model.config.heads_per_layer]
-        same_output(slim, model)
-
-    @pytest.mark.parametrize("size", [6, 10])
-    def test_padded_head_size(self, model, size):
-        slim = operations.pad_head_dim(model, size)
-        assert slim.config.head_dim == size
-        same_output(slim, model)
-
     def test_folded_value_bias(self, model):
         slim = operations.fold_value_bias(model)
         for layer in slim.base_model.layers:
@@ -179,24 +165,6 @@ class TestExact:
         slim = operations.factor_heads(model, size)
         assert slim.config.head_dim == size
         same_output(slim, model)
-
-    def test_identity_layers(self, model):
-        if "BERT" in type(model).__name__:
-            with pytest.raises(SlimError, match="norms follow the residual sums"):
-                operations.add_identity_layers(model, [0])
-            return
-        slim = operations.add_identity_layers(model, [0, 2])
-        assert slim.config.num_hidden_layers == 5
-        assert torch.equal(output(slim), output(model))
-
-    def test_identity_layers_of_remote_code(self):
-        """Its blocks are no instances of this package's, but post-LN all the same."""
-        model = bert()
-        copied = type("LeanPostNormBlock", (LeanBlock,), {"forward": LeanPostNormBlock.forward})
-        for layer in model.layers:
-            layer.__class__ = copied
-        with pytest.raises(SlimError, match="norms follow the residual sums"):
-            operations.add_identity_layers(model, [0])
 
     def test_without_pooler(self):
         model = bert()
@@ -315,7 +283,6 @@ class TestCuts:
         (lambda: operations.keep_heads(gpt(num_key_value_heads=2), [[0, 1]] * 3), "equally many of each of 2 groups"),
         (lambda: operations.keep_neurons(bert(), [[0], [0, 1], [0]]), "neurons: expected one width"),
         (lambda: operations.keep_neurons(bert(), [[40], [0], [0]]), "neurons of layer 0: there is no 40"),
-        (lambda: operations.pad_head_dim(bert(), 5), "head_dim: expected at least 6, got 5"),
         (lambda: operations.factor_heads(bert(), 0), "head_dim: expected at least 1, got 0"),
     ],
 )
@@ -551,9 +518,6 @@ class TestScoresOfACut:
         assert [choice.name for choice in scores.choices if scores.is_made(choice)] == ["0,2"]
         changes = scores.changes_by_name()
         assert changes["evenly spaced 0,2"] == changes["0,2"]
-        assert figure.two_lines(scores.choices[-1]) == "evenly spaced\n1,3"
-        colours = [figure.choice_colour(choice, scores) for choice in scores.choices]
-        assert colours == [figure.KEPT, figure.REMOVED, figure.RIVAL, figure.RIVAL]
 
     def test_heads_of_the_layers_that_stay(self):
         """By the numbers that the layers have in the source, and by what is added to the change of the layers."""
@@ -568,18 +532,6 @@ class TestScoresOfACut:
         added = reference.change(without) - reference.change(cut)
         assert scores.heads.added[0][2] == pytest.approx(added, rel=1e-3)
         assert sum(map(len, scores.heads.kept)) == 5
-
-    def test_the_figure(self, tmp_path):
-        model = bert()
-        batches = [inputs(model)]
-        assert draw_scores(Scores(), tmp_path) == []
-        for target in (Target(layers=2), Target(heads=2), Target(layers=2, heads=2)):
-            paths = draw_scores(slim(model, target, batches, batches).scores, tmp_path)
-            assert [path.name for path in paths] == ["scores.png", "scores.svg"]
-            assert paths[0].read_bytes().startswith(b"\x89PNG") and b"<svg" in paths[1].read_bytes()
-            text = paths[1].read_text()
-            assert ("block influence" in text) == (target.layers is not None)
-            assert ("absence of one head" in text) == (target.heads is not None)
 
 
 class TestChoices:
@@ -608,14 +560,6 @@ class TestChoices:
 
 
 class TestBudget:
-    def test_parameters(self):
-        model = bert(num_hidden_layers=6)
-        sizes = [operations.keep_layers(model, range(layers)).num_parameters() for layers in range(1, 7)]
-        assert budget.layers_for_params(model, sizes[3] / sizes[5]) == 4
-        assert budget.layers_for_params(model, sizes[3] / sizes[5] - 1e-6) == 3
-        with pytest.raises(SlimError, match="the smallest is 0.*one layer of 6"):
-            budget.layers_for_params(model, 0.01)
-
     def test_latency(self, monkeypatch):
         """By a clock that counts the layers that were run."""
         model = bert(num_hidden_layers=4)
@@ -631,9 +575,9 @@ class TestBudget:
 
     @pytest.mark.parametrize("text", ["0.5", "1.2x", "0x", "halfx", ""])
     def test_shares_that_are_none(self, text):
-        with pytest.raises(SlimError, match="--params: expected a share of the source between 0 and 1, as 0.6x"):
-            budget.parse_share("--params", text)
-        assert budget.parse_share("--params", "0.6x") == 0.6
+        with pytest.raises(SlimError, match="--latency: expected a share of the source between 0 and 1, as 0.6x"):
+            budget.parse_share("--latency", text)
+        assert budget.parse_share("--latency", "0.6x") == 0.6
 
 
 def test_a_row_without_tokens_is_no_reason_to_stop():

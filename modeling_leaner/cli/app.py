@@ -17,11 +17,11 @@ from ..registry import check_family
 from ..support.interrupts import INTERRUPTED
 from ..support.terminal import plain_console
 from .checks import (
-    check_calibration_rows,
     check_inspected,
     check_new,
     check_source,
     check_trained,
+    parse_layers,
 )
 from .command import Command, dashed
 from .errors import CommandGroup, print_error
@@ -167,27 +167,28 @@ def convert(
 
 @app.command(cls=Command, rich_help_panel=MODELS)
 def slim(
-    context: typer.Context,
     source: Annotated[str, typer.Argument(help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")],
     output: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
-    layers: Annotated[int | None, typer.Option(help="Layers to keep, chosen by the change of the output.")] = None,
-    keep: Annotated[str | None, typer.Option(help="The layers to keep, from 0, as 0,4,5.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Number of layers to keep.")] = None,
+    keep: Annotated[str | None, typer.Option(help="Layers to keep, counted from 0, as 0,4,5.")] = None,
     heads: Annotated[
-        int | None, typer.Option(help="Heads to keep in every layer; more than it has: new ones, silent at first.")
+        int | None,
+        typer.Option(help="Heads per layer; more than there are: new ones with zero output."),
     ] = None,
-    total_heads: Annotated[int | None, typer.Option(help="Heads to keep, shared out over the layers.")] = None,
+    total_heads: Annotated[int | None, typer.Option(help="Heads to keep over all layers together.")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Head size, by the singular values of every head.")] = None,
     intermediate_size: Annotated[
-        int | None, typer.Option(help="Neurons to keep in every MLP; more than it has: new ones, silent at first.")
+        int | None,
+        typer.Option(help="Neurons per MLP; more than there are: new ones with zero output."),
     ] = None,
-    params: Annotated[str | None, typer.Option(help="Layers for this share of the parameters, as 0.6x.")] = None,
-    latency: Annotated[str | None, typer.Option(help="Layers for this share of the time, as 0.5x.")] = None,
+    latency: Annotated[str | None, typer.Option(help="Share of the time of a forward pass to reach, as 0.5x.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="File, folder or built-in set of calibration rows.")] = None,
     column: Annotated[str | None, typer.Option(help="Column of the texts or images; left out, the only one.")] = None,
     rows: Annotated[
-        int, typer.Option(help="At most so many rows, 16 or more: half to choose by, half held out.")
+        int,
+        typer.Option(min=16, help="Most calibration rows. Half choose what to remove, half measure the effect."),
     ] = 256,
-    max_length: Annotated[int, typer.Option(help="Tokens of a calibration row, at most.")] = 64,
+    max_length: Annotated[int, typer.Option(help="Most tokens of a calibration row.")] = 64,
     base_model: Annotated[str | None, typer.Option(help="Hub id of a source that is a folder, for the card.")] = None,
     license: License = None,
     tries: Annotated[
@@ -197,18 +198,23 @@ def slim(
         str | None, typer.Option(help='With --try: recipe and keys of leaner train, as "RECIPE --max-steps 100".')
     ] = None,
 ) -> None:
-    """Leave layers, heads or neurons out of a trained checkpoint: those whose absence changes its output least."""
+    """Remove the layers, heads or neurons of a trained checkpoint whose absence changes its output least."""
     check_new(output)
-    check_calibration_rows(rows)
     check_source(source)
+    kept = None if keep is None else tuple(parse_layers("--keep", keep))
     with slow_imports():
         from ..support.quiet import quiet_libraries
     quiet_libraries()
     with slow_imports():
-        from .slim import Options, run
-    options = context.params | {"data": data or []}
+        from ..slimming.slim import Target
+        from .slim import run
+    target = Target(layers, kept, heads, total_heads, head_dim, intermediate_size)
+    if target == Target() and latency is None:
+        raise ValueError("nothing to cut: give --layers, --keep, --heads, --head-dim or --intermediate-size")
     try:
-        run(Options(**options))
+        run(
+            source, output, target, latency, data or [], column, rows, max_length, base_model, license, tries, recovery
+        )
     except KeyboardInterrupt:
         print_error("slim", f"interrupted; {output} was not written")
         raise typer.Exit(INTERRUPTED) from None

@@ -110,12 +110,6 @@ def base_model_of(name: str | None, parent: str) -> str:
     return name
 
 
-def check_calibration_rows(rows: int) -> None:
-    """Raises ValueError for fewer rows than `leaner slim` can choose by and hold out."""
-    if rows < LEAST_CALIBRATION_ROWS:
-        raise ValueError(f"--rows {rows}: expected at least {LEAST_CALIBRATION_ROWS}, half of them held out")
-
-
 def check_bench(options: Mapping[str, Any]) -> None:
     """Raises ValueError that names the option of `leaner bench`, or the shape, and what was expected."""
     for name, choices in BENCH_CHOICES.items():

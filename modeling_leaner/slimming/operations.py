@@ -1,10 +1,8 @@
 """Changes of shape that carry the weights over: each function takes a model and returns a new one.
 
-Two kinds. *Exact* ones compute what the model computed, up to rounding: `add_heads`, `add_neurons`, `duplicate_heads`,
-`pad_head_dim`, `fold_value_bias`, `factor_heads` at full rank, `add_identity_layers`, `drop_pooler` (of the token
-states), and every cut that keeps everything. *Cuts* leave something out: `keep_layers`, `keep_heads`, `keep_neurons`,
-`factor_heads` below full rank. `duplicate_heads`, `pad_head_dim` and `add_identity_layers` are for use from Python:
-`leaner slim` calls none of them.
+Two kinds. *Exact* ones compute what the model computed, up to rounding: `add_heads`, `add_neurons`, `fold_value_bias`,
+`factor_heads` at full rank, `drop_pooler` (of the token states), and every cut that keeps everything. *Cuts* leave
+something out: `keep_layers`, `keep_heads`, `keep_neurons`, `factor_heads` below full rank.
 
 Letters as in `layers_leaner`: D hidden_size, H query heads, K key-value heads, d head_dim.
 """
@@ -16,8 +14,7 @@ from itertools import pairwise
 import torch
 
 from ..configuration_leaner import LeanConfig
-from ..layers_leaner import LeanAttention, LeanPostNormBlock, LeanPreTrainedModel
-from ..support.models import is_named_as
+from ..layers_leaner import LeanAttention, LeanPreTrainedModel
 
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
@@ -31,15 +28,12 @@ class SlimError(ValueError):
 
     Attributes:
         reason: what is wrong, and what is expected in its place.
-        settings: what is at fault: fields of `slim.Target`, "params" or "latency" (budgets), "count" (of choices) or
-            "calibration" (the rows); empty where the reason says it alone.
+        settings: what is at fault: fields of `slim.Target`, "latency", "count" (of choices) or "calibration" (the
+            rows); empty if the reason says it alone.
     """
 
     def __init__(self, reason: str, settings: Sequence[str] = ()):
-        message = reason
-        if settings:
-            message = f"{' and '.join(settings)}: {reason}"
-        super().__init__(message)
+        super().__init__(f"{' and '.join(settings)}: {reason}" if settings else reason)
         self.reason = reason
         self.settings = tuple(settings)
 
@@ -188,54 +182,6 @@ def add_neurons(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPr
     return _rebuilt(model, layers, intermediate_size=model.config.intermediate_size + added)
 
 
-def duplicate_heads(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
-    """Exact: every query head twice, side by side, each with half of its output."""
-    size = model.config.head_dim
-
-    def doubled(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.unflatten(0, (-1, size)).repeat_interleave(2, dim=0).flatten(0, 1)
-
-    layers = {}
-    for index in range(model.config.num_hidden_layers):
-        tensors = _layer(model, index)
-        for projection in _projections_by_query_head(model):
-            _map_projection(tensors, projection, doubled)
-        tensors["self_attn.o_proj.weight"] = doubled(tensors["self_attn.o_proj.weight"].T).T / 2
-        layers[index] = tensors
-    return _rebuilt(model, layers, heads=[2 * heads for heads in model.config.heads_per_layer])
-
-
-def pad_head_dim(model: LeanPreTrainedModel, head_dim: int, seed: int = 0) -> LeanPreTrainedModel:
-    """Exact: every head of a larger size. Queries grow by √(new/old), since scores are divided by √head_dim.
-
-    New rows of queries and new output columns are zero; those of keys and values are drawn from
-    N(0, initializer_range), so that the new part can learn. Raises SlimError for a smaller size.
-    """
-    size = model.config.head_dim
-    if head_dim < size:
-        reason = f"expected at least {size}, got {head_dim}; factor_heads makes it smaller"
-        raise SlimError(reason, settings=["head_dim"])
-    generator = torch.Generator().manual_seed(seed)
-    spread = model.config.initializer_range
-
-    def padded(tensor: torch.Tensor, std: float = 0.0) -> torch.Tensor:
-        heads = tensor.unflatten(0, (-1, size))
-        new = torch.zeros(heads.shape[0], head_dim - size, *heads.shape[2:])
-        if std > 0 and tensor.dim() == 2:
-            new.normal_(std=std, generator=generator)
-        return torch.cat([heads, new.to(heads)], dim=1).flatten(0, 1)
-
-    layers = {}
-    for index in range(model.config.num_hidden_layers):
-        tensors = _layer(model, index)
-        _map_projection(tensors, "q_proj", lambda tensor: padded(tensor) * (head_dim / size) ** 0.5)
-        _map_projection(tensors, "k_proj", lambda tensor: padded(tensor, spread))
-        _map_projection(tensors, "v_proj", lambda tensor: padded(tensor, spread))
-        tensors["self_attn.o_proj.weight"] = padded(tensors["self_attn.o_proj.weight"].T).T
-        layers[index] = tensors
-    return _rebuilt(model, layers, head_dim=head_dim)
-
-
 def fold_value_bias(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
     """Exact: the biases of the values move into the output bias, because attention weights sum to one."""
     layers = {}
@@ -285,30 +231,6 @@ def factor_heads(model: LeanPreTrainedModel, head_dim: int) -> LeanPreTrainedMod
     return _rebuilt(model, layers, head_dim=head_dim)
 
 
-def add_identity_layers(model: LeanPreTrainedModel, after: Sequence[int]) -> LeanPreTrainedModel:
-    """Exact: a copy of each named layer behind it, which writes nothing to the residual stream yet. Pre-LN only.
-
-    Raises SlimError for LeanBERT: the norm after each residual sum changes even an empty layer's input.
-    """
-    if is_named_as(model.base_model.layers[0], LeanPostNormBlock):
-        name = type(model).__name__
-        raise SlimError(f"{name}: its norms follow the residual sums, so no layer of it is the identity")
-    _check_members("layers", after, model.config.num_hidden_layers)
-    layers: list[Tensors] = []
-    heads = []
-    for index, count in enumerate(model.config.heads_per_layer):
-        layers.append(_layer(model, index))
-        heads.append(count)
-        if index in after:
-            silent = _layer(model, index)
-            for name in ("self_attn.o_proj", "mlp.fc2"):
-                for part in ("weight", "bias"):
-                    silent[f"{name}.{part}"] = torch.zeros_like(silent[f"{name}.{part}"])
-            layers.append(silent)
-            heads.append(count)
-    return _rebuilt(model, dict(enumerate(layers)), heads=heads)
-
-
 def drop_pooler(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
     """Exact for the token states: a bare encoder without the pooling layer, which mean pooling never reads.
 
@@ -339,8 +261,7 @@ def _rebuilt(
         pooler: whether a bare encoder keeps its pooling layer.
         changes: of the configuration.
     """
-    if heads is None:
-        heads = model.config.heads_per_layer
+    heads = model.config.heads_per_layer if heads is None else heads
     options = {}
     if model.base_model is model and hasattr(model, "pooler"):
         options["add_pooling_layer"] = pooler and model.pooler is not None
@@ -386,13 +307,9 @@ def _heads_fields(model: LeanPreTrainedModel, heads: list[int]) -> dict[str, obj
 
 def _copied_tensors(model: LeanPreTrainedModel, layers: dict[int, Tensors], pooler: bool) -> Tensors:
     """The tensors of the whole model by name, with `layers` in place of its own."""
-    prefix = ""
-    if model.base_model is not model:
-        prefix = f"{model.base_model_prefix}."
-    left_out = [f"{prefix}layers."]
-    if not pooler:
-        left_out.append("pooler.")
-    tensors = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(tuple(left_out))}
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
+    left_out = (f"{prefix}layers.",) if pooler else (f"{prefix}layers.", "pooler.")
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(left_out)}
     for index, layer in layers.items():
         for name, tensor in layer.items():
             tensors[f"{prefix}layers.{index}.{name}"] = tensor
@@ -407,9 +324,7 @@ def is_grouped(model: LeanPreTrainedModel) -> bool:
 
 def _projections_by_query_head(model: LeanPreTrainedModel) -> Sequence[str]:
     """The projections with rows for every query head: not keys and values where heads share them."""
-    if is_grouped(model):
-        return ("q_proj",)
-    return PROJECTIONS
+    return ("q_proj",) if is_grouped(model) else PROJECTIONS
 
 
 def _require_own_keys(model: LeanPreTrainedModel, action: str) -> None:
