@@ -268,7 +268,7 @@ class TestTry:
         recipe = words[-1].split()[0]
         training = tmp_path / "train.parquet"
         for texts, message in (
-            (None, f"--data: {rows} is what --recovery trains on; every other row is held out, give others"),
+            (None, "--data: 12 of 12 held-out rows are among those that --recovery trains on"),
             ([held_out, "another"], "--data: 1 of 12 held-out rows are among those that --recovery trains on, such"),
             ([f"It begins. {held_out}"], "--data: 1 of 12 held-out rows are among those that --recovery trains on"),
         ):

@@ -58,7 +58,7 @@ def run(
             raise ValueError(f"{source}: no tokenizer or image processor, which the calibration rows need")
         choosing_rows, held_out_rows = calibration.halves(calibration_rows(data, column, rows, model))
         if training is not None:
-            check_held_out(held_out_rows, data, training, source)
+            check_held_out(held_out_rows, training, source)
         choosing, held_out = (
             calibration.make_batches(model, processors[0], each, max_length) for each in (choosing_rows, held_out_rows)
         )
