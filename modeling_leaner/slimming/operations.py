@@ -63,13 +63,6 @@ def check_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> None:
             raise SlimError(f"expected ascending order, got {layer} before {following}", settings=["layers"])
 
 
-def _check_depth(model: LeanPreTrainedModel, name: str, kept: Sequence[Sequence[int]]) -> None:
-    """Raises SlimError where `kept` has not a list for each layer."""
-    depth = model.config.num_hidden_layers
-    if len(kept) != depth:
-        raise SlimError(f"{name}: expected a list for each of {depth} layers, got {len(kept)}")
-
-
 def keep_heads(
     model: LeanPreTrainedModel,
     kept: Sequence[Sequence[int]],
@@ -84,14 +77,12 @@ def keep_heads(
             every group must keep equally many of its query heads, the groups in their order.
         means: per layer the mean (H·d) of what `o_proj` reads, whose removed part goes into its bias.
 
-    Raises SlimError where a layer keeps no head, a head is unknown or named twice, or no configuration can hold what
-    stays.
+    Raises SlimError if groups keep unequal numbers, or no configuration can hold what stays.
     """
-    _check_depth(model, "heads", kept)
     size = model.config.head_dim
     layers = {}
     for index, heads in enumerate(kept):
-        _check_heads(model, index, heads)
+        _check_groups(model, index, heads)
         tensors = _layer(model, index)
         rows = _rows_of_heads(heads, size)
         out = tensors["self_attn.o_proj.weight"]
@@ -115,16 +106,9 @@ def keep_neurons(
     Args:
         kept: per layer, neurons counted from 0.
         means: per layer the mean (intermediate_size) of what `fc2` reads, whose removed part goes into its bias.
-
-    Raises SlimError for layers of different widths, or a neuron that is unknown or named twice.
     """
-    _check_depth(model, "neurons", kept)
-    widths = sorted({len(neurons) for neurons in kept})
-    if len(widths) != 1 or widths[0] == 0:
-        raise SlimError(f"neurons: expected one width ≥ 1 for all layers, got {widths}")
     layers = {}
     for index, neurons in enumerate(kept):
-        _check_members(f"neurons of layer {index}", neurons, model.config.intermediate_size)
         tensors = _layer(model, index)
         rows = torch.tensor(neurons)
         out = tensors["mlp.fc2.weight"]
@@ -134,7 +118,7 @@ def keep_neurons(
         tensors["mlp.fc1.bias"] = tensors["mlp.fc1.bias"][rows]
         tensors["mlp.fc2.weight"] = out[:, rows]
         layers[index] = tensors
-    return _rebuilt(model, layers, intermediate_size=widths[0])
+    return _rebuilt(model, layers, intermediate_size=len(kept[0]))
 
 
 def add_heads(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreTrainedModel:
@@ -332,29 +316,14 @@ def _require_own_keys(model: LeanPreTrainedModel, action: str) -> None:
         raise SlimError(f"num_key_value_heads={model.config.num_key_value_heads}: cannot {action} in groups")
 
 
-def _check_members(what: str, members: Sequence[int], size: int) -> None:
-    """Raises SlimError for an index that is not in 0..size-1 or is named twice."""
-    for member in members:
-        if not 0 <= member < size:
-            raise SlimError(f"{what}: there is no {member}, expected 0..{size - 1}")
-    if len(set(members)) < len(members):
-        raise SlimError(f"{what}: one is named twice in {list(members)}")
-
-
-def _check_heads(model: LeanPreTrainedModel, index: int, heads: Sequence[int]) -> None:
-    """Raises SlimError where these heads of a layer cannot be what stays."""
-    config = model.config
-    what = f"heads of layer {index}"
-    if len(heads) == 0:
-        raise SlimError(f"{what}: expected at least one")
-    _check_members(what, heads, config.heads_per_layer[index])
-    if is_grouped(model):
-        groups = config.key_value_heads_per_layer[index]
-        size = config.heads_per_layer[index] // groups
-        kept_groups = [head // size for head in heads]
-        expected = [group for group in range(groups) for _ in range(len(heads) // groups)]
-        if kept_groups != expected:
-            raise SlimError(f"{what}: expected equally many of each of {groups} groups, in order, got {list(heads)}")
+def _check_groups(model: LeanPreTrainedModel, index: int, heads: Sequence[int]) -> None:
+    """Raises SlimError unless these heads of a layer are equally many of each group that shares keys, in order."""
+    groups = model.config.key_value_heads_per_layer[index]
+    size = model.config.heads_per_layer[index] // groups
+    expected = [group for group in range(groups) for _ in range(len(heads) // groups)]
+    if is_grouped(model) and [head // size for head in heads] != expected:
+        what = f"heads of layer {index}"
+        raise SlimError(f"{what}: expected equally many of each of {groups} groups, in order, got {list(heads)}")
 
 
 def _rows_of_heads(heads: Sequence[int], size: int) -> torch.Tensor:

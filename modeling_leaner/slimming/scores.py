@@ -28,10 +28,6 @@ class LayerScores:
     kept: list[int]
     choices: list[LayerChoice]
 
-    def is_made(self, choice: LayerChoice) -> bool:
-        """Whether it is the choice that was made. One by a rule is its rival, even where it keeps the same layers."""
-        return choice.rule is None and choice.layers == tuple(self.kept)
-
     def changes_by_name(self) -> dict[str, float]:
         """The change of the output by the name of each choice, for JSON."""
         return {choice.name: choice.change for choice in self.choices}
