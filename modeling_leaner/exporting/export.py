@@ -1,6 +1,7 @@
 """`leaner export`: traces a checkpoint and writes a folder of files, each compared with the model."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,9 +29,9 @@ class Exported:
 
 
 def export(kind: str, source: str, output: Path, int8: bool = True) -> list[Exported]:
-    """Writes a checkpoint to a new folder as `kind`, "onnx" (with `int8` in 8 bits, too) or "torch"; whole or not at all.
+    """Writes a checkpoint to a new folder as `kind`, "onnx" (with `int8` in 8 bits, too) or "torch".
 
-    The folder has the configuration, tokenizer or image processor, and `PARITY_FILE`, too.
+    The folder has the configuration, tokenizer or image processor, and `PARITY_FILE`, too; it is whole or absent.
 
     Raises:
         ValueError: packages are missing, or the file's outputs are not the model's.
@@ -63,7 +64,7 @@ def export(kind: str, source: str, output: Path, int8: bool = True) -> list[Expo
     return exported
 
 
-def compared(exportable: ExportableModel, load, folder: Path, file: str) -> Exported:
+def compared(exportable: ExportableModel, load: Callable[[Path], files.Forward], folder: Path, file: str) -> Exported:
     """A file that was written, compared with the model; its bytes with those of large weights beside it."""
     path = folder / file
     size = sum(part.stat().st_size for part in path.parent.glob(f"{path.name}*"))
