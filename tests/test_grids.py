@@ -17,7 +17,7 @@ from modeling_leaner.shapes import load_config, load_shape
 CONTROLS = ("mlp-mini", "narrow-mini")
 FILES = sorted((RECIPES.parent / "grids").glob("*.yaml"))
 CUTS = [path for path in FILES if "cut_from:" in path.read_text()]
-HEADS = [path for path in FILES if path.stem.startswith("adaptive-heads")]  # in test_adaptive_heads.py
+HEADS = [path for path in FILES if path.stem.startswith("adaptive-heads")]
 GRIDS = [path for path in FILES if path not in CUTS + HEADS]
 
 

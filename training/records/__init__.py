@@ -12,7 +12,6 @@ from .encoders import (
     TextRows,
 )
 from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
-from .export import ExportedFile, ExportFile, ForwardTime
 from .guesses import Guess, RowError
 from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, NotFitted
 from .published import (
@@ -53,12 +52,9 @@ __all__ = [
     "EncoderTime",
     "Environment",
     "Evidence",
-    "ExportFile",
-    "ExportedFile",
     "FailedRun",
     "FigurePanel",
     "FineTuned",
-    "ForwardTime",
     "Guess",
     "Latency",
     "LatencyFile",
