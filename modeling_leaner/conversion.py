@@ -7,6 +7,7 @@ One tensor is dropped: the second output bias of an untied BertForMaskedLM, whic
 
 import contextlib
 import copy
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from pathlib import Path
 import torch
 import transformers
 from huggingface_hub.errors import HFValidationError, StrictDataclassError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from . import modeling_lean_bert, modeling_lean_gpt, modeling_lean_vit
@@ -25,7 +26,15 @@ from .configuration_lean_bert import LeanBERTConfig
 from .configuration_lean_gpt import LeanGPTConfig
 from .configuration_lean_vit import LeanViTConfig
 from .configuration_leaner import LeanConfig
-from .source_files import copy_into, load_processors, refuse_pickles, sentence_transformers_files
+from .source_files import (
+    check_vocabulary,
+    copy_into,
+    files_of,
+    load_processors,
+    local_file,
+    refuse_pickles,
+    sentence_transformers_files,
+)
 from .support.documents import read_json
 from .support.files import whole_folder
 
@@ -80,7 +89,7 @@ VIT = Relative(
         **ENCODER,
         **same("image_size", "patch_size", "num_channels", "qkv_bias", "pooler_output_size", "pooler_act"),
     },
-    only={},
+    only={"is_causal": False},
     names=[
         (r"^vit\.", "model."),
         (r"embeddings\.patch_embeddings\.projection", "embeddings.projection"),
@@ -106,7 +115,12 @@ BERT = Relative(
         )
     },
     fields={**ENCODER, **TEXT, **same("type_vocab_size", "classifier_dropout", "tie_word_embeddings")},
-    only={"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"},
+    only={
+        "is_causal": False,
+        "is_decoder": False,
+        "add_cross_attention": False,
+        "position_embedding_type": "absolute",
+    },
     names=[
         (r"^bert\.", "model."),
         (r"embeddings\.word_embeddings", "embed_tokens"),
@@ -151,6 +165,7 @@ GPT = Relative(
         "layer_norm_epsilon": "layer_norm_eps",
     },
     only={
+        "is_causal": True,
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
         "reorder_and_upcast_attn": False,
@@ -173,6 +188,7 @@ GPT = Relative(
     fused="c_attn",
 )
 RELATIVES = (VIT, BERT, GPT)
+STORED_FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 MODEL_TYPES = [name for relative in RELATIVES for name in (relative.model_type, relative.config_class.model_type)]
 
 
@@ -197,6 +213,8 @@ def to_lean_config(config: PreTrainedConfig) -> LeanConfig:
     values |= {name: getattr(config, name) for name in relative.shared if hasattr(config, name)}
     if relative is GPT:
         values |= _values_of_gpt2(config)
+    if relative is VIT and getattr(config, "head_dim", None):  # no field of ViTConfig, but ViT reads it
+        values["head_dim"] = config.head_dim
     return relative.config_class(**values)
 
 
@@ -366,6 +384,7 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
     with _named_errors(source):
         converted = convert(_load_strictly(source, list(ignore)))
         processors = load_processors(source)
+        check_vocabulary(source, processors, converted.config)
     with whole_folder(output) as folder:
         for part in (converted, *processors):
             part.save_pretrained(folder)
@@ -423,6 +442,8 @@ def _check_config(folder: Path) -> None:
         raise OSError(str(error)) from error
     if not isinstance(document, dict) or document.get("model_type") not in MODEL_TYPES:
         raise ConversionError(f"{config}: expected an object whose model_type is one of {', '.join(MODEL_TYPES)}")
+    if "quantization_config" in document:
+        raise ConversionError(f"{config}: quantization_config: quantised weights cannot be converted exactly")
 
 
 def _check_weights(folder: Path) -> None:
@@ -448,7 +469,12 @@ def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) 
         if folder is not None:
             _check_weights(folder)
         model_class = _model_class(config, needs_relative)
-    load = {"output_loading_info": True, "dtype": "auto", "ignore_mismatched_sizes": True, "use_safetensors": True}
+    load = {
+        "output_loading_info": True,
+        "dtype": _stored_dtype(source),
+        "ignore_mismatched_sizes": True,
+        "use_safetensors": True,
+    }
     with _wrong_values(source, "cannot be loaded"):
         model, info = model_class.from_pretrained(source, **load)
         missing = info["missing_keys"]
@@ -459,7 +485,34 @@ def _load_strictly(source: str, ignore: list[str], needs_relative: bool = True) 
         if integers:
             raise ConversionError(f"tensors of integers, expected floating point: {in_one_line(integers)}")
     _check_loaded(model_class.__name__, info, ignore)
+    _untie_if_apart(model)
     return model
+
+
+def _stored_dtype(source: str) -> torch.dtype | str:
+    """The dtype that holds all weights of a folder or Hub id exactly, whatever its config.json says."""
+    folder = find_folder(source)
+    if folder is not None:
+        files = find_weights(folder)
+    else:
+        files = [local_file(source, WEIGHTS)] if WEIGHTS in files_of(source) else []
+    dtypes = set()
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            dtypes |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+    floats = [dtype for name, dtype in STORED_FLOATS.items() if name in dtypes]
+    return functools.reduce(torch.promote_types, floats) if floats else "auto"
+
+
+def _untie_if_apart(model: PreTrainedModel) -> None:
+    """Corrects a configuration that ties output and input embeddings whose weights the file has apart."""
+    output = model.get_output_embeddings()
+    if output is None or not model.config.tie_word_embeddings:
+        return
+    own_bias = getattr(getattr(getattr(model, "cls", None), "predictions", None), "bias", None)
+    has_own_bias = own_bias is not None and own_bias is not output.bias
+    if output.weight is not model.get_input_embeddings().weight or has_own_bias:
+        model.config.tie_word_embeddings = False
 
 
 def _model_class(config: PreTrainedConfig, needs_relative: bool) -> type[PreTrainedModel]:

@@ -18,7 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
 
-from .attention_leaner import LEAN_ATTENTION, eager_attention_forward
+from .attention_leaner import DEFAULT_ATTENTION, LEAN_ATTENTION, eager_attention_forward, lean_attention_forward
 from .checkpoints_leaner import (
     describe_gaps,
     describe_mismatches,
@@ -71,9 +71,10 @@ class LeanAttention(nn.Module):
         if past_key_values is not None:
             key_states, value_states = past_key_values.update(key_states, value_states, self.layer_idx)  # (B, K, S, d)
 
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
+        implementation = self.config._attn_implementation
+        attention_interface: Callable = lean_attention_forward
+        if not hasattr(implementation, "chooses_kernel"):
+            attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         attn_output, attn_weights = attention_interface(
             self,
             query_states,
@@ -151,10 +152,18 @@ class LeanPreTrainedModel(PreTrainedModel):
     _can_record_outputs = {"hidden_states": LeanBlock, "attentions": LeanAttention}
 
     def get_correct_attn_implementation(self, requested_attention: str | None, *args, **kwargs) -> str:
-        """As in transformers, but "lean", which is also the default, is `LEAN_ATTENTION`, the family's own."""
-        if requested_attention in (None, "lean"):
+        """As in transformers, but "lean" is `LEAN_ATTENTION`, and the default is SDPA with the kernels of "lean"."""
+        if requested_attention is None:
+            requested_attention = DEFAULT_ATTENTION
+        elif requested_attention == "lean":
             requested_attention = LEAN_ATTENTION
         return super().get_correct_attn_implementation(requested_attention, *args, **kwargs)
+
+    def set_attn_implementation(self, attn_implementation: str | dict, *args, **kwargs) -> None:
+        """As in transformers; "sdpa" by name also replaces the default, which transformers takes for the same."""
+        if attn_implementation == "sdpa":
+            self.config._attn_implementation = attn_implementation
+        super().set_attn_implementation(attn_implementation, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -118,20 +118,12 @@ def baseline_of(name: str) -> str | None:
     return None
 
 
-def listing_order(name: str) -> tuple[str, bool, str]:
-    """The sorting key of a list of shapes: by baseline, the baseline itself first, then by name."""
-    baseline = baseline_of(name)
-    if baseline is None:
-        return name, False, name
-    return baseline, True, name
-
-
 def shape_names() -> list[str]:
     """All names as `family/name`, every baseline before its variants."""
     names = []
     for family in FAMILIES:
         of_family = [f"{family}/{path.stem}" for path in (shapes_folder() / family).glob("*.json")]
-        names += sorted(of_family, key=listing_order)
+        names += sorted(of_family, key=lambda name: (baseline_of(name) or name, baseline_of(name) is not None, name))
     return names
 
 
@@ -172,6 +164,4 @@ def did_you_mean_path(path: Path) -> str:
         return ""
     by_stem = {Path(name).stem: name for name in beside}  # a common suffix makes no two names alike
     stem = nearest(path.stem, by_stem, near=0.6)  # a folder may hold anything
-    if stem is None:
-        return ""
-    return f"; did you mean {path.with_name(by_stem[stem])}?"
+    return "" if stem is None else f"; did you mean {path.with_name(by_stem[stem])}?"

@@ -29,19 +29,15 @@ CONFIG_CLASSES: dict[str, type[LeanConfig]] = {"vit": LeanViTConfig, "bert": Lea
 
 def load_shape(name: str, **overrides) -> LeanConfig:
     """The configuration of a named shape; `overrides` replace fields before it is validated."""
-    path = shape_path(name)
-    values = read_json(path)
+    values = read_json(shape_path(name)) | overrides
     values.pop("model_type")
-    config_class = CONFIG_CLASSES[name.split("/")[0]]
-    return config_class(**{**values, **overrides})
+    return CONFIG_CLASSES[name.split("/")[0]](**values)
 
 
 def heads_of(config: LeanConfig) -> int | list[int]:
     """The heads of every layer, or a list where layers differ."""
     heads = list(config.heads_per_layer)
-    if len(set(heads)) == 1:
-        return heads[0]
-    return heads
+    return heads[0] if len(set(heads)) == 1 else heads
 
 
 def family_of(config: LeanConfig) -> str:
@@ -55,12 +51,8 @@ def modality_of(config: LeanConfig) -> Modality:
 
 
 def _require_model_type(source: str) -> None:
-    """Raises ValueError where config.json names no family: transformers would ask whether to run its code."""
-    path = Path(source)
-    if path.is_dir():
-        path = path / "config.json"
-    if not path.is_file():
-        return
+    """Raises ValueError if config.json names no family: transformers would ask whether to run its code."""
+    path = Path(source) / "config.json" if Path(source).is_dir() else Path(source)
     try:
         document = read_json(path)
     except (OSError, ValueError):
@@ -87,9 +79,8 @@ def load_config(source: str) -> LeanConfig:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
-        what = "no named shape, config file, folder or Hub id"
-        if Path(source).exists():
-            what = "no configuration that can be read"
+        unread = "no configuration that can be read"
+        what = unread if Path(source).exists() else "no named shape, config file, folder or Hub id"
         raise ValueError(f"shape {source}: {what}: {reason:.300}") from error
     if not getattr(config, "model_type", "").startswith("lean_"):
         if Path(source).is_dir() and not any(Path(source).glob("*.safetensors")):

@@ -1,7 +1,7 @@
 """The files beside the weights of a folder or Hub id: tokenizer, image processor, those of sentence-transformers."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,24 @@ def read_source_json(source: str, name: str) -> Any:
         raise ValueError(f"{source}: {name}: {message}") from error
 
 
+def load_part(auto_class: type, source: str | Path) -> object:
+    """A tokenizer or image processor of a folder or Hub id, without running code that lies beside it.
+
+    Raises:
+        ValueError: its files ask to run code of their own.
+    """
+    try:
+        return auto_class.from_pretrained(source, trust_remote_code=False)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        part = auto_class.__name__.removeprefix("Auto")
+        raise ValueError(
+            f"{source}: auto_map in the files of its {part} asks to run Python code of the folder, which leaner never "
+            "runs; remove auto_map if a class of transformers reads the files"
+        ) from error
+
+
 def load_processors(source: str) -> list[object]:
     """The tokenizer or image processor of a folder or Hub id, where it has one."""
     names = files_of(source)
@@ -98,11 +116,22 @@ def load_processors(source: str) -> list[object]:
     for auto_class, files in PREPROCESSORS:
         if files & names:
             try:
-                processors.append(auto_class.from_pretrained(source))
+                processors.append(load_part(auto_class, source))
             except Exception as error:  # the tokenizers library raises bare Exceptions
+                if "leaner never runs" in str(error):
+                    raise
                 kind = auto_class.__name__.removeprefix("Auto")
                 raise OSError(f"{source}: damaged {kind} ({', '.join(sorted(files & names))}): {error}") from error
     return processors
+
+
+def check_vocabulary(source: str, processors: Iterable[object], config: object) -> None:
+    """Raises ValueError for a tokenizer with ids beyond the vocabulary of the model."""
+    for processor in processors:
+        if isinstance(processor, transformers.PreTrainedTokenizerBase):
+            largest = max(processor.get_vocab().values(), default=0)
+            if largest >= config.vocab_size:
+                raise ValueError(f"{source}: the tokenizer has id {largest}, but vocab_size is {config.vocab_size}")
 
 
 def refuse_pickles(source: str) -> None:

@@ -88,13 +88,16 @@ class Unpadding:
 def unpadding_of(model: PreTrainedModel, attention_mask: object, **kwargs) -> Unpadding | None:
     """How a batch is unpadded; None where it stays as it is.
 
-    That is where `config.unpad_inputs` is not set or there is no padding, where a graph is being recorded, which needs
-    one shape, and where hidden states or attentions are asked for, layer by layer.
+    It stays if `config.unpad_inputs` is not set or there is no padding, if a graph is being recorded, which needs one
+    shape, if hidden states or attentions are asked for, layer by layer, and if a pooler would read the state of
+    padding, which is on the left.
     """
     config = model.config
     if not config.unpad_inputs or not isinstance(attention_mask, torch.Tensor) or attention_mask.ndim != 2:
         return None
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or attention_mask.all():
+        return None
+    if getattr(model, "pooler", None) is not None and not attention_mask[:, 0].all():
         return None
     if any(kwargs.get(name, getattr(config, name)) for name in ("output_hidden_states", "output_attentions")):
         return None

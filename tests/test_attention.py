@@ -432,7 +432,7 @@ def test_gradients_of_each_example_by_torch_func(family):
 
 def test_an_explicit_choice_wins():
     tests = FAMILIES["bert"]()
-    for choice, name in (("eager", "eager"), ("sdpa", "sdpa"), ("lean", LEAN_ATTENTION), (None, LEAN_ATTENTION)):
+    for choice, name in (("eager", "eager"), ("sdpa", "sdpa"), ("lean", LEAN_ATTENTION), (None, "sdpa")):
         model = tests.logits_class._from_config(tests.config("base"), attn_implementation=choice)
         assert model.config._attn_implementation == name
     with pytest.raises(ValueError, match="leen"):
@@ -503,3 +503,57 @@ def test_two_versions_of_remote_code_keep_their_kernels(tmp_path):
     first, second = map(torch.tensor, found["outputs"])
     assert distance(first, expected) < 1e-4 and distance(second, expected) > WRONG
     assert not Path(tmp_path / "modeling_leaner").exists()
+
+
+@pytest.mark.parametrize("family", TEXTS)
+def test_second_derivatives(family):
+    """Gradients of gradients by blocks are those of eager attention with the same dropout."""
+    lean, eager = pair(family, attention_probs_dropout_prob=0.2)
+    inputs = FAMILIES[family]().inputs(next(iter(FAMILIES[family]().heads)))
+    found = []
+    for model in (lean.double().train(), eager.double().train()):
+        parameters = [p for name, p in model.named_parameters() if "self_attn" in name]
+        torch.manual_seed(1)
+        gradients = torch.autograd.grad(model(**inputs).loss, parameters, create_graph=True)
+        found.append(torch.autograd.grad(sum(g.square().sum() for g in gradients), parameters))
+    largest = max(float(g.abs().max()) for g in found[1])
+    assert all((a - b).abs().max() < 1e-6 * largest for a, b in zip(*found))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_default_is_sdpa_to_transformers_and_lean_to_the_layers(family, monkeypatch):
+    model = FAMILIES[family]().build("per-layer").train()
+    assert model.config._attn_implementation == "sdpa"
+    asked = Mock(side_effect=attention_leaner.fastest_kernel)
+    monkeypatch.setattr(attention_leaner, "fastest_kernel", asked)
+    inputs = FAMILIES[family]().inputs(next(iter(FAMILIES[family]().heads)))
+    model(**inputs)
+    assert asked.called
+    asked.reset_mock()
+    model.set_attn_implementation("sdpa")  # by name: nothing else
+    model(**inputs)
+    assert not asked.called
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.long])
+def test_eager_attention_takes_masks_that_are_not_added(dtype):
+    """True or 1 is seen, as SDPA has it; such a mask is not added to the scores."""
+    model = FAMILIES["bert"]().build("per-layer").model.eval()
+    ids = torch.randint(5, 40, (2, 6))
+    mask = torch.ones(2, 1, 6, 6, dtype=torch.bool)
+    mask[..., 4:] = False
+    sdpa = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    model.set_attn_implementation("eager")
+    eager = model(input_ids=ids, attention_mask=mask.to(dtype)).last_hidden_state
+    assert distance(eager, sdpa) < TOLERANCE
+
+
+def test_eager_attention_in_float64_with_padding_on_the_left():
+    model = FAMILIES["gpt"]().build("per-layer").model.eval().double()
+    ids = torch.randint(5, 40, (2, 6))
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    sdpa = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    model.set_attn_implementation("eager")
+    eager = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    assert eager[mask.bool()].isfinite().all()
+    assert distance(eager[mask.bool()], sdpa[mask.bool()]) < 1e-12

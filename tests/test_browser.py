@@ -48,10 +48,10 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """The page with the model in float32, as docs/browser.md puts them together."""
+    """The page with the model in float32, as docs/export.md puts them together."""
     pytest.importorskip("onnxscript", reason="the extra export is not installed")
     folder = tmp_path_factory.mktemp("site")
-    leaner("export", "onnx", FOLDER, folder / "model", "--length", "16", "--batch", "2")
+    leaner("export", "onnx", FOLDER, folder / "model", "--no-int8")
     shutil.copy(ROOT / "docs" / "browser.html", folder / "index.html")
     (folder / "node_modules").symlink_to(NODE_MODULES)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))

@@ -1,7 +1,5 @@
 """The published cards as a visitor of the Hub meets them: they parse, load, predict; their numbers are in the rows."""
 
-import csv
-import io
 import json
 import os
 import re
@@ -16,7 +14,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import yaml
 from command import leaner
 from datasets import Dataset
 from huggingface_hub import ModelCard
@@ -24,10 +21,7 @@ from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import guess_features, row_errors, simple_guesses
 from modeling_leaner.training.experiments.bigram import Bigram
 from modeling_leaner.training.publishing import (
-    differences,
     folders,
-    forest_figure,
-    gathered_grids,
     metadata,
     rendering,
     tables,
@@ -38,7 +32,6 @@ from modeling_leaner.training.running import reevaluate
 from modeling_leaner.training.tasks.causal_lm import CausalLM
 from modeling_leaner.training.tasks.masked_lm import MaskedLM
 from modeling_leaner.training.tasks.registry import TASKS
-from PIL import Image
 from scipy import stats
 from transformers.utils import is_torchvision_available
 
@@ -53,24 +46,6 @@ RESULTS = {folder.name: PUBLISHED[folder] for folder in FOLDERS}
 FIRST_OF_TASK = {results.task: name for name, results in RESULTS.items() if not OLD or "vit" not in name}
 LOADABLE = [folder for folder in FOLDERS if not OLD or "vit" not in folder.name]
 QUICK = [CARDS / name for name in FIRST_OF_TASK.values()]
-
-
-@pytest.fixture(scope="module")
-def grids():
-    """Every grid in git with its rows."""
-    before = Path.cwd()
-    os.chdir(ROOT)
-    try:
-        yield gathered_grids.read_grids(Path("model_cards"))
-    finally:
-        os.chdir(before)
-
-
-def test_cuts_are_in_no_index(grids):
-    """They have a page of their own; the report shows all."""
-    assert grids["cifar10-slim"].results.grid.cuts
-    text = (CARDS / "README.md").read_text(encoding="utf-8")
-    assert "cifar10-slim" not in text and "`cifar10-long`" in text
 
 
 def snippet_of(text):
@@ -129,118 +104,6 @@ def test_a_card_says_first_what_a_visitor_needs(folder):
 @pytest.mark.parametrize(("value", "shown"), [(None, "–"), (8.3e6, "8.3e+06"), (1.3e7, "> 8e+06")])
 def test_kappa_beyond_rounding(value, shown):
     assert tables.kappa(value) == shown
-
-
-def test_the_index_is_short_and_grouped():
-    text = (CARDS / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) < 250
-    sections = re.split(r"^## ", text, flags=re.MULTILINE)
-    for name, results in RESULTS.items():
-        (section,) = (part for part in sections if f"| [{name}]({name}) | {TASKS[results.task].title} |" in part)
-        assert section.startswith("Models\n")
-    assert text.count("32,957 of 36,181 training stories were sampled from a model") == 2
-    for path in ("forest-light.svg", "forest-dark.svg"):
-        assert path in text and (CARDS / path).read_text().startswith("<?xml")
-
-
-def values_of(grid):
-    """Reported values by shape and seed, from the rows alone, and whether higher is better."""
-    with (CARDS / "grids" / grid / "results.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["phase"] == "report" and row["status"] == "finished"]
-    values = {}
-    for row in rows:
-        values.setdefault(row["shape"].split("/")[1], {})[row["seed"]] = float(row["value"])
-    return values, rows[0]["higher_is_better"] == "1"
-
-
-def paired(values, baseline):
-    """Mean and interval of differences, by scipy."""
-    differences = np.array([values[seed] - baseline[seed] for seed in baseline])
-    test = stats.ttest_1samp(differences, 0)
-    return differences.mean(), [*test.confidence_interval(0.95)]
-
-
-def test_the_forest_plot_shows_the_rows(grids, monkeypatch):
-    """Its numbers are those of an independent computation from results.csv; and they are in the picture."""
-    lines = differences.comparisons({name: known.evidence for name, known in grids.items()})
-    shapes = {
-        "twice the heads: 8 × 6": "many-heads-mini",
-        "half the layers: 4 × 3": "shallow-mini",
-        "half the layers, twice the heads: 4 × 6": "lean-mini",
-    }
-    titles = {title: grid for grid, title in differences.TITLES.items()}
-    assert len(lines) == 15 and {line.group for line in lines} == set(titles)
-    for line in lines:
-        values, up = values_of(titles[line.group])
-        own, base = values[shapes[line.name]], values["mini"]
-        sign = 1 if up else -1
-        mean, interval = paired(own, base)
-        if "ListOps" in line.group:
-            assert line.interval is None and line.outliers == 1
-            assert line.difference == pytest.approx(np.median([own[seed] - base[seed] for seed in base]))
-            assert line.baseline == pytest.approx(np.median([*base.values()]))
-        else:
-            assert line.difference == pytest.approx(sign * mean)
-            assert line.interval == pytest.approx(sorted(sign * limit for limit in interval))
-            assert line.baseline == pytest.approx(np.mean([*base.values()]))
-        guesses = json.loads((CARDS / "grids" / titles[line.group] / "guesses.json").read_text())
-        assert line.guess == (max if up else min)(each["value"] for each in guesses)
-    drawn = []
-    write = forest_figure.write_text
-
-    def write_and_keep(*words, **options):
-        drawn.append(words[3])
-        write(*words, **options)
-
-    monkeypatch.setattr(forest_figure, "write_text", write_and_keep)
-    dark, light = (forest_figure.forest(lines, theme) for theme in ("dark", "light"))
-    assert dark.startswith(b"<?xml") and dark == forest_figure.forest(lines, "dark") != light
-    for line in lines:
-        assert forest_figure.difference_text(line) in drawn and f"{line.baseline:.3f}" in drawn
-    image = Image.open(io.BytesIO(forest_figure.forest(lines, "light", "png")))
-    assert image.getpixel((2, 2))[3] == 0 and 800 <= image.width / 2 <= 840  # transparent, at a README's width
-
-
-def lowered_kappa() -> tuple[int, int, int]:
-    """Pairs of runs from random weights in which twice the heads lowered κ at the start, at the end, and all pairs."""
-    at_start = at_end = pairs = 0
-    for path in CARDS.glob("grids/*/results.csv"):
-        settings = yaml.safe_load((path.parent / "grid.yaml").read_text())
-        if settings["start_from"] or settings.get("cuts") or path.parent.name.endswith("-transformers"):
-            continue
-        rows = [row for row in csv.DictReader(path.open()) if row["phase"] == "report" and row["status"] == "finished"]
-        runs = {(row["shape"].split("/")[1], row["seed"]): row for row in rows}
-        seeds_of = dict.fromkeys(settings["shapes"], settings["seeds"]) | (settings.get("seeds_of") or {})
-        planned = {(shape, str(seed)) for shape, seeds in seeds_of.items() for seed in seeds}
-        if not planned <= {(row["shape"], row["seed"]) for row in rows}:
-            continue  # runs are to come
-        doubled = (("mini", "many-heads-mini"), ("shallow-mini", "lean-mini"), ("lean-mini", "twelve-heads-mini"))
-        for few, many in doubled:
-            for seed in [seed for shape, seed in runs if shape == few and (many, seed) in runs]:
-                if not (runs[few, seed]["kappa_end"] and runs[many, seed]["kappa_end"]):
-                    continue  # unknown
-                start, end = (
-                    float(runs[many, seed][column]) < float(runs[few, seed][column])
-                    for column in ("kappa_start", "kappa_end")
-                )
-                pairs += 1
-                at_start += start
-                at_end += end
-    return at_start, at_end, pairs
-
-
-def test_what_the_index_says_of_kappa_is_in_the_rows():
-    at_start, at_end, pairs = lowered_kappa()
-    assert pairs >= 46
-    said = (CARDS / "README.md").read_text(encoding="utf-8")
-    assert f"at the start in {at_start} of {pairs} pairs of runs and at the end in {at_end};" in said
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/findings.md", "docs/conditioning.md"])
-def test_the_pages_have_the_pairs_with_a_lower_kappa(page):
-    _, at_end, pairs = lowered_kappa()
-    text = " ".join((CARDS.parent / page).read_text(encoding="utf-8").split())
-    assert f"in {at_end} of {pairs} trained pairs" in text
 
 
 def test_a_table_says_how_often_its_cells_were_trained():

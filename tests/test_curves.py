@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from command import leaner
 from modeling_leaner.training.experiments import curves, step_time, summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
-from modeling_leaner.training.experiments.rows import reported, write_rows
+from modeling_leaner.training.experiments.rows import reported
 from modeling_leaner.training.records import ResultRow
 from scipy import stats
 from training_data import write_shape
@@ -126,9 +125,9 @@ def test_what_is_missing_is_not_read(grid, capsys):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("[]", "step_seconds.json: expected dict, got .*; leaner step-time writes it"),
+        ("[]", "step_seconds.json: expected dict, got .*; leaner bench writes it"),
         ('{"shapes": {"deep.json": {}}}', "step_seconds.json: shapes.deep.json.seconds is None, expected float"),
-        (None, "expected a step of deep.json of 512 tokens, got 256; leaner step-time measures it"),
+        (None, "expected a step of deep.json of 512 tokens, got 256; leaner bench measures it"),
     ],
 )
 def test_times_of_another_form_or_another_step(grid, text, message):
@@ -141,7 +140,7 @@ def test_times_of_another_form_or_another_step(grid, text, message):
 
 def test_step_times_are_measured(grid, capsys):
     """Of the grid's own step; more layers take longer; what is written is what is read."""
-    leaner("step-time", "my.yaml", "--rounds", 3)
+    leaner("bench", "my.yaml", "--rounds", 3)
     held = json.loads(Path(step_time.STEP_SECONDS).read_text())
     found = step_time.step_seconds(grid)
     assert found == {shape: each["seconds"] for shape, each in held["shapes"].items()} and set(found) == set(SECONDS)
@@ -149,8 +148,8 @@ def test_step_times_are_measured(grid, capsys):
     assert held["rounds"] == 3 and held["environment"]["torch"] and "deep.json: " in capsys.readouterr().err
     capsys.readouterr()
     with pytest.raises(SystemExit, match="^2$"):
-        leaner("step-time", "my.yaml", "--rounds", 0)
-    refused = "leaner step-time: Invalid value for '--rounds': Input should be greater than or equal to 1\n"
+        leaner("bench", "my.yaml", "--rounds", 0)
+    refused = "leaner bench: Invalid value for '--rounds': Input should be greater than or equal to 3\n"
     assert capsys.readouterr().err == refused
 
 
@@ -165,33 +164,3 @@ def test_a_step_is_the_grids_own(grid, tmp_path):
     before = {name: value.clone() for name, value in step.model.named_parameters()}
     assert step.seconds() > 0
     assert all(not value.equal(before[name]) for name, value in step.model.named_parameters() if value.ndim == 2)
-
-
-# Between grids
-
-
-def test_the_shift_of_a_pair(tmp_path, grid, capsys):
-    """By hand: seed by seed over those that all four cells have; one line where there is none."""
-    values = yaml.safe_load(Path("my.yaml").read_text())
-    for name, moved in (("one", {2: 0.3, 3: -0.1}), ("other", {1: 5.0, 2: 0.0, 3: 0.1})):
-        folder = tmp_path / name
-        folder.mkdir()
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**values, "output_dir": str(folder)}))
-        rows = [
-            replace(row, value=row.value + (moved[run.seed] if run.shape == "lean.json" else 0))
-            for run, row in made_up(grid).items()
-            if run.seed in moved
-        ]
-        with (folder / "results.csv").open("w", newline="") as file:
-            write_rows(rows, file)
-    leaner("shift", "one.yaml", "other.yaml")
-    printed = capsys.readouterr()
-    (found,) = json.loads(printed.out.splitlines()[-1])
-    assert (found["shape"], found["minus"], found["seeds"]) == ("lean.json", "deep.json", [2, 3])
-    assert found["shift"] == pytest.approx((0.3 - 0.2) / 2) and "lean.json − deep.json: +0.0500" in printed.err
-    (tmp_path / "other" / "results.csv").unlink()
-    with pytest.raises(SystemExit, match="^leaner shift: lean.json − deep.json: expected seeds that both grids have"):
-        leaner("shift", "one.yaml", "other.yaml")
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump({**values, "contrasts": None}))
-    with pytest.raises(SystemExit, match="^leaner shift: contrasts: expected one that both grids have"):
-        leaner("shift", "one.yaml", "other.yaml")

@@ -1,11 +1,9 @@
 """A grid whose shapes are cuts of one model: the sweep makes them before its first run."""
 
-import csv
 import dataclasses
 import json
 import shutil
 import sys
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,6 @@ from training_data import documents, save_encoder
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.shapes import load_config
 from modeling_leaner.slimming.slim import Target
-from modeling_leaner.support.documents import read_json
 from modeling_leaner.support.files import sha256
 
 
@@ -287,37 +284,3 @@ def test_rows_to_choose_by_are_not_those_held_out(folder):
 
 def test_a_grid_knows_every_part_of_a_cut():
     assert set(CUT_KEYS) == {field.name for field in dataclasses.fields(Target)}
-
-
-def rows_by_shape(grid):
-    """Shape → the values of its runs, in the order of the seeds."""
-    values = defaultdict(list)
-    with (CLONE / f"model_cards/grids/{grid}/results.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            values[row["shape"]].append(float(row["value"]))
-    return values
-
-
-def test_the_page_has_the_losses_of_its_rows():
-    """docs/slimming.md, the cut LeanGPT: each seed's loss, and by how much it is above the parent's."""
-    page = (CLONE / "docs" / "slimming.md").read_text(encoding="utf-8")
-    parent = read_json(CLONE / "model_cards/leangpt-mini-enwik8/results.json")["metrics"]["eval_loss"]
-    for values in rows_by_shape("enwik8-text-causal-slim").values():
-        losses = ", ".join(f"{value:.3f}" for value in values)
-        above = ", ".join(f"{100 * (value / parent - 1):.1f}" for value in values)
-        assert f"| 600 | {losses} | {above} % |" in page
-    anew = read_json(CLONE / "model_cards/leangpt-shallow-mini-enwik8/results.json")["metrics"]["eval_loss"]
-    cut = read_json(CLONE / "model_cards/leangpt-slim-mini-enwik8/results.json")["metrics"]["eval_loss"]
-    assert f"| parent, 8 × 3 | 6,000 | {parent:.3f} | | |" in page
-    assert f"| 6,000 | {anew:.3f} | {100 * (anew / parent - 1):.1f} % |" in page
-    assert f"\n{anew - cut:.3f} below" in page
-
-
-def test_the_page_has_the_accuracies_of_its_rows():
-    """docs/slimming.md, the cut LeanViT: each seed's accuracy, and its share of the parent's."""
-    page = (CLONE / "docs" / "slimming.md").read_text(encoding="utf-8")
-    parent = read_json(CLONE / "model_cards/leanvit-mini-cifar10/results.json")["metrics"]["eval_accuracy"]
-    for values in rows_by_shape("cifar10-slim").values():
-        accuracies = ", ".join(f"{value:.3f}" for value in values)
-        shares = ", ".join(f"{value / parent:.1%}".removesuffix("%") for value in values)
-        assert f"| 1,249 | {accuracies} | {shares} % |" in page

@@ -5,7 +5,6 @@ of LONG commands; `make test-full` runs all, and whole.
 """
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -14,11 +13,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from statistics import mean
 from typing import NamedTuple
 
 import pytest
@@ -32,7 +28,6 @@ from modeling_leaner.training.publishing.index import encoder_line
 from modeling_leaner.training.publishing.publish import is_encoder
 from modeling_leaner.training.records import PublishedEncoder
 from modeling_leaner.training.studies.registry import STUDIES
-from scipy import stats
 from studies import TINY
 from transformers.utils import is_torchvision_available
 from typer.main import get_command
@@ -46,7 +41,7 @@ CLONE = Path(__file__).parent.parent
 PAGES = [CLONE / "README.md", *sorted((CLONE / "docs").glob("*.md"))]
 TESTED_ELSEWHERE = ("choosing-a-shape",)  # with its printed lines, in test_planner.py
 # Several trainings or processes, or every folder, however few the steps; each has tests of its own.
-LONG = ("leaner study", "leaner sweep docs", "leaner report", "leaner publish", "leaner encoders", "torchrun")
+LONG = ("leaner study", "leaner sweep docs", "leaner publish", "leaner encoders", "torchrun")
 LONG += ("leaner verify-cards", "leaner push --all someone", "leaner bench")
 
 
@@ -119,8 +114,6 @@ def shortened(words: list[str]) -> list[str]:
         words.append("--short")
     if words[:2] in (["leaner", "encoders"], ["leaner", "publish-encoder"]):
         words += ["--rounds", "3"]
-    if words[:2] == ["leaner", "export"]:
-        words += ["--rounds", "3", "--batch", "2"]
     if words[:3] == ["leaner", "sweep", "docs/digits-grid.yaml"]:
         path = Path(words[2])
         grid = {**yaml.safe_load(path.read_text()), "overrides": {"max_steps": 2}, "seeds": [1]}
@@ -371,118 +364,6 @@ def test_a_statement_and_its_verdict_are_those_of_the_study(study, statement, wh
     begins = in_the_study(statement)
     of_the_study = [each for each in results["statements"] if each["statement"].startswith(begins)]
     assert [(each["whose"], each["verdict"]) for each in of_the_study] == [(whose, verdict)]
-
-
-def cosines_of_minilm(grid: str = "minilm") -> dict[str, dict[int, float]]:
-    """Cell of a grid of MiniLM's cuts → seed → cosine of the finished runs."""
-    found = defaultdict(dict)
-    with (CLONE / f"model_cards/grids/{grid}/results.csv").open() as rows:
-        for row in csv.DictReader(rows):
-            found[row["shape"].split("/cells/")[1]][int(row["seed"])] = float(row["value"])
-    return found
-
-
-def test_the_page_has_the_rivals_by_squared_error():
-    page = (CLONE / "docs/slimming.md").read_text(encoding="utf-8")
-    by_squared_error = cosines_of_minilm("minilm-squared-error")
-    lines = list(cells_in_table(page, "| layers kept | cosine, taught by squared error |"))
-    assert len(lines) == 3
-    for cell, (cosine, less) in lines:
-        own = by_squared_error[cell]
-        assert set(own) == {1, 2, 3} and "results.csv)), seeds 1 to 3:" in page
-        by_cosine = [cosines_of_minilm()[cell][seed] for seed in own]
-        assert cosine == f"{mean(own.values()):.4f}"
-        assert less == f"{mean(by_cosine) - mean(own.values()):.4f}"
-
-
-def gain(cell: str, other: str) -> tuple[float, float, float]:
-    """Mean and 95 % interval of the difference of two cells over the seeds that both have, by scipy alone."""
-    cosines = cosines_of_minilm()
-    seeds = sorted(cosines[cell].keys() & cosines[other].keys())
-    pairs = [[cosines[each][seed] for seed in seeds] for each in (cell, other)]
-    low, high = stats.ttest_rel(*pairs).confidence_interval()
-    return mean(pairs[0]) - mean(pairs[1]), low, high
-
-
-def cells_in_table(page: str, header: str) -> Iterator[tuple[str, list[str]]]:
-    """Of a table of docs/slimming.md each line's cell of the grid, and what stands behind its name."""
-    for line in page[page.index(header) :].split("\n\n")[0].splitlines()[2:]:
-        name, *others = cells_of(line)
-        cell = re.search(r"/cells/([\w-]+)\)", name)[1]
-        if "new weights" in name:
-            cell += "/config.json"
-        yield cell, others
-
-
-def test_the_page_has_the_scores_of_the_published_encoders():
-    """docs/slimming.md: each with its cut and its parent, as results.json has them."""
-    page = (CLONE / "docs/slimming.md").read_text(encoding="utf-8")
-    table = page[page.index("| | parameters (without embeddings) | STS-B validation |") :].split("\n\n")[0]
-    parent, *lines = (cells_of(line) for line in table.splitlines()[2:])
-    folders = [re.search(r"model_cards/([\w-]+)\)", line[0])[1] for line in lines[1::2]]
-    assert sorted(folders) == sorted(path.name for path in (CLONE / "model_cards").glob("minilm-*"))
-    for folder, cut, own in zip(folders, lines[::2], lines[1::2]):
-        models = json.loads((CLONE / "model_cards" / folder / "results.json").read_text())["comparison"]["models"]
-        for line, model in zip((parent, cut, own), models):
-            assert line[1] == f"{model['parameters'] / 1e6:.1f}M ({model['body_parameters'] / 1e6:.1f}M)"
-            for told, score in zip(line[2:6], ("stsb", "stsb_test", "qnli", "sst2")):
-                expected = f"{model['scores'][score]:.3f}"
-                if model["differences"]:
-                    limits = model["differences"][score]
-                    expected += f" ({limits['low']:+.3f} to {limits['high']:+.3f})".replace("-", "−")
-                assert told == expected
-            assert float(line[6]) == round(model["scores"]["cosine"], 3)
-
-
-def test_the_page_has_the_published_encoders_again():
-    """docs/slimming.md: three more recoveries of each; README says how far they are from the published one."""
-    page = (CLONE / "docs/slimming.md").read_text(encoding="utf-8")
-    scores = ("stsb", "stsb_test", "qnli", "cosine")
-    again = json.loads((CLONE / "model_cards/grids/minilm-again/encoders.json").read_text())["models"]
-    table = page[page.index("| | STS-B validation | STS-B test | QNLI | cosine to the parent |") :].split("\n\n")[0]
-    lines = [cells_of(line) for line in table.splitlines()[2:]]
-    assert [line[0] for line in lines] == ["4 layers", "3 layers"]
-    for (_, *told), layers in zip(lines, (4, 3)):
-        runs = [model["scores"] for model in again if f"cells-{layers}x12-seed" in model["model"]]
-        assert told == [", ".join(f"{run[score]:.3f}" for run in runs) for score in scores] and len(runs) == 3
-        folder = CLONE / "model_cards" / f"minilm-{layers}-layers"
-        published = json.loads((folder / "results.json").read_text())["comparison"]["models"][-1]["scores"]
-        assert all(abs(run[score] - published[score]) < 0.003 for run in runs for score in scores)
-    readme = (CLONE / "README.md").read_text(encoding="utf-8")
-    assert "of the two with fewer layers score the same within 0.003" in readme
-
-
-def test_the_page_has_the_cosines_of_minilm():
-    """docs/slimming.md: means over seeds, and what each cell has more than the first."""
-    page = (CLONE / "docs/slimming.md").read_text(encoding="utf-8")
-    cosines = cosines_of_minilm()
-    own, rivals, fewer = (
-        list(cells_in_table(page, f"| {first} | parameters without embeddings |"))
-        for first in ("layers × heads", "another start", "layers × heads, fewer of either")
-    )
-    assert (len(own), len(rivals), len(fewer)) == (4, 3, 3)
-    for cell, (_, cosine, more, _) in own + rivals + fewer:
-        assert set(cosines[cell]) == {1, 2, 3} and cosine == f"{mean(cosines[cell].values()):.4f}"
-        if cell == "3x12":
-            assert more == ""
-            continue
-        digits = len(more.split()[0].split(".")[1])
-        told = "{:+.{d}f} ({:+.{d}f} to {:+.{d}f})".format(*gain(cell, "3x12"), d=digits)
-        assert more.replace("−", "-") == told
-    text = " ".join(page.split())
-    for other, told in (("6x6", "than in equal numbers"), ("4x12", "and than 4 × 12")):
-        ahead = "{:.4f} ({:+.4f} to {:+.4f})".format(*gain("6x6-unequal", other))
-        assert f"{told}{',' * (other == '6x6')} by {ahead}" in text
-    less = "{:+.4f}, {:+.4f} to {:+.4f}".format(*gain("3x24", "4x12")).replace("-", "−")
-    assert f"3 × 24 less 4 × 12: {less}" in text
-    heads, wide, layer = (gain(cell, "3x12")[0] for cell in ("3x24", "3x12-wide", "4x12"))
-    assert f"Twice the heads gain {heads:.4f}, a wider MLP of the same parameters {wide:.4f}" in text
-    assert f"the fourth layer {layer:.4f}, {layer / heads:.0f} times as much as the heads" in text
-    times = json.loads((CLONE / "model_cards/grids/minilm/latency.json").read_text())["shapes"]
-    seconds = {Path(shape).name: each["32"]["seconds"] for shape, each in times.items()}
-    heads, layer, half = (f"{seconds[cell] / seconds['3x12']:.2f} times" for cell in ("3x24", "4x12", "6x6-unequal"))
-    assert f"{heads} as long as that of 3 × 12 with 24 heads, {layer} with the fourth layer" in text
-    assert f"which takes less time: {layer} that of 3 × 12, they {half}" in text
 
 
 def test_the_readme_is_short():

@@ -10,7 +10,6 @@ from modeling_leaner.training.tasks.states import mapped_layers
 
 from modeling_leaner import conversion, source_files
 from modeling_leaner.checkpoints_leaner import INDEX, find_weights
-from modeling_leaner.planning.study_verdicts import read_tested
 from modeling_leaner.shapes import load_config
 from modeling_leaner.support import documents
 from modeling_leaner.support.documents import read_json, read_object
@@ -72,7 +71,6 @@ def test_json_is_read(tmp_path):
         ("modules.json", lambda folder: check_modules(folder / "modules.json")),
         ("modules.json", lambda folder: source_files.read_source_json(str(folder), "modules.json")),
         ("slim.json", lambda folder: mapped_layers(str(folder), [], 2, 4)),
-        ("results.json", lambda folder: read_tested(".", "2505.20802", folder)),
     ],
 )
 def test_a_strangers_file_is_named(tmp_path, name, read):

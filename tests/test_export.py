@@ -11,20 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from command import invoked, leaner, refused
+from command import leaner, refused
 from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.publishing.verify import check_files
 from modeling_leaner.training.publishing.verify_onnx import check_onnx
-from modeling_leaner.training.records import ExportFile, ForwardTime, checked
 from safetensors.torch import save_file
 from test_remote_code import FAMILIES
 
 import modeling_leaner
-from modeling_leaner.cli import export
-from modeling_leaner.cli.export import column_of
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.exporting import files, parity
-from modeling_leaner.exporting.files import FORMATS
 from modeling_leaner.exporting.graph import CACHE, ExportableModel, Size, flattened, make_inputs
 from modeling_leaner.exporting.parity import compare
 
@@ -32,7 +28,6 @@ from modeling_leaner.exporting.parity import compare
 GOLDEN = Path(__file__).parent / "golden"
 CARDS = Path(__file__).parent.parent / "model_cards"
 PACKAGE = str(Path(modeling_leaner.__file__).parent).encode()
-QUICK = ("--rounds", "3", "--batch", "2", "--length", "8")
 HEADS = [
     (family, target.split(".")[1])
     for family, tests in FAMILIES.items()
@@ -77,17 +72,15 @@ def test_a_program_continues_texts_in_a_process_without_the_package(tmp_path, ca
     tests = FAMILIES["gpt"]()
     model = tests.generating("base")
     model.save_pretrained(tmp_path / "model")
-    leaner("export", "torch", tmp_path / "model", tmp_path / "out", *QUICK)
+    leaner("export", "torch", tmp_path / "model", tmp_path / "out")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.pt2", "config.json", "parity.json"}
     # torch notes the file and line of every operation; what is given away does not say where it was made.
     assert PACKAGE not in (tmp_path / "out" / "model.pt2").read_bytes()
     assert "auto_map" not in json.loads((tmp_path / "out" / "config.json").read_text())
-    document = checked(ExportFile, json.loads((tmp_path / "out" / "parity.json").read_text()), tmp_path)
-    (eager, program) = document.files
-    assert (eager.file, program.file, program.same_choice) == (None, "model.pt2", 1.0)
-    assert program.difference < 1e-5 and len(program.times) == 4 and all(time.seconds > 0 for time in program.times)
-    said = capsys.readouterr().out
-    assert "1×8" in said and "2×1 after 8" in said and "with a cache" in said
+    (program,) = json.loads((tmp_path / "out" / "parity.json").read_text())["files"]
+    assert (program["file"], program["same_choice"]) == ("model.pt2", 1.0)
+    assert program["difference"] < 1e-5 and program["cosine"] > 0.999999
+    assert "model.pt2" in capsys.readouterr().out
 
     ids = tests.ids(1, 5)
     said = tests.continue_by_hand(model, ids, 12)
@@ -115,28 +108,6 @@ class TestRefusals:
         refused(missing, "export", "onnx", model, out)
         assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
-    def test_lengths(self, tmp_path):
-        images = "--length 8: LeanViTForImageClassification reads images"
-        refused(images, "export", "torch", GOLDEN / "vit", tmp_path / "out", "--length", 8)
-        longest = "--length 128: expected at most 127, by max_position_embeddings of the model"
-        refused(longest, "export", "torch", GOLDEN / "gpt", tmp_path / "out", "--length", 128)
-
-    def test_more_rows_than_memory_holds(self, tmp_path, monkeypatch):
-        """By what a pass holds of a row, seen here in one of a known size."""
-        words = ["export", "torch", GOLDEN / "gpt", tmp_path / "out", "--batch"]
-        refused("--batch 16777216: a forward pass takes", *words, 2**24)
-        assert list(tmp_path.iterdir()) == []
-        result = invoked(*words, 10**9)
-        assert result.exit_code == 2 and "less than or equal to 16777216" in result.stderr
-        exportable = ExportableModel(load_lean(GOLDEN / "gpt"))
-        config = exportable.model.config
-        held = export.pass_bytes(exportable, Size(3, 7))
-        assert held >= 3 * 4 * 7 * (config.vocab_size + config.hidden_size + config.intermediate_size)
-        monkeypatch.setattr(export, "free_memory", lambda device: held)
-        export.check_memory(exportable, [Size(3, 7)])
-        with pytest.raises(ValueError, match="--batch 4: "):
-            export.check_memory(exportable, [Size(3, 7), Size(4, 7)])
-
     def test_a_folder_without_a_model(self, tmp_path):
         (tmp_path / "empty").mkdir()
         refused("config.json", "export", "torch", tmp_path / "empty", tmp_path / "out")
@@ -158,15 +129,14 @@ class TestRefusals:
             with torch.no_grad():
                 for weight in exportable.model.parameters():
                     weight.mul_(1.01)
-            files.write_torch(exportable, path)
+            write_torch(exportable, path)
             with torch.no_grad():
                 for weight in exportable.model.parameters():
                     weight.div_(1.01)
 
-        another = files.Format("model.pt2", write_another, files.write_torch_int8, files.load_torch, (), ())
-        monkeypatch.setitem(FORMATS, "torch", another)
-        words = ("export", "torch", GOLDEN / "vit", tmp_path / "out", "--rounds", 3, "--batch", 2)
-        refused("its torch file differs from it by .*; not kept$", *words)
+        write_torch = files.write_torch
+        monkeypatch.setattr(files, "write_torch", write_another)
+        refused("its torch file differs from it by .*; not kept$", "export", "torch", GOLDEN / "vit", tmp_path / "out")
         assert not list(tmp_path.iterdir())
 
 
@@ -220,8 +190,8 @@ def test_every_head(family, head, kind, tmp_path):
     tests = FAMILIES[family]()
     exportable = ExportableModel(tests.build("per-layer", getattr(modeling_leaner, head)))
     path = tmp_path / "model"
-    FORMATS[kind].write(exportable, path)
-    run = FORMATS[kind].load(path)
+    getattr(files, f"write_{kind}")(exportable, path)
+    run = getattr(files, f"load_{kind}")(path)
     assert compare(exportable, run).difference < 1e-3  # a wrong mask or cache changes more than 1e-2
     if kind == "torch":
         return
@@ -239,21 +209,27 @@ def test_onnx_command(family, tmp_path):
     needs_onnx()
     import onnxruntime
 
-    words = QUICK if family != "vit" else QUICK[:4]
-    leaner("export", "onnx", GOLDEN / family, tmp_path / "out", "--int8", *words)
-    document = checked(ExportFile, json.loads((tmp_path / "out" / "parity.json").read_text()), tmp_path)
-    _, whole, small = document.files
-    assert (whole.file, small.file) == ("onnx/model.onnx", "onnx/model_int8.onnx")
-    assert whole.difference < 1e-4 and 1e-4 < small.difference < 0.1 and small.same_choice > 0.9
-    assert small.bytes < 0.75 * whole.bytes
+    leaner("export", "onnx", GOLDEN / family, tmp_path / "out")
+    document = json.loads((tmp_path / "out" / "parity.json").read_text())
+    whole, small = document["files"]
+    assert (whole["file"], small["file"]) == ("onnx/model.onnx", "onnx/model_quantized.onnx")
+    assert whole["difference"] < 1e-4 < small["difference"] < 0.1 and small["same_choice"] > 0.9
+    assert 1.0 >= whole["cosine"] > 0.99999 > small["cosine"] > 0.99
+    assert small["bytes"] < 0.75 * whole["bytes"]
     for file in (whole, small):
-        session = onnxruntime.InferenceSession(tmp_path / "out" / file.file)
+        session = onnxruntime.InferenceSession(tmp_path / "out" / file["file"])
         inputs = {each.name: each.shape for each in session.get_inputs()}
-        assert inputs == document.inputs
-        assert [each.name for each in session.get_outputs()] == document.outputs
+        assert inputs == document["inputs"]
+        assert [each.name for each in session.get_outputs()] == document["outputs"]
     if family == "gpt":
         assert inputs["attention_mask"] == ["batch", "past + length"]
-        assert inputs["past_key_values.1.value"][2] == "past" and "present.1.value" in document.outputs
+        assert inputs["past_key_values.1.value"][2] == "past" and "present.1.value" in document["outputs"]
+
+
+def test_float32_alone(tmp_path):
+    needs_onnx()
+    leaner("export", "onnx", GOLDEN / "bert", tmp_path / "out", "--no-int8")
+    assert [path.name for path in (tmp_path / "out" / "onnx").iterdir()] == ["model.onnx"]
 
 
 class TestPublished:
@@ -267,22 +243,21 @@ class TestPublished:
         needs_onnx()
         assert check_onnx(folder) == ""
         exportable = ExportableModel(load_lean(str(folder)))
-        onnx = FORMATS["onnx"]
-        whole, small = onnx.path(folder), onnx.path(folder, int8=True)
+        whole, small = folder / files.ONNX_FILE, folder / files.ONNX_INT8_FILE
         whole.parent.mkdir()
-        onnx.write(exportable, whole)
-        onnx.write_int8(exportable, small, whole)
+        files.write_onnx(exportable, whole)
+        files.write_onnx_int8(whole, small)
         assert check_onnx(folder) == ", 2 ONNX files"
         small.unlink()
         assert check_onnx(folder) == ", 1 ONNX file"
         with torch.no_grad():
             exportable.model.classifier.weight *= 0.6
-        onnx.write(exportable, folder / "other.onnx")
-        onnx.write_int8(exportable, small, folder / "other.onnx")
+        files.write_onnx(exportable, folder / "other.onnx")
+        files.write_onnx_int8(folder / "other.onnx", small)
         differs = r"onnx/{}.onnx: differs from model.safetensors by .*, at most {} expected"
-        with pytest.raises(ValueError, match=differs.format("model_int8", 0.2)):
+        with pytest.raises(ValueError, match=differs.format("model_quantized", 0.2)):
             check_onnx(folder)
-        onnx.write(exportable, whole)
+        files.write_onnx(exportable, whole)
         with pytest.raises(ValueError, match=differs.format("model", 0.001)):
             check_onnx(folder)
         whole.write_bytes(b"no graph")
@@ -293,9 +268,9 @@ class TestPublished:
         (folder / "onnx").mkdir()
         check_files(folder, results_in(folder / "results.json"))
         (folder / "onnx" / "model.onnx.data").write_bytes(b"")
-        with pytest.raises(ValueError, match=r"onnx: no graph; expected model.onnx or model_int8.onnx, or no"):
+        with pytest.raises(ValueError, match=r"onnx: no graph; expected model.onnx or model_quantized.onnx, or no"):
             check_onnx(folder)
-        (folder / "onnx" / "model_int8.onnx").write_bytes(b"")
+        (folder / "onnx" / "model_quantized.onnx").write_bytes(b"")
         monkeypatch.setattr("modeling_leaner.training.publishing.verify_onnx.find_spec", lambda name: None)
         assert check_onnx(folder) == ", onnx/ not run: onnxruntime is not installed"
         (folder / "onnx" / "model_q4.onnx").write_bytes(b"")
@@ -305,21 +280,6 @@ class TestPublished:
         (folder / "onnx").write_bytes(b"")
         with pytest.raises(NotADirectoryError):
             check_onnx(folder)
-
-
-def test_torch_in_8_bits(tmp_path):
-    pytest.importorskip("torchao")
-    exportable = ExportableModel(load_lean(GOLDEN / "bert"))
-    FORMATS["torch"].write_int8(exportable, tmp_path / "small.pt2", tmp_path / "whole.pt2")
-    small = compare(exportable, FORMATS["torch"].load(tmp_path / "small.pt2"))
-    assert 1e-4 < small.difference < 0.1
-    assert exportable.model.model.layers[0].mlp.fc1.weight.dtype == torch.float32  # the model itself stays as it was
-
-
-def test_headings_of_times():
-    assert column_of(ForwardTime(rows=1, length=None, past=None, seconds=1)) == "1 image"
-    assert column_of(ForwardTime(rows=8, length=None, past=None, seconds=1)) == "8 images"
-    assert column_of(ForwardTime(rows=8, length=1, past=64, seconds=1)) == "8×1 after 64"
 
 
 def test_names_of_a_cache():

@@ -241,32 +241,6 @@ def test_the_best_simple_guesses(grid, metric, pages):
             assert sentence.format(best) in page
 
 
-def test_the_control_at_equal_cost_is_that_of_the_page_on_curves():
-    page = (CLONE / "model_cards/curves.md").read_text(encoding="utf-8").split(f"## {CURVES}\n")[1]
-    lines = page.split("| 4 × 6 against 8 × 3 with MLP 96 |")[1].splitlines()[1:3]
-    (flops, low_flops, high_flops), (seconds, low, high) = (
-        map(float, re.search(r"([+-][\d.]+) \(([+-][\d.]+) to ([+-][\d.]+)\) \|$", line).groups()) for line in lines
-    )
-    at_flops = signed(Difference(flops, low_flops, high_flops, 0.0))
-    at_seconds = signed(Difference(-seconds, -high, -low, 0.0))
-    told = f"At equal FLOPs 4 × 6 is better by {at_flops}, at equal seconds worse by {at_seconds}: seconds of a CPU"
-    assert told in FINDINGS
-
-
-def test_equal_flops_are_those_of_the_page_on_curves():
-    page = (CLONE / "model_cards/curves.md").read_text(encoding="utf-8").split(f"## {CURVES}\n")[1]
-    at_equal_flops = page.split("| 4 × 6 against 8 × 3 |")[1].splitlines()[1]
-    behind, low, high = re.search(r"\+([\d.]+) \(\+([\d.]+) to \+([\d.]+)\) \|$", at_equal_flops).groups()
-    assert f"8 × 3 is behind it by {behind} ({low} to {high})" in FINDINGS
-    assert f"8 × 3 is still behind by {behind}" in README
-    law = json.loads((CLONE / "model_cards/grids" / CURVES / "law.json").read_text())
-    error = law["error"]
-    low, high = (f"{limit:.3f}".replace("-", "−") for limit in error["interval"])
-    within = f"left out within {error['law']:.3f}, by tokens alone within {error['tokens_only']:.3f}"
-    assert f"{within} (difference {low} to {high})" in FINDINGS
-    assert law["form"] == {"floor": ["width"], "scale": ["mlp"]}
-
-
 def test_the_readme_has_the_longest_runs():
     losses = {key: f"{mean(values.values()):.3f}" for key, values in reported(CURVES).items()}
     lean, deep, shallow = (
@@ -393,14 +367,6 @@ def test_the_intervention_is_told_as_it_came_out():
     assert times == f"{numbers['κ moved by']:.0f}"
     assert nats == [f"{numbers[name]:.3f}" for name in ("difference of loss", "low end", "high end")]
     assert numbers["W + 1·I: κ at the end"] > numbers["W + 1·O: κ at the end"]  # "by then with the higher κ"
-
-
-def test_kappa_within_a_shape():
-    study = json.loads((CLONE / "model_cards/studies/conditioning/results.json").read_text())
-    (numbers,) = (each["numbers"] for each in study["statements"] if each["place"] == "the finished grids: quality")
-    name = "within a shape, κ at the end"
-    value, low, high = (numbers[key] for key in (name, f"{name}, low end", f"{name}, high end"))
-    assert low < 0 < high and f"{value:.2f} ({low:.2f} to {high:+.2f})".replace("-", "−") in FINDINGS
 
 
 def test_a_tokenizer_of_its_own():

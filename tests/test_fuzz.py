@@ -17,14 +17,11 @@ import pyarrow.parquet
 import pytest
 import torch
 import yaml
-from bench_cells import cell
 from fuzzing import Judge, changed, damaged, json_files, yaml_files
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from modeling_leaner.training.benchmarking.cells import read_cells
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.experiments.grid import load_grid
-from modeling_leaner.training.publishing.bench_figure import panels_of
 from modeling_leaner.training.publishing.push import read_card
 from modeling_leaner.training.running.loading import read_tokenizer
 from modeling_leaner.training.running.preparation import prepare
@@ -288,34 +285,6 @@ def test_cards(cases, tmp_path):
                     assert key in kept, key
 
     fuzz(cases, st.sampled_from(metadata).flatmap(yaml_files), check)
-    judge.check(cases)
-
-
-@CASES
-def test_cells(cases, tmp_path):
-    """What is accepted has every value of the file, and curves."""
-    path = tmp_path / "cells.csv"
-    judge = Judge(read_cells, str(path))
-    rows = [cell(length=length).model_dump() for length in (64, 128)]
-
-    def check(content: bytes) -> None:
-        path.write_bytes(content)
-        cells = judge(path)
-        if cells is None:
-            return
-        stated = csv.DictReader(line for line in io.StringIO(content.decode(), newline="") if line[0] != "#")
-        for row, kept in zip(stated, cells, strict=True):
-            for name, value in kept:
-                if isinstance(value, str):
-                    assert row[name] == value
-                elif value is None:
-                    assert row[name] == ""
-                else:
-                    assert float(row[name]) == float(value)
-        assert len(panels_of([cell for cell in cells if cell.milliseconds is not None], "length")) in (0, 2, 4)
-
-    near = changed(rows).filter(lambda rows: isinstance(rows, list) and all(isinstance(row, dict) for row in rows))
-    fuzz(cases, near.map(csv_bytes).flatmap(damaged), check)
     judge.check(cases)
 
 

@@ -15,7 +15,6 @@ from modeling_leaner import (
     LeanGPTForTokenClassification,
     LeanGPTModel,
 )
-from modeling_leaner.attention_leaner import LEAN_ATTENTION
 from modeling_leaner.conversion import convert
 
 
@@ -165,7 +164,7 @@ class TestLeanGPT(TextModelTests):
     def test_generate_batch(self, shape):
         """Continuous batching over a paged cache says what `generate` says, from the family's own attention on."""
         model = self.generating(shape)
-        assert model.config._attn_implementation == LEAN_ATTENTION
+        model.set_attn_implementation("lean")
         model.config.allow_global_per_layer_attribute_access = True  # the paged cache is sized by one number of heads
         prompts = [self.ids(1, 5, seed=1)[0], self.ids(1, 9, seed=2)[0], self.ids(1, 3, seed=3)[0]]
         rows = [model.generate(prompt[None], max_new_tokens=6, do_sample=False)[0] for prompt in prompts]

@@ -17,7 +17,7 @@ from modeling_leaner.shapes import load_config, load_shape
 CONTROLS = ("mlp-mini", "narrow-mini")
 FILES = sorted((RECIPES.parent / "grids").glob("*.yaml"))
 CUTS = [path for path in FILES if "cut_from:" in path.read_text()]
-HEADS = [path for path in FILES if path.stem.startswith("adaptive-heads")]  # in test_adaptive_heads.py
+HEADS = [path for path in FILES if path.stem.startswith("adaptive-heads")]
 GRIDS = [path for path in FILES if path not in CUTS + HEADS]
 
 
@@ -99,5 +99,5 @@ def test_guesses_need_no_teacher(tmp_path, capsys):
     grid |= {"overrides": {"teacher": "gone", "max_train_rows": 100}, "output_dir": str(tmp_path / "rows")}
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
     (tmp_path / "rows").mkdir()
-    write_guesses(tmp_path / "grid.yaml")
-    assert "majority class: 0." in capsys.readouterr().out
+    write_guesses(load_grid(tmp_path / "grid.yaml"))
+    assert "majority class: 0." in capsys.readouterr().err

@@ -906,3 +906,19 @@ def test_push_to_hub_of_a_model_carries_its_code(hub, tmp_path):
         assert answer.get("difference", 1) < 1e-5, answer
         answer = stranger.ask(pipeline="text-classification", repository="someone/model", given="a fine film")
         assert answer["says"][0]["score"] > 0, answer
+
+
+@pytest.mark.parametrize(
+    "file, line",
+    [
+        ("README.md", "Made with the token hf_abcdefghijklmnop."),
+        ("recipe.yaml", "hub_token: a-secret"),
+        ("metrics.jsonl", '{"path": "/home/somebody/data"}'),
+    ],
+)
+def test_secrets_and_home_folders_are_not_sent(here, tmp_path, file, line):
+    folder = shutil.copytree(SMALLEST, tmp_path / "copy")
+    with (folder / file).open("a") as text:
+        text.write(f"\n{line}\n")
+    with pytest.raises(ValueError, match=re.escape(file)):
+        push.push(folder, "owner/name", dry_run=True)

@@ -11,8 +11,6 @@ from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.kappa import KappaCell, Trial
 from modeling_leaner.training.experiments.rows import reported
-from modeling_leaner.training.publishing import kappa_figure
-from modeling_leaner.training.publishing.wording import findings
 from modeling_leaner.training.records import ResultRow
 from scipy import stats
 
@@ -138,28 +136,3 @@ def test_rows_are_read(tmp_path, monkeypatch):
     assert (second.failed, len(second.trials), second.ended, second.fresh) == (1, 1, True, True)
     del rows[run]
     assert not kappa.read_cells("mine", GridResults(grid, rows))[0].ended
-
-
-def test_the_paragraph_says_what_is_known_and_what_is_not():
-    known = [Trial(seed, 4.0 - seed, 1.0 + seed, -seed) for seed in range(3)]  # with quality before, against it after
-    cells = [cell(known, failed=1), cell([Trial(1, 4.0, None, 0.2)], "two", task="masked-lm")]
-    cells.append(cell([], "later", ended=False))
-    text = findings.kappa_paragraph(kappa.conclude(cells), kappa.conclude_by_task(cells))
-    count = "(3 runs of 1 cell, too few for an interval)"
-    assert f"| runs of one cell, which differ by the seed | +1.00 {count} | -1.00 {count} |" in text
-    assert f"| runs of one cell, causal-lm alone | +1.00 {count}" in text and "2 tasks pooled" in text
-    assert "Of 4 runs, κ is unknown or infinite for 0 at the start and 1 at the end; 1 more" in text
-    assert "by the means over their seeds | not known, too few cells | not known, too few cells |" in text
-    assert "a correlation is no cause" in text and "Grids with runs to come are not read: later." in text
-
-
-def test_the_picture():
-    """Equal runs give an equal file; grids that have not ended are not in it."""
-    cells = [cell(trials([1, 20, 300], gains)) for gains in ([3, 2, 1], [1, 2, 4], [0, 5, 1])]
-    picture = kappa_figure.kappa_figure(cells, "dark")
-    assert picture.startswith(b"<?xml") and picture == kappa_figure.kappa_figure(cells, "dark")
-    assert picture != kappa_figure.kappa_figure(cells, "light")
-    running = cell(trials([1, 20, 300], [3, 2, 1]), grid="running", ended=False)
-    assert picture == kappa_figure.kappa_figure([*cells, running], "dark")
-    dots = list(kappa_figure.within(cells, "end"))
-    assert len(dots) == 3 and sum(place for place, _ in dots[0][1]) == pytest.approx(0)

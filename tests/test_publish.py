@@ -24,7 +24,6 @@ from modeling_leaner.training.experiments import evidence, latency, run_statisti
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.guess_files import GUESSES, read_guesses
-from modeling_leaner.training.experiments.non_inferiority import non_inferiority
 from modeling_leaner.training.experiments.rows import Run, read_rows
 from modeling_leaner.training.publishing import (
     cards,
@@ -32,7 +31,6 @@ from modeling_leaner.training.publishing import (
     index,
     metadata,
     publish,
-    rendering,
     stranger,
     tables,
     verify,
@@ -43,8 +41,6 @@ from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.publishing.wording import (
     amounts,
     comparison,
-    findings,
-    index_page,
     limits,
     provenance,
     samples,
@@ -90,7 +86,7 @@ def workshop(tmp_path_factory, warm_stranger):
     grid["publish"] = {shapes[0]: "leanbert-deep", shapes[1]: "leanbert-shallow"}
     Path("grid.yaml").write_text(yaml.safe_dump(grid))
     train_grid("grid.yaml")
-    leaner("latency", "grid.yaml", "--rounds", 2)
+    leaner("bench", "grid.yaml", "--rounds", 3)
     leaner("publish", "grid.yaml", "--license", "mit")
     leaner("card")
     yield place
@@ -458,37 +454,6 @@ def test_the_cells_of_another_grid(workshop):
         shutil.rmtree("model_cards/grids/other")
 
 
-def test_the_index_links_what_is_there(workshop):
-    """A project that uses this package has neither this one's log nor its pages, nor its Makefile."""
-    place = Path("model_cards")
-    text = index.render(place)
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("#")]
-    assert "leanbert-deep" in links and all((place / link).exists() for link in links)
-    assert "cell* one of its shapes. `leaner verify-cards` computes the scores again" in text
-    assert "by task.\n" in text
-    Path("docs").mkdir()
-    try:
-        for page in rendering.PAGES:
-            (place / page).write_text("")
-            assert f"]({page})" in index.render(place)
-    finally:
-        shutil.rmtree("docs")
-        (place / "LOG.md").unlink()
-
-
-def test_the_index_needs_no_grid_beside_another(workshop):
-    """A grid that is under way is listed before the one that its cards will show has begun."""
-    path = Path("model_cards/grids/tiny/grid.yaml")
-    before = path.read_text()
-    path.write_text(before.replace("beside: null\n", "beside: model_cards/grids/later\n"))
-    try:
-        assert index.render(Path("model_cards")).count("| `tiny`, accuracy (higher is better)") == 1
-        with pytest.raises(GridError, match="grids/later"):
-            gathered(path)
-    finally:
-        path.write_text(before)
-
-
 def test_what_was_fine_tuned_from_a_grid(workshop):
     """A grid that starts from another stands on the other's card, a shape that it left out as not run; checked too."""
     here, later = (workshop / "model_cards/grids" / name for name in ("tiny", "tiny-later"))
@@ -575,10 +540,7 @@ def test_words_of_one_seed_without_tuning_and_margin(workshop):
     assert "in runs of max_steps 3, which may favour what learns quickly" in limits.chosen(found, "rows")
     found.cells[1].notes = ["the best learning rate is at the edge of the grid"]
     assert "Note: the best learning rate is at the edge of the grid." in comparison.claims(found)
-    edge = index_page.notes_text(found)
-    assert edge.endswith(": the best learning rate is at the edge of the grid") and edge[0].isdigit()
     found.cells[0].notes = found.cells[1].notes
-    assert index_page.notes_text(found) == "the best learning rate is at the edge of the grid"  # once, of all
     found.cells[1].verdict = run_statistics.NO_VERDICT
     assert "; no verdict: the baseline" in comparison.claims(found) and "undecided" not in comparison.claims(found)
     found.cells[1].verdict, found.cells[1].pairs, found.cells[1].interval = "undecided", 7, [-0.1, 0.2]
@@ -664,7 +626,7 @@ def test_times_of_another_length_are_not_shown(workshop, tmp_path):
     assert latency.read(grid) is None
     for wrong in ([], {**held, "environment": "x"}, {**held, "environment": {"a": 1}}, {**held, "shapes": "x"}):
         (tmp_path / latency.FILE).write_text(json.dumps(wrong))
-        with pytest.raises(ValueError, match=f"{latency.FILE}: .*expected (dict|str).*; leaner latency writes it"):
+        with pytest.raises(ValueError, match=f"{latency.FILE}: .*expected (dict|str).*; leaner bench writes it"):
             latency.read(grid)
 
 
@@ -691,55 +653,6 @@ def test_the_card_of_local_files(workshop):
     assert lines[0].startswith("leaner verify-cards model_cards/leanbert-deep --data_files 'local files'=FOLDER ")
     assert all("--data_files FOLDER" in line for line in lines[1:]) and "generated" not in lines[0]
     assert metadata.is_english("causal-lm", "wikitext") and not metadata.is_english("causal-lm", "local files")
-
-
-def test_no_loss_of_quality_is_decided_over_all_grids():
-    base = {"shape": "base", "pairs": None, "n": 7, "p_non_inferiority": None, "learned": True}
-    base |= {"width": 96, "mlp": 384}
-    cell = {"shape": "a", "pairs": 7, "n": 7, "p_non_inferiority": 0.004, "layers": 4, "heads": 6}
-    cell |= {"head_dim": 16, "width": 96, "mlp": 192}
-    grids = {
-        name: Evidence.model_construct(
-            baseline="base",
-            seeds=list(range(7)),
-            cells=[Cell.model_construct(**cell), Cell.model_construct(**base)],
-        )
-        for name in ("one", "two")
-    }
-
-    def verdicts(grids, *pages):
-        return findings.verdicts(grids, non_inferiority(grids), *pages)
-
-    assert verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
-    assert verdicts(grids).count("no loss of quality within") == 2 and verdicts(grids) == verdicts(grids).strip()
-    assert "the other cells" not in verdicts(grids) and "LOG.md" not in verdicts(grids)
-    assert "\n\n[LOG.md](LOG.md) says where seeds were added" in verdicts(grids, ["LOG.md"])
-    for learned in (False, None):  # nobody knows
-        grids["two"].cells[1].learned = learned
-        said = verdicts(grids)
-        assert said.count("no loss of quality within") == 1 and "on two |" not in said
-        assert "Nothing is decided of the other cells: fewer than 7 seeds, a missing or failed one, no" in said
-        assert "1 comparison lacks only the baseline that has learned; the test alone would pass 4 × 6 with" in said
-    for place in grids.values():
-        place.cells[0].p_non_inferiority = 0.006
-    assert "| 0.006 | 0.012 |" in verdicts(grids)  # that nothing is learned on two makes it no easier on one
-    grids["two"].cells[1].learned = True
-    assert "no loss of quality within" not in verdicts(grids)
-    assert verdicts({"one": grids["one"]}).count("no loss of quality within") == 1
-    grids["one"].cells[0].p_non_inferiority = 0.9985
-    assert "on one | 0.999 | 0.999 | worse by more than the margin (p 0.003, corrected) |" in verdicts(grids)
-    grids["one"].cells[0].p_non_inferiority = 0.994  # corrected for two it is not low enough
-    by_more = "worse by more than the margin"
-    assert by_more not in verdicts(grids) and by_more in verdicts({"one": grids["one"]})
-    grids["one"].cells[0].p_non_inferiority = 0.006
-    grids["two"].seeds = list(range(9))  # of which two failed
-    assert "| 4 × 6 with MLP 192 on one | 0.00" in verdicts(grids)
-    assert "on two" not in verdicts(grids) and "the other cells" in verdicts(grids)
-    grids["one"].cells.append(grids["one"].cells[0])  # two of one label are two
-    assert "over 2 comparisons" in verdicts(grids)
-    grids["one"].cells[0].pairs = 6
-    said = verdicts(grids)
-    assert "7 seeds (the most here is 7)" in said and "none is decided" in said
 
 
 def test_tolerances_follow_the_rows(folder):
@@ -826,20 +739,6 @@ def test_a_grid_with_guesses_says_what_must_be_beaten(workshop):
         assert "loses to the best simple guess that reads the input (a bag, 0.990)" in comparison.notes_on(found)
     finally:
         path.write_bytes(before)
-
-
-def test_guesses_before_the_first_run(workshop, tmp_path, capsys):
-    grid = {**yaml.safe_load(Path("grid.yaml").read_text()), "output_dir": f"{tmp_path}/new", "publish": None}
-    Path("new.yaml").write_text(yaml.safe_dump(grid))
-    leaner("guesses", "new.yaml")
-    assert f"{tmp_path}/new/guesses.json" in capsys.readouterr().out
-    assert {guess["name"] for guess in json.loads(Path(tmp_path, "new", GUESSES).read_text())} > {"majority class"}
-    Path("new.yaml").write_text(yaml.safe_dump(grid | {"metric": "loss"}))  # which no guess is scored by
-    with pytest.raises(SystemExit, match="no simple guess is known for its task and metric"):
-        leaner("guesses", "new.yaml")
-    Path("new.yaml").write_text(yaml.safe_dump(grid | {"overrides": {"max_stepz": 6}}))
-    with pytest.raises(SystemExit, match="^leaner guesses: new.yaml: .*max_stepz: unknown key"):
-        leaner("guesses", "new.yaml")
 
 
 def test_the_evaluator_sees_no_results(folder, monkeypatch):
@@ -1013,8 +912,8 @@ def test_commands_end_with_one_line(folder, workshop, capsys, monkeypatch):
     ):
         leaner("verify-cards", "--data_files", "listopps=folder")
     with pytest.raises(SystemExit, match="^2$"):
-        leaner("latency", "grid.yaml", "--rounds", 0)
-    assert "leaner latency: Invalid value for '--rounds': Input should be greater" in capsys.readouterr().err
+        leaner("bench", "grid.yaml", "--rounds", 0)
+    assert "leaner bench: Invalid value for '--rounds': Input should be greater" in capsys.readouterr().err
     Path("bare.yaml").write_text(yaml.safe_dump({**yaml.safe_load(Path("grid.yaml").read_text()), "publish": None}))
     with pytest.raises(SystemExit, match="publish: missing"):
         leaner("publish", "bare.yaml")

@@ -323,7 +323,7 @@ class TestWalkers:
         assert f"| [{NAME}]({NAME}) | {BASE} | 2&nbsp;×&nbsp;4 | {own.parameters:,} |" in text
         assert f"{own.scores['qnli']:.3f} ({parent.scores['qnli']:.3f})" in text
         shutil.rmtree(folder)
-        assert "Sentence encoders" not in index.render(Path("model_cards"))
+        assert f"[{NAME}]" not in index.render(Path("model_cards"))
 
     def test_leaner_publish_renews_it(self, folder):
         before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -9,7 +9,7 @@ import pytest
 from modeling_leaner.training.experiments import summary
 from modeling_leaner.training.experiments.grid import check_unchanged, load_grid
 from modeling_leaner.training.experiments.grid_results import load_results
-from modeling_leaner.training.publishing import cards, curves_page, gathered_grids, index, verify, verify_grid
+from modeling_leaner.training.publishing import cards, verify, verify_grid
 from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder, PublishedResults
 from modeling_leaner.training.settings.recipes import parse
@@ -92,16 +92,6 @@ def test_all_folders_together_are_small():
         sizes[kind] += (folder / "model.safetensors").stat().st_size
     for kind, size in sizes.items():
         assert size <= TOGETHER[kind]
-
-
-def test_the_index_is_what_is_written(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    assert (CARDS / "README.md").read_text(encoding="utf-8") == index.render(Path("model_cards"))
-    page = CARDS / curves_page.PAGE
-    shown = curves_page.grids_with_branches(gathered_grids.read_grids_of_shapes(Path("model_cards")))
-    assert page.is_file() == bool(shown)
-    if shown:
-        assert page.read_text(encoding="utf-8") == curves_page.render_curves(CARDS, shown)
 
 
 @pytest.mark.parametrize("path", sorted(CARDS.glob("grids/*/results.csv")), ids=lambda path: path.parent.name)

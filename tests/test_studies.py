@@ -43,7 +43,6 @@ from pydantic import ValidationError
 from studies import TINY
 
 from modeling_leaner.cli import checks
-from modeling_leaner.planning.advice import SOURCES
 from modeling_leaner.planning.laws import GRIDS_FOLDER
 from modeling_leaner.shapes import load_shape
 
@@ -629,9 +628,6 @@ def kept(name):
 
 
 class TestStudies:
-    def test_sources_name_studies(self):
-        assert {source.study for source in SOURCES.values()} - {None} <= set(STUDIES)
-
     def test_the_command_knows_every_study(self):
         assert tuple(STUDIES) == checks.STUDY_NAMES and all(study.name == name for name, study in STUDIES.items())
         assert all(list(study.sizes) == ["quick", "default", "full"] for study in STUDIES.values())

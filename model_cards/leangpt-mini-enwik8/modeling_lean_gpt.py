@@ -145,8 +145,8 @@ class LeanGPTForCausalLM(LeanGPTPreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **recorded(outputs))
 
     def init_continuous_batching(self, *args, **kwargs) -> object:
-        """As in transformers; `generate_batch` calls this. A model with `lean` attention has `sdpa` from then on."""
-        if self.config._attn_implementation == self.get_correct_attn_implementation("lean"):
+        """As in transformers; `generate_batch` calls this. The default and `lean` attention become `sdpa`."""
+        if self.config._attn_implementation in ("sdpa", self.get_correct_attn_implementation("lean")):
             self.set_attn_implementation("sdpa")  # a paged cache takes none but transformers' own
         return super().init_continuous_batching(*args, **kwargs)
 

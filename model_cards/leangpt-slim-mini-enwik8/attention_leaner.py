@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 from torch.amp import custom_bwd, custom_fwd
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import AttentionInterface
@@ -49,8 +49,9 @@ def eager_attention_forward(
     value = per_query_head(module, value)
     scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
     if attention_mask is not None:
-        scores = scores + attention_mask
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+        scores = masked(scores, attention_mask)
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    weights = nn.functional.softmax(scores, dim=-1, dtype=dtype).to(query.dtype)
     weights = drop(weights, dropout, module.training)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
@@ -73,10 +74,10 @@ def without_blind_rows(output: torch.Tensor, mask: torch.Tensor | None) -> torch
 
 
 def masked(scores: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Scores by one of SDPA's masks: True or 0 is what is seen."""
+    """Scores by a mask: what is seen is True, 1 as an integer, or 0 in floating point, which is added."""
     least = torch.finfo(scores.dtype).min / 2  # half, so that sums stay finite: a softmax over -inf alone is NaN
-    if mask.dtype == torch.bool:
-        return torch.where(mask, scores, least)
+    if not mask.is_floating_point():
+        return torch.where(mask.bool(), scores, least)
     return scores + mask.to(scores.dtype).clamp(min=least)
 
 
@@ -145,10 +146,11 @@ def weights_of(
 
 
 class AttentionByBlocks(torch.autograd.Function):
-    """Attention with dropout on a CPU, a block of scores at a time. It has first derivatives in reverse mode alone.
+    """Attention with dropout on a CPU, a block of scores at a time.
 
     For the backward pass it keeps one byte a score: whether dropout kept it. The weights are computed again, as in
-    FlashAttention (Dao et al. 2022, section 3.1), but the softmax of a row at once, not in tiles of keys.
+    FlashAttention (Dao et al. 2022, section 3.1), but the softmax of a row at once, not in tiles of keys. The
+    backward pass consists of differentiable operations, so there are second derivatives (`create_graph`), too.
     """
 
     @staticmethod
@@ -177,7 +179,6 @@ class AttentionByBlocks(torch.autograd.Function):
 
     @staticmethod
     @custom_bwd(device_type="cpu")
-    @once_differentiable
     def backward(ctx: FunctionCtx, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, mask, kept = ctx.saved_tensors
         grad_output = grad_output.contiguous() * ctx.scale
@@ -268,6 +269,15 @@ def lean_attention_forward(
     else:
         forward = fastest_kernel(module, query, key, dropout)
     return forward(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+
+
+class DefaultAttention(str):
+    """The default: "sdpa" to transformers, and `lean` to the layers. A name that is asked for is a plain string."""
+
+    chooses_kernel = True
+
+
+DEFAULT_ATTENTION = DefaultAttention("sdpa")
 
 
 AttentionInterface.register(LEAN_ATTENTION, lean_attention_forward)

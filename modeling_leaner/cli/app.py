@@ -13,18 +13,15 @@ from typing import Annotated, Literal
 import typer
 
 from .. import __version__
-from ..planning.units import MOST_INPUT
 from ..registry import check_family
 from ..support.interrupts import INTERRUPTED
 from ..support.terminal import plain_console
 from .checks import (
-    HEAD_WAYS,
-    check_calibration_rows,
     check_inspected,
     check_new,
-    check_plan,
     check_source,
     check_trained,
+    parse_layers,
 )
 from .command import Command, dashed
 from .errors import CommandGroup, print_error
@@ -82,83 +79,62 @@ def shapes(
         plain_console(width=80).print(shape_table(rows))
 
 
-# Of leaner plan:
-PlanRecipe = Annotated[
-    str | None,
-    typer.Option(
-        help="With --heads auto: recipe and keys of leaner train whose rows are measured, as 'NAME --holdout 0'; "
-        "left out, random tokens or pixels."
-    ),
-]
-PlanRows = Annotated[
-    list[str] | None,
-    typer.Option(metavar="PATH ...", help="With --recipe: its rows, a folder, files, or a built-in set's name."),
-]
-PlanHeads = Annotated[
-    str | None,
-    typer.Option(
-        help="Fix the number of heads. Of those of --like, auto: shared out over its layers by a measurement; "
-        "random: in another order of layers."
-    ),
-]
-
-
 @app.command(cls=Command, rich_help_panel=SHAPES)
 def plan(
     context: typer.Context,
-    family: Annotated[str | None, typer.Option(help="vit, bert or gpt; left out, that of --like.")] = None,
-    params: Annotated[str | None, typer.Option(help="Parameters to reach, as 30M.")] = None,
-    flops: Annotated[str | None, typer.Option(help="Forward FLOPs of one token or image, at most, as 5G.")] = None,
-    memory: Annotated[str | None, typer.Option(help="Tensors of a training step, at most, as 8GB.")] = None,
-    latency: Annotated[str | None, typer.Option(help="Forward time of one item, at most, as 5ms.")] = None,
+    family: Annotated[Literal["vit", "bert", "gpt"] | None, typer.Option(help="The family, unless --like.")] = None,
+    params: Annotated[str | None, typer.Option(help="Number of parameters to reach, as 30M.")] = None,
+    flops: Annotated[str | None, typer.Option(help="Most forward FLOPs of one token or image, as 5G.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Most memory of a training step's tensors, as 8GB.")] = None,
+    latency: Annotated[str | None, typer.Option(help="Most time of one item on this machine, as 5ms.")] = None,
     like: Annotated[str | None, typer.Option(help="Starting point: a shape, config file, folder or Hub id.")] = None,
-    equal: Annotated[str | None, typer.Option(help="Equal to --like: params (the default) or flops.")] = None,
     layers: Annotated[int | None, typer.Option(help="Fix the number of layers.")] = None,
     width: Annotated[int | None, typer.Option(help="Fix the width.")] = None,
-    heads: PlanHeads = None,
+    heads: Annotated[int | None, typer.Option(help="Fix the number of heads.")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Fix the head size.")] = None,
     mlp: Annotated[int | None, typer.Option(help="Fix the MLP's width.")] = None,
     mlp_ratio: Annotated[float | None, typer.Option(help="Fix the MLP's width over the width.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of a sequence (text); left out, the longest.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a sequence (text). [default: the longest]")] = None,
     image_size: Annotated[int | None, typer.Option(help="Pixels of an image's side (vit).")] = None,
     patch_size: Annotated[int | None, typer.Option(help="Pixels of a patch's side (vit).")] = None,
     vocab_size: Annotated[int | None, typer.Option(help="Vocabulary (text).")] = None,
-    batch: Annotated[int, typer.Option(help="Items of a training step, for its memory and time.")] = 8,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
-    attention: Annotated[str, typer.Option(help="lean, sdpa or eager.")] = "lean",
-    device: Annotated[str, typer.Option(help="cpu or gpu: which keeps what, for the memory.")] = "cpu",
-    rows: Annotated[
-        int | None, typer.Option(help="At most so many shapes; left out, 6, and all with --json alone.")
-    ] = None,
-    total_heads: Annotated[
-        int | None, typer.Option(help="With --heads auto: heads of all layers; left out, as many as --like has.")
-    ] = None,
-    recipe: PlanRecipe = None,
-    data: PlanRows = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Of the new weights of --heads auto, and of the order of random.")
-    ] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=2**24, help="Items of a training step.")] = 8,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"], typer.Option(help="Of weights and states.")
+    ] = "float32",
+    attention: Annotated[Literal["lean", "sdpa", "eager"], typer.Option(help="Implementation of attention.")] = "lean",
+    device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Device of a training step.")] = "cpu",
     measure: Annotated[bool, typer.Option("--measure", help="Measure time and memory on this machine.")] = False,
-    advice: Annotated[bool, typer.Option("--advice", help="Print the verdicts of all twelve sources.")] = False,
+    advice: Annotated[bool, typer.Option("--advice", help="Print what each published source says.")] = False,
     write: Annotated[str | None, typer.Option(help="Save a shape as NAME.json here, or to a path.")] = None,
-    pick: Annotated[int | None, typer.Option(help="The row that --write saves; left out, the first.")] = None,
-    plot: Annotated[str | None, typer.Option(help="Draw NAME.png and NAME.svg, new files.")] = None,
+    pick: Annotated[int | None, typer.Option(min=1, help="Row to save. [default: recommended, or first]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Shapes for a budget or equal to a starting point: what they cost, and what the literature advises."""
-    given = tuple(name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE")
-    check_plan(context.params, given)
-    with slow_imports(models=measure or heads in HEAD_WAYS):
-        from .plan import Options, run
-    options = Options(**context.params | {"data": data or []}, given=given)
-    if heads in HEAD_WAYS:
-        with slow_imports():
-            from ..support.quiet import quiet_libraries
-            from .plan_heads import run_with_heads
-        quiet_libraries()
-        run_with_heads(options)
-    else:
-        run(options)
+    """Find shapes for a budget, or equal to a starting point, with their costs and what the literature advises."""
+    if pick is not None and write is None:
+        raise ValueError(f"--pick {pick}: is the row that --write NAME saves; expected both")
+    with slow_imports(models=measure or latency is not None):
+        from ..planning.dials import Dials
+        from ..planning.memory import StepSetting
+        from ..planning.solver import Budget
+        from ..planning.units import parse_size
+        from .plan import NOT_AGAIN, question_of, run
+
+    def size(flag: str, text: str | None, symbol: str = "") -> float | None:
+        return None if text is None else parse_size(flag, text, symbol)
+
+    budget = Budget(size("--params", params), size("--flops", flops), size("--memory", memory, "B"))
+    dials = Dials(layers, width, heads, head_dim, mlp, mlp_ratio)
+    setting = StepSetting(batch, length, dtype, attention, device)
+    limit = size("--latency", latency, "s")
+    question = question_of(family, like, budget, dials, setting, image_size, patch_size, vocab_size)
+    given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
+    arguments = []
+    for name in given:
+        flag = "--json" if name == "as_json" else f"--{dashed(name)}"
+        if flag not in NOT_AGAIN:
+            arguments += [flag, str(context.params[name])]
+    run(question, arguments, limit, measure, advice, write, pick, as_json)
 
 
 @app.command(cls=Command, rich_help_panel=MODELS)
@@ -191,27 +167,28 @@ def convert(
 
 @app.command(cls=Command, rich_help_panel=MODELS)
 def slim(
-    context: typer.Context,
     source: Annotated[str, typer.Argument(help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")],
     output: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
-    layers: Annotated[int | None, typer.Option(help="Layers to keep, chosen by the change of the output.")] = None,
-    keep: Annotated[str | None, typer.Option(help="The layers to keep, from 0, as 0,4,5.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Number of layers to keep.")] = None,
+    keep: Annotated[str | None, typer.Option(help="Layers to keep, counted from 0, as 0,4,5.")] = None,
     heads: Annotated[
-        int | None, typer.Option(help="Heads to keep in every layer; more than it has: new ones, silent at first.")
+        int | None,
+        typer.Option(help="Heads per layer; more than there are: new ones with zero output."),
     ] = None,
-    total_heads: Annotated[int | None, typer.Option(help="Heads to keep, shared out over the layers.")] = None,
+    total_heads: Annotated[int | None, typer.Option(help="Heads to keep over all layers together.")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Head size, by the singular values of every head.")] = None,
     intermediate_size: Annotated[
-        int | None, typer.Option(help="Neurons to keep in every MLP; more than it has: new ones, silent at first.")
+        int | None,
+        typer.Option(help="Neurons per MLP; more than there are: new ones with zero output."),
     ] = None,
-    params: Annotated[str | None, typer.Option(help="Layers for this share of the parameters, as 0.6x.")] = None,
-    latency: Annotated[str | None, typer.Option(help="Layers for this share of the time, as 0.5x.")] = None,
+    latency: Annotated[str | None, typer.Option(help="Share of the time of a forward pass to reach, as 0.5x.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="File, folder or built-in set of calibration rows.")] = None,
     column: Annotated[str | None, typer.Option(help="Column of the texts or images; left out, the only one.")] = None,
     rows: Annotated[
-        int, typer.Option(help="At most so many rows, 16 or more: half to choose by, half held out.")
+        int,
+        typer.Option(min=16, help="Most calibration rows. Half choose what to remove, half measure the effect."),
     ] = 256,
-    max_length: Annotated[int, typer.Option(help="Tokens of a calibration row, at most.")] = 64,
+    max_length: Annotated[int, typer.Option(help="Most tokens of a calibration row.")] = 64,
     base_model: Annotated[str | None, typer.Option(help="Hub id of a source that is a folder, for the card.")] = None,
     license: License = None,
     tries: Annotated[
@@ -221,18 +198,23 @@ def slim(
         str | None, typer.Option(help='With --try: recipe and keys of leaner train, as "RECIPE --max-steps 100".')
     ] = None,
 ) -> None:
-    """Leave layers, heads or neurons out of a trained checkpoint: those whose absence changes its output least."""
+    """Remove the layers, heads or neurons of a trained checkpoint whose absence changes its output least."""
     check_new(output)
-    check_calibration_rows(rows)
     check_source(source)
+    kept = None if keep is None else tuple(parse_layers("--keep", keep))
     with slow_imports():
         from ..support.quiet import quiet_libraries
     quiet_libraries()
     with slow_imports():
-        from .slim import Options, run
-    options = context.params | {"data": data or []}
+        from ..slimming.slim import Target
+        from .slim import run
+    target = Target(layers, kept, heads, total_heads, head_dim, intermediate_size)
+    if target == Target() and latency is None:
+        raise ValueError("nothing to cut: give --layers, --keep, --heads, --head-dim or --intermediate-size")
     try:
-        run(Options(**options))
+        run(
+            source, output, target, latency, data or [], column, rows, max_length, base_model, license, tries, recovery
+        )
     except KeyboardInterrupt:
         print_error("slim", f"interrupted; {output} was not written")
         raise typer.Exit(INTERRUPTED) from None
@@ -240,34 +222,31 @@ def slim(
 
 @app.command(cls=Command, rich_help_panel=MODELS)
 def export(
-    context: typer.Context,
     kind: Annotated[Literal["onnx", "torch"], typer.Argument(help="An ONNX graph, or a program of torch.export.")],
     source: Annotated[
         str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")
     ],
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist.")],
-    int8: Annotated[bool, typer.Option("--int8", help="A second file with weights in 8 bits.")] = False,
-    batch: Annotated[
-        int,
-        typer.Option(min=1, max=MOST_INPUT, help="Rows of a pass that is timed, beside one row; they have to fit."),
-    ] = 8,
-    length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a text that is timed; left out, 128 or the longest.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=3, help="How often the model and every file have their turn.")] = 20,
+    int8: Annotated[bool, typer.Option(help="A second ONNX file with weights in 8 bits.")] = True,
 ) -> None:
-    """Write a model as a graph that runs without this package, and say how exact and how fast it is."""
+    """Write a model as a graph that runs without this package, and compare it with the model."""
     check_new(output)
     check_trained(source)
     with slow_imports():
+        from ..exporting.export import export as export_model
+        from ..planning.units import human_bytes
         from ..support.quiet import quiet_libraries
-        from .export import Options, run
     quiet_libraries()
     try:
-        run(Options(**context.params))
+        exported = export_model(kind, source, output, int8)
     except KeyboardInterrupt:
         print_error("export", f"interrupted; {output} was not written")
         raise typer.Exit(INTERRUPTED) from None
+    for each in exported:
+        parity = each.parity
+        choice = "" if parity.same_choice is None else f", same choice {parity.same_choice:.1%}"
+        differs = f"difference {parity.difference:.1e}, cosine {parity.cosine:.6f}{choice}"
+        typer.echo(f"{output / each.file}: {human_bytes(each.bytes)}, {differs}")
 
 
 @app.command(cls=Command, rich_help_panel=MODELS)

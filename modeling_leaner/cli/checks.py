@@ -1,36 +1,32 @@
 """What is checked of a command line before anything slow is imported. Each raises ValueError or OSError."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..planning.units import BYTES, MOST_INPUT, parse_size
-from ..registry import FAMILIES, check_family, check_shape, did_you_mean_path, shape_names
+from ..registry import check_shape, did_you_mean_path, shape_names
 from ..support.suggest import did_you_mean
 from .command import dashed
 from .lazy import slow_imports
 
 
 LEAST_CALIBRATION_ROWS = 16  # of leaner slim: 8 to choose by, 8 held out
-PLAN_CHOICES = {
-    "equal": ("params", "flops"),
-    "dtype": tuple(BYTES),
-    "attention": ("lean", "sdpa", "eager"),
-    "device": ("cpu", "gpu"),
-}
-HEAD_WAYS = {"auto": ("total_heads", "recipe", "data", "seed"), "random": ("seed",)}  # with their own options
-HEAD_WAY_OPTIONS = HEAD_WAYS["auto"]
-ALLOWED_WITH_HEAD_WAYS = ("family", "like", "heads", "write", "as_json")  # beside their own
 BENCH_CHOICES = {
     "phases": ("training", "inference", "decoding"),
     "dtypes": ("float32", "bfloat16", "float16"),
     "modes": ("eager", "compile"),
 }
-BENCH_SIZES = ("length", "batch", "layers", "heads", "head_dim")  # of leaner bench-figure
-BENCH_LISTS = ("shapes", "attentions", *BENCH_CHOICES, *BENCH_SIZES)  # options of leaner bench with several values
+BENCH_LISTS = (
+    "shapes",
+    "attentions",
+    *BENCH_CHOICES,
+    "length",
+    "batch",
+    "layers",
+    "heads",
+    "head_dim",
+)  # options of leaner bench with several values
 STUDY_NAMES = ("conditioning", "depth-width", "heads-optimization", "low-rank")  # of training/studies/registry.py
-PLAN_SIZES = {"params": "", "flops": "", "memory": "B", "latency": "s"}  # with the symbol of their unit
 
 
 def parse_layers(flag: str, text: str) -> list[int]:
@@ -122,68 +118,6 @@ def base_model_of(name: str | None, parent: str) -> str:
     return name
 
 
-def check_calibration_rows(rows: int) -> None:
-    """Raises ValueError for fewer rows than `leaner slim` can choose by and hold out."""
-    if rows < LEAST_CALIBRATION_ROWS:
-        raise ValueError(f"--rows {rows}: expected at least {LEAST_CALIBRATION_ROWS}, half of them held out")
-
-
-def check_plan(options: Mapping[str, Any], given: Sequence[str] = ()) -> None:
-    """Raises ValueError that names the option of `leaner plan` and what was expected.
-
-    Args:
-        options: all of them, those with their default, too.
-        given: the names of those on the command line.
-    """
-    check_heads(options, given)
-    family = options["family"]
-    like = options["like"]
-    if family is not None:
-        check_family(family)
-    for name, choices in PLAN_CHOICES.items():
-        value = options[name]
-        if value is not None and value not in choices:
-            hint = did_you_mean(value, choices)
-            raise ValueError(f"--{name} {value}: expected one of {', '.join(choices)}{hint}")
-    if family is None and like is None:
-        raise ValueError(f"--family: expected one of {', '.join(FAMILIES)}, or --like SHAPE")
-    if like is not None:
-        check_like(like)
-    if options["pick"] is not None and options["write"] is None:
-        raise ValueError(f"--pick {options['pick']}: is the row that --write NAME saves; expected both")
-    if options["batch"] > MOST_INPUT:
-        raise ValueError(f"--batch {options['batch']}: expected at most {MOST_INPUT}")
-    for name in ("batch", "rows", "pick"):
-        value = options[name]
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} {value}: expected a number above 0")
-    if options["latency"] is not None and not options["measure"]:
-        raise ValueError(f"--latency {options['latency']}: needs --measure, for time is measured on this machine")
-    for name, symbol in PLAN_SIZES.items():
-        if options[name] is not None:
-            parse_size(f"--{name}", options[name], symbol)
-
-
-def check_heads(options: Mapping[str, Any], given: Sequence[str]) -> None:
-    """As `check_plan`, for what goes with `--heads auto` or `random` alone, or not with it."""
-    heads = options["heads"]
-    own = HEAD_WAYS.get(heads, ())
-    for name in given:
-        flag = f"--{dashed(name)}"
-        if name in HEAD_WAY_OPTIONS and name not in own:
-            ways = " or ".join(f"--heads {way}" for way, own_options in HEAD_WAYS.items() if name in own_options)
-            raise ValueError(f"{flag}: goes with {ways}")
-        if heads in HEAD_WAYS and name not in (*own, *ALLOWED_WITH_HEAD_WAYS):
-            raise ValueError(f"{flag}: not with --heads {heads}, which changes the heads of --like alone")
-    if heads in HEAD_WAYS:
-        if options["like"] is None:
-            raise ValueError(f"--heads {heads}: expected --like SHAPE, whose heads these are")
-        if options["data"] and options["recipe"] is None:
-            raise ValueError("--data: expected --recipe as well, which says how rows are read")
-    elif heads is not None and re.fullmatch(r"-?\d+", heads) is None:
-        raise ValueError(f"--heads {heads}: expected a number, {' or '.join(HEAD_WAYS)}")
-
-
 def check_bench(options: Mapping[str, Any]) -> None:
     """Raises ValueError that names the option of `leaner bench`, or the shape, and what was expected."""
     for name, choices in BENCH_CHOICES.items():
@@ -200,20 +134,3 @@ def check_bench(options: Mapping[str, Any]) -> None:
                 raise ValueError(f"--{dashed(name)} {value}: given twice")
     for shape in options["shapes"]:
         check_shape(shape)
-
-
-def check_size(name: str | None) -> None:
-    """Raises ValueError, with the nearest one, for a size that `leaner bench-figure` cannot draw over."""
-    if name is not None and name not in BENCH_SIZES:
-        hint = did_you_mean(name, BENCH_SIZES)
-        raise ValueError(f"--over {name}: expected one of {', '.join(BENCH_SIZES)}{hint}")
-
-
-def check_like(like: str) -> None:
-    """Raises ValueError, naming --like, for the name of a shape or file that does not exist."""
-    if not like.strip():
-        raise ValueError("--like '': expected a shape, config file, folder or Hub id")
-    try:
-        check_shape(like)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"--like {like}: {error}") from error

@@ -4,10 +4,9 @@ import json
 from time import perf_counter
 
 from ..inspection.document import document_of
-from ..inspection.figure import draw_layers
+from ..inspection.figure import draw_layers, figure_files
 from ..inspection.layers import check_layers, inspect_layers
 from ..inspection.tables import layer_tables
-from ..planning.figure import figure_files
 from ..support.files import write_all_new
 from ..support.progress import progress_bar
 from ..support.terminal import plain_console

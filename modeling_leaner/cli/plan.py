@@ -1,265 +1,245 @@
-"""`leaner plan`: reads the options, solves, measures where asked to, writes files, and prints."""
+"""`leaner plan`: reads the options, solves, measures if asked to, writes files, and prints."""
 
 import json
+import re
 import shlex
 import sys
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 from ..configuration_leaner import LeanConfig
-from ..planning.dials import Dials, flag_of, with_inputs
-from ..planning.figure import draw_plan, figure_files
+from ..planning.dials import Dials, describe, fields_of, heads_by_layer, with_inputs
 from ..planning.flops import training_flops
-from ..planning.goals import Budget
 from ..planning.memory import StepSetting
-from ..planning.shape_file import shape_file, write_shape
-from ..planning.solver import Candidate, clamp, cost_of, spread
-from ..planning.tables import WIDTH, Heading, plan_document, plan_text
-from ..planning.units import parse_size
-from ..registry import FAMILIES, FirstRecipe
+from ..planning.solver import Budget, Candidate, NoShapeFits, cost_of, flops_per_unit, plan, spread
+from ..planning.tables import Measurement, plan_document, plan_text, recommended
+from ..registry import FAMILIES
 from ..shapes import family_of, load_config, load_shape
-from .checks import PLAN_SIZES
-from .latency import LatencySearch, Measurement, Question, measured, within_latency
+from ..support.files import free_path, write_new
 
 
-DEFAULT_ROWS = 6
-NOT_AGAIN = ("measure", "write", "pick", "plot", "advice", "as_json")  # options that leave the rows as they are
-SETTINGS = ("length", "image_size", "patch_size", "vocab_size", "batch", "dtype", "attention", "device")
+ROWS = 6
+ROUNDS = 3  # corrections of shapes whose latency is measured
+MARGIN = 0.85  # times vary: aim below the limit
 MOST_FIRST_STEPS = 100
 FIRST_FLOPS = 1.2e13  # two minutes of 100 GFLOP a second, as a laptop's processor does
+NOT_AGAIN = ("--measure", "--write", "--pick", "--advice", "--json")  # leave the rows as they are
 
 
 @dataclass(frozen=True)
-class Options:
-    """The options of `leaner plan`, once `check_plan` let them pass; `given` names those on the command line."""
+class Question:
+    """What shapes are asked for; the arguments of `plan` of the same names."""
 
-    family: str | None
-    params: str | None
-    flops: str | None
-    memory: str | None
-    latency: str | None
-    like: str | None
-    equal: str | None
-    layers: int | None
-    width: int | None
-    heads: str | None
-    head_dim: int | None
-    mlp: int | None
-    mlp_ratio: float | None
-    length: int | None
-    image_size: int | None
-    patch_size: int | None
-    vocab_size: int | None
-    batch: int
-    dtype: str
-    attention: str
-    device: str
-    rows: int | None
-    total_heads: int | None
-    recipe: str | None
-    data: list[str]
-    seed: int
-    measure: bool
-    write: str | None
-    pick: int | None
-    plot: str | None
-    as_json: bool
-    advice: bool
-    given: tuple[str, ...]
+    family: str
+    budget: Budget
+    dials: Dials
+    setting: StepSetting
+    start: LeanConfig | None
+    base: LeanConfig
 
-    def size(self, name: str) -> float | None:
-        """The number of a budget, with the unit of `parse_size`; None where it is not given."""
-        text = getattr(self, name)
-        if text is None:
-            return None
-        return parse_size(f"--{name}", text, PLAN_SIZES[name])
+    def answer(self, budget: Budget | None = None, dials: Dials | None = None) -> list[Candidate]:
+        """All shapes that fit. Raises ValueError and NoShapeFits as `plan` does."""
+        return plan(self.family, budget or self.budget, dials or self.dials, self.setting, self.start, self.base)
 
-    @property
-    def budget(self) -> Budget:
-        return Budget(self.size("params"), self.size("flops"), self.size("memory"), self.equal)
+    def measured(self, candidates: list[Candidate]) -> list[Measurement]:
+        """Measurements on this machine, the starting point's first."""
+        from ..training.benchmarking.measured_shapes import measure
 
-    @property
-    def dials(self) -> Dials:
-        heads = None
-        if self.heads is not None:
-            heads = int(self.heads)
-        return Dials(self.layers, self.width, heads, self.head_dim, self.mlp, self.mlp_ratio)
+        starts = [] if self.start is None else [self.start]
+        return measure([*starts, *(candidate.config for candidate in candidates)], self.setting)
 
-    def with_inputs(self, config: LeanConfig) -> LeanConfig:
-        """The configuration for the data that the options name."""
-        return with_inputs(config, self.length, self.image_size, self.vocab_size, self.patch_size)
+    def seconds(self, configs: list[LeanConfig]) -> list[float]:
+        """The time of one item, of each shape, on this machine."""
+        from ..training.benchmarking.measured_shapes import latencies
 
-    def starting_point(self) -> LeanConfig | None:
-        """The shape of `--like`, for the data that the options name; raises ValueError that names the flag."""
-        if self.like is None:
-            return None
-        try:
-            start = self.with_inputs(load_config(self.like))
-        except ValueError as error:
-            raise ValueError(f"--like {self.like}: {error}") from error
-        if self.family is not None and family_of(start) != self.family:
-            raise ValueError(f"--like {self.like}: a {family_of(start)} shape, but --family is {self.family}")
-        return start
-
-    def question(self) -> Question:
-        """Everything that the options ask for, but budget and dials."""
-        start = self.starting_point()
-        if start is None:
-            family = self.family
-            base = self.with_inputs(load_shape(f"{family}/base"))
-        else:
-            family = family_of(start)
-            base = start
-        setting = StepSetting(self.batch, self.length, self.dtype, self.attention, self.device)
-        return Question(family, setting, start, base, self.most_rows)
-
-    @property
-    def most_rows(self) -> int | None:
-        """How many shapes to show at most: all in a JSON document that needs no measurement."""
-        if self.rows is None and (self.measure or not self.as_json):
-            return DEFAULT_ROWS
-        return self.rows
-
-    def command(self, *more: str) -> str:
-        """The command line that shows these rows, without what it wrote and how it printed, and with `more`."""
-        arguments = ["leaner", "plan"]
-        for name in self.given:
-            if name not in NOT_AGAIN:
-                arguments += [flag_of(name), str(getattr(self, name))]
-        if self.latency is not None:
-            arguments.append("--measure")
-        return command_line([*arguments, *more])
+        return latencies(configs, self.setting)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """The shapes to show, how many there are in all, the starting point, and the measurements, its own first."""
-
-    candidates: list[Candidate]
-    fitting: int
-    start: Candidate | None
-    measurements: list[Measurement] | None
-
-    def row(self, number: int) -> Candidate:
-        """A shape by its printed row; raises ValueError where there is no such row."""
-        if number > len(self.candidates):
-            raise ValueError(f"--pick {number}: expected a row from 1 to {len(self.candidates)}")
-        return self.candidates[number - 1]
-
-
-def solve(options: Options, question: Question) -> Answer:
-    """Shapes that fit, measured where asked for. Raises ValueError that names the flag, and NoShapeFits."""
-    limit = options.size("latency")
-    budget = options.budget
-    if limit is not None and budget.parameters is None and question.start is None:
-        candidates, measurements = LatencySearch(limit, budget, options.dials, question).run()
-        return Answer(candidates, len(candidates), None, measurements)
-    fitting = question.answer(budget, options.dials, rows=None)
-    candidates = spread(fitting, question.rows)
-    start = None
-    if question.start is not None:
-        start = cost_of(question.start, question.setting)
-    if not options.measure:
-        return Answer(candidates, len(fitting), start, None)
-    measurements = measured(candidates, question.setting, start)
-    if limit is None:
-        return Answer(candidates, len(fitting), start, measurements)
-    of_start = []
-    if start is not None:
-        of_start = [measurements.pop(0)]
-    kept, kept_measurements = within_latency(limit, candidates, measurements)
-    return Answer(kept, len(kept), start, of_start + kept_measurements)
+def question_of(
+    family: str | None,
+    like: str | None,
+    budget: Budget,
+    dials: Dials,
+    setting: StepSetting,
+    image_size: int | None,
+    patch_size: int | None,
+    vocab_size: int | None,
+) -> Question:
+    """Raises ValueError that names the flag if there is neither family nor start, or they do not belong together."""
+    inputs = {"image_size": image_size, "vocab_size": vocab_size, "patch_size": patch_size}
+    if like is None:
+        if family is None:
+            raise ValueError(f"--family: expected one of {', '.join(FAMILIES)}, or --like SHAPE")
+        base = with_inputs(load_shape(f"{family}/base"), setting.length, **inputs)
+        return Question(family, budget, dials, setting, None, base)
+    try:
+        start = with_inputs(load_config(like), setting.length, **inputs)
+    except ValueError as error:
+        raise ValueError(f"--like {like}: {error}") from error
+    if family not in (None, family_of(start)):
+        raise ValueError(f"--like {like}: a {family_of(start)} shape, but --family is {family}")
+    return Question(family_of(start), budget, dials, setting, start, start)
 
 
-def run(options: Options) -> None:
-    """Runs `leaner plan`: solve, measure, write, print. Raises ValueError that names the flag."""
-    question = options.question()
-    if options.plot is not None:  # both before anything is written or takes time
-        figure_files(options.plot)
-    if options.write is not None:
-        shape_file(options.write)
-    answer = solve(options, question)
-    if options.write is None:
-        ending = next_commands(options, answer, question.family)
+# Latency: time cannot be computed, so a ceiling of FLOPs stands for it, which measured times correct.
+
+
+def within_latency(question: Question, limit: float) -> tuple[list[Candidate], list[Measurement]]:
+    """Shapes whose forward pass of one item takes at most `limit` seconds on this machine, with their measurements.
+
+    Each shape's measured time corrects its ceiling of FLOPs three times, and up to three times more if the final
+    measurements put every shape above the limit. Raises NoShapeFits, with the nearest, if there is none.
+    """
+    if question.budget.parameters is not None or question.start is not None:
+        candidates = spread(question.answer(), ROWS)
+        measurements = question.measured(candidates)
+        return keep_quick(limit, candidates, measurements, question)
+    candidates = first_shapes(question, limit)
+    for _ in range(ROUNDS):
+        seconds = question.seconds([candidate.config for candidate in candidates])
+        candidates = corrected(question, limit, candidates, seconds) or candidates
+    measurements = question.measured(candidates)
+    for _ in range(ROUNDS):
+        seconds = [measurement["latency_s"] for measurement in measurements]
+        smaller = min(seconds) > limit and corrected(question, limit, candidates, seconds)
+        if not smaller:
+            break
+        candidates = smaller
+        measurements = question.measured(candidates)
+    return keep_quick(limit, candidates, measurements, question)
+
+
+def first_shapes(question: Question, limit: float) -> list[Candidate]:
+    """Shapes by arithmetic, at the FLOPs a second of the base; if none fits, the nearest, to be measured."""
+    base = question.base
+    (base_seconds,) = question.seconds([base])
+    flops_per_second = flops_per_unit(base, base.count_flops(question.setting.length)) / base_seconds
+    highest = question.budget.flops or inf
+    ceiling = min(highest, MARGIN * limit * flops_per_second)
+    try:
+        return spread(question.answer(replace(question.budget, flops=ceiling)), ROWS)
+    except NoShapeFits as error:
+        if ceiling == highest or error.goal is None or not error.goal.name.startswith("--flops"):
+            raise
+        return [cost_of(error.nearest, question.setting)]  # nobody gave this ceiling: the shape's own time decides
+
+
+def corrected(question: Question, limit: float, candidates: list[Candidate], seconds: list[float]) -> list[Candidate]:
+    """Each shape again, by the FLOPs that its own time allows; those that cannot be smaller are left out."""
+    shapes = []
+    for candidate, time in zip(candidates, seconds):
+        factor = min(max(MARGIN * limit / time, 0.2), 5)
+        ceiling = min(question.budget.flops or inf, candidate.flops_per_unit * factor)
+        dials = replace(question.dials, head_dim=candidate.config.head_dim)
+        if dials.free != ["layers"]:  # else the depth is what is solved
+            dials = replace(dials, layers=candidate.config.num_hidden_layers)
+        with suppress(NoShapeFits):  # the smallest of this depth is too slow
+            shapes += question.answer(replace(question.budget, flops=ceiling), dials)
+    return shapes
+
+
+def keep_quick(
+    limit: float, candidates: list[Candidate], measurements: list[Measurement], question: Question
+) -> tuple[list[Candidate], list[Measurement]]:
+    """Those that keep the limit, and their measurements, the start's first."""
+    starts = measurements[: len(measurements) - len(candidates)]
+    pairs = list(zip(candidates, measurements[len(starts) :]))
+    quick = [pair for pair in pairs if pair[1]["latency_s"] <= limit]
+    if not quick:
+        nearest, measurement = min(pairs, key=lambda pair: pair[1]["latency_s"])
+        least = measurement["latency_s"]
+        takes = f"takes {1e3 * least:.2f}ms, {least / limit:.2f} times --latency {1e3 * limit:g}ms"
+        raise NoShapeFits(f"no shape that was measured fits: the nearest, {describe(nearest.config)}, {takes}")
+    return [candidate for candidate, _ in quick], [*starts, *(measurement for _, measurement in quick)]
+
+
+# The file of a shape, complete as those of configuration/ are
+
+
+def shape_file(name: str) -> Path:
+    """NAME.json in the working folder, or the path that NAME is. Raises ValueError if it cannot be written."""
+    path = Path(name) if name.lower().endswith(".json") else Path(f"{name}.json")
+    if "/" not in name and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
+        raise ValueError(f"--write {name!r}: expected letters, digits, dots and dashes, or a path")
+    return free_path(f"--write {name}", path)
+
+
+def write_shape(config: LeanConfig, name: str) -> Path:
+    """Writes a complete shape file and returns its path, `shape_file`; raises ValueError as that does."""
+    path = shape_file(name)
+    head = type(config).__name__.removesuffix("Config") + config.task_heads[0]
+    document = {"model_type": config.model_type, "architectures": [head], **fields_of(config)}
+    if config.per_layer_attributes:
+        document["per_layer_config"] = heads_by_layer(config.heads_per_layer)
+    write_new(f"--write {name}", path, (json.dumps(document, indent=2) + "\n").encode())
+    return path
+
+
+def training_command(config: LeanConfig, path: Path) -> str:
+    """A command that trains a shape file for a few minutes, on data that every installation has."""
+    recipe = FAMILIES[family_of(config)].first_recipe
+    length = min(recipe.tokens or config.default_length, config.default_length)
+    steps = int(min(max(FIRST_FLOPS / (recipe.rows * training_flops(config, length)), 1), MOST_FIRST_STEPS))
+    return shlex.join(["leaner", "train", recipe.name, "--shape", str(path), "--max_steps", str(steps)])
+
+
+def run(
+    question: Question,
+    arguments: list[str],
+    limit: float | None,
+    measure: bool,
+    advice: bool,
+    write: str | None,
+    pick: int | None,
+    as_json: bool,
+) -> None:
+    """Solves, measures, writes and prints; `arguments` are those that show the same rows again."""
+    if write is not None:
+        shape_file(write)  # before anything takes time
+    measurements = None
+    if limit is not None:
+        candidates, measurements = within_latency(question, limit)
+        fitting = len(candidates)
     else:
-        ending = save(options, answer, question.family)
-    if options.plot is not None:
-        paths = draw_plan(answer.candidates, question.setting, options.plot, question.start)
-        ending += [f"Drawn: {path}" for path in paths]
-    if options.as_json:
-        document = plan_document(answer.candidates, question.setting, answer.start, answer.measurements)
-        show(json.dumps(document, indent=1))
+        candidates = question.answer()
+        fitting = len(candidates)
+        if measure or not as_json:
+            candidates = spread(candidates, ROWS)
+        if measure:
+            measurements = question.measured(candidates)
+    start = None if question.start is None else cost_of(question.start, question.setting)
+    row = pick or (recommended(candidates) or 0) + 1
+    if row > len(candidates):
+        raise ValueError(f"--pick {pick}: expected a row from 1 to {len(candidates)}")
+    config = candidates[row - 1].config
+    if write is None:
+        path = free_name(f"{question.family}-{config.num_hidden_layers}x{config.hidden_size}")
+        again = shlex.join(["leaner", "plan", *arguments, "--pick", str(row), "--write", path.stem])
+        ending = [f"Save row {row}:  {again}"]
+    else:
+        path = write_shape(config, write)
+        ending = [f"Saved row {row}: {path}"]
+    if as_json:
+        show(json.dumps(plan_document(candidates, question.setting, start, measurements), indent=1))
         return
-    assumed = [name for name in SETTINGS if name not in options.given]
-    heading = Heading(answer.fitting, assumed, options.like)
-    text = plan_text(answer.candidates, question.setting, answer.start, answer.measurements, heading, options.advice)
+    text = plan_text(candidates, question.setting, fitting, start, measurements, advice)
+    ending.append(f"Try it:      {training_command(config, path)}   (a few minutes, no download)")
     show("\n".join([text, "", *ending]))
 
 
-def save(options: Options, answer: Answer, family: str) -> list[str]:
-    """Writes the row of `--pick` to `--write`, and returns the lines that say so."""
-    row = options.pick
-    if row is None:
-        row = 1
-    config = answer.row(row).config
-    path = write_shape(config, options.write)
-    return [f"Saved: row {row}, as {path}", f"Train it: {training_command(family, config, path)}"]
-
-
-def command_line(arguments: list[str]) -> str:
-    """The arguments as a shell reads them, on several lines where they are long, a flag beside its value."""
-    groups: list[str] = []
-    for argument, before in zip(arguments, ["", *arguments]):
-        if before.startswith("--") and not argument.startswith("--"):
-            groups[-1] += f" {shlex.quote(argument)}"
-        else:
-            groups.append(shlex.quote(argument))
-    lines = [groups[0]]
-    for group in groups[1:]:
-        if len(lines[-1]) + len(group) > WIDTH - len("  \\"):
-            lines.append(f"  {group}")
-        else:
-            lines[-1] += f" {group}"
-    return " \\\n".join(lines)
-
-
-def training_command(family: str, config: LeanConfig, path: Path) -> str:
-    """A command that trains a shape file for a few minutes, on data that every installation has."""
-    recipe = FAMILIES[family].first_recipe
-    steps = first_steps(recipe, config)
-    return command_line(["leaner", "train", recipe.name, "--shape", str(path), "--max_steps", str(steps)])
-
-
-def first_steps(recipe: FirstRecipe, config: LeanConfig) -> int:
-    """How many steps take about FIRST_FLOPS, at least one and at most MOST_FIRST_STEPS."""
-    length = config.default_length
-    if recipe.tokens is not None:
-        length = min(recipe.tokens, length)
-    flops_of_step = recipe.rows * training_flops(config, length)
-    return int(clamp(FIRST_FLOPS / flops_of_step, 1, MOST_FIRST_STEPS))
-
-
-def next_commands(options: Options, answer: Answer, family: str) -> list[str]:
-    """How to save a row and to train it: here the middle one, for the rows are not ranked."""
-    row = (len(answer.candidates) + 1) // 2
-    config = answer.row(row).config
-    name = f"{family}-{config.num_hidden_layers}x{config.hidden_size}"
-    taken = 1
+def free_name(name: str) -> Path:
+    """NAME.json, or NAME-2.json and so on if that exists."""
     path = Path(f"{name}.json")
+    number = 1
     while path.exists():
-        taken += 1
-        path = Path(f"{name}-{taken}.json")
-    return [
-        f"Next: save a row, here {row}, and train it, here by a recipe without download; --max_steps ends that",
-        "after a few minutes on a laptop, without it the recipe runs to its end:",
-        options.command("--pick", str(row), "--write", str(path)),
-        training_command(family, config, path),
-    ]
+        number += 1
+        path = Path(f"{name}-{number}.json")
+    return path
 
 
 def show(text: str) -> None:
     """Prints, with ? for what the terminal cannot show: files are written by then, and nothing may fail any more."""
-    encoding = sys.stdout.encoding
-    if encoding is None:
-        encoding = "utf-8"
+    encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))

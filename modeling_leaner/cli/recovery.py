@@ -4,7 +4,7 @@ import contextlib
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,12 +17,10 @@ from ..registry import IMAGES
 from ..slimming.measures import Reference, layer_names
 from ..slimming.slim import Slimmed
 from ..training.data.sentences import sentences
-from ..training.data.sources import load_training, whole_split
+from ..training.data.sources import load_training
 from ..training.publishing.slim_card import Try, best_try
 from ..training.running.errors import explain
-from ..training.settings.arguments import RecipeArguments
 from ..training.settings.command_line import settings_parser
-from ..training.settings.data_files import split_files
 from ..training.settings.recipes import parse
 from ..training.settings.repeated import given_options
 from ..training.tasks.registry import TASKS
@@ -71,49 +69,23 @@ def read_recovery(text: str, model: LeanPreTrainedModel, source: str) -> Recover
     return Recovery(recipe, options)
 
 
-def check_held_out(held_out_rows: Sequence, data: list[str], recovery: Recovery, source: str) -> None:
-    """Raises ValueError where rows by which the tries are judged are among those that they are trained on.
-
-    Files are compared by path; texts by content, too: whole, or by sentence where the recipe splits.
-
-    Args:
-        held_out_rows: texts or images, every other row of `data`.
-    """
+def check_held_out(held_out_rows: Sequence, recovery: Recovery, source: str) -> None:
+    """Raises ValueError if texts by which the tries are judged, or sentences, are among those that train them."""
     arguments = parse(recovery.recipe, recovery.options, fixed=WITHOUT_EVALUATION | {"shape": source})
-    check_other_files(data, arguments)
     rows, _ = load_training(arguments)
     task = TASKS[arguments.task]
     if task.modality is IMAGES or not isinstance(rows, Dataset):
         return
+    held_out = set(held_out_rows)
     shared: set[str] = set()
     for column in task.text_columns_of(arguments, rows):
-        shared |= shared_texts(set(held_out_rows), rows[column], arguments.split_sentences)
+        for text in rows[column]:
+            parts = sentences(text) if arguments.split_sentences and text is not None else []
+            shared |= held_out.intersection([text, *parts])
     if shared:
         number = f"{len(shared)} of {len(held_out_rows)} held-out rows"
         example = min(shared)[:60]
         raise ValueError(f"--data: {number} are among those that --recovery trains on, such as {example!r}")
-
-
-def check_other_files(data: list[str], arguments: RecipeArguments) -> None:
-    """Raises ValueError where a file of `data` is one that the recovery trains on."""
-    by_split = split_files(arguments.data_files)
-    of_all_splits = by_split.get(None, [arguments.dataset])
-    trained = by_split.get(whole_split(arguments.train_split), of_all_splits)
-    places = {Path(name).resolve() for name in trained if name}
-    shared = sorted(name for name in data if Path(name).resolve() in places)
-    if shared:
-        names = ", ".join(shared)
-        raise ValueError(f"--data: {names} is what --recovery trains on; every other row is held out, give others")
-
-
-def shared_texts(held_out_texts: set[str], texts: Iterable[str | None], split_sentences: bool) -> set[str]:
-    """The held-out texts that are among `texts`, or among their sentences."""
-    shared: set[str] = set()
-    for text in texts:
-        shared |= held_out_texts & {text}
-        if split_sentences and text is not None:
-            shared |= held_out_texts.intersection(sentences(text))
-    return shared
 
 
 def choose_by_recovery(
@@ -129,7 +101,7 @@ def choose_by_recovery(
         KeyboardInterrupt: a recovery was interrupted.
         ValueError: a recovery cannot be run; one line.
     """
-    trained: list[tuple[Slimmed, Try]] = []
+    trained = []
     for number, slimmed in enumerate(slims, start=1):
         layers = slimmed.scores.layers.kept
         print(f"recovery {number} of {len(slims)}: layers {layer_names(layers)}", file=sys.stderr)

@@ -27,10 +27,11 @@ def shape_rows(family: str | None) -> list[dict[str, object]]:
 
 
 def shape_row(name: str) -> dict[str, object]:
-    """The counts of one named shape; FLOPs are forward, at the stated length."""
+    """The counts of one named shape; FLOPs are forward, at the stated length. A baseline has no share of one."""
     config = load_shape(name)
     count = config.count_parameters()
     flops = config.count_flops()
+    baseline = baseline_of(name)
     return {
         "shape": name,
         "layers": config.num_hidden_layers,
@@ -40,21 +41,13 @@ def shape_row(name: str) -> dict[str, object]:
         "mlp": config.intermediate_size,
         "parameters": count.total,
         "parameters_without_embeddings": count.without_embeddings,
-        "parameters_over_baseline": parameters_over_baseline(name, count.total),
+        "parameters_over_baseline": baseline and count.total / load_shape(baseline).count_parameters().total,
         "length": flops.length,
         "flops_per_token": flops.forward / flops.length,
         "flops_per_sequence": flops.forward,
         "training_flops_per_sequence": training_flops(config),
         "kv_bytes_per_token": config.kv_bytes_per_token(),
     }
-
-
-def parameters_over_baseline(name: str, parameters: int) -> float | None:
-    """The share of the baseline's parameters that a variant has; None for a baseline."""
-    baseline = baseline_of(name)
-    if baseline is None:
-        return None
-    return parameters / load_shape(baseline).count_parameters().total
 
 
 def shape_table(rows: list[dict[str, object]]) -> Table:

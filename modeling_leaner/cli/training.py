@@ -14,7 +14,6 @@ from ..support.licenses import check_license
 from ..support.terminal import plain_console
 from .checks import (
     BENCH_CHOICES,
-    BENCH_SIZES,
     STUDY_NAMES,
     base_model_of,
     check_bench,
@@ -22,7 +21,6 @@ from .checks import (
     check_grid_file,
     check_new,
     check_shape_option,
-    check_size,
     check_study,
     check_trained,
 )
@@ -67,7 +65,6 @@ Sizes = Annotated[
     list[int] | None,
     typer.Option(metavar="N ...", help="In place of the shape's; heads × head size stays, unless both are given."),
 ]
-Rounds = Annotated[int, typer.Option(min=1, help="How often every shape has its turn.")]
 License = Annotated[
     str | None,
     typer.Option(
@@ -217,8 +214,8 @@ def sweep(
     ] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Only summarise the runs that are there.")] = False,
     engine: Annotated[
-        Literal["processes", "fork", "ray"],
-        typer.Option(help="Processes of this machine; fork: forks of one that has imported all; ray: a Ray cluster."),
+        Literal["processes", "ray"],
+        typer.Option(help="Processes of this machine, or a Ray cluster."),
     ] = "processes",
 ) -> None:
     """Train a grid of shapes, seeds and learning rates by one recipe, then compare the shapes."""
@@ -234,31 +231,21 @@ def sweep(
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
-def latency(grid: GridFile, rounds: Rounds = 15) -> None:
-    """Measure inference time and throughput of a grid's shapes, in turns, on this machine."""
-    with slow_imports():
-        from ..training.experiments.latency import measure_grid
-    measure_grid(grid, rounds)
-
-
-@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
-def step_time(grid: GridFile, rounds: Rounds = 15) -> None:
-    """Measure how long a training step of each shape of a grid takes, in turns, on this machine; for equal seconds."""
-    with slow_imports():
-        from ..training.experiments.step_time import measure_grid
-    measure_grid(grid, rounds)
-
-
-@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def bench(
     context: typer.Context,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="MODEL ...",
+            help="Shapes, folders or Hub ids to time against each other (inference, without heads), or one grid file.",
+        ),
+    ] = None,
     shapes: Annotated[
-        list[str], typer.Option(metavar="SHAPE ...", help="Named shapes, config files, folders or Hub ids.")
+        list[str], typer.Option(metavar="SHAPE ...", help="Shapes to time against transformers and timm.")
     ] = BENCH_SHAPES,
     layers: Sizes = None,
     heads: Sizes = None,
     head_dim: Sizes = None,
-    positions: Annotated[int | None, typer.Option(min=1, help="Of a text, where the shape has fewer.")] = None,
     phases: Annotated[
         list[str], typer.Option(metavar="PHASE ...", help="training, inference, decoding (LeanGPT alone).")
     ] = BENCH_PHASES,
@@ -266,64 +253,58 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="DTYPE ...",
-            help="float32, bfloat16, float16; left out, float32, and bfloat16 where the machine has units for it.",
+            help="float32, bfloat16, float16. [default: float32, and bfloat16 if the processor has units for it]",
         ),
     ] = None,
     modes: Annotated[list[str], typer.Option(metavar="MODE ...", help="eager, compile.")] = BENCH_MODES,
-    attentions: Annotated[
-        list[str], typer.Option(metavar="NAME ...", help="attn_implementation, of every library that has it.")
-    ] = BENCH_ATTENTIONS,
-    batch: Annotated[list[int], typer.Option(min=1, metavar="N ...", help="Items of a step.")] = BENCH_BATCH,
+    attentions: Annotated[list[str], typer.Option(metavar="NAME ...", help="attn_implementation.")] = BENCH_ATTENTIONS,
+    batch: Annotated[list[int], typer.Option(min=1, metavar="N ...", help="Examples of a step.")] = BENCH_BATCH,
     length: Annotated[
-        list[int] | None, typer.Option(min=1, metavar="N ...", help="Tokens of a text; left out, the longest.")
+        list[int] | None, typer.Option(min=1, metavar="N ...", help="Tokens of a text. [default: the longest]")
     ] = None,
-    new_tokens: Annotated[int, typer.Option(min=1, help="That decoding adds to a text.")] = 32,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens that decoding adds.")] = 32,
     device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Where the models run.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,
-    rounds: Annotated[int, typer.Option(min=3, help="How often every contestant has its turn.")] = 20,
-    seconds: Annotated[float, typer.Option(min=0, help="A workload ends once a contestant was timed so long.")] = 30,
-    csv: Annotated[Path | None, typer.Option(help="New file for the cells, with their provenance.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of PyTorch.")] = None,
+    rounds: Annotated[int, typer.Option(min=3, help="How often every model takes its turn.")] = 20,
+    seconds: Annotated[float, typer.Option(min=0, help="Stop once a model was timed for so long.")] = 30,
+    csv: Annotated[Path | None, typer.Option(help="New file for the cells and their provenance.")] = None,
 ) -> None:
-    """Time this family against transformers and timm at equal shape, in turns; the last line is JSON.
+    """Time this family against transformers and timm at equal shape, or MODELs against each other, in turns.
 
-    Of options with several values every combination is measured.
+    Every combination of the lists is measured. A grid file times the grid's shapes and writes latency.json, and
+    step_seconds.json if it has branches, beside its rows.
     """
+    if models and models[0].endswith((".yaml", ".yml")):
+        if len(models) > 1:
+            context.fail("expected one grid file, or models")
+        check_grid_file(Path(models[0]))
+        with slow_imports():
+            from ..training.experiments import latency, step_time
+        latency.measure_grid(Path(models[0]), rounds)
+        if latency.load_grid(Path(models[0])).branches:
+            step_time.measure_grid(Path(models[0]), rounds)
+        return
     check_bench(context.params)
     with slow_imports():
-        from ..training.benchmarking.bench import bench as run_suite
-        from ..training.benchmarking.machine import usual_dtypes
-        from ..training.benchmarking.measure import Limits
-        from ..training.benchmarking.suite import Shapes, Suite
-    if dtypes is None:
-        dtypes = usual_dtypes(device)
-    suite = Suite(
-        shapes=Shapes(shapes, layers, heads, head_dim, positions),
+        from ..training.benchmarking.bench import Options
+        from ..training.benchmarking.bench import bench as measure
+    sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "head_dim": head_dim}
+    options = Options(
+        shapes=shapes,
         phases=phases,
-        dtypes=dtypes,
         modes=modes,
         attentions=attentions,
+        dtypes=dtypes,
+        sizes={name: values for name, values in sizes.items() if values},
         batches=batch,
         lengths=length,
         new_tokens=new_tokens,
         device=device,
         threads=threads,
-        limits=Limits(rounds, seconds),
+        rounds=rounds,
+        seconds=seconds,
     )
-    run_suite(suite, csv)
-
-
-@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
-def bench_figure(
-    cells: Annotated[Path, typer.Argument(metavar="FILE.csv", help="What leaner bench wrote by --csv.")],
-    over: Annotated[
-        str | None, typer.Option(help=f"{', '.join(BENCH_SIZES)}; left out, the one with the most values.")
-    ] = None,
-) -> None:
-    """Draw time and memory against the size that varies: FILE-SIZE-light.svg and -dark.svg, over older ones."""
-    check_size(over)
-    with slow_imports(models=False):
-        from ..training.publishing.bench_figure import draw_cells
-    draw_cells(cells, over)
+    measure(options, models or [], csv)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
@@ -354,22 +335,6 @@ def law(grid: GridFile) -> None:
     with slow_imports():
         from ..training.laws.law import write_law
     write_law(grid)
-
-
-@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
-def guesses(grid: GridFile, data_files: DataFiles = None) -> None:
-    """Score simple guesses on a grid's task, to be beaten."""
-    with slow_imports():
-        from ..training.experiments.simple_guesses import write_guesses
-    write_guesses(grid, data_files or [])
-
-
-@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
-def shift(one: GridFile, other: GridFile) -> None:
-    """By how much the differences of shapes shift between two grids; the last line is JSON."""
-    with slow_imports():
-        from ..training.experiments.shift import compare
-    compare(one, other)
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
@@ -493,16 +458,6 @@ def verify_cards(
     with slow_imports():
         from ..training.publishing.verify import verify_all
     verify_all(folders or [], data_files or [], short)
-
-
-@commands.command(cls=Command, rich_help_panel=PUBLISHING)
-def report(
-    output: Annotated[Path, typer.Option(help="The page to write, over an older one.")] = Path("report.html"),
-) -> None:
-    """Write one HTML page with every cell of every grid of model_cards/grids, to filter and to compare."""
-    with slow_imports():
-        from ..training.publishing.report_page import write_report
-    write_report(output)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)

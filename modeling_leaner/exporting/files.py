@@ -1,17 +1,14 @@
-"""A traced graph as a file, the same with weights in 8 bits, and both run as their users run them."""
+"""A traced graph as a file of ONNX, in float32 and in 8 bits, or of torch.export, and both run as users run them."""
 
-import copy
 import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch.export import ExportedProgram
 
 from .graph import ExportableModel, Inputs, dynamic_axes, flattened, make_inputs, trace
 
@@ -20,42 +17,19 @@ if TYPE_CHECKING:
     import onnx_ir
 
 
+ONNX_FILE = "onnx/model.onnx"  # the names that transformers.js, fastembed and TEI read
+ONNX_INT8_FILE = "onnx/model_quantized.onnx"
+TORCH_FILE = "model.pt2"
 LARGEST_FILE = 1_900_000_000  # bytes of weights in an ONNX file, which protobuf ends at 2 GB; more lie beside it
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-INT8_PACKAGES = ("torchao",)
 Forward = Callable[[Inputs], dict[str, torch.Tensor]]
 
 
-@dataclass(frozen=True)
-class Format:
-    """A kind of file: where it lies in the folder, how it is written and run, and the packages that this needs.
-
-    `write_int8` takes the file of `write`, too, which not every format needs.
-    """
-
-    file: str
-    write: Callable[[ExportableModel, Path], None]
-    write_int8: Callable[[ExportableModel, Path, Path], None]
-    load: Callable[[Path], Forward]
-    packages: tuple[str, ...]
-    packages_int8: tuple[str, ...]
-
-    def path(self, folder: Path, int8: bool = False) -> Path:
-        """Of the file in a folder: `onnx/model.onnx`, or `onnx/model_int8.onnx`."""
-        path = folder / self.file
-        if int8:
-            return path.with_stem(f"{path.stem}_int8")
-        return path
-
-
-def require_packages(kind: str, int8: bool) -> None:
-    """Raises ValueError, with the command that installs them, where packages that a format needs are missing."""
-    needed = FORMATS[kind].packages
-    if int8:
-        needed += FORMATS[kind].packages_int8
-    missing = [name for name in needed if find_spec(name) is None]
+def require_onnx() -> None:
+    """Raises ValueError, with the command that installs them, if packages are missing."""
+    missing = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     if missing:
-        raise ValueError(f"{kind}: needs packages that are not installed: pip install {' '.join(missing)}")
+        raise ValueError(f"onnx: needs packages that are not installed: pip install {' '.join(missing)}")
 
 
 @contextmanager
@@ -77,32 +51,11 @@ def write_torch(exportable: ExportableModel, path: Path) -> None:
         torch.export.save(trace(exportable), path)
 
 
-def write_torch_int8(exportable: ExportableModel, path: Path, whole: Path) -> None:
-    """As `write_torch`, the matrices of linear layers as 8-bit integers with a scale a row (torchao)."""
-    with without_remarks():
-        from torchao.quantization import Int8WeightOnlyConfig, quantize_
-
-        exportable = ExportableModel(copy.deepcopy(exportable.model))
-        quantize_(exportable.model, Int8WeightOnlyConfig())
-        torch.export.save(trace(exportable), path)
-
-
 def load_torch(path: Path) -> Forward:
     """A file of torch.export, ready to run."""
     with without_remarks():
         program = torch.export.load(path).module()
-
-    def run(inputs: Inputs) -> dict[str, torch.Tensor]:
-        with torch.inference_mode():
-            return program(**inputs)
-
-    return run
-
-
-def output_names(exportable: ExportableModel) -> list[str]:
-    """The names of the graph's outputs, in order."""
-    with torch.inference_mode():
-        return list(exportable(**make_inputs(exportable, exportable.traced_size)))
+    return lambda inputs: program(**inputs)
 
 
 def write_onnx(exportable: ExportableModel, path: Path) -> None:
@@ -110,18 +63,16 @@ def write_onnx(exportable: ExportableModel, path: Path) -> None:
     with without_remarks():
         import onnx_ir
 
-        program: ExportedProgram = trace(exportable)
-        inputs = flattened(make_inputs(exportable, exportable.traced_size))
+        inputs = make_inputs(exportable, exportable.traced_size)
+        with torch.inference_mode():
+            outputs = list(exportable(**inputs))
         model = torch.onnx.export(
-            program, input_names=list(inputs), output_names=output_names(exportable), dynamo=True, verbose=False
+            trace(exportable), input_names=list(flattened(inputs)), output_names=outputs, dynamo=True, verbose=False
         ).model
         name_axes(model, exportable)
         strip_metadata(model)
         size = sum(weight.nbytes for weight in exportable.model.parameters())
-        beside = None
-        if size > LARGEST_FILE:
-            beside = f"{path.name}.data"
-        onnx_ir.save(model, path, external_data=beside)
+        onnx_ir.save(model, path, external_data=f"{path.name}.data" if size > LARGEST_FILE else None)
 
 
 def name_axes(onnx_model: "onnx_ir.Model", exportable: ExportableModel) -> None:
@@ -154,7 +105,7 @@ def strip_metadata(onnx_model: "onnx_ir.Model") -> None:
         value.metadata_props.clear()
 
 
-def write_onnx_int8(exportable: ExportableModel, path: Path, whole: Path) -> None:
+def write_onnx_int8(whole: Path, path: Path) -> None:
     """The graph in `whole` with weights as 8-bit integers.
 
     Matrices: int8, a scale a column, 7 of the bits (x86 processors without VNNI add products of 8 bits in 16, which
@@ -197,9 +148,3 @@ def load_onnx(path: Path) -> Forward:
         return dict(zip(names, map(torch.from_numpy, session.run(names, arrays))))
 
     return run
-
-
-FORMATS = {
-    "onnx": Format("onnx/model.onnx", write_onnx, write_onnx_int8, load_onnx, ONNX_PACKAGES, ()),
-    "torch": Format("model.pt2", write_torch, write_torch_int8, load_torch, (), INT8_PACKAGES),
-}

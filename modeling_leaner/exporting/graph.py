@@ -1,9 +1,7 @@
 """A model as a graph of named tensors, traced once for any number of rows and any length.
 
 Names are those of transformers and, for a key-value cache, of ONNX files on the Hub: `past_key_values.0.key` goes in,
-`present.0.key` comes out. transformers.exporters has an exporter, too, which calls itself experimental: its caches are
-`input.past_key_values.layers.0.keys` and so on, its free sizes have numbers for names, its files hold paths of the
-machine that wrote them, and what runs and quantises them is not in transformers 5.17.
+`present.0.key` comes out. transformers.exporters, which is experimental, gives caches and free sizes other names.
 """
 
 from dataclasses import dataclass, replace
@@ -66,9 +64,7 @@ class ExportableModel(nn.Module):
     @property
     def traced_size(self) -> Size:
         """Of the inputs that the graph is traced with."""
-        if self.keeps_cache:
-            return replace(TRACED, past=TRACED_PAST)
-        return TRACED
+        return replace(TRACED, past=TRACED_PAST) if self.keeps_cache else TRACED
 
     def forward(
         self,
@@ -113,17 +109,16 @@ def flattened(inputs: Inputs) -> dict[str, torch.Tensor]:
     """Inputs by the names that an ONNX graph has for them."""
     named = {}
     for name, value in inputs.items():
-        if name != CACHE:
+        if name == CACHE:
+            parts = ("key", "value")
+            named |= {f"{CACHE}.{index // 2}.{parts[index % 2]}": tensor for index, tensor in enumerate(value)}
+        else:
             named[name] = value
-            continue
-        for index, tensor in enumerate(value):
-            part = "value" if index % 2 else "key"
-            named[f"{CACHE}.{index // 2}.{part}"] = tensor
     return named
 
 
-def make_inputs(exportable: ExportableModel, size: Size, seed: int = 0, padded: bool = True) -> Inputs:
-    """Random inputs; of several rows of text the last is `padded`, on the left where the model continues texts."""
+def make_inputs(exportable: ExportableModel, size: Size, seed: int = 0) -> Inputs:
+    """Random inputs; of several rows of text the last is padded, on the left if the model continues texts."""
     generator = torch.Generator().manual_seed(seed)
     config = exportable.model.config
     if exportable.reads_images:
@@ -133,7 +128,7 @@ def make_inputs(exportable: ExportableModel, size: Size, seed: int = 0, padded: 
     if exportable.reads_choices:
         shape = (size.rows, CHOICES, size.length)
     mask = torch.ones(*shape[:-1], size.past + size.length, dtype=torch.long)
-    if padded and size.rows > 1 and mask.shape[-1] > PADDED and not exportable.reads_choices:
+    if size.rows > 1 and mask.shape[-1] > PADDED and not exportable.reads_choices:
         if exportable.keeps_cache:
             mask[-1, :PADDED] = 0
         else:
@@ -151,11 +146,11 @@ def make_inputs(exportable: ExportableModel, size: Size, seed: int = 0, padded: 
 def make_cache(exportable: ExportableModel, size: Size, generator: torch.Generator) -> list[torch.Tensor]:
     """Random keys and values (B, K, past, d), layer by layer."""
     config = exportable.model.config
-    tensors = []
-    for heads in config.key_value_heads_per_layer:
-        for _ in ("key", "value"):
-            tensors.append(torch.randn(size.rows, heads, size.past, config.head_dim, generator=generator))
-    return tensors
+    return [
+        torch.randn(size.rows, heads, size.past, config.head_dim, generator=generator)
+        for heads in config.key_value_heads_per_layer
+        for _ in ("key", "value")
+    ]
 
 
 def dynamic_axes(exportable: ExportableModel) -> dict[str, dict[int, str]]:
@@ -173,6 +168,16 @@ def dynamic_axes(exportable: ExportableModel) -> dict[str, dict[int, str]]:
     elif exportable.reads_token_types:
         axes["token_type_ids"] = tokens
     return axes
+
+
+def input_shapes(exportable: ExportableModel) -> dict[str, list[int | str]]:
+    """The shape of every input, with names instead of free sizes."""
+    axes = dynamic_axes(exportable)
+    shapes = {}
+    for name, tensor in flattened(make_inputs(exportable, exportable.traced_size)).items():
+        free = axes[name.partition(".")[0]]
+        shapes[name] = [free.get(axis, size) for axis, size in enumerate(tensor.shape)]
+    return shapes
 
 
 def longest(exportable: ExportableModel) -> int | None:

@@ -17,10 +17,11 @@ SIZES = (Size(rows=3, length=20, past=11), Size(rows=1, length=6), Size(rows=1, 
 
 @dataclass(frozen=True)
 class Parity:
-    """`difference`: the largest, over the largest magnitude of the same output. `same_choice`: the share of largest
-    logits that are the same; None without logits to choose from."""
+    """`difference`: the largest, over the largest magnitude of the same output. `cosine`: of whole outputs, the
+    smallest. `same_choice`: the share of largest logits that are the same; None without logits to choose from."""
 
     difference: float
+    cosine: float
     same_choice: float | None
 
 
@@ -62,6 +63,7 @@ def compare(exportable: ExportableModel, run: Forward) -> Parity:
     Raises KeyError for an output that the file lacks.
     """
     largest = 0.0
+    cosine = 1.0
     same = []
     for seed, size in enumerate(sizes(exportable), start=1):
         inputs = make_inputs(exportable, size, seed)
@@ -73,9 +75,8 @@ def compare(exportable: ExportableModel, run: Forward) -> Parity:
                 continue
             distance = (got - wanted).abs().max() / wanted.abs().max().clamp(min=torch.finfo(wanted.dtype).tiny)
             largest = max(largest, distance.nan_to_num(nan=torch.inf).item())
+            alike = torch.cosine_similarity(got.double().flatten(), wanted.double().flatten(), dim=0)
+            cosine = min(cosine, alike.nan_to_num(nan=-1.0).item())
             if name == "logits" and wanted.shape[-1] > 1:
                 same.append((got.argmax(-1) == wanted.argmax(-1)).flatten())
-    share = None
-    if same:
-        share = torch.cat(same).float().mean().item()
-    return Parity(largest, share)
+    return Parity(largest, cosine, torch.cat(same).float().mean().item() if same else None)

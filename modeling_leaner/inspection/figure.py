@@ -2,17 +2,27 @@
 
 from collections.abc import Sequence
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 
+from ..support.files import free_path
 from .layers import LayerReport
 
 
 WIDTH = 11.0  # inches
 NUMBERED_HEADS = 12  # in a layer; with more, numbers do not fit into the cells
+
+
+def figure_files(name: str) -> list[Path]:
+    """NAME.png and NAME.svg; raises ValueError that names --plot if one exists, or its folder does not."""
+    stem = name.removesuffix(".png").removesuffix(".svg")
+    if not Path(stem).name or stem.endswith("/"):
+        raise ValueError(f"--plot {name!r}: expected a file's name")
+    return [free_path(f"--plot {name}", Path(f"{stem}.{ending}")) for ending in ("png", "svg")]
 
 
 def draw_layers(reports: Sequence[LayerReport], form: str) -> bytes:

@@ -43,9 +43,7 @@ class Dials:
     def __str__(self) -> str:
         """The dials that are fixed, as flags."""
         flags = [f"{flag_of(name)} {value}" for name, value in asdict(self).items() if value is not None]
-        if not flags:
-            return "none"
-        return " ".join(flags)
+        return " ".join(flags) or "none"
 
 
 ALL_FREE = Dials()
@@ -93,18 +91,12 @@ def fixed_key_value_heads(base: LeanConfig) -> int | None:
     """Key-value heads where they are fewer than the heads; they stay. None where they follow the heads."""
     fields = fields_of(base)
     key_value_heads = fields.get("num_key_value_heads")
-    if key_value_heads == fields["num_attention_heads"]:
-        return None
-    return key_value_heads
+    return None if key_value_heads == fields["num_attention_heads"] else key_value_heads
 
 
 def head_multiple(base: LeanConfig) -> int:
-    """What divides every number of heads: the base's key-value heads, or 1 where they follow the heads.
-
-    They can follow because all layers of a planned shape are alike. Where layers differ they cannot, and
-    `adaptive_heads.head_step` says what divides the heads.
-    """
-    return given_or(fixed_key_value_heads(base), 1)
+    """What divides every number of heads: the base's key-value heads, or 1 where they follow the heads."""
+    return fixed_key_value_heads(base) or 1
 
 
 def whole_groups(base: LeanConfig, heads: float) -> int:
@@ -113,37 +105,23 @@ def whole_groups(base: LeanConfig, heads: float) -> int:
     return multiple * max(1, round(heads / multiple))
 
 
-def given_or(value: float | None, default: float) -> float:
-    """A value, or the default where none is given."""
-    if value is None:
-        return default
-    return value
-
-
 def shape_at(base: LeanConfig, dials: Dials, free: str | None = None, value: int = 0) -> LeanConfig:
     """The shape of `dials` with the dial `free` at `value`; what neither states is the base's.
 
     A free width takes the MLP's ratio along, and, where `dials` state no heads, as many heads as fill the width.
     Raises ValueError as the configuration does.
     """
-    chosen = dials
-    if free is not None:
-        chosen = replace(dials, **{free: value})
-    width = given_or(chosen.width, base.hidden_size)
-    head_dim = given_or(chosen.head_dim, base.head_dim)
-    heads = dials.heads
-    if heads is None:
-        heads = whole_groups(base, given_or(chosen.heads, width / head_dim))
-    mlp = chosen.mlp
-    if mlp is None:
-        ratio = given_or(chosen.mlp_ratio, base.intermediate_size / base.hidden_size)
-        mlp = max(1, round(ratio * width))
+    chosen = dials if free is None else replace(dials, **{free: value})
+    width = chosen.width or base.hidden_size
+    head_dim = chosen.head_dim or base.head_dim
+    heads = dials.heads or whole_groups(base, chosen.heads or width / head_dim)
+    ratio = chosen.mlp_ratio or base.intermediate_size / base.hidden_size
     fields = fields_of(base)
     fields["hidden_size"] = width
-    fields["num_hidden_layers"] = given_or(chosen.layers, base.num_hidden_layers)
+    fields["num_hidden_layers"] = chosen.layers or base.num_hidden_layers
     fields["num_attention_heads"] = heads
     fields["head_dim"] = head_dim
-    fields["intermediate_size"] = mlp
+    fields["intermediate_size"] = chosen.mlp or max(1, round(ratio * width))
     if "num_key_value_heads" in fields and fixed_key_value_heads(base) is None:
         fields["num_key_value_heads"] = heads
     if "pooler_output_size" in fields and base.pooler_output_size == base.hidden_size:
@@ -158,7 +136,7 @@ def like_start(start: LeanConfig, dials: Dials, free: str | None) -> Dials:
     8 allow. Where the width is solved the MLP keeps its ratio, and heads that are not given fill the width.
     """
     attention = attention_width(start)
-    head_dim = given_or(dials.head_dim, start.head_dim)
+    head_dim = dials.head_dim or start.head_dim
     if dials.head_dim is None and dials.heads is not None:
         head_dim = 8 * max(1, round(attention / dials.heads / 8))  # as kernels want it
     dials = replace(dials, head_dim=head_dim)
@@ -239,24 +217,16 @@ def with_inputs(
     if vocab_size is not None:
         for name in fields:
             if name.endswith("_token_id") and fields[name] is not None:
-                fields[name] = within_vocabulary(fields[name], vocab_size)
+                ids = fields[name]  # those beyond the vocabulary become its last
+                last = vocab_size - 1
+                fields[name] = [min(each, last) for each in ids] if isinstance(ids, list) else min(ids, last)
     if config.per_layer_attributes:
         fields["per_layer_config"] = heads_by_layer(config.heads_per_layer)
     try:
         return type(config)(architectures=config.architectures, **fields)
     except ValueError as error:
-        culprit = config.model_type
-        if given:
-            culprit = ", ".join(f"{flag_of(name)} {value}" for name, value in given.items())
+        culprit = ", ".join(f"{flag_of(name)} {value}" for name, value in given.items()) or config.model_type
         raise ValueError(f"{culprit}: {error}") from error
-
-
-def within_vocabulary(token: int | list[int], vocab_size: int) -> int | list[int]:
-    """A special token's id, or the list of them, with the vocabulary's last in place of those beyond it."""
-    last = vocab_size - 1
-    if isinstance(token, list):
-        return [min(each, last) for each in token]
-    return min(token, last)
 
 
 def check_input(family: str, name: str, value: int) -> None:

@@ -38,9 +38,7 @@ class StepSetting:
 
     def length_of(self, config: LeanConfig) -> int:
         """Tokens of a sequence."""
-        if self.length is None:
-            return config.default_length
-        return self.length
+        return config.default_length if self.length is None else self.length
 
     def tokens_of(self, config: LeanConfig) -> int:
         """Tokens of the batch."""
@@ -73,22 +71,16 @@ def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
     """
     drops = config.attention_probs_dropout_prob > 0
     if setting.attention == "eager":
-        softmax = 4
-        if drops:
-            return softmax + MASK_BYTES + setting.value_bytes
-        if setting.dtype == "float32":
-            return softmax
-        return softmax + setting.value_bytes
+        copy = 0 if setting.dtype == "float32" and not drops else setting.value_bytes
+        return 4 + copy + MASK_BYTES * drops
     if setting.device != "cpu":
         return 0
     if setting.attention == "sdpa":
         return 3 * 4 if drops else 0
     if drops:
         return MASK_BYTES
-    dtype = getattr(torch, setting.dtype)
-    if products_are_faster(dtype, setting.length_of(config)):
-        return setting.value_bytes
-    return 0
+    keeps_weights = products_are_faster(getattr(torch, setting.dtype), setting.length_of(config))
+    return setting.value_bytes if keeps_weights else 0
 
 
 def block_activations(config: LeanConfig, setting: StepSetting) -> int:
@@ -116,15 +108,6 @@ def scored_rows(config: LeanConfig, setting: StepSetting) -> tuple[int, int]:
     return tokens, config.vocab_size
 
 
-def scores_at_once(config: LeanConfig, setting: StepSetting) -> int:
-    """Scores of classes that are held at one time: those of all rows, or of a chunk by `loss_chunk_size`."""
-    rows, classes = scored_rows(config, setting)
-    chunk = getattr(config, "loss_chunk_size", None)
-    if chunk is not None:
-        rows = min(rows, chunk)
-    return rows * classes
-
-
 def outer_activations(config: LeanConfig, setting: StepSetting) -> int:
     """Bytes that autograd keeps outside the blocks, without the loss: embeddings, last norm, input of the head."""
     width = config.hidden_size
@@ -144,31 +127,6 @@ def outer_activations(config: LeanConfig, setting: StepSetting) -> int:
     return kept
 
 
-def largest_tensor(config: LeanConfig) -> int:
-    """Values of the largest weight: the token table, or a matrix of the MLP or of the attention."""
-    inner = max(config.intermediate_size, config.head_dim * max(config.heads_per_layer), config.hidden_size)
-    return max(getattr(config, "vocab_size", 0), inner) * config.hidden_size
-
-
-def loss_bytes(config: LeanConfig, setting: StepSetting) -> int:
-    """Bytes of one float32 tensor of the head's scores: the log-softmax that the loss keeps."""
-    return 4 * scores_at_once(config, setting)
-
-
-def logit_copy_bytes(config: LeanConfig, setting: StepSetting) -> int:
-    """Bytes of the logits in their own dtype, alive while the loss is computed; 0 where that is float32."""
-    if setting.dtype == "float32":
-        return 0
-    return setting.value_bytes * scores_at_once(config, setting)
-
-
-def update_bytes(config: LeanConfig, setting: StepSetting, weights: int) -> int:
-    """Bytes of the optimizer's temporaries: two of the largest weight on a CPU, all weights on an accelerator."""
-    if setting.device == "cpu":
-        return 2 * largest_tensor(config) * setting.value_bytes
-    return weights
-
-
 def training_memory(config: LeanConfig, setting: StepSetting = DEFAULT_STEP) -> TrainingMemory:
     """Bytes of the tensors of one training step by AdamW, and their peak.
 
@@ -177,20 +135,29 @@ def training_memory(config: LeanConfig, setting: StepSetting = DEFAULT_STEP) -> 
     gradient as wide as the MLP), the first block's (all gradients), and the update (all gradients; two temporaries as
     large as the largest weight on a CPU, one as large as all weights on an accelerator).
     """
-    weights = config.count_parameters().total * setting.value_bytes
-    states = 2 * weights
+    size = setting.value_bytes
+    weights = config.count_parameters().total * size
     blocks = block_activations(config, setting)
     kept = blocks + outer_activations(config, setting)
-    scores = loss_bytes(config, setting)
-    in_flight = setting.tokens_of(config) * config.intermediate_size * setting.value_bytes
-    at_loss = kept + 3 * scores + logit_copy_bytes(config, setting)
-    at_last_block = kept + in_flight
-    at_first_block = weights + blocks // config.num_hidden_layers + in_flight
-    at_update = weights + update_bytes(config, setting, weights)
+    rows, classes = scored_rows(config, setting)
+    chunk = getattr(config, "loss_chunk_size", None)
+    scores = classes * (rows if chunk is None else min(rows, chunk))  # held at one time
+    logit_copy = 0 if setting.dtype == "float32" else size * scores  # alive while the loss is computed
+    in_flight = setting.tokens_of(config) * config.intermediate_size * size
+    temporaries = weights
+    if setting.device == "cpu":
+        inner = max(config.intermediate_size, config.head_dim * max(config.heads_per_layer), config.hidden_size)
+        temporaries = 2 * size * max(getattr(config, "vocab_size", 0), inner) * config.hidden_size
+    moments = {
+        "loss": kept + 3 * 4 * scores + logit_copy,
+        "last block": kept + in_flight,
+        "first block": weights + blocks // config.num_hidden_layers + in_flight,
+        "update": weights + temporaries,
+    }
     return TrainingMemory(
         parameters=weights,
         gradients=weights,
-        optimizer=states,
-        activations=kept + scores,
-        peak=weights + states + max(at_loss, at_last_block, at_first_block, at_update),
+        optimizer=2 * weights,
+        activations=kept + 4 * scores,
+        peak=3 * weights + max(moments.values()),
     )

@@ -1,4 +1,4 @@
-"""How many layers a budget allows: a share of the parameters, or of the time of a forward pass on this machine."""
+"""How many layers a share of the time of a forward pass on this machine allows; the parameters of a model."""
 
 import functools
 
@@ -24,26 +24,6 @@ def parse_share(flag: str, text: str) -> float:
     if not text.endswith("x") or not 0 < share < 1:
         raise SlimError(f"{flag}: expected a share of the source between 0 and 1, as 0.6x, got {text!r}")
     return share
-
-
-def layers_for_params(model: LeanPreTrainedModel, share: float) -> int:
-    """The most layers with which the model has at most `share` of its parameters, embeddings included.
-
-    Raises SlimError, with the smallest share, where a single layer has more.
-    """
-    depth = model.config.num_hidden_layers
-    of_layers = sorted(sum(weight.numel() for weight in layer.parameters()) for layer in model.base_model.layers)
-    elsewhere = parameters_of(model).total - sum(of_layers)
-    sizes = [elsewhere + sum(of_layers[-layers:]) for layers in range(1, depth + 1)]  # the largest may stay
-    limit = share * sizes[-1]
-    allowed = [layers for layers, size in enumerate(sizes, start=1) if size <= limit]
-    if not allowed:
-        reason = (
-            f"no cut in depth has {share:g} of the source's {sizes[-1]:,} parameters; the smallest is "
-            f"{sizes[0] / sizes[-1]:.2f}x, one layer of {depth}, {sizes[0]:,}"
-        )
-        raise SlimError(reason, settings=["params"])
-    return allowed[-1]
 
 
 def parameters_of(model: LeanPreTrainedModel) -> ParameterCount:

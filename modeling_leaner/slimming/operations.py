@@ -1,10 +1,8 @@
 """Changes of shape that carry the weights over: each function takes a model and returns a new one.
 
-Two kinds. *Exact* ones compute what the model computed, up to rounding: `add_heads`, `add_neurons`, `duplicate_heads`,
-`pad_head_dim`, `fold_value_bias`, `factor_heads` at full rank, `add_identity_layers`, `drop_pooler` (of the token
-states), and every cut that keeps everything. *Cuts* leave something out: `keep_layers`, `keep_heads`, `keep_neurons`,
-`factor_heads` below full rank. `duplicate_heads`, `pad_head_dim` and `add_identity_layers` are for use from Python:
-`leaner slim` calls none of them.
+Two kinds. *Exact* ones compute what the model computed, up to rounding: `add_heads`, `add_neurons`, `fold_value_bias`,
+`factor_heads` at full rank, `drop_pooler` (of the token states), and every cut that keeps everything. *Cuts* leave
+something out: `keep_layers`, `keep_heads`, `keep_neurons`, `factor_heads` below full rank.
 
 Letters as in `layers_leaner`: D hidden_size, H query heads, K key-value heads, d head_dim.
 """
@@ -16,8 +14,7 @@ from itertools import pairwise
 import torch
 
 from ..configuration_leaner import LeanConfig
-from ..layers_leaner import LeanAttention, LeanPostNormBlock, LeanPreTrainedModel
-from ..support.models import is_named_as
+from ..layers_leaner import LeanAttention, LeanPreTrainedModel
 
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj")
@@ -31,15 +28,12 @@ class SlimError(ValueError):
 
     Attributes:
         reason: what is wrong, and what is expected in its place.
-        settings: what is at fault: fields of `slim.Target`, "params" or "latency" (budgets), "count" (of choices) or
-            "calibration" (the rows); empty where the reason says it alone.
+        settings: what is at fault: fields of `slim.Target`, "latency", "count" (of choices) or "calibration" (the
+            rows); empty if the reason says it alone.
     """
 
     def __init__(self, reason: str, settings: Sequence[str] = ()):
-        message = reason
-        if settings:
-            message = f"{' and '.join(settings)}: {reason}"
-        super().__init__(message)
+        super().__init__(f"{' and '.join(settings)}: {reason}" if settings else reason)
         self.reason = reason
         self.settings = tuple(settings)
 
@@ -69,13 +63,6 @@ def check_layers(model: LeanPreTrainedModel, layers: Sequence[int]) -> None:
             raise SlimError(f"expected ascending order, got {layer} before {following}", settings=["layers"])
 
 
-def _check_depth(model: LeanPreTrainedModel, name: str, kept: Sequence[Sequence[int]]) -> None:
-    """Raises SlimError where `kept` has not a list for each layer."""
-    depth = model.config.num_hidden_layers
-    if len(kept) != depth:
-        raise SlimError(f"{name}: expected a list for each of {depth} layers, got {len(kept)}")
-
-
 def keep_heads(
     model: LeanPreTrainedModel,
     kept: Sequence[Sequence[int]],
@@ -90,14 +77,12 @@ def keep_heads(
             every group must keep equally many of its query heads, the groups in their order.
         means: per layer the mean (H·d) of what `o_proj` reads, whose removed part goes into its bias.
 
-    Raises SlimError where a layer keeps no head, a head is unknown or named twice, or no configuration can hold what
-    stays.
+    Raises SlimError if groups keep unequal numbers, or no configuration can hold what stays.
     """
-    _check_depth(model, "heads", kept)
     size = model.config.head_dim
     layers = {}
     for index, heads in enumerate(kept):
-        _check_heads(model, index, heads)
+        _check_groups(model, index, heads)
         tensors = _layer(model, index)
         rows = _rows_of_heads(heads, size)
         out = tensors["self_attn.o_proj.weight"]
@@ -121,16 +106,9 @@ def keep_neurons(
     Args:
         kept: per layer, neurons counted from 0.
         means: per layer the mean (intermediate_size) of what `fc2` reads, whose removed part goes into its bias.
-
-    Raises SlimError for layers of different widths, or a neuron that is unknown or named twice.
     """
-    _check_depth(model, "neurons", kept)
-    widths = sorted({len(neurons) for neurons in kept})
-    if len(widths) != 1 or widths[0] == 0:
-        raise SlimError(f"neurons: expected one width ≥ 1 for all layers, got {widths}")
     layers = {}
     for index, neurons in enumerate(kept):
-        _check_members(f"neurons of layer {index}", neurons, model.config.intermediate_size)
         tensors = _layer(model, index)
         rows = torch.tensor(neurons)
         out = tensors["mlp.fc2.weight"]
@@ -140,7 +118,7 @@ def keep_neurons(
         tensors["mlp.fc1.bias"] = tensors["mlp.fc1.bias"][rows]
         tensors["mlp.fc2.weight"] = out[:, rows]
         layers[index] = tensors
-    return _rebuilt(model, layers, intermediate_size=widths[0])
+    return _rebuilt(model, layers, intermediate_size=len(kept[0]))
 
 
 def add_heads(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPreTrainedModel:
@@ -186,54 +164,6 @@ def add_neurons(model: LeanPreTrainedModel, added: int, seed: int = 0) -> LeanPr
         tensors["mlp.fc2.weight"] = torch.cat([out, out.new_zeros(out.shape[0], added)], dim=1)
         layers[index] = tensors
     return _rebuilt(model, layers, intermediate_size=model.config.intermediate_size + added)
-
-
-def duplicate_heads(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
-    """Exact: every query head twice, side by side, each with half of its output."""
-    size = model.config.head_dim
-
-    def doubled(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.unflatten(0, (-1, size)).repeat_interleave(2, dim=0).flatten(0, 1)
-
-    layers = {}
-    for index in range(model.config.num_hidden_layers):
-        tensors = _layer(model, index)
-        for projection in _projections_by_query_head(model):
-            _map_projection(tensors, projection, doubled)
-        tensors["self_attn.o_proj.weight"] = doubled(tensors["self_attn.o_proj.weight"].T).T / 2
-        layers[index] = tensors
-    return _rebuilt(model, layers, heads=[2 * heads for heads in model.config.heads_per_layer])
-
-
-def pad_head_dim(model: LeanPreTrainedModel, head_dim: int, seed: int = 0) -> LeanPreTrainedModel:
-    """Exact: every head of a larger size. Queries grow by √(new/old), since scores are divided by √head_dim.
-
-    New rows of queries and new output columns are zero; those of keys and values are drawn from
-    N(0, initializer_range), so that the new part can learn. Raises SlimError for a smaller size.
-    """
-    size = model.config.head_dim
-    if head_dim < size:
-        reason = f"expected at least {size}, got {head_dim}; factor_heads makes it smaller"
-        raise SlimError(reason, settings=["head_dim"])
-    generator = torch.Generator().manual_seed(seed)
-    spread = model.config.initializer_range
-
-    def padded(tensor: torch.Tensor, std: float = 0.0) -> torch.Tensor:
-        heads = tensor.unflatten(0, (-1, size))
-        new = torch.zeros(heads.shape[0], head_dim - size, *heads.shape[2:])
-        if std > 0 and tensor.dim() == 2:
-            new.normal_(std=std, generator=generator)
-        return torch.cat([heads, new.to(heads)], dim=1).flatten(0, 1)
-
-    layers = {}
-    for index in range(model.config.num_hidden_layers):
-        tensors = _layer(model, index)
-        _map_projection(tensors, "q_proj", lambda tensor: padded(tensor) * (head_dim / size) ** 0.5)
-        _map_projection(tensors, "k_proj", lambda tensor: padded(tensor, spread))
-        _map_projection(tensors, "v_proj", lambda tensor: padded(tensor, spread))
-        tensors["self_attn.o_proj.weight"] = padded(tensors["self_attn.o_proj.weight"].T).T
-        layers[index] = tensors
-    return _rebuilt(model, layers, head_dim=head_dim)
 
 
 def fold_value_bias(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
@@ -285,30 +215,6 @@ def factor_heads(model: LeanPreTrainedModel, head_dim: int) -> LeanPreTrainedMod
     return _rebuilt(model, layers, head_dim=head_dim)
 
 
-def add_identity_layers(model: LeanPreTrainedModel, after: Sequence[int]) -> LeanPreTrainedModel:
-    """Exact: a copy of each named layer behind it, which writes nothing to the residual stream yet. Pre-LN only.
-
-    Raises SlimError for LeanBERT: the norm after each residual sum changes even an empty layer's input.
-    """
-    if is_named_as(model.base_model.layers[0], LeanPostNormBlock):
-        name = type(model).__name__
-        raise SlimError(f"{name}: its norms follow the residual sums, so no layer of it is the identity")
-    _check_members("layers", after, model.config.num_hidden_layers)
-    layers: list[Tensors] = []
-    heads = []
-    for index, count in enumerate(model.config.heads_per_layer):
-        layers.append(_layer(model, index))
-        heads.append(count)
-        if index in after:
-            silent = _layer(model, index)
-            for name in ("self_attn.o_proj", "mlp.fc2"):
-                for part in ("weight", "bias"):
-                    silent[f"{name}.{part}"] = torch.zeros_like(silent[f"{name}.{part}"])
-            layers.append(silent)
-            heads.append(count)
-    return _rebuilt(model, dict(enumerate(layers)), heads=heads)
-
-
 def drop_pooler(model: LeanPreTrainedModel) -> LeanPreTrainedModel:
     """Exact for the token states: a bare encoder without the pooling layer, which mean pooling never reads.
 
@@ -339,8 +245,7 @@ def _rebuilt(
         pooler: whether a bare encoder keeps its pooling layer.
         changes: of the configuration.
     """
-    if heads is None:
-        heads = model.config.heads_per_layer
+    heads = model.config.heads_per_layer if heads is None else heads
     options = {}
     if model.base_model is model and hasattr(model, "pooler"):
         options["add_pooling_layer"] = pooler and model.pooler is not None
@@ -386,13 +291,9 @@ def _heads_fields(model: LeanPreTrainedModel, heads: list[int]) -> dict[str, obj
 
 def _copied_tensors(model: LeanPreTrainedModel, layers: dict[int, Tensors], pooler: bool) -> Tensors:
     """The tensors of the whole model by name, with `layers` in place of its own."""
-    prefix = ""
-    if model.base_model is not model:
-        prefix = f"{model.base_model_prefix}."
-    left_out = [f"{prefix}layers."]
-    if not pooler:
-        left_out.append("pooler.")
-    tensors = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(tuple(left_out))}
+    prefix = "" if model.base_model is model else f"{model.base_model_prefix}."
+    left_out = (f"{prefix}layers.",) if pooler else (f"{prefix}layers.", "pooler.")
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(left_out)}
     for index, layer in layers.items():
         for name, tensor in layer.items():
             tensors[f"{prefix}layers.{index}.{name}"] = tensor
@@ -407,9 +308,7 @@ def is_grouped(model: LeanPreTrainedModel) -> bool:
 
 def _projections_by_query_head(model: LeanPreTrainedModel) -> Sequence[str]:
     """The projections with rows for every query head: not keys and values where heads share them."""
-    if is_grouped(model):
-        return ("q_proj",)
-    return PROJECTIONS
+    return ("q_proj",) if is_grouped(model) else PROJECTIONS
 
 
 def _require_own_keys(model: LeanPreTrainedModel, action: str) -> None:
@@ -417,29 +316,14 @@ def _require_own_keys(model: LeanPreTrainedModel, action: str) -> None:
         raise SlimError(f"num_key_value_heads={model.config.num_key_value_heads}: cannot {action} in groups")
 
 
-def _check_members(what: str, members: Sequence[int], size: int) -> None:
-    """Raises SlimError for an index that is not in 0..size-1 or is named twice."""
-    for member in members:
-        if not 0 <= member < size:
-            raise SlimError(f"{what}: there is no {member}, expected 0..{size - 1}")
-    if len(set(members)) < len(members):
-        raise SlimError(f"{what}: one is named twice in {list(members)}")
-
-
-def _check_heads(model: LeanPreTrainedModel, index: int, heads: Sequence[int]) -> None:
-    """Raises SlimError where these heads of a layer cannot be what stays."""
-    config = model.config
-    what = f"heads of layer {index}"
-    if len(heads) == 0:
-        raise SlimError(f"{what}: expected at least one")
-    _check_members(what, heads, config.heads_per_layer[index])
-    if is_grouped(model):
-        groups = config.key_value_heads_per_layer[index]
-        size = config.heads_per_layer[index] // groups
-        kept_groups = [head // size for head in heads]
-        expected = [group for group in range(groups) for _ in range(len(heads) // groups)]
-        if kept_groups != expected:
-            raise SlimError(f"{what}: expected equally many of each of {groups} groups, in order, got {list(heads)}")
+def _check_groups(model: LeanPreTrainedModel, index: int, heads: Sequence[int]) -> None:
+    """Raises SlimError unless these heads of a layer are equally many of each group that shares keys, in order."""
+    groups = model.config.key_value_heads_per_layer[index]
+    size = model.config.heads_per_layer[index] // groups
+    expected = [group for group in range(groups) for _ in range(len(heads) // groups)]
+    if is_grouped(model) and [head // size for head in heads] != expected:
+        what = f"heads of layer {index}"
+        raise SlimError(f"{what}: expected equally many of each of {groups} groups, in order, got {list(heads)}")
 
 
 def _rows_of_heads(heads: Sequence[int], size: int) -> torch.Tensor:

@@ -1,10 +1,7 @@
-"""The scores of layers and heads, side by side: what a cut chose from, as numbers and as tables."""
+"""The scores of layers and heads: what a cut chose from, as scores.json has them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-
-import torch
-from rich.table import Table
 
 from ..layers_leaner import LeanPreTrainedModel
 from . import measures
@@ -30,10 +27,6 @@ class LayerScores:
     influence: list[float]
     kept: list[int]
     choices: list[LayerChoice]
-
-    def is_made(self, choice: LayerChoice) -> bool:
-        """Whether it is the choice that was made. One by a rule is its rival, even where it keeps the same layers."""
-        return choice.rule is None and choice.layers == tuple(self.kept)
 
     def changes_by_name(self) -> dict[str, float]:
         """The change of the output by the name of each choice, for JSON."""
@@ -99,61 +92,3 @@ def layers_with_most(influence: Sequence[float], count: int) -> tuple[int, ...]:
     """The `count` layers with the most influence, in ascending order; of equal ones the first."""
     most_first = sorted(range(len(influence)), key=lambda layer: -influence[layer])
     return tuple(sorted(most_first[:count]))
-
-
-def score_heads(layers: list[int], changes: list[torch.Tensor], before: float, kept: list[list[int]]) -> HeadScores:
-    """The scores of heads, from the change of the output without each, per layer (H), and that with all of them."""
-    added = [(of_heads - before).tolist() for of_heads in changes]
-    return HeadScores(layers, added, kept)
-
-
-def score_tables(scores: Scores) -> list[Table]:
-    """A table of layers, one of choices of layers, and one of heads."""
-    tables = []
-    if scores.layers is not None:
-        tables += [layer_table(scores.layers), choice_table(scores.layers)]
-    if scores.heads is not None:
-        tables.append(head_table(scores.heads))
-    return tables
-
-
-def layer_table(scores: LayerScores) -> Table:
-    table = Table(title="layers", title_justify="left", box=None)
-    for name in ("layer", "change without it", BLOCK_INFLUENCE, ""):
-        table.add_column(name, justify="right")
-    for layer, (alone, influence) in enumerate(zip(scores.alone, scores.influence)):
-        table.add_row(str(layer), f"{alone:.3f}", f"{influence:.3f}", stays(layer in scores.kept))
-    return table
-
-
-def choice_table(scores: LayerScores) -> Table:
-    table = Table(title="choices of layers", title_justify="left", box=None)
-    table.add_column("layers that stay")
-    table.add_column("change", justify="right")
-    table.add_column("")
-    for choice in scores.choices:
-        table.add_row(choice.name, f"{choice.change:.3f}", stays(scores.is_made(choice)))
-    return table
-
-
-def head_table(scores: HeadScores) -> Table:
-    """A row per layer: how many heads stay, and the least and the most that one of them, or of the others, adds."""
-    table = Table(title="heads, by what the absence of one adds to the change", title_justify="left", box=None)
-    for name in ("layer", "heads", "stay", "one that goes adds", "one that stays adds"):
-        table.add_column(name, justify="right")
-    for layer, added, kept in zip(scores.layers, scores.added, scores.kept):
-        staying = [added[head] for head in kept]
-        going = [change for head, change in enumerate(added) if head not in kept]
-        table.add_row(str(layer), str(len(added)), str(len(kept)), extent(going), extent(staying))
-    return table
-
-
-def extent(changes: list[float]) -> str:
-    """The smallest and the largest change, as text."""
-    if not changes:
-        return "–"
-    return f"{min(changes):.4f} to {max(changes):.4f}"
-
-
-def stays(kept: bool) -> str:
-    return "stays" if kept else ""

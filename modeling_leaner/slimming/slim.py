@@ -12,7 +12,7 @@ from ..support.progress import Progress, no_progress
 from . import measures, operations
 from .measures import Batch, LayerChoice, Reference
 from .operations import SlimError
-from .scores import HeadScores, LayerScores, Scores, score_heads, score_layers
+from .scores import HeadScores, LayerScores, Scores, score_layers
 
 
 RECORD = "slim.json"  # of a cut, beside its weights: what was left out
@@ -152,52 +152,43 @@ def rank_choices(
 def check_target(model: LeanPreTrainedModel, target: Target) -> None:
     """Raises SlimError, naming the setting, for a shape to which the model cannot be cut."""
     config = model.config
-    given = [name for name, value in vars(target).items() if value is not None]
-    if not given:
+    if all(value is None for value in vars(target).values()):
         raise SlimError("nothing to cut: give layers, heads, head_dim or intermediate_size, or a budget")
-    if target.layers is not None and target.keep is not None:
-        raise SlimError("give one of them", settings=["layers", "keep"])
-    if target.heads is not None and target.total_heads is not None:
-        raise SlimError("give one of them", settings=["heads", "total_heads"])
-    _check_size("layers", target.layers, config.num_hidden_layers)
-    _check_size("head_dim", target.head_dim, config.head_dim)
-    for name, most in (("heads", MOST_HEADS), ("intermediate_size", MOST_NEURONS)):
+    for pair in (("layers", "keep"), ("heads", "total_heads")):
+        if None not in (getattr(target, pair[0]), getattr(target, pair[1])):
+            raise SlimError("give one of them", settings=pair)
+    largest = {
+        "layers": config.num_hidden_layers,
+        "head_dim": config.head_dim,
+        "heads": MOST_HEADS,
+        "intermediate_size": MOST_NEURONS,
+    }
+    for name, most in largest.items():
         value = getattr(target, name)
         if value is not None and not 1 <= value <= most:
             raise SlimError(f"expected 1..{most:,}, got {value:,}", settings=[name])
-    _check_more_heads(model, target)
     if target.keep is not None:
         operations.check_layers(model, target.keep)
-    _check_total_heads(model, target)
-    groups = getattr(config, "num_key_value_heads", 1)
-    if target.heads is not None and operations.is_grouped(model) and target.heads % groups:
-        reason = f"expected a multiple of num_key_value_heads={groups}, got {target.heads}"
-        raise SlimError(reason, settings=["heads"])
+    if target.heads is not None:
+        _check_heads(model, target.heads)
+    if target.total_heads is not None:
+        _check_total_heads(model, target)
 
 
-def _check_size(name: str, value: int | None, largest: int) -> None:
-    """Raises SlimError for a number that is not in 1..largest."""
-    if value is not None and not 1 <= value <= largest:
-        raise SlimError(f"expected 1..{largest}, got {value}", settings=[name])
-
-
-def _check_more_heads(model: LeanPreTrainedModel, target: Target) -> None:
-    """Raises SlimError for more heads than a layer has, where its heads cannot all grow to that number."""
+def _check_heads(model: LeanPreTrainedModel, wanted: int) -> None:
+    """Raises SlimError for heads that layers cannot grow to, or that groups of heads which share keys cannot have."""
     heads = model.config.heads_per_layer
-    if target.heads is None or target.heads <= min(heads):
-        return
-    if len(set(heads)) > 1:
-        reason = f"expected 1..{min(heads)} for layers of {heads} heads, got {target.heads}"
-        raise SlimError(reason, settings=["heads"])
-    if operations.is_grouped(model):
-        reason = f"expected 1..{heads[0]}, since several heads share keys, got {target.heads}"
-        raise SlimError(reason, settings=["heads"])
+    grouped = operations.is_grouped(model)
+    if wanted > min(heads) and (grouped or len(set(heads)) > 1):
+        why = ", since several heads share keys" if len(set(heads)) == 1 else f" for layers of {heads} heads"
+        raise SlimError(f"expected 1..{min(heads)}{why}, got {wanted}", settings=["heads"])
+    groups = getattr(model.config, "num_key_value_heads", 1)
+    if grouped and wanted % groups:
+        raise SlimError(f"expected a multiple of num_key_value_heads={groups}, got {wanted}", settings=["heads"])
 
 
 def _check_total_heads(model: LeanPreTrainedModel, target: Target) -> None:
     """Raises SlimError for a total that the layers which stay cannot share, or a family with equal layers only."""
-    if target.total_heads is None:
-        return
     heads = model.config.heads_per_layer
     if target.keep is not None:
         heads = [heads[layer] for layer in target.keep]
@@ -238,9 +229,7 @@ class _Slimming:
 
     def record(self, part: str, before: object, after: object, rivals: dict[str, float] | None = None) -> None:
         """Notes a cut that was made."""
-        if rivals is None:
-            rivals = {}
-        self.cuts.append(Cut(part, before, after, self.held_out_reference.change(self.model), rivals))
+        self.cuts.append(Cut(part, before, after, self.held_out_reference.change(self.model), rivals or {}))
 
     def result(self, training: bool) -> Slimmed:
         """The model in training mode or not, with its cuts."""
@@ -257,112 +246,63 @@ class _Slimming:
 
     def change_heads(self, target: Target) -> None:
         """Leaves heads out, in every layer or of all layers together, or adds some, to reach the target."""
-        if target.heads is not None:
-            most = max(self.model.config.heads_per_layer)
-            if target.heads > most:
-                self.add_heads(target.heads - most)
-            else:
-                self.cut_heads_per_layer(target.heads)
-        elif target.total_heads is not None:
-            self.cut_total_heads(target.total_heads)
-
-    def add_heads(self, added: int) -> None:
-        """So many more in every layer, which contribute nothing yet."""
-        before = self.model.config.heads_per_layer
-        self.model = operations.add_heads(self.model, added)
-        self.record("heads", before, self.model.config.heads_per_layer)
-
-    def cut_heads_per_layer(self, wanted: int) -> None:
-        """Keeps the `wanted` heads of every layer whose absence changes the output most. No layer may have fewer."""
-        if set(self.model.config.heads_per_layer) == {wanted}:
-            return
-        means, changes = self.measure_heads()
-        kept = [_best_heads(self.model, index, of_heads, wanted) for index, of_heads in enumerate(changes)]
-        self.keep_heads(kept, means, changes)
-
-    def cut_total_heads(self, wanted: int) -> None:
-        """Keeps the `wanted` heads of all layers together whose absence changes the output most."""
-        total = sum(self.model.config.heads_per_layer)
-        if wanted > total:
-            reason = f"the layers that stay have {total}, expected at most as many, got {wanted}"
+        heads = self.model.config.heads_per_layer
+        total = target.total_heads
+        if total is not None and total > sum(heads):
+            reason = f"the layers that stay have {sum(heads)}, expected at most as many, got {total}"
             raise SlimError(reason, settings=["total_heads"])
-        if wanted == total:
+        if set(heads) == {target.heads} or total == sum(heads) or (target.heads is None and total is None):
             return
-        means, changes = self.measure_heads()
-        self.keep_heads(share_heads(changes, wanted), means, changes)
-
-    def measure_heads(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Per layer the mean of what its heads put out (H·d), and the change of the output without each head (H)."""
+        if target.heads is not None and target.heads > max(heads):
+            self.model = operations.add_heads(self.model, target.heads - max(heads))
+            self.record("heads", heads, self.model.config.heads_per_layer)
+            return
         means = measures.input_moments(self.model, self.choosing_reference.batches, "self_attn.o_proj").means
         changes = measures.changes_by_head(self.model, self.choosing_reference, means, self.progress)
-        return means, changes
-
-    def keep_heads(self, kept: list[list[int]], means: list[torch.Tensor], changes: list[torch.Tensor]) -> None:
-        """Leaves the other heads out, and notes the scores by which they were chosen.
-
-        Args:
-            kept: per layer the heads that stay.
-            means, changes: as `measure_heads` returns them.
-        """
-        before = self.model.config.heads_per_layer
-        layers = list(range(len(before)))
-        if self.layer_scores is not None:
-            layers = self.layer_scores.kept
+        if total is None:
+            kept = [_best_heads(self.model, index, of_heads, target.heads) for index, of_heads in enumerate(changes)]
+        else:
+            kept = share_heads(changes, total)
+        layers = list(range(len(heads))) if self.layer_scores is None else self.layer_scores.kept
         change_before = self.choosing_reference.change(self.model)
-        self.head_scores = score_heads(layers, changes, change_before, kept)
+        added = [(of_heads - change_before).tolist() for of_heads in changes]
+        self.head_scores = HeadScores(layers, added, kept)
         self.model, rivals = self.cut_as_zero_or_mean(operations.keep_heads, kept, means)
-        self.record("heads", before, self.model.config.heads_per_layer, rivals)
+        self.record("heads", heads, self.model.config.heads_per_layer, rivals)
 
     def change_neurons(self, target: Target) -> None:
-        """Leaves neurons of every MLP out, or adds some, to reach the target."""
+        """Leaves those neurons of every MLP out that add the least variance, or adds some, to reach the target."""
         wanted = target.intermediate_size
         width = self.model.config.intermediate_size
         if wanted is None or wanted == width:
             return
+        rivals = None
         if wanted > width:
-            self.add_neurons(wanted - width)
+            self.model = operations.add_neurons(self.model, wanted - width)
         else:
-            self.cut_neurons(wanted)
-
-    def add_neurons(self, added: int) -> None:
-        """So many more in every MLP, which contribute nothing yet."""
-        width = self.model.config.intermediate_size
-        self.model = operations.add_neurons(self.model, added)
-        self.record("intermediate_size", width, width + added)
-
-    def cut_neurons(self, wanted: int) -> None:
-        """Keeps the `wanted` neurons of every MLP that add the most variance."""
-        width = self.model.config.intermediate_size
-        moments = measures.input_moments(self.model, self.choosing_reference.batches, "mlp.fc2")
-        kept = []
-        for of_neurons in measures.variance_by_neuron(self.model, moments):
-            kept.append(sorted(of_neurons.topk(wanted).indices.tolist()))
-        self.model, rivals = self.cut_as_zero_or_mean(operations.keep_neurons, kept, moments.means)
+            moments = measures.input_moments(self.model, self.choosing_reference.batches, "mlp.fc2")
+            scores = measures.variance_by_neuron(self.model, moments)
+            kept = [sorted(of_neurons.topk(wanted).indices.tolist()) for of_neurons in scores]
+            self.model, rivals = self.cut_as_zero_or_mean(operations.keep_neurons, kept, moments.means)
         self.record("intermediate_size", width, wanted, rivals)
 
     def cut_as_zero_or_mean(
         self, keep: KeepParts, kept: list[list[int]], means: list[torch.Tensor]
     ) -> tuple[LeanPreTrainedModel, dict[str, float]]:
-        """The cut after which what goes counts as zero, or that after which it counts as its mean.
-
-        Args:
-            keep: makes the cut.
-            kept: per layer the heads or neurons that stay.
-            means: per layer the mean of what all of them put out.
+        """Makes the cut with what goes counted as zero, and as its mean: the one that changes the output less.
 
         Returns:
-            the one that changes the output less, and the change of both by name.
+            the model, and the change of both by name.
         """
         models = {
             "removed parts as zero": keep(self.model, kept, None),
             "as their mean": keep(self.model, kept, means),
         }
         changes = {name: self.choosing_reference.change(model) for name, model in models.items()}
-        best = min(changes, key=changes.get)
-        return models[best], changes
+        return models[min(changes, key=changes.get)], changes
 
     def cut_head_dim(self, target: Target) -> None:
-        """Makes every head smaller, where the target says so."""
+        """Makes every head smaller, if the target says so."""
         size = self.model.config.head_dim
         if target.head_dim is None or target.head_dim == size:
             return
@@ -373,22 +313,20 @@ class _Slimming:
 def share_heads(changes: list[torch.Tensor], total: int) -> list[list[int]]:
     """The `total` heads whose absence changes the output most, over all layers together; at least one per layer."""
     kept = [[int(of_heads.argmax())] for of_heads in changes]
-    ranking = []
-    for index, of_heads in enumerate(changes):
-        for head, change in enumerate(of_heads.tolist()):
-            if head not in kept[index]:
-                ranking.append((change, index, head))
-    ranking.sort(reverse=True)
-    for _, index, head in ranking[: total - len(kept)]:
+    ranking = [
+        (change, index, head)
+        for index, of_heads in enumerate(changes)
+        for head, change in enumerate(of_heads.tolist())
+        if head not in kept[index]
+    ]
+    for _, index, head in sorted(ranking, reverse=True)[: total - len(kept)]:
         kept[index].append(head)
     return [sorted(heads) for heads in kept]
 
 
 def _best_heads(model: LeanPreTrainedModel, index: int, changes: torch.Tensor, wanted: int) -> list[int]:
     """The `wanted` heads of a layer whose absence changes the output most; equally many of each key-value group."""
-    groups = 1
-    if operations.is_grouped(model):
-        groups = model.config.key_value_heads_per_layer[index]
+    groups = model.config.key_value_heads_per_layer[index] if operations.is_grouped(model) else 1
     size = len(changes) // groups
     kept = []
     for group in range(groups):

@@ -1,7 +1,4 @@
-"""Where the runs of a sweep are carried out. Here: in processes of this machine.
-
-The others are `fork_engine.py`, whose processes share their imports, and `ray_engine.py`, a cluster.
-"""
+"""Where the runs of a sweep are carried out: in processes of this machine. `ray_engine.py` has a cluster."""
 
 import os
 import signal
@@ -27,16 +24,6 @@ class Engine(Protocol):
 
     def start(self, command: Sequence[str], log: Path) -> Started:
         """Starts the training that a command line is; what it prints is added to the log."""
-
-
-class LocalProcess(Protocol):
-    """A process of this machine, as `subprocess.Popen` is one."""
-
-    def poll(self) -> int | None:
-        """Its exit status; None while it lasts."""
-
-    def send_signal(self, number: int) -> None:
-        """Sends it a signal, unless it has ended."""
 
 
 def cuda_devices() -> list[str]:
@@ -85,13 +72,8 @@ class Processes:
         environment["PYTHONUNBUFFERED"] = "1"  # else the log could end in what was written earlier
         if device:
             environment["CUDA_VISIBLE_DEVICES"] = device
-        process = self._begin(command, log, environment)
-        self.devices.popleft()  # only now: what could not be started takes none
-        return LocalRun(process, device, self.devices)
-
-    def _begin(self, command: Sequence[str], log: Path, environment: dict[str, str]) -> LocalProcess:
         with log.open("ab") as file:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -100,12 +82,14 @@ class Processes:
                 pass_fds=[self.lock],
                 process_group=0,  # a signal reaches it by `interrupt` alone, once, whoever sent it to the sweep
             )
+        self.devices.popleft()  # only now: what could not be started takes none
+        return LocalRun(process, device, self.devices)
 
 
 class LocalRun:
     """A process, and the device that `poll` gives back when it first finds that the process has ended."""
 
-    def __init__(self, process: LocalProcess, device: str | None, free: deque[str | None]):
+    def __init__(self, process: subprocess.Popen, device: str | None, free: deque[str | None]):
         self.process = process
         self.device = device
         self.free = free

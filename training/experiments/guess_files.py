@@ -1,4 +1,4 @@
-"""Reads what `leaner guesses` wrote beside a grid's rows. A model that has learned beats the best guess."""
+"""Reads what `leaner sweep` wrote beside a grid's rows. A model that has learned beats the best guess."""
 
 from collections.abc import Iterable
 from pathlib import Path

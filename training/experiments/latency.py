@@ -1,4 +1,4 @@
-"""`leaner latency GRID.yaml`: inference time and throughput of a grid's shapes, measured in turns on this machine.
+"""`leaner bench GRID.yaml`: inference time and throughput of a grid's shapes, measured in turns on this machine.
 
 Writes latency.json beside the grid's results.csv: of each shape and batch size the median over rounds in which every
 shape had its turn, with quartiles. Run it while nothing else runs: the ratios of one measurement may be compared, its
@@ -128,7 +128,7 @@ def read(grid: Grid) -> LatencyFile | None:
     try:
         held = checked(LatencyFile, read_json(path), path)
     except ValueError as error:
-        raise ValueError(f"{error}; leaner latency writes it") from error
+        raise ValueError(f"{error}; leaner bench writes it") from error
     if not held.shapes or held.length != length:
         return None
     return held

@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import ray
@@ -23,8 +25,7 @@ from modeling_leaner.support.interrupts import INTERRUPTED
 
 from ..running.run_folder import LOCK
 from .grid import GridError
-from .run_here import train_here
-from .run_settings import TRAIN_COMMAND
+from .run_settings import TRAIN_COMMAND, TRAIN_MODULE
 
 
 LOST_WORKERS = 10  # of one run, after which it has failed
@@ -33,6 +34,34 @@ CONNECTING = 10  # seconds until an address answers
 ASKING = 60  # seconds until what answers there has shown to be Ray
 SHARED = ".shared"
 START_ONE = "ray start --head starts one, or RAY_ADDRESS=HOST:PORT names one"
+
+
+def train_here(words: Sequence[str], log: Path) -> int:
+    """Trains by the words of a command line and returns the exit status; what is printed is added to the log."""
+    with log.open("ab") as file:  # gets also what libraries print that are not Python
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.argv = [TRAIN_MODULE, *words]
+    try:
+        import_module(TRAIN_MODULE).main([*words])  # by its name: its room is above this one
+        return 0
+    except SystemExit as end:
+        return status_of(end)
+    except Exception:
+        traceback.print_exc()  # in the log, as a process of its own ends
+        return 1
+    finally:
+        sys.stdout.flush()
+
+
+def status_of(end: SystemExit) -> int:
+    """The exit status of a process that ends so."""
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code
+    print(end.code, file=sys.stderr)
+    return 1
 
 
 def seen_by(folder: Path, content: str, working_directory: str) -> str:

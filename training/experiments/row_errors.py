@@ -1,7 +1,7 @@
 """row_errors.json of a grid: how much the choice of held-out rows moves the difference of two published models.
 
 Intervals over seeds are conditional on the held-out rows; this is the other half of the uncertainty, of the one pair
-of runs whose weights are there. `leaner guesses` writes it.
+of runs whose weights are there. `leaner sweep` writes it.
 """
 
 import math
@@ -37,7 +37,7 @@ def row_scores(folder: Path, options: list[str]) -> np.ndarray:
         task = evaluation.task
         rows = evaluation.held_out.rows
         size = evaluation.arguments.per_device_eval_batch_size
-        model = getattr(transformers, f"AutoModel{task.head}").from_pretrained(folder).eval()
+        model = getattr(transformers, f"AutoModel{task.head}").from_pretrained(folder, trust_remote_code=False).eval()
         parts = []
         for batch in evaluation_batches(task, rows, range(len(rows)), size):
             labels = batch.pop("labels")

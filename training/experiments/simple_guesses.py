@@ -1,4 +1,4 @@
-"""`leaner guesses GRID.yaml`: what simple guesses that read the input score on a grid's task, without a transformer.
+"""What simple guesses that read the input score on a grid's task, without a transformer.
 
 A model has learned where it beats the best of them (`summary.learned`). Where a grid's weights are published, the
 command also measures how much the choice of held-out rows moves their difference (`row_errors.py`). Each guess is
@@ -11,6 +11,7 @@ fitted on the grid's training rows and scored on its held-out rows by the task's
   sees it, a mask in its place included. A second bigram is fitted on as many rows as the run was trained on.
 """
 
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -24,9 +25,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.preprocessing import OneHotEncoder
 from transformers import EvalPrediction
-from transformers.utils import logging
 
-from modeling_leaner.support.documents import naming, write_json
+from modeling_leaner.support.documents import write_json
 
 from ..data.sources import load_training
 from ..records import Guess
@@ -43,7 +43,7 @@ from ..tasks.language_modelling import LanguageModelling
 from ..tasks.masked_lm import MaskedLM
 from ..tasks.sequence_classification import SequenceClassification
 from .bigram import Bigram, neighbours
-from .grid import GridError, load_grid
+from .grid import Grid
 from .grid_results import GridResults, load_results
 from .guess_features import bag_of_tokens, first_tokens, length_bins, small_images, token_overlap
 from .guess_files import AS_MANY_ROWS, GUESSES, ROW_ERRORS
@@ -212,25 +212,21 @@ def guesses_of_grid(results: GridResults, options: list[str]) -> list[Guess] | N
     return guesses_on(prepared.task, prepared.train, prepared.held_out_rows)
 
 
-def write_guesses(file: Path, data_files: Sequence[str] = ()) -> None:
-    """Scores the guesses on the task of a grid's file, writes them beside the grid's rows and prints them.
+def write_guesses(grid: Grid, data_files: Sequence[str] = ()) -> None:
+    """Scores the guesses on a grid's task and writes guesses.json beside its rows; nothing if none is known.
 
-    Where the grid's weights are published, `row_errors` are measured and written, too.
+    If the grid's weights are published, `row_errors` are measured and written, too.
 
     Raises:
-        ValueError, OSError: the grid is refused, its rows cannot be had, or no guess is known for its task.
+        ValueError, OSError: the rows cannot be had.
     """
-    logging.set_verbosity_error()
-    grid = load_grid(file)
-    with naming(file, (ValueError, OSError)):
-        fitted = guesses_of_grid(load_results(grid), data_options(data_files))
+    fitted = guesses_of_grid(load_results(grid), data_options(data_files))
     if fitted is None:
-        raise GridError(f"{file}: no simple guess is known for its task and metric")
-    grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)  # before its first run
+        return
+    grid.path(GUESSES).parent.mkdir(parents=True, exist_ok=True)
     write_json(grid.path(GUESSES), [guess.document() for guess in fitted])
     errors = row_errors(grid, data_files, Path(PUBLISHED))
     if errors:
         write_json(grid.path(ROW_ERRORS), [error.document() for error in errors])
     for guess in fitted:
-        print(f"{guess.name}: {guess.value:.4f}")
-    print(grid.path(GUESSES))
+        print(f"{guess.name}: {guess.value:.4f}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`leaner step-time GRID.yaml`: how long a training step of each shape of a grid takes here, the shapes taking turns.
+"""`leaner bench GRID.yaml`: how long a training step of each shape of a grid takes here, the shapes taking turns.
 
 A step is the grid's own: its rows, precision and attention, gradient clipping and AdamW. Weights are random and tokens
 or pixels made up, neither of which changes the time; what the Trainer adds around a step is left out. Run it while
@@ -104,7 +104,7 @@ def step_seconds(grid: Grid) -> dict[str, float] | None:
     try:
         measured = checked(StepTimes, read_json(path), path).shapes
     except ValueError as error:
-        raise GridError(f"{error}; leaner step-time writes it") from error
+        raise GridError(f"{error}; leaner bench writes it") from error
     for shape in grid.shapes:
         step = step_of(grid, shape)
         expected = None
@@ -115,5 +115,5 @@ def step_seconds(grid: Grid) -> dict[str, float] | None:
             got = measured[shape].tokens
         if expected is None or got != expected:
             mismatch = f"expected a step of {shape} of {expected} tokens, got {got}"
-            raise GridError(f"{path}: {mismatch}; leaner step-time measures it")
+            raise GridError(f"{path}: {mismatch}; leaner bench measures it")
     return {shape: timing.seconds for shape, timing in measured.items()}

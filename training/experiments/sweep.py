@@ -29,12 +29,12 @@ from ..records.results import RESULTS
 from ..settings.command_line import data_options
 from .cuts import make_cuts
 from .engines import Engine, Processes, Started
-from .fork_engine import Forks
 from .grid import Grid, GridError, check_same_data, check_unchanged, load_grid, write_grid
 from .grid_results import GridResults, load_results
 from .rows import Run, result_row, write_rows
 from .run_settings import run_arguments
 from .runs import begin_branch, can_start, check_starts, check_trunk, command, missing_runs, planned, sort_key
+from .simple_guesses import write_guesses
 from .soundness import check_grid, check_settings
 from .summary import summarise
 from .summary_tables import show
@@ -227,11 +227,9 @@ class Sweep:
 
 
 def engine_of(name: str, jobs: int, folder: Path, lock: int) -> Engine:
-    """The engine of a name. Raises GridError where Ray is not installed, or as `Forks` or `RayCluster`."""
+    """The engine of a name. Raises GridError where Ray is not installed, or as `RayCluster`."""
     if name == "processes":
         return Processes(jobs, lock)
-    if name == "fork":
-        return Forks(jobs, lock)
     try:
         from .ray_engine import RayCluster
     except ModuleNotFoundError as error:
@@ -301,7 +299,7 @@ def sweep(
         data_files: a local copy of the recipe's dataset.
         output_dir: in place of the grid's.
         summary: only compare the runs that are there.
-        engine: processes; fork, processes that share their imports; ray, the machines of a cluster.
+        engine: processes, or ray, the machines of a cluster.
 
     Returns:
         Whether all runs to be reported have finished; True with `summary`.
@@ -328,6 +326,12 @@ def sweep(
         write_grid(grid)  # what no run depends on, such as data and publish, may have changed
     else:
         results = run_sweep(grid, jobs, local, engine)
+        if results.any_reported is not None and results.guesses is None:
+            try:
+                write_guesses(grid, data_files)
+            except (ValueError, OSError) as error:  # rows that only the machines of the runs have
+                print(f"no simple guesses: {error}", file=sys.stderr)
+            results = load_results(grid)
     comparison = summarise(results)
     write_json(grid.path("summary.json"), comparison.document())
     show(comparison)

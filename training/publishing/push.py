@@ -1,5 +1,6 @@
 """`leaner push`: what of a folder goes to the Hub, checked before anything leaves, and sent in one commit."""
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -40,6 +41,10 @@ from .folders import CARDS, UNREADABLE, check_tensor_shapes, check_there, publis
 
 LIBRARIES = ("transformers", "sentence-transformers")  # that load what is sent
 COLLECTION = "modeling_leaner"
+TEXT_FILES = (".md", ".json", ".jsonl", ".yaml", ".yml", ".txt", ".jinja", ".py", ".csv")
+PRIVATE = re.compile(
+    r"\bhf_[A-Za-z0-9]{8,}|hub_token\W+(?!null|None|~)\w|(?P<home>/home/[\w.-]+/|/Users/[\w.-]+/|/root/|\\Users\\)"
+)
 Contents = dict[str, Path | bytes]
 
 
@@ -107,6 +112,19 @@ def check_files_beside(folder: Path, files: Contents) -> None:
             GenerationConfig.from_pretrained(folder).validate(strict=True)
 
 
+def check_private(folder: Path, files: Contents) -> None:
+    """Raises ValueError for a text file that holds an access token or a path of somebody's home folder."""
+    for name, content in files.items():
+        if not name.endswith(TEXT_FILES) or name in TOKENIZER_FILES:
+            continue
+        text = (content.read_bytes() if isinstance(content, Path) else content).decode(errors="replace")
+        for number, line in enumerate(text.split("\n"), 1):
+            found = PRIVATE.search(line)
+            if found is not None:
+                what = "a path of a home folder" if found["home"] else "an access token"
+                raise ValueError(f"{folder / name}: line {number} holds {what}; remove it before the file is sent")
+
+
 def check_configured_weights(folder: Path) -> None:
     """Raises ValueError unless the configuration names one class of the family, and the weights are that class's."""
     with naming(folder / "config.json", UNREADABLE):
@@ -131,6 +149,7 @@ def checked_contents(folder: Path, repository: str) -> Contents:
     files = contents(folder, repository)
     check_sent_code(folder, files)
     check_files_beside(folder, files)
+    check_private(folder, files)
     check_configured_weights(folder)
     if (folder / RESULTS).is_file():
         check_there(folder)

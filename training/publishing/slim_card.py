@@ -65,7 +65,6 @@ class SlimCard:
     recovery: str | None
     tries: list[Try]
     kept: Try | None
-    has_figure: bool
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,6 @@ def write_slim_card(
         recovery=making.recovery,
         tries=making.tries,
         kept=best_try(making.tries) if making.tries else None,
-        has_figure=not slimmed.scores.is_empty(),
     )
     (folder / "README.md").write_text(fill_card("slim_card.md", card), encoding="utf-8")
 

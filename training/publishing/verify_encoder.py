@@ -33,7 +33,7 @@ def stranger_vectors(folder: Path, texts: list[str], length: int) -> np.ndarray:
     Raises:
         ValueError: that process fails; one line.
     """
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     ids = tokenizer(texts, truncation=True, max_length=length, padding=False)["input_ids"]
     batches = list(padded_batches(ids))
     tensors = {}

@@ -5,15 +5,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from modeling_leaner.conversion import load_lean
-from modeling_leaner.exporting.files import FORMATS
+from modeling_leaner.exporting.files import ONNX_FILE, ONNX_INT8_FILE, load_onnx
 from modeling_leaner.exporting.graph import ExportableModel
 from modeling_leaner.exporting.parity import IN_FLOAT32, IN_INT8, compare
 from modeling_leaner.support.terminal import plural
 
 
-ONNX = FORMATS["onnx"]
-ONNX_FOLDER = Path(ONNX.file).parent.name
-FILES = re.compile(r"model(_int8)?\.onnx(\.data)?")
+ONNX_FOLDER = Path(ONNX_FILE).parent.name
+FILES = re.compile(r"model(_quantized)?\.onnx(\.data)?")
 
 
 def check_onnx(folder: Path) -> str:
@@ -29,7 +28,7 @@ def check_onnx(folder: Path) -> str:
     for path in sorted(place.iterdir()):
         if not FILES.fullmatch(path.name):
             raise ValueError(f"{path}: not a file of a published folder")
-    graphs = {ONNX.path(folder): IN_FLOAT32, ONNX.path(folder, int8=True): IN_INT8}
+    graphs = {folder / ONNX_FILE: IN_FLOAT32, folder / ONNX_INT8_FILE: IN_INT8}
     there = [path for path in graphs if path.exists()]
     if not there:
         raise ValueError(f"{place}: no graph; expected {' or '.join(path.name for path in graphs)}, or no such folder")
@@ -38,7 +37,7 @@ def check_onnx(folder: Path) -> str:
     exportable = ExportableModel(load_lean(str(folder)).float())
     for path in there:
         try:
-            found = compare(exportable, ONNX.load(path)).difference
+            found = compare(exportable, load_onnx(path)).difference
         except Exception as error:  # onnxruntime's own, which have no class in common but this
             raise ValueError(f"{path}: {error}") from error
         if found > graphs[path]:

@@ -1,7 +1,6 @@
 """Every number that is kept, with its unit: a file for each kind of document; what is read is checked."""
 
 from .base import Count, Duration, Record, checked, message_of
-from .benchmark import BenchCell, BenchComparison, BenchFile, BenchWork
 from .encoders import (
     Difference,
     EncoderComparison,
@@ -13,7 +12,6 @@ from .encoders import (
     TextRows,
 )
 from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
-from .export import ExportedFile, ExportFile, ForwardTime
 from .guesses import Guess, RowError
 from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, NotFitted
 from .published import (
@@ -34,10 +32,6 @@ from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
 
 __all__ = [
-    "BenchCell",
-    "BenchComparison",
-    "BenchFile",
-    "BenchWork",
     "BranchCell",
     "BudgetSummary",
     "Cell",
@@ -58,12 +52,9 @@ __all__ = [
     "EncoderTime",
     "Environment",
     "Evidence",
-    "ExportFile",
-    "ExportedFile",
     "FailedRun",
     "FigurePanel",
     "FineTuned",
-    "ForwardTime",
     "Guess",
     "Latency",
     "LatencyFile",

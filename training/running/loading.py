@@ -118,7 +118,7 @@ def load_processing(arguments: RecipeArguments, config: LeanConfig, train: Rows 
 def load_image_processor(source: str, config: LeanConfig) -> object:
     """A checkpoint's own image processor; else one that scales pixels to -1..1."""
     if is_checkpoint_with(source, "preprocessor_config.json"):
-        return AutoImageProcessor.from_pretrained(source)
+        return AutoImageProcessor.from_pretrained(source, trust_remote_code=False)
     height, width = config.image_shape
     mean = [0.5] * config.num_channels
     return ViTImageProcessorPil(size={"height": height, "width": width}, image_mean=mean, image_std=mean)
@@ -158,7 +158,7 @@ def load_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Rows |
 def read_tokenizer(source: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder or Hub id; ValueError where there is none, or it cannot be read."""
     try:
-        tokenizer = without_local_traces(AutoTokenizer.from_pretrained(source))
+        tokenizer = without_local_traces(AutoTokenizer.from_pretrained(source, trust_remote_code=False))
         for texts in (["a"], ["a", "a"]):
             tokenizer(*texts)  # some damage shows at the first text, or the first pair
         return tokenizer
@@ -198,7 +198,7 @@ def trained_tokenizer(arguments: RecipeArguments, config: LeanConfig, train: Row
         except OSError:
             if not (folder / "tokenizer.json").is_file():  # else another process was quicker
                 raise
-    return without_local_traces(AutoTokenizer.from_pretrained(folder))
+    return without_local_traces(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
 
 
 def without_local_traces(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
@@ -356,7 +356,7 @@ def build_model(
     if not Path(source).is_dir():
         refuse_pickles(source)
     options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
-    model, info = auto_class.from_pretrained(source, config=config, **attention, **options)
+    model, info = auto_class.from_pretrained(source, config=config, trust_remote_code=False, **attention, **options)
     may_be_new = MAY_BE_NEW
     if complete:
         may_be_new = ()

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from modeling_leaner.planning.study_verdicts import STUDIES_FOLDER
 from modeling_leaner.support.documents import naming, read_json, write_json
 from modeling_leaner.support.files import whole_folder, write_bytes
 
@@ -26,6 +25,7 @@ from .page import OF_QUICK, finding_of, study_page, with_verdicts
 
 NOT_TESTED = "not tested"
 Progress = Callable[[str], None]  # told what is done now, in a line
+STUDIES_FOLDER = Path("model_cards/studies")  # of the working folder
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,9 @@ def check_images(source: str, config: LeanConfig, task: Task) -> None:
 
 def check_tokens(source: str, config: LeanConfig, task: Task) -> None:
     """Raises ValueError for a teacher with another tokenizer, or fewer positions than rows have tokens."""
-    if tokenizer_text(AutoTokenizer.from_pretrained(source)) != tokenizer_text(task.processing):
+    if tokenizer_text(AutoTokenizer.from_pretrained(source, trust_remote_code=False)) != tokenizer_text(
+        task.processing
+    ):
         raise ValueError(f"teacher: the tokenizer of {source} is not the student's")
     if task.length > config.max_position_embeddings:
         positions = config.max_position_embeddings

@@ -1,0 +1,172 @@
+"""What a checkpoint of somebody else may hold: code, weights apart, options that nothing here has."""
+
+import ast
+import copy
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from training_data import save_encoder
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from typer.testing import CliRunner
+
+import modeling_leaner
+from modeling_leaner.cli.app import app
+from modeling_leaner.conversion import BERT, GPT, VIT, ConversionError, convert, convert_checkpoint, load_lean
+
+
+SMALL_GPT = GPT2Config(vocab_size=40, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=1)
+SMALL_BERT = BertConfig(
+    vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+    max_position_embeddings=16,
+)  # fmt: skip
+ROOMS = [Path(modeling_leaner.__file__).parent, *map(Path, modeling_leaner.training.__path__)]
+
+
+def calls_of_auto_classes():
+    """Every call in the package that loads by an Auto class, as (file, line, its keywords)."""
+    for room in ROOMS:
+        for file in room.rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                is_load = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "from_pretrained"
+                if is_load and "auto" in ast.unparse(node.func.value).lower():
+                    yield file, node.lineno, {keyword.arg: keyword.value for keyword in node.keywords}
+
+
+def test_no_loading_call_runs_code_of_a_folder():
+    calls = list(calls_of_auto_classes())
+    assert len(calls) > 8
+    for file, line, keywords in calls:
+        if file.name == "reevaluate.py":  # runs in a process of its own, which has no other code than the folder's
+            continue
+        value = keywords.get("trust_remote_code")
+        assert isinstance(value, ast.Constant) and value.value is False, f"{file}:{line}"
+
+
+@pytest.mark.parametrize("file", ["preprocessor_config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("command", [["convert"], ["slim", "--layers", "1"], ["inspect"]], ids=lambda words: words[0])
+def test_code_beside_a_model_is_not_run(tmp_path, command, file):
+    """Not even if somebody answers yes. A tokenizer.json is read by transformers' own class, whatever is beside it."""
+    key = "AutoImageProcessor" if file == "preprocessor_config.json" else "AutoTokenizer"
+    folder = save_encoder(tmp_path / "evil")
+    document = json.loads((folder / file).read_text()) if (folder / file).is_file() else {}
+    name = "image_processor_type" if "Image" in key else "tokenizer_class"
+    target = "evil.Evil" if "Image" in key else ["evil.Evil", None]
+    (folder / file).write_text(json.dumps({**document, name: "Evil", "auto_map": {key: target}}))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
+    (tmp_path / "rows.txt").write_text("\n\n".join(f"a text of some words {n}" for n in range(40)))
+    data = [] if command[0] == "convert" else ["--data", str(tmp_path / "rows.txt")]
+    paths = [str(folder)] if command[0] == "inspect" else [str(folder), str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [command[0], *paths, *command[1:], *data], input="y\n" * 5)
+    assert not (tmp_path / "ran").exists()
+    if key == "AutoImageProcessor" and command[0] != "inspect":
+        assert result.exit_code != 0 and "auto_map" in result.output and not (tmp_path / "out").exists()
+
+
+def save_apart(folder, model, name):
+    """A checkpoint whose config ties the embeddings, with an own output matrix in its file."""
+    model.save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    like = model.get_output_embeddings().weight
+    tensors[name] = torch.randn(like.shape)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert json.loads((folder / "config.json").read_text()).get("tie_word_embeddings", True)
+
+
+@pytest.mark.parametrize(
+    "model_class, config, name",
+    [(GPT2LMHeadModel, SMALL_GPT, "lm_head.weight"), (BertForMaskedLM, SMALL_BERT, "cls.predictions.decoder.weight")],
+)
+def test_output_embeddings_of_their_own_stay(tmp_path, model_class, config, name):
+    save_apart(tmp_path / "source", model_class(config), name)
+    theirs = model_class.from_pretrained(tmp_path / "source").eval().double()
+    ids = torch.randint(2, 40, (2, 9))
+    expected = theirs(input_ids=ids).logits
+    convert_checkpoint(tmp_path / "source", tmp_path / "ours")
+    ours = load_lean(tmp_path / "ours").eval().double()
+    torch.testing.assert_close(ours(input_ids=ids).logits, expected, rtol=0, atol=1e-12)
+    convert_checkpoint(tmp_path / "ours", tmp_path / "back")
+    back = model_class.from_pretrained(tmp_path / "back").eval().double()
+    torch.testing.assert_close(back(input_ids=ids).logits, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "model_class, config, value", [(GPT2LMHeadModel, SMALL_GPT, False), (BertForMaskedLM, SMALL_BERT, True)]
+)
+def test_another_direction_of_attention_is_refused(model_class, config, value):
+    model = model_class(copy.deepcopy(config))
+    model.config.is_causal = value
+    with pytest.raises(ConversionError, match="is_causal"):
+        convert(model)
+
+
+# What transformers' modelling files and mask functions read from a config, as of 5.23, beside what is converted.
+READ_ELSEWHERE = {
+    "_attn_implementation", "chunk_size_feed_forward", "is_encoder_decoder", "return_dict", "use_return_dict",
+    "output_attentions", "output_hidden_states", "num_labels", "loss_type", "get_text_config", "sliding_window",
+    "attention_chunk_size", "layer_types", "encoder_stride", "hidden_act", "summary_type", "summary_use_proj",
+    "summary_proj_to_labels", "summary_activation", "summary_first_dropout", "n_inner", "cross_attention_hidden_size",
+    "cross_attention_dim", "problem_type", "pad_token_id", "max_position_embeddings", "num_hidden_layers",
+    "tie_word_embeddings", "hidden_dropout", "classifier_dropout", "embd_pdrop", "n_layer", "n_head", "n_embd",
+    "n_positions", "use_cache", "summary_last_dropout", "head_dim",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("relative", [VIT, BERT, GPT], ids=lambda relative: relative.model_type)
+def test_every_key_that_a_model_reads_is_known(relative):
+    """A key that a new transformers reads has to be converted, restricted, or put on the list above."""
+    name = relative.model_type
+    modeling = Path(transformers.__file__).parent / "models" / name / f"modeling_{name}.py"
+    masks = Path(transformers.__file__).parent / "masking_utils.py"
+    read = set()
+    for file in (modeling, masks):
+        text = file.read_text()
+        read |= set(re.findall(r"\bconfig\.([a-z_]\w*)", text))
+        read |= set(re.findall(r"getattr\((?:self\.)?config, \"(\w+)\"", text))
+    known = {*relative.fields, *relative.only, *relative.shared, *READ_ELSEWHERE}
+    assert read - known == set()
+
+
+def test_the_dtype_of_the_file_stays(tmp_path):
+    """float32 weights under a config that says float16."""
+    BertForMaskedLM(SMALL_BERT).save_pretrained(tmp_path / "source")
+    config = json.loads((tmp_path / "source" / "config.json").read_text())
+    (tmp_path / "source" / "config.json").write_text(json.dumps({**config, "dtype": "float16"}))
+    convert_checkpoint(tmp_path / "source", tmp_path / "ours")
+    assert {tensor.dtype for tensor in load_file(tmp_path / "ours" / "model.safetensors").values()} == {torch.float32}
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
+    folder = save_encoder(tmp_path / "encoder")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([f"new{n}" for n in range(2000)])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ValueError, match="vocab_size"):
+        convert_checkpoint(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_quantised_weights_are_refused(tmp_path):
+    BertForMaskedLM(SMALL_BERT).save_pretrained(tmp_path / "source")
+    config = json.loads((tmp_path / "source" / "config.json").read_text())
+    document = {**config, "quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
+    (tmp_path / "source" / "config.json").write_text(json.dumps(document))
+    with pytest.raises(ConversionError, match="quantization_config"):
+        convert_checkpoint(tmp_path / "source", tmp_path / "ours")
+
+
+def test_a_head_size_of_its_own_in_a_vit_is_held():
+    """ViT reads head_dim from its config, which is no declared field."""
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4
+    )
+    config.head_dim = 4
+    theirs = transformers.ViTModel(config).eval().double()
+    pixels = torch.randn(2, 3, 8, 8).double()
+    expected = theirs(pixel_values=pixels).last_hidden_state
+    states = convert(theirs)(pixel_values=pixels).last_hidden_state
+    torch.testing.assert_close(states, expected, rtol=0, atol=1e-12)

@@ -1,0 +1,107 @@
+"""model_cards/README.md: its tables are renewed from the rows, and nothing else on the page is touched."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from modeling_leaner.training.publishing import index
+from scipy import stats
+
+
+ROOT = Path(__file__).parent.parent
+CARDS = ROOT / "model_cards"
+GRIDS = sorted(path.parent.name for path in CARDS.glob("grids/*/results.csv"))
+
+
+@pytest.fixture(autouse=True)
+def in_the_clone(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture(scope="module")
+def page():
+    return (CARDS / "README.md").read_text(encoding="utf-8")
+
+
+def table_of(page: str, name: str) -> str:
+    (found,) = (match[3] for match in index.TABLE.finditer(page) if match[2] == name)
+    return found
+
+
+def test_the_page_is_as_renewed(page):
+    assert index.render(CARDS) == page
+
+
+def test_every_grid_has_a_heading_and_a_table(page):
+    headings = re.findall(r"^### (.+)$", page, re.MULTILINE)
+    assert sorted(headings) == GRIDS
+    for name in GRIDS:
+        assert "| baseline" in table_of(page, name)
+
+
+def test_only_what_stands_between_markers_changes(page, tmp_path):
+    """Prose stays, a broken table is mended, a section that was deleted comes back at the end."""
+    shutil.copytree(CARDS / "grids", tmp_path / "grids", ignore=shutil.ignore_patterns("*.safetensors"))
+    edited = page.replace(table_of(page, "cifar10"), "| an old table |\n").replace("# Results", "# Our own words", 1)
+    section = edited.index("### wnli")
+    edited = edited[:section] + edited[edited.index("<!-- end -->", section) :].removeprefix("<!-- end -->")
+    (tmp_path / "README.md").write_text(edited)
+    renewed = index.write_index(tmp_path).read_text(encoding="utf-8")
+    assert renewed.startswith("# Our own words") and table_of(renewed, "cifar10") == table_of(page, "cifar10")
+    assert renewed.index("### wnli") > renewed.index("### enwik8-text-causal-slim")
+    assert table_of(renewed, "wnli") == table_of(page, "wnli")
+    between = re.compile(r"(?<=-->\n).*?(?=<!-- end -->)", re.DOTALL)
+    assert between.sub("", renewed).startswith(between.sub("", edited))
+    figures = {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")}
+    assert index.write_index(tmp_path).read_text(encoding="utf-8") == renewed
+    assert figures == {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")} and "forest.svg" in figures
+
+
+def test_a_new_project_gets_a_page(tmp_path):
+    shutil.copytree(CARDS / "grids/wnli", tmp_path / "grids/wnli")
+    text = index.write_index(tmp_path).read_text(encoding="utf-8")
+    assert "| 4 × 6 × 16 | " in table_of(text, "wnli")
+
+
+def differences(grid: str) -> dict[str, str]:
+    """Shape → its difference from the baseline as the page writes it, from results.csv and scipy alone."""
+    rows = pd.read_csv(CARDS / "grids" / grid / "results.csv")
+    summary = json.loads((CARDS / "grids" / grid / "summary.json").read_text())
+    rows = rows[(rows["phase"] == "report") & (rows["status"] == "finished")]
+    if summary["branches"]:
+        rows = rows[rows["branch"].fillna(max(summary["branches"])) == max(summary["branches"])]
+    values = rows.pivot(index="seed", columns="shape", values="value")
+    sign = 1 if rows["higher_is_better"].iloc[0] else -1
+    found = {}
+    for shape in values.columns.drop(summary["baseline"]):
+        each = (sign * (values[shape] - values[summary["baseline"]])).dropna()
+        low, high = stats.ttest_1samp(each, 0).confidence_interval()
+        found[shape] = f"{each.mean():+.3f} ({low:+.3f} to {high:+.3f})"
+    return found
+
+
+@pytest.mark.parametrize("grid", ["enwik8-text-causal-curves", "listops-short-heads", "cifar10", "minilm"])
+def test_the_numbers_are_in_the_rows(page, grid):
+    known = index.read_grids(CARDS)[grid]
+    found = differences(grid)
+    assert len(found) == len(known.cells) - 1
+    for shape, text in found.items():
+        (line,) = (line for line in table_of(page, grid).splitlines() if line.startswith(f"| {known.label(shape)} |"))
+        assert f"| {text} |" in line
+
+
+def test_holm_by_hand():
+    """n, n - 1, ... times the p values in their order, never falling."""
+    corrected = index.holm(pd.Series([0.04, 0.01, 0.03, 0.9]))
+    assert corrected.sort_index().tolist() == pytest.approx([0.09, 0.04, 0.09, 0.9])
+
+
+def test_what_is_tested_over_all_grids():
+    """Every comparison with enough pairs counts, those of baselines that have not learned, too."""
+    tested = index.tests(index.read_grids(CARDS).values())
+    assert len(tested) == 13 and (tested["learned"] != True).sum() == 6  # noqa: E712
+    best = tested.iloc[0]
+    assert best["corrected"] == pytest.approx(13 * best["p"])

@@ -1,0 +1,147 @@
+"""The two figures of the results page: quality over training tokens, and a forest of differences with intervals.
+
+Both are SVG in a grey that is readable on a light and on a dark page; equal content gives equal bytes.
+"""
+
+import io
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+
+GREY = "#808890"
+BLUE = "#3b82c4"
+WIDTH = 8.6  # inches: a README's width
+STYLE = {
+    "svg.fonttype": "path",
+    "font.size": 8.5,
+    "text.color": GREY,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "legend.frameon": False,
+    "grid.color": GREY,
+    "grid.alpha": 0.3,
+}
+
+
+def svg(figure: Figure, name: str) -> bytes:
+    """The figure's file, without date and background."""
+    content = io.BytesIO()
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
+    return content.getvalue()
+
+
+def curves_figure(summary: Mapping[str, Any], labels: Mapping[str, str], guess: Mapping[str, Any] | None) -> bytes:
+    """Quality of every shape over the tokens of its training, and the comparisons that were fixed beforehand.
+
+    Lines are means over the seeds. A band is their range, or a difference's 95 % interval.
+
+    Args:
+        summary: the grid's summary.json.
+        labels: the name of every shape.
+        guess: the best baseline without a transformer, drawn as a dotted line.
+    """
+    with matplotlib.rc_context(STYLE):
+        figure = Figure((WIDTH, 3.8), layout="constrained")
+        quality, compared = figure.subplots(1, 2)
+        for shape, label in labels.items():
+            points = [(b["branch"], cell) for b in summary["curves"] for cell in b["shapes"] if cell["shape"] == shape]
+            points = [(tokens, [*cell["values"].values()]) for tokens, cell in points if cell["n"]]
+            if points:
+                centres = [(tokens, statistics.fmean(v), min(v), max(v)) for tokens, v in points]
+                draw_line(quality, centres, label)
+        if guess is not None:
+            quality.axhline(guess["value"], color=GREY, linestyle=":")
+        way = "higher" if summary["higher_is_better"] else "lower"
+        quality.set_ylabel(f"{summary['metric']}, {way} is better")
+        sign = 1 if summary["higher_is_better"] else -1
+        readings = pd.DataFrame(summary["readings"] or [], columns=["shape", "minus", "equal", "pairs"])
+        for shape, minus in (
+            readings.query("equal == 'tokens' and pairs > 0").groupby(["shape", "minus"], sort=False).groups
+        ):
+            draw_line(compared, points_of_pair(summary, shape, minus, sign), f"{labels[shape]} − {labels[minus]}")
+        compared.axhline(0, color=GREY, linewidth=1)
+        compared.set_ylabel("difference at equal tokens, + is better")
+        for axis in (quality, compared):
+            axis.set(xscale="log", xlabel="training tokens, millions")
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.minorticks_off()
+            axis.set_xticks([round(budget["branch"] / 1e6, 1) for budget in summary["curves"]])
+            axis.grid()
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend(fontsize=7)
+    return svg(figure, "curves")
+
+
+def points_of_pair(
+    summary: Mapping[str, Any], shape: str, minus: str, sign: int
+) -> list[tuple[int, float, float, float]]:
+    """The difference of a pair at each budget with the ends of its interval, plus = better."""
+    points = []
+    for reading in summary["readings"]:
+        if (reading["shape"], reading["minus"], reading["equal"]) == (shape, minus, "tokens") and reading["pairs"]:
+            centre = sign * reading["difference"]
+            low, high = sorted(sign * limit for limit in reading["interval"] or [reading["difference"]] * 2)
+            points.append((reading["branch"], centre, low, high))
+    return points
+
+
+def draw_line(axis: Axes, points: list[tuple[int, float, float, float]], label: str) -> None:
+    """A line with its band over millions of tokens."""
+    tokens, centre, low, high = zip(*points)
+    millions = [count / 1e6 for count in tokens]
+    (line,) = axis.plot(millions, centre, ".-", label=label, linewidth=1.2)
+    axis.fill_between(millions, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+
+
+def forest_figure(differences: pd.DataFrame) -> bytes:
+    """Differences from the baseline of their grid with 95 % intervals; accuracy and loss each on a scale of its own.
+
+    Args:
+        differences: columns metric, grid, shape, difference, low, high; plus = better.
+    """
+    panels = [*differences.groupby("metric", sort=True)]
+    rows = [len(panel) + panel["grid"].nunique() for _, panel in panels]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure((WIDTH, 0.19 * sum(rows) + 0.8 * len(panels)), layout="constrained")
+        axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=rows)[:, 0]
+        for axis, (metric, panel) in zip(axes, panels):
+            draw_forest(axis, panel)
+            axis.set_xlabel(f"difference in {metric} from the grid's baseline, + is better")
+    return svg(figure, "forest")
+
+
+def draw_forest(axis: Axes, panel: pd.DataFrame) -> None:
+    """A line for each difference, below the name of its grid; an arrow if its interval leaves the picture."""
+    furthest = 1.1 * pd.concat([panel["low"], panel["high"]]).abs().quantile(0.9)
+    places, names = [], []
+    for grid, group in panel.groupby("grid", sort=False):
+        places.append(len(places))
+        names.append(grid)
+        for row in group.itertuples():
+            place = len(places)
+            axis.plot([max(row.low, -furthest), min(row.high, furthest)], [place, place], color=BLUE, linewidth=2)
+            axis.plot(row.difference, place, "o", color=BLUE, markersize=4)
+            for outside, end, mark in ((row.low < -furthest, -furthest, "<"), (row.high > furthest, furthest, ">")):
+                if outside:
+                    axis.plot(end, place, mark, color=BLUE, markersize=4)
+            places.append(place)
+            names.append(row.shape)
+    axis.axvline(0, color=GREY, linewidth=1)
+    axis.set_yticks(places, names, fontsize=7.5)
+    for text in axis.get_yticklabels():
+        if text.get_text() in {*panel["grid"]}:
+            text.set_fontweight("bold")
+    axis.set_ylim(len(places) - 0.4, -0.6)
+    axis.set_xlim(-1.05 * furthest, 1.05 * furthest)
+    axis.grid(axis="x")
