@@ -134,8 +134,7 @@ class TestStart:
             ("train sst2 --shape=bert/nanoo", 1, "did you mean bert/nano?"),
             ("sweep grid.yaml --jobs 2", 1, "leaner sweep: grid.yaml: no such grid file; did you mean grids.yaml?"),
             ("sweep misspelt.yaml", 1, "leaner sweep: misspelt.yaml: seed: unknown key, expected one of recipe"),
-            ("law misspelt.yaml", 1, "(did you mean seeds?)"),
-            ("law there", 1, "leaner law: there: expected a grid file, got a folder"),
+            ("sweep there", 1, "leaner sweep: there: expected a grid file, got a folder"),
             ("publish grid.yaml", 1, "leaner publish: grid.yaml: no such grid file; did you mean grids.yaml?"),
             ("bench --modes eager compiled", 1, "--modes compiled: expected eager, compile; did you mean compile?"),
             ("bench --batch 0 1", 2, "leaner bench: Invalid value for '--batch': Input should be greater"),
@@ -282,7 +281,7 @@ class TestStart:
             ("Shapes", "shapes", "plan"),
             ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
-            ("Experiments", "sweep", "latency", "step-time", "bench", "bench-figure", "encoders", "law", "guesses")
+            ("Experiments", "sweep", "latency", "step-time", "bench", "bench-figure", "encoders", "guesses")
             + ("shift", "study"),
             ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "report", "push", "pull"),
         ):

@@ -237,48 +237,12 @@ def test_what_interpolation_may_be_off_by(grid):
     assert max(errors) > 0.01 and f"off by about {max(errors):.3f} at most" in page(Path("cards"))
 
 
-def test_the_best_guess_and_the_law_are_on_the_page(grid, cards):
-    """Where they were measured; and how many runs the law does not know yet."""
-    assert "Best simple guess" not in page(cards) and "leaner law" not in page(cards)
-    folder = cards / "grids" / "short"
+def test_the_best_guess_is_on_the_page(grid, cards):
+    assert "Best simple guess" not in page(cards)
     put_guess(cards, 6.5)
     text = page(cards)
     assert "Best simple guess 6.5000 (bigram): the dotted line where the axis is loss." in text
     assert quality_panel(gathered(cards), "tokens").level == 6.5
-    law = law_file(found=True)
-    (folder / "law.json").write_text(json.dumps(law))
-    text = page(cards)
-    assert "(`leaner law`, fitted on 16 runs): a law of layers. 2 more have finished since." in text
-    assert lines_of(text, "by the law ahead at first")[2:] == [["2 × 4", "4 × 4", "10,240 tokens", "beyond to 20,480"]]
-    alike = {**law["crossings"][0], "ahead_below": None, "ahead_above": None, "tokens": None, "interval": None}
-    (folder / "law.json").write_text(json.dumps({**law, "crossings": [alike]}))
-    every = ["4 × 4", "2 × 4", "every budget: they differ in nothing that it depends on", "–"]
-    assert lines_of(page(cards), "by the law ahead at first")[2:] == [every]
-    (folder / "law.json").write_text(json.dumps({**law, "crossings": [], "runs": 18}))
-    text = page(cards)
-    assert "ahead at first" not in text and "finished since" not in text
-    unknown = [{**law["crossings"][0], "other": "no.json"}]
-    for change, message in (
-        ({"runs": "many"}, "law.json: runs is 'many', expected int"),
-        ({"grid": "long"}, "law.json: grid is long, expected short"),
-        ({"crossings": unknown}, "law.json: crossings: expected shapes of the grid, got no.json"),
-    ):
-        (folder / "law.json").write_text(json.dumps({**law, **change}))
-        with pytest.raises(ValueError, match=message):
-            page(cards)
-
-
-def law_file(**changes):
-    """A law.json that crosses two shapes of the contrasts, and two that are in none."""
-    pair = {"shape": "deep.json", "other": "lean.json", "ahead_below": "lean.json", "ahead_above": "deep.json"}
-    pair |= {"tokens": 10240.0, "interval": [None, 20480.0], "sentence": "below"}
-    other = {**pair, "shape": "later.json", "ahead_above": "later.json"}
-    errors = {"law": 0.1, "tokens_only": 0.2, "difference": -0.1, "interval": [-0.2, -0.05]}
-    law = {"grid": "short", "sentence": "a law of layers", "quality": "loss", "family": "gpt"}
-    law |= {"evidence": "two shapes", "runs": 16}
-    law |= {"failed": 0, "seeds": [1, 2, 3], "error": errors, "form": {"floor": [], "scale": []}}
-    law |= {"without_effect": [], "not_fitted": [], "parameters": {}, "reference": {}, "ranges": {}, "ties": []}
-    return {**law, "shapes": {}, "crossings": [pair, other], "replicates": [], **changes}
 
 
 @pytest.mark.parametrize(

@@ -259,12 +259,6 @@ def test_equal_flops_are_those_of_the_page_on_curves():
     behind, low, high = re.search(r"\+([\d.]+) \(\+([\d.]+) to \+([\d.]+)\) \|$", at_equal_flops).groups()
     assert f"8 × 3 is behind it by {behind} ({low} to {high})" in FINDINGS
     assert f"8 × 3 is still behind by {behind}" in README
-    law = json.loads((CLONE / "model_cards/grids" / CURVES / "law.json").read_text())
-    error = law["error"]
-    low, high = (f"{limit:.3f}".replace("-", "−") for limit in error["interval"])
-    within = f"left out within {error['law']:.3f}, by tokens alone within {error['tokens_only']:.3f}"
-    assert f"{within} (difference {low} to {high})" in FINDINGS
-    assert law["form"] == {"floor": ["width"], "scale": ["mlp"]}
 
 
 def test_the_readme_has_the_longest_runs():

@@ -44,7 +44,6 @@ from studies import TINY
 
 from modeling_leaner.cli import checks
 from modeling_leaner.planning.advice import SOURCES
-from modeling_leaner.planning.laws import GRIDS_FOLDER
 from modeling_leaner.shapes import load_shape
 
 

@@ -349,14 +349,6 @@ def encoders(
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
-def law(grid: GridFile) -> None:
-    """Fit a law of shape and tokens to the finished rows of a grid with branches."""
-    with slow_imports():
-        from ..training.laws.law import write_law
-    write_law(grid)
-
-
-@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def guesses(grid: GridFile, data_files: DataFiles = None) -> None:
     """Score simple guesses on a grid's task, to be beaten."""
     with slow_imports():
@@ -408,9 +400,8 @@ def study(
 def renew_grid_statements(name: str, folder: Path) -> None:
     """Writes the statements on grids anew in a study's folder."""
     with slow_imports():
-        from ..planning.laws import GRIDS_FOLDER
         from ..training.studies.registry import STUDIES
-        from ..training.studies.study import read_grids_again
+        from ..training.studies.study import GRIDS_FOLDER, read_grids_again
     read_grids_again(STUDIES[name], folder, GRIDS_FOLDER)
 
 

@@ -2,7 +2,7 @@
 
 from modeling_leaner.support.terminal import plural
 
-from ..records import BranchCell, Contrast, Evidence, LawFile, PublishedResults, Reading
+from ..records import BranchCell, Contrast, Evidence, PublishedResults, Reading
 from .rendering import markdown
 from .tables import in_bold, paired_difference
 from .wording.amounts import gain, millions, number, score, short_label
@@ -95,39 +95,6 @@ def pairs_of(readings: list[Reading]) -> str:
     if min(counts) == max(counts):
         return str(counts[0])
     return f"{min(counts)} to {max(counts)}"
-
-
-def crossings(law: LawFile, evidence: Evidence) -> str | None:
-    """At which budget the two shapes of each contrast are equal by the law; None of a law without shapes."""
-    if not law.crossings:
-        return None
-    pairs = [{contrast.shape, contrast.minus} for contrast in evidence.longest.contrasts]
-    lines = []
-    for crossing in law.crossings:
-        if {crossing.shape, crossing.other} not in pairs:
-            continue
-        shape = label_of(crossing.shape, evidence)
-        other = label_of(crossing.other, evidence)
-        if crossing.ahead_below is None:
-            lines.append((shape, other, "every budget: they differ in nothing that it depends on", "–"))
-            continue
-        ahead, behind = shape, other
-        if crossing.ahead_below == crossing.other:
-            ahead, behind = other, shape
-        if crossing.tokens is None:
-            lines.append((ahead, behind, "none within these budgets", "–"))
-        else:
-            lines.append((ahead, behind, f"{millions(crossing.tokens)} tokens", limits_of(crossing.interval)))
-    if not lines:
-        return None
-    return markdown(("by the law ahead at first", "behind at first", "equal at", "95 % interval"), lines)
-
-
-def limits_of(interval: list[float | None] | None) -> str:
-    """An interval of tokens; a limit of None lies beyond the budgets."""
-    if interval is None or interval == [None, None]:
-        return "–"
-    return " to ".join("beyond" if limit is None else millions(limit) for limit in interval)
 
 
 def own_branches(results: PublishedResults) -> str | None:

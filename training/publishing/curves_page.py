@@ -3,19 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from modeling_leaner.planning.laws import LAW_FILE
-from modeling_leaner.support.documents import read_json
 from modeling_leaner.support.files import replace_files
 
 from ..experiments.evidence import PEERS, with_runs
-from ..records import LawFile, checked
-from .curve_tables import contrasts_by_budget, crossings, pair_of, scores_by_budget
+from .curve_tables import contrasts_by_budget, pair_of, scores_by_budget
 from .curves_figure import curves_figure
 from .gathered_grids import GatheredGrid, Grids
 from .rendering import fill, pages_beside
 from .tables import all_cells
 from .theme import THEMES
-from .wording.curves import FIGURE_TEXT, contrasts_note, law_note, scores_note
+from .wording.curves import FIGURE_TEXT, contrasts_note, scores_note
 from .wording.index_page import grid_text
 
 
@@ -24,10 +21,10 @@ PAGE = "curves.md"
 
 @dataclass
 class Noted:
-    """A table, where there is one, and what it says."""
+    """A table and what it says."""
 
     note: str
-    table: str | None
+    table: str
 
 
 @dataclass
@@ -40,7 +37,6 @@ class GridSection:
     scores: str
     scores_note: str
     contrasts: Noted | None
-    law: Noted | None
     cells: str
 
 
@@ -63,22 +59,6 @@ def finished_runs(gathered: GatheredGrid) -> int:
     return sum(cell.n for curve in curves for cell in curve.shapes)
 
 
-def law_of_grid(gathered: GatheredGrid) -> LawFile | None:
-    """The law of a grid; None where none was fitted. Raises ValueError where law.json does not fit the grid."""
-    path = gathered.results.grid.path(LAW_FILE)
-    if not path.is_file():
-        return None
-    law = checked(LawFile, read_json(path), path)
-    if law.grid != gathered.results.name:
-        raise ValueError(f"{path}: grid is {law.grid}, expected {gathered.results.name}, beside whose rows it lies")
-    shapes = {cell.shape for cell in gathered.evidence.cells}
-    for crossing in law.crossings:
-        unknown = {crossing.shape, crossing.other, crossing.ahead_below, crossing.ahead_above} - {None, *shapes}
-        if unknown:
-            raise ValueError(f"{path}: crossings: expected shapes of the grid, got {', '.join(map(str, unknown))}")
-    return law
-
-
 def planned_pairs(gathered: GatheredGrid) -> list[tuple[str, int]]:
     """Of each contrast its name, and how many seeds both of its shapes are to have."""
     grid = gathered.results.grid
@@ -97,14 +77,6 @@ def contrasts_of(gathered: GatheredGrid) -> Noted | None:
     return Noted(contrasts_note(gathered.evidence, planned_pairs(gathered)), table)
 
 
-def law_section(gathered: GatheredGrid) -> Noted | None:
-    """The law and where it has the shapes of the contrasts equal; None where none was fitted."""
-    law = law_of_grid(gathered)
-    if law is None:
-        return None
-    return Noted(law_note(law, finished_runs(gathered)), crossings(law, gathered.evidence))
-
-
 def grid_section(name: str, gathered: GatheredGrid) -> GridSection:
     """One grid with its tables."""
     evidence = gathered.evidence
@@ -115,7 +87,6 @@ def grid_section(name: str, gathered: GatheredGrid) -> GridSection:
         scores=scores_by_budget(evidence),
         scores_note=scores_note(evidence),
         contrasts=contrasts_of(gathered),
-        law=law_section(gathered),
         cells=all_cells({name: with_runs(evidence)}),
     )
 

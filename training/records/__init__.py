@@ -15,7 +15,6 @@ from .encoders import (
 from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
 from .export import ExportedFile, ExportFile, ForwardTime
 from .guesses import Guess, RowError
-from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, NotFitted
 from .published import (
     Continuation,
     Continuations,
@@ -48,7 +47,6 @@ __all__ = [
     "Continuations",
     "Contrast",
     "Count",
-    "Crossing",
     "CutParent",
     "CutStep",
     "Difference",
@@ -67,14 +65,8 @@ __all__ = [
     "Guess",
     "Latency",
     "LatencyFile",
-    "LawErrors",
-    "LawFile",
-    "LawForm",
-    "LawParameter",
-    "LawTie",
     "Lengths",
     "Line",
-    "NotFitted",
     "Outcome",
     "PairedStatistics",
     "PublishedEncoder",

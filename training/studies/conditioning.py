@@ -6,8 +6,6 @@ from statistics import fmean, geometric_mean
 
 from torch import Generator, tensor
 
-from modeling_leaner.planning.laws import GRIDS_FOLDER
-
 from ..experiments.kappa import MOST_KAPPA
 from ..experiments.run_statistics import paired_statistics
 from ..records import FigurePanel, Line, Outcome, PairedStatistics, Statement
@@ -27,7 +25,7 @@ from .kappa_at_start import (
 from .lean_grids import all_grid_statements
 from .lean_tables import not_tested
 from .rates import beyond
-from .study import Findings, Progress, Study, double_precision
+from .study import GRIDS_FOLDER, Findings, Progress, Study, double_precision
 from .trials import line, rounded, verdict
 
 

@@ -12,7 +12,6 @@ from torch import tensor
 from modeling_leaner.configuration_lean_gpt import LeanGPTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.planning import advice
-from modeling_leaner.planning.laws import GRIDS_FOLDER
 from modeling_leaner.registry import shape_names
 from modeling_leaner.shapes import load_shape
 
@@ -31,7 +30,7 @@ from .depth_trained import (
 from .depth_training import Training
 from .grid_pairs import GridPair, grid_pairs, rows_in
 from .separation import closed_form, separation_rank
-from .study import Findings, Progress, Study
+from .study import GRIDS_FOLDER, Findings, Progress, Study
 from .trials import by_majority, line, rounded, verdict
 
 

@@ -8,7 +8,6 @@ from torch import Generator, Tensor
 
 from modeling_leaner.configuration_lean_bert import LeanBERTConfig
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.planning.laws import GRIDS_FOLDER
 from modeling_leaner.registry import IMAGES
 from modeling_leaner.shapes import modality_of
 
@@ -29,7 +28,7 @@ from .attention_fit import (
     tokens,
 )
 from .grid_pairs import GridPair, grid_pairs, rows_in
-from .study import Findings, Progress, Study, double_precision, untested
+from .study import GRIDS_FOLDER, Findings, Progress, Study, double_precision, untested
 from .trials import by_majority, line, rounded, verdict
 
 

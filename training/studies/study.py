@@ -25,6 +25,7 @@ from .page import OF_QUICK, finding_of, study_page, with_verdicts
 
 
 NOT_TESTED = "not tested"
+GRIDS_FOLDER = Path("model_cards/grids")  # of the working folder
 Progress = Callable[[str], None]  # told what is done now, in a line
 
 

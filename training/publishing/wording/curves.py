@@ -3,7 +3,7 @@
 from modeling_leaner.support.terminal import plural
 
 from ...experiments.run_statistics import MIN_PAIRS
-from ...records import Contrast, Evidence, LawFile
+from ...records import Contrast, Evidence
 from .amounts import direction, millions
 from .comparison import learned_note
 from .scoring import best_of
@@ -70,16 +70,4 @@ def contrasts_note(evidence: Evidence, planned: list[tuple[str, int]]) -> str:
             f" Whether quality is kept within the margin of {evidence.margin:g} is said [in the index]"
             f"(README.md#what-was-found), of pairs with {MIN_PAIRS} seeds."
         )
-    return text
-
-
-def law_note(law: LawFile, finished: int) -> str:
-    """What the law that was fitted to the cells says.
-
-    Args:
-        finished: the runs at all branches that have finished by now.
-    """
-    text = f"**Quality by shape and tokens** (`leaner law`, fitted on {law.runs:,} runs): {law.sentence}."
-    if finished > law.runs:
-        text += f" {finished - law.runs:,} more have finished since."
     return text
