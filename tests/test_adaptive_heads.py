@@ -15,8 +15,7 @@ from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTConfig, LeanGP
 from modeling_leaner.cli import plan_heads
 from modeling_leaner.cli.app import app
 from modeling_leaner.conditioning import effective_rank
-from modeling_leaner.inspection.effective_rank import effective_ranks
-from modeling_leaner.inspection.layers import rows_of
+from modeling_leaner.inspection import effective_ranks, rows_of
 from modeling_leaner.planning.adaptive_heads import (
     check_total,
     most_heads,

@@ -14,7 +14,7 @@ from modeling_leaner.training.settings.recipes import parse
 from training_data import read_lines, write_shape
 
 from modeling_leaner import LeanGPTForCausalLM
-from modeling_leaner.inspection.layers import inspect_layers, rows_of
+from modeling_leaner.inspection import inspect_layers, rows_of
 from modeling_leaner.shapes import load_shape
 
 

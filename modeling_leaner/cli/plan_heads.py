@@ -9,8 +9,7 @@ from rich.table import Table
 from transformers import AutoModel, set_seed
 
 from ..configuration_leaner import LeanConfig
-from ..inspection.effective_rank import effective_ranks
-from ..inspection.layers import rows_of
+from ..inspection import effective_ranks, rows_of
 from ..planning.adaptive_heads import (
     check_total,
     head_step,
@@ -30,7 +29,7 @@ from ..training.data.sources import describe as describe_rows
 from ..training.running.preparation import prepare
 from ..training.settings.recipes import parse
 from ..training.tasks.base import first_inputs
-from .inspect_rows import Inputs, random_inputs
+from .inspect import Inputs, random_inputs
 from .plan import Options, training_command
 from .rows import data_keys, recipe_and_keys
 
