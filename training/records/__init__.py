@@ -27,7 +27,7 @@ from .published import (
 )
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
-from .study import FigurePanel, Line, Outcome, Statement, StudyFile, Whose
+from .study import FigurePanel, Line
 from .summary import BranchCell, BudgetSummary, CellSummary, Contrast, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
@@ -67,7 +67,6 @@ __all__ = [
     "LatencyFile",
     "Lengths",
     "Line",
-    "Outcome",
     "PairedStatistics",
     "PublishedEncoder",
     "PublishedResults",
@@ -79,18 +78,15 @@ __all__ = [
     "RowError",
     "RunResults",
     "SlimFile",
-    "Statement",
     "StepTime",
     "StepTimes",
     "StoredWeights",
-    "StudyFile",
     "Subset",
     "TextRows",
     "Timing",
     "Train",
     "TrainingData",
     "TuningSettings",
-    "Whose",
     "checked",
     "message_of",
 ]
