@@ -180,7 +180,6 @@ class TestStart:
             ("slim there notes.md", 1, "leaner slim: notes.md exists already"),
             ("study low-rnak", 1, "conditioning, depth-width, heads-optimization, low-rank; did you mean low-rank?"),
             ("study low-rank --output there", 1, "leaner study: there exists already"),
-            ("study low-rank --quick --full", 2, "--quick, --full and --grids: expected one of them"),
             ("plan --family vit --params 0", 1, "leaner plan: --params 0: expected a number above 0 with a unit"),
             ("plan --params 3M", 1, "leaner plan: --family: expected one of vit, bert, gpt, or --like SHAPE"),
             ("plan --like gpt/base --pick 99", 1, "--pick 99: is the row that --write NAME saves; expected both"),

@@ -521,18 +521,6 @@ class TestRuns:
         assert one[0].loss != other[0].loss and one[0].loss != later[0].loss
         assert [reading.step for reading in one] == [0, 2, 4] and one[-1].loss < one[0].loss
 
-    @pytest.mark.full
-    def test_an_interrupted_study_does_not_wait_for_its_runs(self):
-        """A signal that only this process gets, as SIGTERM, while a run goes on that would take hours."""
-
-        def interrupt(line: str) -> None:
-            raise KeyboardInterrupt
-
-        runs = [Run(SHAPE, NONE, PLAN, 1), Run(SHAPE, NONE, replace(PLAN, steps=10**6), 1)]
-        with pytest.raises(KeyboardInterrupt):
-            run_all(runs, 2, interrupt)
-        assert active_children() == []
-
     def test_a_loss_weighs_rows_alike(self):
         """Of a batch of 32 rows and one of one: as the mean over all 33."""
         torch.manual_seed(0)

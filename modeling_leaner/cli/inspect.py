@@ -148,7 +148,5 @@ def run(options: Options) -> None:
 def heading(document: dict) -> str:
     """What was inspected, on what, and how long it took."""
     tokens = document["tokens"]
-    extent = f"{min(tokens)} tokens each"
-    if max(tokens) > min(tokens):
-        extent = f"{min(tokens)} to {max(tokens)} tokens"
+    extent = f"{min(tokens)} to {max(tokens)} tokens" if max(tokens) > min(tokens) else f"{min(tokens)} tokens each"
     return f"{document['model']} on {document['data']}: {len(tokens)} rows of {extent}, {document['seconds']:.1f} s"

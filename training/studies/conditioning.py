@@ -3,10 +3,9 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from multiprocessing import active_children, get_context
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
@@ -292,22 +291,11 @@ Looks = dict[Run, list[Look]]
 
 
 def run_all(runs: list[Run], processes: int, progress: Progress) -> Looks:
-    """Every run, so many at a time, each in a process that starts anew; one process is this one.
-
-    Raises OSError where a process ends before its runs do.
-    """
+    """Every run, so many at a time, each in a process that starts anew; one process is this one."""
     if processes == 1:
         return dict(told(runs, map(execute, runs), progress))
-    try:
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            try:
-                return dict(told(runs, pool.map(execute, runs), progress))
-            except KeyboardInterrupt:  # by SIGTERM, which only this process got
-                for process in active_children():
-                    process.terminate()
-                raise
-    except BrokenProcessPool as error:
-        raise OSError("a process of the study ended before its runs did; too little memory?") from error
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return dict(told(runs, pool.map(execute, runs), progress))
 
 
 def told(runs: list[Run], found: Iterator[list[Look]], progress: Progress) -> Iterator[tuple[Run, list[Look]]]:

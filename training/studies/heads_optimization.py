@@ -1220,9 +1220,7 @@ def panels_of(runs: Runs, gaps: dict[int, Tensor], found: Margins, settings: Set
     )
     panels = []
     for data, optimiser, start, name in drawn:
-        scale = "linear"
-        if name.endswith("loss"):
-            scale = "log"
+        scale = "log" if name.endswith("loss") else "linear"
         lines = runs[data, optimiser, start].lines(name, least=1)
         title = f"{data}, {optimiser},\nfrom {start} weights"
         panels.append(FigurePanel(title=title, x="steps", y=AXES[name], x_scale="log", y_scale=scale, lines=lines))
