@@ -108,7 +108,7 @@ def test_steps_between_no_measurements():
 
 
 def test_training_imports_it_only_if_a_recipe_asks():
-    code = "import sys, modeling_leaner.training.train; print([name for name in sys.modules if 'inspection' in name])"
+    code = "import sys, modeling_leaner.training.train; print([name for name in sys.modules if name.endswith('.inspection')])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
