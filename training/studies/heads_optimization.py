@@ -4,7 +4,7 @@ Where the paper is silent (sizes, the generators' parameters, rates, how weights
 `VARIANTS` has others."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -858,15 +858,13 @@ def test_loss_statement(runs: Runs) -> Statement:
 
 EXACT = 1e-12  # largest relative error of what is proved
 BOUND_SIZES = ((1, 4, 3, 3), (2, 3, 3, 3), (3, 2, 2, 4), (4, 3, 4, 2), (2, 4, 4, 4))  # heads, examples, tokens, width
-MIXTURE_VARIANTS = (
-    {"noise": 1.0},
-    {"relevant": 3},
-    {"signal": 4.0},
-    {"tokens": 20},
-    {"width": 40},
-    {"fixed_places": True},
-)
-PLANTED_VARIANTS = ({"sharpness": 2.0}, {"sharpness": 0.5}, {"tokens": 8}, {"width": 8})
+VARIANTS = {  # data model → its field of Settings, and what is changed in it
+    MIXTURE: (
+        "mixture",
+        ({"noise": 1.0}, {"relevant": 3}, {"signal": 4.0}, {"tokens": 20}, {"width": 40}, {"fixed_places": True}),
+    ),
+    PLANTED: ("planted", ({"sharpness": 2.0}, {"sharpness": 0.5}, {"tokens": 8}, {"width": 8})),
+}
 AXES = {
     "train_loss": "training loss",
     "test_loss": "test loss",
@@ -948,45 +946,6 @@ def all_curves(settings: Settings, progress: Progress) -> Runs:
     return runs
 
 
-def varied(settings: Settings, name: str) -> Iterator[tuple[str, Settings]]:
-    """The settings with one parameter of a data model's generator changed, and what was changed."""
-    if name == MIXTURE:
-        for change in MIXTURE_VARIANTS:
-            yield str(change), replace(settings, mixture=replace(settings.mixture, **change))
-    else:
-        for change in PLANTED_VARIANTS:
-            yield str(change), replace(settings, planted=replace(settings.planted, **change))
-
-
-@dataclass(frozen=True)
-class Held:
-    """In how many of the variants of its data model one figure's statement agrees."""
-
-    name: str
-    agrees: int
-    variants: int
-
-    @property
-    def is_settled(self) -> bool:
-        return self.agrees in (0, self.variants)
-
-
-def held_in_variants(settings: Settings, progress: Progress) -> list[Held]:
-    """Figures 2, 3 and 5 from zero weights, with the most heads and the fewest."""
-    ends = (min(settings.heads), max(settings.heads))
-    seeds = list(settings.seeds)
-    found = []
-    for (name, optimiser), (place, expected) in FIGURES.items():
-        verdicts = []
-        for change, changed in varied(settings, name):
-            progress(f"{name} with {change}, {optimiser}")
-            data = data_of(name, changed)
-            curves = train_curves(name, data, optimiser, "zero", ends, settings.steps, seeds)
-            verdicts.append(speed_statement(curves, expected, place).verdict)
-        found.append(Held(f"{place}, {name}, {optimiser}", verdicts.count("agrees"), len(verdicts)))
-    return found
-
-
 def variant_statement(settings: Settings, progress: Progress) -> Statement:
     """Figures 2, 3 and 5 with other parameters of the generators; not tested by --quick."""
     statement = "The verdicts on figures 2, 3 and 5 do not depend on the generators' parameters, all chosen here."
@@ -1000,17 +959,24 @@ def variant_statement(settings: Settings, progress: Progress) -> Statement:
             numbers={},
             missing="about 0.1 core-hours: the default size",
         )
-    found = held_in_variants(settings, progress)
-    numbers = {}
-    for one in found:
-        numbers[f"{one.name}: agrees in"] = one.agrees
-        numbers[f"{one.name}: variants"] = one.variants
+    ends = (min(settings.heads), max(settings.heads))
+    counts = {}
+    for (name, optimiser), (place, expected) in FIGURES.items():
+        field, changes = VARIANTS[name]
+        verdicts = []
+        for change in changes:
+            progress(f"{name} with {change}, {optimiser}")
+            data = data_of(name, replace(settings, **{field: replace(getattr(settings, field), **change)}))
+            curves = train_curves(name, data, optimiser, "zero", ends, settings.steps, list(settings.seeds))
+            verdicts.append(speed_statement(curves, expected, place).verdict)
+        counts[f"{place}, {name}, {optimiser}"] = {"agrees in": verdicts.count("agrees"), "variants": len(verdicts)}
     return Statement(
         **common,
         rule="each agrees in all variants of its generator, or in none",
-        verdict=verdict(all(one.is_settled for one in found)),
-        finding="; ".join(f"{one.name} agrees in {one.agrees} of {one.variants}" for one in found) + ".",
-        numbers=numbers,
+        verdict=verdict(all(one["agrees in"] in (0, one["variants"]) for one in counts.values())),
+        finding="; ".join(f"{name} agrees in {one['agrees in']} of {one['variants']}" for name, one in counts.items())
+        + ".",
+        numbers={f"{name}: {key}": count for name, one in counts.items() for key, count in one.items()},
     )
 
 
@@ -1158,10 +1124,10 @@ def exact_statements(settings: Settings, progress: Progress) -> list[Statement]:
         + ".",
         numbers={f"{name} over its bound": rounded(value) for name, value in largest.items()},
     )
-    return [gradient, bounds, *identity_statements(settings, common)]
+    return [gradient, bounds, identity_statement(settings, common)]
 
 
-def identity_statements(settings: Settings, common: dict[str, str]) -> list[Statement]:
+def identity_statement(settings: Settings, common: dict[str, str]) -> Statement:
     """From zero weights H heads are one."""
     data = data_of(MIXTURE, settings)
     several = [heads for heads in settings.heads if heads > 1]
@@ -1172,16 +1138,14 @@ def identity_statements(settings: Settings, common: dict[str, str]) -> list[Stat
         "From zero weights H heads under gradient descent by η are one head u = √H·U by η for u and η/H for W, so "
         "the effect of H in figure 2 is one of step sizes, not of different heads."
     )
-    return [
-        Statement(
-            **common,
-            statement=statement,
-            rule=f"spread of the heads and distance from the one head at most {EXACT:g}, relative",
-            verdict=verdict(max(spread, distance) <= EXACT),
-            finding=f"Spread {spread:.1e}, distance of Φ {distance:.1e} after {settings.identity_steps} steps.",
-            numbers={"spread": spread, "distance": distance, "steps": settings.identity_steps},
-        )
-    ]
+    return Statement(
+        **common,
+        statement=statement,
+        rule=f"spread of the heads and distance from the one head at most {EXACT:g}, relative",
+        verdict=verdict(max(spread, distance) <= EXACT),
+        finding=f"Spread {spread:.1e}, distance of Φ {distance:.1e} after {settings.identity_steps} steps.",
+        numbers={"spread": spread, "distance": distance, "steps": settings.identity_steps},
+    )
 
 
 def constants_statement() -> Statement:
