@@ -340,25 +340,19 @@ def condition_numbers(matrices: Tensor) -> Tensor:
     return kappas.where(kappas < most, math.inf)
 
 
-def resolved(kappa: float, most: float) -> float:
-    """κ, infinite where it is above `most`: there it is rounding."""
-    if kappa > most:
-        return math.inf
-    return kappa
+def resolved(kappa: float) -> float:
+    """κ in float32, infinite above MOST_KAPPA: there it is rounding."""
+    return kappa if kappa <= MOST_KAPPA else math.inf
 
 
 def known_kappa(kappa: float, digits: int = 6) -> float | None:
     """What is stored, to so many digits; None of a κ that is infinite."""
-    if math.isinf(kappa):
-        return None
-    return rounded(kappa, digits)
+    return None if math.isinf(kappa) else rounded(kappa, digits)
 
 
 def kappa_words(kappa: float, form: str = ".3g") -> str:
     """What is printed of a κ."""
-    if math.isinf(kappa):
-        return "rank lost"
-    return format(kappa, form)
+    return "rank lost" if math.isinf(kappa) else format(kappa, form)
 
 
 def attention_outputs(
@@ -473,16 +467,12 @@ class AttentionKappas:
     @property
     def mask(self) -> str:
         """Its name."""
-        if self.is_causal:
-            return "causal"
-        return "bidirectional"
+        return "causal" if self.is_causal else "bidirectional"
 
     @property
     def held(self) -> str:
         """What all numbers of heads have in common."""
-        if self.has_one_head_size:
-            return "one head size"
-        return "one width"
+        return "one head size" if self.has_one_head_size else "one width"
 
     def line(self) -> Line:
         """Of the figure, where no draw has lost rank."""
@@ -493,9 +483,7 @@ class AttentionKappas:
         """Whether more heads lower κ."""
         heads = list(self.kappas)
         counts = [int((self.kappas[many] < self.kappas[few]).sum()) for few, many in zip(heads, heads[1:])]
-        size = f"a width of {drawn.width}"
-        if self.has_one_head_size:
-            size = f"heads of {drawn.size}"
+        size = f"heads of {drawn.size}" if self.has_one_head_size else f"a width of {drawn.width}"
         medians = {count: values.median().item() for count, values in self.kappas.items()}
         words = ", ".join(f"{kappa_words(kappa)} with {count}" for count, kappa in medians.items())
         return Statement(
@@ -636,14 +624,6 @@ def doubling_statement(conclusion: Conclusion, common: dict) -> Statement:
     )
 
 
-def negated(interval: tuple[float, float] | None) -> tuple[float, float] | None:
-    """The interval of the negative; None of none."""
-    if interval is None:
-        return None
-    low, high = interval
-    return -high, -low
-
-
 def quality_statement(conclusion: Conclusion, common: dict) -> Statement:
     """Rank correlations: below 0, lower κ was better."""
     found = {
@@ -651,7 +631,7 @@ def quality_statement(conclusion: Conclusion, common: dict) -> Statement:
         for among, correlations in (("within a shape", conclusion.within), ("between shapes", conclusion.between))
         for end in correlations
     }
-    outcomes = [by_interval(negated(each.interval)) for each in found.values()]
+    outcomes = [by_interval(each.interval and [-limit for limit in reversed(each.interval)]) for each in found.values()]
     known = {name: each for name, each in found.items() if each.value is not None}
     numbers: dict[str, float | None] = {}
     for name, each in known.items():
@@ -1013,9 +993,7 @@ def learned_statement(arms: Arms, settings: Settings) -> Statement:
 def trained_statements(settings: Settings, runs: Looks) -> list[Statement]:
     """Whether more heads lower κ through training: the unchanged start, with its own heads and with others."""
     statements = []
-    seeds = "one seed"
-    if len(settings.heads_seeds) > 1:
-        seeds = f"{len(settings.heads_seeds)} seeds"
+    seeds = "one seed" if len(settings.heads_seeds) == 1 else f"{len(settings.heads_seeds)} seeds"
     for held, shapes in shapes_of_heads(settings).items():
         by_heads: dict[int, list[list[Look]]] = {}
         for shape in sorted({settings.shape, *shapes}, key=lambda shape: shape.heads):
@@ -1025,7 +1003,7 @@ def trained_statements(settings: Settings, runs: Looks) -> list[Statement]:
                 if (run.shape, run.arm) == (shape, NONE) and run.seed in settings.heads_seeds
             ]
         kappas = {
-            heads: [resolved(geometric_mean(looks[place].kappa for looks in found), MOST_KAPPA) for place in (0, -1)]
+            heads: [resolved(geometric_mean(looks[place].kappa for looks in found)) for place in (0, -1)]
             for heads, found in by_heads.items()
         }
         numbers: dict[str, float | None] = {}

@@ -1,7 +1,8 @@
 """The study heads-optimization: what Heads-Opt (arXiv 2310.12680) states of heads and gradient descent.
 
 Where the paper is silent (sizes, the generators' parameters, rates, how weights are drawn) the values are chosen here;
-`VARIANTS` has others."""
+`VARIANTS` has others.
+"""
 
 import math
 from collections.abc import Callable
@@ -69,16 +70,11 @@ class Examples:
     def trial(self, number: int) -> "Examples":
         """One trial alone, R = 1."""
         one = slice(number, number + 1)
-        relevant = self.relevant
-        if relevant is not None:
-            relevant = relevant[one]
-        return Examples(self.x[one], self.y[one], relevant)
+        return Examples(self.x[one], self.y[one], None if self.relevant is None else self.relevant[one])
 
     def first(self, count: int) -> "Examples":
         """The first examples of each trial."""
-        relevant = self.relevant
-        if relevant is not None:
-            relevant = relevant[:, :count]
+        relevant = None if self.relevant is None else self.relevant[:, :count]
         return Examples(self.x[:, :count], self.y[:, :count], relevant)
 
 
