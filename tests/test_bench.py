@@ -13,10 +13,7 @@ import pytest
 import torch
 from command import leaner
 from modeling_leaner.training.benchmarking import contestants, machine, measure
-from modeling_leaner.training.benchmarking.comparison import (
-    comparisons,
-    geometric_means,
-)
+from modeling_leaner.training.benchmarking.comparison import comparisons, geometric_means
 from modeling_leaner.training.benchmarking.contestants import OURS, Contestant
 from modeling_leaner.training.benchmarking.decoding import generation
 from modeling_leaner.training.benchmarking.measure import Measured, Step

@@ -8,11 +8,7 @@ import pytest
 from bench_cells import cell, failed
 from command import leaner
 from modeling_leaner.training.benchmarking.cells import csv_text, read_cells
-from modeling_leaner.training.publishing.bench_figure import (
-    QUANTITIES,
-    most_varied,
-    panels_of,
-)
+from modeling_leaner.training.publishing.bench_figure import QUANTITIES, most_varied, panels_of
 from modeling_leaner.training.publishing.theme import THEMES
 from modeling_leaner.training.records import BenchCell, BenchFile, Environment
 from modeling_leaner.training.running.environment import environment

@@ -10,24 +10,10 @@ import pytest
 import yaml
 from command import leaner
 from modeling_leaner.training import train
-from modeling_leaner.training.experiments import (
-    branches,
-    grid_cells,
-    runs,
-    simple_guesses,
-    summary,
-    sweep,
-)
+from modeling_leaner.training.experiments import branches, grid_cells, runs, simple_guesses, summary, sweep
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
-from modeling_leaner.training.experiments.rows import (
-    ADDED,
-    COLUMNS,
-    Run,
-    read_rows,
-    reported,
-    result_row,
-)
+from modeling_leaner.training.experiments.rows import ADDED, COLUMNS, Run, read_rows, reported, result_row
 from modeling_leaner.training.experiments.run_settings import options_of_run
 from modeling_leaner.training.experiments.soundness import check_grid
 from modeling_leaner.training.running.checkpoints import whole_checkpoints

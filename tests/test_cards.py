@@ -21,11 +21,7 @@ from command import leaner
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from jinja2 import UndefinedError
-from modeling_leaner.training.experiments import (
-    guess_features,
-    row_errors,
-    simple_guesses,
-)
+from modeling_leaner.training.experiments import guess_features, row_errors, simple_guesses
 from modeling_leaner.training.experiments.bigram import Bigram
 from modeling_leaner.training.publishing import (
     differences,

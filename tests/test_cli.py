@@ -603,11 +603,7 @@ class TestHub:
     def test_asked_once(self, monkeypatch):
         """What the Hub says: no such model, another error, or nothing; and what its cache holds is not asked for."""
         import huggingface_hub
-        from huggingface_hub.errors import (
-            HfHubHTTPError,
-            HTTPError,
-            RepositoryNotFoundError,
-        )
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError
 
         asked = []
 

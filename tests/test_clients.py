@@ -183,9 +183,7 @@ class TestPEFT:
     def test_default_targets(self):
         """PEFT chooses them by its own table of model types, in which a line is all that it takes."""
         peft = pytest.importorskip("peft")
-        from peft.utils.constants import (
-            TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS,
-        )
+        from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as TARGETS
 
         model = FAMILIES["gpt"]().build("base")
         with pytest.raises(ValueError, match="Please specify `target_modules`"):
@@ -303,9 +301,7 @@ class TestSentenceTransformers:
 
     def test_training(self, tmp_path):
         library = pytest.importorskip("sentence_transformers")
-        from sentence_transformers.sentence_transformer.losses import (
-            CosineSimilarityLoss,
-        )
+        from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 
         folder = save_sentence_encoder(tmp_path / "encoder")
         encoder = library.SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)

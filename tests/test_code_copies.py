@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import leaner
-from modeling_leaner.training.publishing import (
-    code_copies,
-    stranger,
-    verify,
-    verify_weights,
-)
+from modeling_leaner.training.publishing import code_copies, stranger, verify, verify_weights
 from modeling_leaner.training.running.environment import git
 
 from modeling_leaner import LeanBERTConfig

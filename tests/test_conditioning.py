@@ -6,12 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from modeling_leaner import (
-    LeanBERTConfig,
-    LeanBERTModel,
-    LeanGPTForCausalLM,
-    LeanViTForImageClassification,
-)
+from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTForCausalLM, LeanViTForImageClassification
 from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.modeling_lean_bert import LeanBERTForMultipleChoice
 from modeling_leaner.shapes import load_shape

@@ -16,13 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from modeling_leaner import (
-    LeanBERTConfig,
-    LeanGPTConfig,
-    LeanGPTForCausalLM,
-    LeanViTConfig,
-    conversion,
-)
+from modeling_leaner import LeanBERTConfig, LeanGPTConfig, LeanGPTForCausalLM, LeanViTConfig, conversion
 from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import (
     RELATIVES,

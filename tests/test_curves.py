@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from command import leaner
-from modeling_leaner.training.experiments import (
-    curves,
-    step_time,
-    summary,
-    summary_tables,
-)
+from modeling_leaner.training.experiments import curves, step_time, summary, summary_tables
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults
 from modeling_leaner.training.experiments.rows import reported, write_rows

@@ -13,25 +13,13 @@ from command import leaner
 from modeling_leaner.training.experiments import step_time
 from modeling_leaner.training.experiments.grid import GridError, load_grid, write_grid
 from modeling_leaner.training.experiments.rows import reported, write_rows
-from modeling_leaner.training.publishing.curves_figure import (
-    contrasts_panel,
-    curves_figure,
-    quality_panel,
-)
-from modeling_leaner.training.publishing.curves_page import (
-    grids_with_branches,
-    write_curves,
-)
+from modeling_leaner.training.publishing.curves_figure import contrasts_panel, curves_figure, quality_panel
+from modeling_leaner.training.publishing.curves_page import grids_with_branches, write_curves
 from modeling_leaner.training.publishing.gathered_grids import read_grids_of_shapes
 from modeling_leaner.training.publishing.index import write_index
 from modeling_leaner.training.publishing.wording.amounts import label, short_label
 from modeling_leaner.training.publishing.wording.curves import interpolation_text
-from modeling_leaner.training.records import (
-    Evidence,
-    PublishedResults,
-    ResultRow,
-    checked,
-)
+from modeling_leaner.training.records import Evidence, PublishedResults, ResultRow, checked
 from scipy import stats
 from training_data import documents, write_shape
 

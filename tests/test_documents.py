@@ -5,10 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from modeling_leaner.training.publishing.code_copies import (
-    check_modules,
-    config_class_of,
-)
+from modeling_leaner.training.publishing.code_copies import check_modules, config_class_of
 from modeling_leaner.training.tasks.states import mapped_layers
 
 from modeling_leaner import conversion, source_files

@@ -15,12 +15,7 @@ from scipy import stats
 from training_data import LOCAL_DATA, SIZES, labelled, save_encoder
 from transformers import AutoModel, AutoTokenizer
 
-from modeling_leaner import (
-    LeanBERTForSequenceClassification,
-    LeanGPTConfig,
-    LeanViTConfig,
-    LeanViTModel,
-)
+from modeling_leaner import LeanBERTForSequenceClassification, LeanGPTConfig, LeanViTConfig, LeanViTModel
 
 
 @pytest.fixture(scope="module")

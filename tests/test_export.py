@@ -25,13 +25,7 @@ from modeling_leaner.cli.export import column_of
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.exporting import files, parity
 from modeling_leaner.exporting.files import FORMATS
-from modeling_leaner.exporting.graph import (
-    CACHE,
-    ExportableModel,
-    Size,
-    flattened,
-    make_inputs,
-)
+from modeling_leaner.exporting.graph import CACHE, ExportableModel, Size, flattened, make_inputs
 from modeling_leaner.exporting.parity import compare
 
 

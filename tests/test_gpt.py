@@ -5,12 +5,7 @@ import copy
 import pytest
 import torch
 from common import TOLERANCE, WRONG, TextModelTests, distance, sharpen
-from transformers import (
-    ContinuousBatchingConfig,
-    DynamicCache,
-    GenerationConfig,
-    StaticCache,
-)
+from transformers import ContinuousBatchingConfig, DynamicCache, GenerationConfig, StaticCache
 
 from modeling_leaner import (
     LeanGPTConfig,

@@ -25,12 +25,7 @@ from modeling_leaner import (
     inspection,
 )
 from modeling_leaner.cli.app import app
-from modeling_leaner.conditioning import (
-    Spectrum,
-    attention_entropy,
-    head_similarity,
-    query_key_spectrum,
-)
+from modeling_leaner.conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
 from modeling_leaner.conversion import convert
 from modeling_leaner.inspection import (
     AttentionBranch,

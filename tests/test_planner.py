@@ -15,11 +15,7 @@ import pytest
 import torch
 import transformers
 from modeling_leaner.training.benchmarking import measured_shapes
-from modeling_leaner.training.benchmarking.measured_shapes import (
-    Bench,
-    made_up_batch,
-    measure,
-)
+from modeling_leaner.training.benchmarking.measured_shapes import Bench, made_up_batch, measure
 from modeling_leaner.training.settings.recipes import read_recipe
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig

@@ -20,14 +20,7 @@ from huggingface_hub import ModelCard
 from matplotlib.axes import Axes
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.experiments import (
-    evidence,
-    latency,
-    run_statistics,
-    runs,
-    simple_guesses,
-    summary,
-)
+from modeling_leaner.training.experiments import evidence, latency, run_statistics, runs, simple_guesses, summary
 from modeling_leaner.training.experiments.grid import GridError, load_grid
 from modeling_leaner.training.experiments.grid_results import GridResults, load_results
 from modeling_leaner.training.experiments.guess_files import GUESSES, read_guesses

@@ -16,13 +16,7 @@ from datasets import Dataset
 from encoders import cut_and_recover, run_leaner, save_sentence_encoder, write_rows
 from hub_server import LocalHub, reached
 from huggingface_hub import ModelCard
-from modeling_leaner.training.publishing import (
-    index,
-    publish_encoder,
-    push,
-    verify,
-    verify_encoder,
-)
+from modeling_leaner.training.publishing import index, publish_encoder, push, verify, verify_encoder
 from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder
 from modeling_leaner.training.running import reevaluate

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 import torch
 from command import leaner
-from modeling_leaner.training.studies import (
-    conditioning,
-    depth_width,
-    heads_optimization,
-    low_rank,
-    study,
-)
+from modeling_leaner.training.studies import conditioning, depth_width, heads_optimization, low_rank, study
 from modeling_leaner.training.studies.conditioning import (
     ARMS,
     IDENTITY,
@@ -34,13 +28,7 @@ from modeling_leaner.training.studies.conditioning import (
     train_bytes,
 )
 from modeling_leaner.training.studies.depth_width import Cell
-from modeling_leaner.training.studies.heads_optimization import (
-    Mixture,
-    Planted,
-    Weights,
-    mixture_data,
-    planted_data,
-)
+from modeling_leaner.training.studies.heads_optimization import Mixture, Planted, Weights, mixture_data, planted_data
 from modeling_leaner.training.studies.study import (
     GRIDS_FOLDER,
     STUDIES,

@@ -14,15 +14,7 @@ from modeling_leaner.training.tasks import taught, teacher_logits
 from modeling_leaner.training.tasks.base import training_generators
 from modeling_leaner.training.tasks.states import mapped_layers
 from torch.nn import functional as F
-from training_data import (
-    documents,
-    labelled,
-    merged,
-    pictures,
-    questions,
-    read_lines,
-    write_shape,
-)
+from training_data import documents, labelled, merged, pictures, questions, read_lines, write_shape
 
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.source_files import load_processors

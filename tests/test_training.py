@@ -21,12 +21,7 @@ from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from modeling_leaner.training import train
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.running import (
-    environment,
-    evaluation,
-    loading,
-    run_folder,
-)
+from modeling_leaner.training.running import environment, evaluation, loading, run_folder
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
 from modeling_leaner.training.running.clock import Clock
 from modeling_leaner.training.running.trainer import LeanTrainer
@@ -36,15 +31,7 @@ from modeling_leaner.training.tasks.base import training_generators
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from training_data import (
-    documents,
-    labelled,
-    merged,
-    pictures,
-    read_lines,
-    with_a_broken_picture,
-    write_shape,
-)
+from training_data import documents, labelled, merged, pictures, read_lines, with_a_broken_picture, write_shape
 from transformers import EvalPrediction
 
 from modeling_leaner import LeanBERTConfig, LeanGPTForCausalLM

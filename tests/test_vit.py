@@ -4,12 +4,7 @@ import pytest
 import torch
 from common import TOLERANCE, WRONG, ModelTests, distance
 
-from modeling_leaner import (
-    LeanViTBackbone,
-    LeanViTConfig,
-    LeanViTForImageClassification,
-    LeanViTModel,
-)
+from modeling_leaner import LeanViTBackbone, LeanViTConfig, LeanViTForImageClassification, LeanViTModel
 from modeling_leaner.conversion import convert
 
 

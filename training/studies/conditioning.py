@@ -22,13 +22,7 @@ from modeling_leaner.modeling_lean_gpt import LeanGPTForCausalLM
 
 from ..data.builtin import python_docs
 from ..experiments.grid_results import load_folder
-from ..experiments.kappa import (
-    MOST_KAPPA,
-    Conclusion,
-    Correlation,
-    conclude,
-    read_all_cells,
-)
+from ..experiments.kappa import MOST_KAPPA, Conclusion, Correlation, conclude, read_all_cells
 from .study import (
     BYTES,
     GRIDS_FOLDER,
