@@ -33,9 +33,7 @@ class Spectrum:
             raise ValueError(f"a matrix {list(matrix.shape)} holds NaN or infinity, which has no singular values")
         values = torch.linalg.svdvals(matrix)
         counted = values[values > max(matrix.shape) * torch.finfo(matrix.dtype).eps * values[0]]
-        smallest = 0.0
-        if len(counted):
-            smallest = counted[-1].item()
+        smallest = counted[-1].item() if len(counted) else 0.0
         return cls(len(values), len(counted), values[0].item(), smallest)
 
     @property

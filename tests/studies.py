@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
-from modeling_leaner.training.studies import conditioning, depth_training, depth_width, heads_optimization, low_rank
-from modeling_leaner.training.studies.bytes_model import Shape, TrainingPlan
-from modeling_leaner.training.studies.kappa_at_start import Drawn
-from modeling_leaner.training.studies.synthetic import Mixture, Planted
+from modeling_leaner.training.studies import (
+    conditioning,
+    depth_width,
+    heads_optimization,
+    low_rank,
+)
+from modeling_leaner.training.studies.conditioning import Drawn, Shape, TrainingPlan
+from modeling_leaner.training.studies.heads_optimization import Mixture, Planted
 
 
 TINY = {
@@ -52,7 +56,7 @@ TINY = {
     ),
     "depth-width": replace(
         depth_width.QUICK,
-        training=depth_training.Training(
+        training=depth_width.Training(
             text_bytes=12_000, holdout=2, length=8, batch=4, steps=4, tuning_steps=2, rate=1e-2
         ),
         shapes=((1, 24), (3, 16), (8, 8)),

@@ -133,8 +133,7 @@ class TestStart:
             ("train sst2 --shape=bert/nanoo", 1, "did you mean bert/nano?"),
             ("sweep grid.yaml --jobs 2", 1, "leaner sweep: grid.yaml: no such grid file; did you mean grids.yaml?"),
             ("sweep misspelt.yaml", 1, "leaner sweep: misspelt.yaml: seed: unknown key, expected one of recipe"),
-            ("law misspelt.yaml", 1, "(did you mean seeds?)"),
-            ("law there", 1, "leaner law: there: expected a grid file, got a folder"),
+            ("sweep there", 1, "leaner sweep: there: expected a grid file, got a folder"),
             ("publish grid.yaml", 1, "leaner publish: grid.yaml: no such grid file; did you mean grids.yaml?"),
             ("bench --modes eager compiled", 1, "--modes compiled: expected eager, compile; did you mean compile?"),
             ("bench --batch 0 1", 2, "leaner bench: Invalid value for '--batch': Input should be greater"),
@@ -178,7 +177,6 @@ class TestStart:
             ("slim there notes.md", 1, "leaner slim: notes.md exists already"),
             ("study low-rnak", 1, "conditioning, depth-width, heads-optimization, low-rank; did you mean low-rank?"),
             ("study low-rank --output there", 1, "leaner study: there exists already"),
-            ("study low-rank --quick --full", 2, "--quick, --full and --grids: expected one of them"),
             ("plan --like gpt/base --pick 99", 1, "--pick 99: is the row that --write NAME saves; expected both"),
             ("plan --family gpt --device tpu", 2, "leaner plan: Invalid value for '--device'"),
         ],
@@ -277,7 +275,7 @@ class TestStart:
             ("Shapes", "shapes", "plan"),
             ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
-            ("Experiments", "sweep", "bench", "encoders", "law", "guesses") + ("shift", "study"),
+            ("Experiments", "sweep", "bench", "encoders", "study"),
             ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "push", "pull"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]

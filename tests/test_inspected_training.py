@@ -1,6 +1,8 @@
 """The setting `inspect`: the conditioning in the log of a run, which it leaves as it was, and what it costs."""
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from modeling_leaner.training.settings.recipes import parse
 from training_data import read_lines, write_shape
 
 from modeling_leaner import LeanGPTForCausalLM
-from modeling_leaner.inspection.layers import inspect_layers, rows_of
+from modeling_leaner.inspection import inspect_layers, rows_of
 from modeling_leaner.shapes import load_shape
 
 
@@ -103,6 +105,12 @@ def test_what_is_refused(run, capsys, words, message):
 def test_steps_between_no_measurements():
     with pytest.raises(ValueError, match="inspect_steps: expected with inspect"):
         parse("digits", ["--shape", "vit/nano", "--inspect_steps", "2"])
+
+
+def test_training_imports_it_only_if_a_recipe_asks():
+    code = "import sys, modeling_leaner.training.train as _; "
+    code += "print([name for name in sys.modules if name.endswith('.inspection')])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
 def test_rows_that_are_too_short():

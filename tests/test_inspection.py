@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import weakref
 from pathlib import Path
 
 import datasets
@@ -16,18 +15,27 @@ from safetensors.torch import load_file, save_file
 from training_data import documents, pictures, save_encoder
 from typer.testing import CliRunner
 
-from modeling_leaner import LeanBERTConfig, LeanBERTModel, LeanGPTConfig, LeanGPTModel, LeanViTConfig, LeanViTModel
-from modeling_leaner.cli import inspect as commands
+from modeling_leaner import (
+    LeanBERTConfig,
+    LeanBERTModel,
+    LeanGPTConfig,
+    LeanGPTModel,
+    LeanViTConfig,
+    LeanViTModel,
+    inspection,
+)
 from modeling_leaner.cli.app import app
 from modeling_leaner.conditioning import Spectrum, attention_entropy, head_similarity, query_key_spectrum
 from modeling_leaner.conversion import convert
-from modeling_leaner.inspection import figure
-from modeling_leaner.inspection import layers as inspection
-from modeling_leaner.inspection.document import document_of
-from modeling_leaner.inspection.figure import draw_layers
-from modeling_leaner.inspection.jacobian import Jacobian, WithResidual, estimate_norms, exact_norms, matrix_at
-from modeling_leaner.inspection.layers import AttentionBranch, inspect_layers, rows_of
-from modeling_leaner.support import files
+from modeling_leaner.inspection import (
+    AttentionBranch,
+    Norms,
+    document_of,
+    estimate_norms,
+    inspect_layers,
+    matrix_at,
+    rows_of,
+)
 
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
@@ -120,31 +128,18 @@ def small_block(number):
 
 
 class TestJacobian:
-    @pytest.mark.parametrize("number", range(20))
+    @pytest.mark.parametrize("number", range(12))
     def test_estimates_of_small_blocks(self, number):
         """σ_max and ‖J‖_F within 1 % of those of the matrix, without and with the residual."""
         block, states = small_block(number)
         matrix = matrix_at(AttentionBranch(block, torch.double), states.double())
-        products = Jacobian(AttentionBranch(block, torch.float32), states)
-        for found, whole in zip(estimate_norms(products), (matrix, matrix + torch.eye(len(matrix)))):
-            exact = exact_norms(whole)
-            assert found.largest == pytest.approx(exact.largest, rel=0.01)
+        estimates = estimate_norms(AttentionBranch(block, torch.float32), states)
+        for found, whole in zip(estimates, (matrix, matrix + torch.eye(len(matrix)))):
+            exact = Norms.of(whole)
+            assert found.largest == pytest.approx(exact.largest, rel=1e-4)
             assert found.frobenius == pytest.approx(exact.frobenius, rel=0.01)
-            assert abs(found.largest - exact.largest) <= found.largest_error + 1e-5 * exact.largest
             assert abs(found.frobenius - exact.frobenius) <= found.frobenius_error + 1e-5 * exact.frobenius
             assert found.stable_rank == pytest.approx(exact.stable_rank, rel=0.05)
-
-    def test_products(self):
-        block, states = small_block(1)
-        branch = AttentionBranch(block, torch.double)
-        states = states.double()
-        matrix = matrix_at(branch, states)
-        products = Jacobian(branch, states)
-        vector = torch.randn_like(states)
-        torch.testing.assert_close(products.jvp(vector).flatten(), matrix @ vector.flatten())
-        torch.testing.assert_close(products.vjp(vector).flatten(), matrix.T @ vector.flatten())
-        torch.testing.assert_close(WithResidual(products).jvp(vector), vector + products.jvp(vector))
-        torch.testing.assert_close(WithResidual(products).vjp(vector), vector + products.vjp(vector))
 
     @pytest.mark.parametrize(
         "function, largest, frobenius",
@@ -156,9 +151,9 @@ class TestJacobian:
     )
     def test_of_known_matrices(self, function, largest, frobenius):
         point = torch.randn(9, 8)
-        found, _ = estimate_norms(Jacobian(function, point))
+        found, _ = estimate_norms(function, point)
         assert (found.largest, found.frobenius) == pytest.approx((largest, frobenius), rel=1e-4)
-        assert exact_norms(matrix_at(function, point.double())).largest == pytest.approx(largest)
+        assert Norms.of(matrix_at(function, point.double())).largest == pytest.approx(largest)
 
     def test_too_large(self):
         with pytest.raises(ValueError) as error:
@@ -235,23 +230,6 @@ class TestLayers:
         alone = inspect_layers(model, [{"input_ids": ids[:1]}, {"input_ids": ids[1:, :7]}])
         assert padded == alone and padded[0].tokens == [12, 7]
 
-    def test_only_states_between_two_blocks_are_kept(self, monkeypatch):
-        model = gpt(num_hidden_layers=4)
-        written = []
-        for block in model.layers:
-            block.mlp.register_forward_hook(lambda module, args, output: written.append(weakref.ref(output)))
-        alive = []
-        measure = inspection.inspect_block
-
-        def counted(block, layer, states, jacobian):
-            alive.append(sum(reference() is not None for reference in written))
-            return measure(block, layer, states, jacobian)
-
-        monkeypatch.setattr(inspection, "inspect_block", counted)
-        reports = inspect_layers(model, rows_of(token_rows()), layers=[1, 3])
-        assert [report.layer for report in reports] == [1, 3] and alive == [0, 0]
-        assert model.training and not any(block._forward_pre_hooks for block in model.layers)
-
     def test_exact_where_it_fits(self, monkeypatch):
         model, rows = vit(), rows_of({"pixel_values": torch.rand(1, 3, 8, 8)})
         exact = inspect_layers(model, rows, [0])[0]
@@ -291,7 +269,7 @@ class TestLayers:
         assert model.training
 
     def test_heads_that_say_nothing(self):
-        """Null in JSON and an empty cell: a head that is the same for every token, and matrices of lost rank."""
+        """Null in JSON: a head that is the same for every token, and matrices of lost rank."""
         model = bert(per_layer_config={0: {"num_attention_heads": 1}})
         with torch.no_grad():
             model.layers[1].self_attn.v_proj.weight[:4] = 0
@@ -303,31 +281,6 @@ class TestLayers:
             12,
             16,
         )
-        assert draw_layers(reports, "png").startswith(b"\x89PNG")
-
-    def test_shares_have_the_colours_of_0_to_1(self, monkeypatch):
-        """So that two figures can be compared, and a small difference does not look large."""
-        scales = {}
-        drawn = figure.draw_heads
-
-        def draw(axis, reports, values, title, scale):
-            drawn(axis, reports, values, title, scale)
-            scales[title.split()[0]] = (axis.images[0].norm.vmin, axis.images[0].norm.vmax)
-
-        monkeypatch.setattr(figure, "draw_heads", draw)
-        reports = inspect_layers(bert(), rows_of(token_rows()), jacobian="none")
-        draw_layers(reports, "png")
-        assert scales["entropy,"] == scales["similarity"] == (0, 1)
-        changes = [change for report in reports for change in report.removal]
-        assert scales["change"] == pytest.approx((min(changes), max(changes)))
-
-    def test_a_figure_of_lost_ranks_alone(self):
-        model = bert()
-        with torch.no_grad():
-            for block in model.layers:
-                block.self_attn.q_proj.weight.zero_()
-        reports = inspect_layers(model, rows_of(token_rows()), jacobian="none")
-        assert draw_layers(reports, "png").startswith(b"\x89PNG")
 
 
 @pytest.fixture
@@ -381,51 +334,18 @@ class TestCommand:
         assert "student on texts.parquet (validation): 3 rows of " in result.stdout
 
     def test_models_of_transformers(self, leaner, theirs, tmp_path):
-        result = leaner("bert", "--data", "texts.parquet", "--max-length", 20, "--rows", 2, "--plot", "maps")
+        result = leaner("bert", "--data", "texts.parquet", "--rows", 2)
         assert result.exit_code == 0, result.output
-        assert "bert on texts.parquet (train): 2 rows of 20 tokens each, " in result.stdout
-        assert "heat maps: maps.png, maps.svg" in result.stdout
-        assert (tmp_path / "maps.png").read_bytes().startswith(b"\x89PNG")
-        assert "</svg>" in (tmp_path / "maps.svg").read_text()
-        taken = leaner("bert", "--data", "texts.parquet", "--plot", "maps")
-        assert taken.exit_code == 1 and "--plot maps: maps.png exists already" in taken.stderr
+        assert "bert on texts.parquet (train): 2 rows of " in result.stdout
         result = leaner("vit", "--data", "pictures.parquet", "--layers", "1", "--json")
         (layer,) = json.loads(result.stdout)["layers"]
         assert layer["layer"] == 1 and layer["jacobian"]["spectrum"]["size"] == 5 * 16
         assert layer["jacobian"]["spectrum"]["condition_number"] is None  # the norm before it costs rank
 
-    def test_both_files_or_none(self, leaner, tmp_path, monkeypatch):
-        """Where the second cannot be written the first does not stay, and the next try is not refused."""
-        whole = files.write_new
-
-        def fail(flag, path, content):
-            if path.suffix == ".svg":
-                raise ValueError(f"{flag}: {path} cannot be written (No space left on device)")
-            whole(flag, path, content)
-
-        words = ("vit/nano", "--rows", 1, "--layers", 0, "--jacobian", "none", "--plot", "maps")
-        with monkeypatch.context() as disk:
-            disk.setattr(files, "write_new", fail)
-            failed = leaner(*words)
-        assert failed.exit_code == 1 and "maps.svg cannot be written" in failed.stderr and not list(tmp_path.iterdir())
-        assert "vit/nano on random pixels" in failed.stdout  # what was measured is not lost
-        assert leaner(*words).exit_code == 0 and len(list(tmp_path.iterdir())) == 2
-
-    def test_a_folder_that_cannot_be_written(self, leaner, monkeypatch):
-        """Is found before anything is measured."""
-        monkeypatch.setattr(commands, "model_and_inputs", None)
-        failed = leaner("vit/nano", "--plot", "/proc/maps-of-heads")
-        assert failed.exit_code == 1
-        assert "--plot /proc/maps-of-heads: /proc/maps-of-heads.png cannot be written (" in failed.stderr
-
-    def test_a_seed_that_is_none(self, leaner):
-        refused = leaner("gpt/nano", "--seed", -1)
-        assert refused.exit_code == 2 and "--seed" in refused.output
-
     def test_a_new_shape(self, leaner):
-        result = leaner("gpt/nano", "--layers", 0, "--rows", 2, "--max-length", 40, "--jacobian", "matrix-free")
+        result = leaner("gpt/nano", "--layers", 0, "--rows", 2, "--jacobian", "matrix-free")
         assert result.exit_code == 0, result.output
-        assert "gpt/nano on random tokens: 2 rows of 40 tokens each" in result.stdout
+        assert "gpt/nano on random tokens: 2 rows of 128 tokens each" in result.stdout
         assert result.stdout.count("matrix-free") == 2 and " ± " in result.stdout
 
     @pytest.mark.parametrize(
@@ -438,11 +358,8 @@ class TestCommand:
             ("bert --data pictures.parquet --column image", "pictures.parquet (train): row 1 is of type Png"),
             ("bert --data texts.parquet --layers 2", "--layers: there is no layer 2, expected 0 to 1"),
             ("bert --data texts.parquet --layers x", "--layers: expected layers between commas, as 0,4,5, got 'x'"),
-            ("bert --data texts.parquet --max-length 3", "row 1 has 3 tokens, and layer 0 has 4 heads; expected at"),
             (f"{LISTOPS} --data nothing.parquet", "leaner inspect: --data: nothing.parquet: no such file or folder"),
             ("vit/nano --column image", "--column image: expected --data as well, whose column it names"),
-            ("vit/nano --max-length 10", "--max-length 10: vit/nano reads images, which are of one size"),
-            ("vit --data pictures.parquet --max-length 10", "--max-length 10: vit reads images, which are of one"),
             ("vit/nano --data=", "--data: expected a folder, files or the name of a built-in set, got ''"),
             ("weightless --data texts.parquet", "weightless: a bert model; no model.safetensors in this folder"),
             ("gpt/nano --data texts.parquet", "--data: gpt/nano has no tokenizer to read texts; left out, tokens are"),
@@ -453,7 +370,7 @@ class TestCommand:
         ],
     )
     def test_what_is_refused(self, leaner, theirs, tmp_path, words, message):
-        """One line, and nothing is written."""
+        """In one line."""
         shutil.copytree("bert", "broken")
         shutil.copytree("bert", "weightless", ignore=shutil.ignore_patterns("*.safetensors"))
         weights = load_file("broken/model.safetensors")
@@ -461,8 +378,6 @@ class TestCommand:
         save_file(weights, "broken/model.safetensors", metadata={"format": "pt"})
         config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1])
         transformers.ResNetModel(config).save_pretrained("resnet")
-        before = sorted(tmp_path.rglob("*"))
-        result = leaner(*words.split(), "--plot", "maps")
+        result = leaner(*words.split())
         assert result.exit_code == 1, result.output
         assert message in " ".join(result.stderr.split()) and "Traceback" not in result.stderr
-        assert sorted(tmp_path.rglob("*")) == before

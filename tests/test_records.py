@@ -18,13 +18,11 @@ KINDS = {
     "guesses.json": list[records.Guess],
     "row_errors.json": list[records.RowError],
 }
-FILES = sorted(path for name in KINDS for path in CARDS.rglob(name))
+FILES = sorted(path for name in KINDS for path in CARDS.rglob(name) if path.parent.parent.name != "studies")
 
 
 def read_file(path):
     """The record of a file; that of a published folder is of its kind."""
-    if path.parent.parent.name == "studies":
-        return records.checked(records.StudyFile, json.loads(path.read_text(encoding="utf-8")), path)
     if path.name == "results.json":
         return results_in(path)
     return records.checked(KINDS[path.name], json.loads(path.read_text(encoding="utf-8")), path)

@@ -265,16 +265,11 @@ def inspect(
         str | None, typer.Option(help="Column of the texts or images; left out, as in the recipe, or the only one.")
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="At most so many rows; the Jacobian is of the first.")] = 8,
-    max_length: Annotated[
-        int | None, typer.Option(min=2, help="Tokens of a row, at most; left out, as in the recipe, or 128.")
-    ] = None,
     layers: Annotated[str | None, typer.Option(help="Layers from 0, as 0,4,5; left out, all.")] = None,
     jacobian: Annotated[
         Literal["auto", "exact", "matrix-free", "none"],
         typer.Option(help="auto: exact up to 4,096 numbers in a row's states, minutes a layer; else matrix-free."),
     ] = "auto",
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of new weights and of random rows.")] = 1,
-    plot: Annotated[str | None, typer.Option(help="Draw heat maps as NAME.png and NAME.svg, new files.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """See the conditioning of a model's attention: κ, the Jacobian, and what its heads do."""
@@ -283,8 +278,7 @@ def inspect(
         from ..support.quiet import quiet_libraries
     quiet_libraries()
     with slow_imports():
-        from .inspect import run
-        from .inspect_rows import Options
+        from .inspect import Options, run
     options = context.params | {"data_files": data_files or []}
     run(Options(**options))
 

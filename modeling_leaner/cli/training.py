@@ -330,53 +330,21 @@ def encoders(
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
-def law(grid: GridFile) -> None:
-    """Fit a law of shape and tokens to the finished rows of a grid with branches."""
-    with slow_imports():
-        from ..training.laws.law import write_law
-    write_law(grid)
-
-
-@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def study(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help=f"{' or '.join(STUDY_NAMES)}.", callback=check_study)],
-    quick: Annotated[bool, typer.Option("--quick", help="Two minutes at most, which check the code alone.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="A larger size, for hours.")] = False,
-    grids: Annotated[
-        bool, typer.Option("--grids", help="Of a finished study, read only the grids of model_cards/grids again.")
+    name: Annotated[
+        str, typer.Argument(help=f"{', '.join(STUDY_NAMES[:-1])} or {STUDY_NAMES[-1]}.", callback=check_study)
+    ],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A run of two minutes at most that only checks the code.")
     ] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="New folder, with --grids that of the study; left out, runs/studies/NAME.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option(help="New folder. [default: runs/studies/NAME]")] = None,
 ) -> None:
-    """Put a paper's statements to the test: a verdict on each, its numbers and a figure; minutes to an hour."""
-    if quick + full + grids > 1:
-        context.fail("--quick, --full and --grids: expected one of them, or none")
-    if output is None:
-        output = Path("runs/studies") / name
-    if grids:
-        renew_grid_statements(name, output)
-        return
+    """Test the statements of a paper: verdicts, numbers and a figure, in one to seventy minutes."""
+    output = output or Path("runs/studies") / name
     check_new(output)
     with slow_imports():
-        from ..training.studies.registry import STUDIES
-        from ..training.studies.study import study as run_study
-    size = "default"
-    if quick:
-        size = "quick"
-    if full:
-        size = "full"
-    run_study(STUDIES[name], size, output)
-
-
-def renew_grid_statements(name: str, folder: Path) -> None:
-    """Writes the statements on grids anew in a study's folder."""
-    with slow_imports():
-        from ..planning.laws import GRIDS_FOLDER
-        from ..training.studies.registry import STUDIES
-        from ..training.studies.study import read_grids_again
-    read_grids_again(STUDIES[name], folder, GRIDS_FOLDER)
+        from ..training.studies.study import run_study
+    run_study(name, quick, output)
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)

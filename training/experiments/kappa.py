@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.planning.laws import interval
 from modeling_leaner.shapes import load_config
 
 from .evidence import PEERS
@@ -126,7 +125,7 @@ def within_cells(cells: Sequence[KappaCell], moment: str) -> Correlation:
     if len(sums) >= MIN_CELLS_DRAWN:
         random = np.random.default_rng(0)
         draws = random.integers(len(sums), size=(DRAWS, len(sums)))
-        limits = interval(rho_of_sums(sums[draws].sum(axis=1)))
+        limits = tuple(np.quantile(rho_of_sums(sums[draws].sum(axis=1)), (0.025, 0.975)).tolist())
     return Correlation(float(rho_of_sums(sums.sum(axis=0))), limits, len(sums), ranked)
 
 
@@ -155,7 +154,7 @@ def between_cells(cells: Sequence[KappaCell], moment: str) -> Correlation:
         for grid, draws in zip(grids, draw_runs(grids)):
             means = [drawn_means(trials, moment, places) for trials, places in zip(grid, draws)]
             drawn += rank_sums(np.stack(means, axis=1))
-        limits = interval(rho_of_sums(drawn[drawn.any(axis=1)]))
+        limits = tuple(np.quantile(rho_of_sums(drawn[drawn.any(axis=1)]), (0.025, 0.975)).tolist())
     return Correlation(float(rho_of_sums(sums.sum(axis=0))), limits, len(sums), ranked)
 
 

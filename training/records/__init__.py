@@ -13,7 +13,6 @@ from .encoders import (
 )
 from .evidence import Cell, CellScore, Evidence, FineTuned, Reference, TuningSettings
 from .guesses import Guess, RowError
-from .law import Crossing, LawErrors, LawFile, LawForm, LawParameter, LawTie, NotFitted
 from .published import (
     Continuation,
     Continuations,
@@ -26,7 +25,7 @@ from .published import (
 )
 from .results import Chance, Environment, RunResults, Train, TrainingData
 from .rows import ResultRow
-from .study import FigurePanel, Line, Outcome, Statement, StudyFile, Whose
+from .study import FigurePanel, Line
 from .summary import BranchCell, BudgetSummary, CellSummary, Contrast, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
 
@@ -42,7 +41,6 @@ __all__ = [
     "Continuations",
     "Contrast",
     "Count",
-    "Crossing",
     "CutParent",
     "CutStep",
     "Difference",
@@ -58,15 +56,8 @@ __all__ = [
     "Guess",
     "Latency",
     "LatencyFile",
-    "LawErrors",
-    "LawFile",
-    "LawForm",
-    "LawParameter",
-    "LawTie",
     "Lengths",
     "Line",
-    "NotFitted",
-    "Outcome",
     "PairedStatistics",
     "PublishedEncoder",
     "PublishedResults",
@@ -78,18 +69,15 @@ __all__ = [
     "RowError",
     "RunResults",
     "SlimFile",
-    "Statement",
     "StepTime",
     "StepTimes",
     "StoredWeights",
-    "StudyFile",
     "Subset",
     "TextRows",
     "Timing",
     "Train",
     "TrainingData",
     "TuningSettings",
-    "Whose",
     "checked",
     "message_of",
 ]

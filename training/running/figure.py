@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from modeling_leaner.support.files import write_bytes
 
 from ..records import Guess
-from .inspection import KAPPA
 
 
+KAPPA = "kappa_layer_"  # the name of κ of a layer's head outputs in the log, before the layer's number
 SHARES = ("accuracy", "f1", "exact_match")  # metrics from 0 to 1
 LEGEND = {"fontsize": 9, "handlelength": 1.4, "columnspacing": 1.2}
 MANY = 60  # points of a curve; more than these are drawn small

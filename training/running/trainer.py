@@ -17,7 +17,6 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import HubStrategy, has_length
 
-from modeling_leaner.inspection.layers import Row, rows_of
 from modeling_leaner.transfer import check_token, commit, contents, hub_errors
 
 from ..settings.arguments import RecipeArguments
@@ -27,7 +26,6 @@ from .callbacks import CheckpointSteps, Interruption, MetricsFile, WarmupNotice
 from .checkpoints import COMPLETE, declare_whole, rotate
 from .clock import Clock
 from .finite import FiniteGuard
-from .inspection import Inspection
 
 
 METRICS_FILE = "metrics.jsonl"
@@ -98,16 +96,20 @@ class LeanTrainer(Trainer):
         for callback in (*callbacks, self.interruption):
             self.add_callback(callback)
         if args.inspect != "no":
+            from .inspection import Inspection  # only if it is asked for
+
             self.add_callback(Inspection(self.log, self.inspected_rows()))
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
     # Data
 
-    def inspected_rows(self) -> list[Row]:
+    def inspected_rows(self) -> list[dict[str, torch.Tensor]]:
         """The held-out rows that the setting `inspect` measures. Raises ValueError where there are none at hand."""
         if self.eval_dataset is None or not has_length(self.eval_dataset):
             raise ValueError("inspect: expected evaluation rows that are no stream; set holdout or eval_split")
+        from modeling_leaner.inspection import rows_of
+
         inputs = first_inputs(self.task, self.eval_dataset, INSPECTED_ROWS)
         return rows_of({name: tensor.to(self.args.device) for name, tensor in inputs.items()})
 

@@ -1,36 +1,100 @@
-"""A study: its sizes, its run, and the folder that it writes, whole or not at all.
+"""What every study shares: statements with their verdicts, rows of finished grids, and the folder that is written.
 
-results.json has all; README.md and the figures are made of it alone.
+A study is a module with STUDY; results.json has everything, README.md and the figure are made of it alone.
 """
 
+import importlib
+import math
 import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from modeling_leaner.support.documents import naming, read_json, write_json
+from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.shapes import load_config
+from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.files import whole_folder, write_bytes
 
-from ..publishing.theme import THEMES
-from ..records import Environment, FigurePanel, Statement, StudyFile, Whose, checked
-from ..running.environment import code_commit, environment
-from .figure import study_figure
-from .page import OF_QUICK, finding_of, study_page, with_verdicts
+from ..running.environment import code_commit, environment, machine_name
 
 
-NOT_TESTED = "not tested"
-Progress = Callable[[str], None]  # told what is done now, in a line
-STUDIES_FOLDER = Path("model_cards/studies")  # of the working folder
+STUDIES = ("conditioning", "depth-width", "heads-optimization", "low-rank")
+GRIDS_FOLDER = Path("model_cards/grids")  # of the working folder
+OF_QUICK = "`--quick` checks the code, not the statements: its verdicts do not count."
+FACTOR = 2.0  # between learning rates that are tried
+BYTES = 256  # the vocabulary of a text of bytes
+SMOOTHING = 0.1  # added to every count of a bigram
+
+Whose = Literal["the paper", "second-hand", "derived here", "asked here"]
+"""Whose a statement is: read in the paper; in what others quote of it; derived here; a question of this project."""
+Outcome = Literal["agrees", "disagrees", "undecided", "not tested"]
+"""Undecided: tested, and the numbers show neither that it holds nor that it does not."""
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement and what was found.
+
+    Attributes:
+        paper: short name and arXiv number.
+        place: section, figure, table or theorem.
+        rule: when the numbers agree with it, fixed before they were read; None if it is not tested.
+        finding: in words; for what is not tested, what is known instead.
+        numbers: behind the verdict; None if a run did not get so far, or a matrix has lost rank.
+        missing: for what is not tested, the data or the core-hours that a test needs.
+    """
+
+    paper: str
+    place: str
+    whose: Whose
+    statement: str
+    rule: str | None
+    verdict: Outcome
+    finding: str
+    numbers: dict[str, int | float | None]
+    missing: str | None = None
+
+    @property
+    def found(self) -> str:
+        """What was found, or what the test needs."""
+        return self.finding if self.missing is None else f"{self.finding} Needs: {self.missing}."
+
+
+@dataclass(frozen=True)
+class Line:
+    """y over x, with a band from `low` to `high` for several trials."""
+
+    label: str
+    x: list[float]
+    y: list[float]
+    low: list[float] | None = None
+    high: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class FigurePanel:
+    """One panel of a study's figure; `level` is a y to compare with."""
+
+    title: str
+    x: str
+    y: str
+    lines: list[Line]
+    x_scale: Literal["linear", "log"] = "linear"
+    y_scale: Literal["linear", "log"] = "linear"
+    level: float | None = None
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study found: its statements with their verdicts, the panels of its figure, and its seeds."""
+    """What a study found."""
 
     statements: list[Statement]
     panels: list[FigurePanel]
@@ -39,27 +103,26 @@ class Findings:
 
 @dataclass(frozen=True)
 class Study:
-    """A study by its name on the command line.
-
-    `sizes` has a dataclass of settings for quick, default and full; `run` gets one of them. `of_grids` takes the
-    folder of the grids and gives the statements that are read from finished runs alone; None where the study has none.
-    `threads` are PyTorch's while it runs, None as they are: products of small matrices are fastest on one.
-    """
+    """A study: `about` tells what the papers state; `run` takes the settings of a size."""
 
     name: str
     title: str
-    sizes: dict[str, Any]
+    about: str
+    quick: Any
+    default: Any
     run: Callable[[Any, Progress], Findings]
-    of_grids: Callable[[Path], list[Statement]] | None = None
-    threads: int | None = None
+
+
+def load_study(name: str) -> Study:
+    """A study of STUDIES."""
+    return importlib.import_module(f".{name.replace('-', '_')}", __package__).STUDY
 
 
 @contextmanager
-def threads_of(study: Study) -> Iterator[None]:
-    """Inside, PyTorch has the study's threads."""
+def one_thread() -> Iterator[None]:
+    """Inside, PyTorch has one thread, on which products of small matrices are fastest."""
     before = torch.get_num_threads()
-    if study.threads is not None:
-        torch.set_num_threads(study.threads)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
@@ -77,155 +140,308 @@ def double_precision() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def say(line: str) -> None:
-    """Prints a line at once."""
-    print(line, flush=True)
-
-
 def processor_seconds() -> float:
-    """Of this process and of those that it started and that have ended: a machine has other work."""
+    """Of this process and of those that it started and that have ended."""
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
-def untested(paper: str, whose: Whose, place: str, statement: str, missing: str) -> Statement:
-    """A statement with the paper's own numbers, and what its test would need."""
-    return Statement(
-        paper=paper,
-        place=place,
-        whose=whose,
-        statement=statement,
-        rule=None,
-        verdict=NOT_TESTED,
-        finding="The numbers are the paper's.",
-        numbers={},
-        missing=missing,
-    )
-
-
-def command_of(study: Study, size: str) -> str:
-    """The command that writes the same results again."""
-    command = f"leaner study {study.name}"
-    if size != "default":
-        command += f" --{size}"
-    return command
-
-
-def conduct(study: Study, size: str, settings: Any, progress: Progress = say) -> StudyFile:
-    """Runs a study of a size by its settings. Raises ValueError or OSError where it cannot read what it needs."""
+def conduct(study: Study, size: str, settings: Any, progress: Progress) -> dict[str, Any]:
+    """Runs a study: the content of results.json."""
     start = processor_seconds()
     code_commit()  # files may change during the run
-    with threads_of(study):
+    with one_thread():
         findings = study.run(settings, progress)
         machine = environment()
-    seconds = processor_seconds() - start
-    return StudyFile(
-        study=study.name,
-        title=study.title,
-        size=size,
-        command=command_of(study, size),
-        settings=asdict(settings),
-        seeds=findings.seeds,
-        statements=findings.statements,
-        panels=findings.panels,
-        seconds=round(seconds, 1),
-        environment=Environment(**machine),
-        tested=number_tested(findings.statements),
+    return {
+        "study": study.name,
+        "title": study.title,
+        "size": size,
+        "command": f"leaner study {study.name}" + (" --quick" if size == "quick" else ""),
+        "settings": asdict(settings),
+        "seeds": findings.seeds,
+        "statements": [document(each) for each in findings.statements],
+        "panels": [document(each) for each in findings.panels],
+        "seconds": round(processor_seconds() - start, 1),
+        "environment": machine,
+        "tested": sum(each.verdict != "not tested" for each in findings.statements),
+    }
+
+
+def document(record: Statement | FigurePanel) -> dict[str, Any]:
+    """For JSON, without what is left out."""
+    left_out = {"missing": None, "low": None, "high": None, "level": None, "x_scale": "linear", "y_scale": "linear"}
+    known = asdict(
+        record, dict_factory=lambda items: {k: v for k, v in items if k not in left_out or v != left_out[k]}
+    )
+    return known
+
+
+def run_study(name: str, is_quick: bool, output: Path) -> None:
+    """Runs a study and writes its new folder, whole or not at all; prints each statement with its verdict.
+
+    Raises:
+        OSError: the folder cannot be written, which is tried before the study runs.
+        ValueError: what the study reads does not fit.
+    """
+    study = load_study(name)
+    with whole_folder(output) as folder:
+        folder.mkdir(parents=True)
+        size, settings = ("quick", study.quick) if is_quick else ("default", study.default)
+        results = conduct(study, size, settings, lambda line: print(line, flush=True))
+        for each in results["statements"]:
+            print(f"{each['verdict']}: {each['statement']} {Statement(**each).found}")
+        write_json(folder / "results.json", results)
+        write_pages(study, folder)
+    if is_quick:
+        print(OF_QUICK)
+    count = len(results["statements"])
+    print(
+        f"{results['tested']} of {count} statements tested in {results['seconds']:.0f} s of processor time: {output}"
     )
 
 
-def number_tested(statements: list[Statement]) -> int:
-    """How many have a verdict."""
-    return sum(statement.verdict != NOT_TESTED for statement in statements)
+def write_pages(study: Study, folder: Path) -> None:
+    """README.md and figure.png of a folder with results.json."""
+    results = read_json(folder / "results.json")
+    write_bytes(folder / "README.md", study_page(study, results).encode())
+    draw(results["panels"], folder / "figure.png")
 
 
-def write_study(results: StudyFile, output: Path) -> None:
-    """results.json, README.md and the figure in two themes, in a new folder. Raises OSError; then nothing is left."""
-    with whole_folder(output) as folder:
-        folder.mkdir()
-        for theme in THEMES:
-            write_bytes(folder / f"figure-{theme}.svg", study_figure(results, theme))
-        write_results(results, folder)
+def study_page(study: Study, results: dict[str, Any]) -> str:
+    """The page, in Markdown."""
+    lines = ["| statement | whose | verdict | what was found |", "| --- | --- | --- | --- |"]
+    for each in results["statements"]:
+        cells = (each["statement"], each["whose"], f"**{each['verdict']}**", Statement(**each).found)
+        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    software = results["environment"]
+    machine = machine_name(software["processor"], software["threads"])
+    summary = f"{results['title']}. {results['tested']} of {len(results['statements'])} statements are tested."
+    parts = [
+        f"# Study: {study.name}",
+        summary + (f" {OF_QUICK}" if results["size"] == "quick" else ""),
+        f"**What is stated.** {study.about}",
+        f"![{results['title']}](figure.png)",
+        "*Second-hand* is what others quote of a paper whose own text was not seen.",
+        "\n".join(lines),
+        f"Run it again with `{results['command']}`, in a clone: the finished grids are read from `model_cards/grids`. "
+        f"`leaner study {study.name} --quick` takes less than two minutes and checks the code. These results took "
+        f"{results['seconds']:.0f} s of processor time; {machine}; torch {software['torch']}. `results.json` has "
+        "the rule and the numbers behind each verdict, the seeds and all settings. What was expected, what changed "
+        "and why: "
+        "[the log](../../LOG.md).",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def write_results(results: StudyFile, folder: Path) -> None:
-    """results.json and the page of it."""
-    page = study_page(results).encode()  # first: nothing is written where it cannot be made
-    write_json(folder / "results.json", results.document())
-    write_bytes(folder / "README.md", page)
+def draw(panels: list[dict[str, Any]], path: Path) -> None:
+    """All panels, two a row."""
+    from matplotlib.figure import Figure
+
+    rows = math.ceil(len(panels) / 2)
+    figure = Figure((10, 3.2 * rows), layout="constrained")
+    axes = list(figure.subplots(rows, 2, squeeze=False).flat)
+    for axis, panel in zip(axes, panels):
+        for line in panel["lines"]:
+            (drawn,) = axis.plot(line["x"], line["y"], ".-", label=line["label"], linewidth=1.2)
+            if line.get("low") is not None:
+                axis.fill_between(line["x"], line["low"], line["high"], color=drawn.get_color(), alpha=0.15)
+        if panel.get("level") is not None:
+            axis.axhline(panel["level"], color="grey", linestyle=":")
+        axis.set(xlabel=panel["x"], ylabel=panel["y"])
+        axis.set(xscale=panel.get("x_scale", "linear"), yscale=panel.get("y_scale", "linear"))
+        axis.set_title(panel["title"], fontsize=9)
+        axis.legend(fontsize=7)
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    figure.savefig(path, dpi=75)
 
 
-def renew_docs(results: StudyFile, folder: Path) -> None:
-    """Writes the table of docs/NAME.md anew where the folder is model_cards/studies/NAME of the working folder.
+# Numbers and verdicts.
 
-    Does nothing for any other folder, or where there is no such page. Raises ValueError for one without the table.
+
+def rounded(value: float, digits: int = 6) -> float:
+    """To so many significant digits: what is stored and printed."""
+    return float(f"{value:.{digits}g}")
+
+
+def line(label: str, x: Sequence[float], values: Sequence[Tensor]) -> Line:
+    """The mean over the trials (R,) at each x, with the least and the greatest."""
+    each = [value.tolist() for value in values]
+    return Line(
+        label=label,
+        x=list(x),
+        y=[rounded(sum(trials) / len(trials)) for trials in each],
+        low=[rounded(min(trials)) for trials in each],
+        high=[rounded(max(trials)) for trials in each],
+    )
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Of ln y over ln x, by least squares."""
+    return rounded(float(np.polyfit(np.log(x), np.log(y), 1)[0]))
+
+
+def most(trials: int) -> int:
+    """How many of the trials are most of them: four of five, and all of fewer than five."""
+    return max(trials - trials // 5, 1)
+
+
+def verdict(agrees: bool) -> Outcome:
+    """The word for what is one or the other."""
+    return "agrees" if agrees else "disagrees"
+
+
+def by_interval(interval: Sequence[float] | None) -> Outcome:
+    """Of an effect that is stated to be above 0, by its 95 % interval; undecided if that includes 0, or is None."""
+    if interval is not None and interval[0] > 0:
+        return "agrees"
+    if interval is not None and interval[1] < 0:
+        return "disagrees"
+    return "undecided"
+
+
+def together(outcomes: Collection[Outcome]) -> Outcome:
+    """Of what is stated of all: agrees if all agree, disagrees if one disagrees, else undecided, as of none."""
+    if "disagrees" in outcomes:
+        return "disagrees"
+    if outcomes and all(outcome == "agrees" for outcome in outcomes):
+        return "agrees"
+    return "undecided"
+
+
+def by_majority(outcomes: Collection[Outcome]) -> Outcome:
+    """What more than half are; else undecided."""
+    counts = Counter(outcomes)
+    for outcome in ("agrees", "disagrees"):
+        if counts[outcome] > len(outcomes) / 2:
+            return outcome
+    return "undecided"
+
+
+def untested(paper: str, whose: Whose, place: str, statement: str, missing: str) -> Statement:
+    """A statement with the paper's own numbers, and what its test would need."""
+    return Statement(paper, place, whose, statement, None, "not tested", "The numbers are the paper's.", {}, missing)
+
+
+class Paired(NamedTuple):
+    """Differences of several pairs of runs: their mean, its 95 % t interval and two-sided p; None of one pair."""
+
+    pairs: int
+    difference: float
+    interval: tuple[float, float] | None
+    p: float | None
+
+
+def paired(values: Sequence[float], others: Sequence[float]) -> Paired:
+    """values − others, pair by pair."""
+    from scipy.stats import ttest_1samp  # takes seconds to import
+
+    differences = np.subtract(values, others)
+    if len(differences) < 2:
+        return Paired(len(differences), float(differences.mean()), None, None)
+    test = ttest_1samp(differences, 0)
+    low, high = test.confidence_interval()
+    return Paired(len(differences), float(differences.mean()), (float(low), float(high)), float(test.pvalue))
+
+
+def beyond(best: float, tried: Collection[float]) -> float | None:
+    """The next rate if the best is the least or the greatest of those tried; None if it lies between others."""
+    if best == min(tried):
+        return best / FACTOR
+    if best == max(tried):
+        return best * FACTOR
+    return None
+
+
+def bigram_nats(before: Tensor, after: Tensor) -> Tensor:
+    """−ln of the share that each byte has after each other one, (256, 256), float64.
+
+    Args:
+        before, after: (N) int64, the bytes of a text and those that follow them.
     """
-    page = Path("docs") / f"{results.study}.md"
-    if folder.resolve() == (STUDIES_FOLDER / results.study).resolve() and page.is_file():
-        with naming(page):
-            text = with_verdicts(page.read_text(encoding="utf-8"), results)
-        write_bytes(page, text.encode())
+    counts = torch.bincount(before * BYTES + after, minlength=BYTES**2).view(BYTES, BYTES).double() + SMOOTHING
+    return -(counts / counts.sum(dim=1, keepdim=True)).log()
 
 
-def read_grids_again(chosen: Study, folder: Path, grids: Path) -> None:
-    """Writes the statements on finished grids anew, by the rows of today, in a folder that `study` has written.
+# Pairs of shapes in the finished grids.
 
-    All else stays, also the commit and machine of the study: these statements follow from the rows alone. Its figure
-    shows none of them. Prints what has changed, or that nothing has.
 
-    Raises:
-        ValueError: the study reads no grids, no grid is there that it could read, or results.json is missing or of
-            another study or version of it.
-        OSError: a file cannot be read or written.
+@dataclass(frozen=True)
+class GridPair:
+    """A shape against another of one grid. `gain` and its interval are in the metric's units, plus where it is better.
+
+    `interval` is the 95 % one over the seeds; `share` the parameters of the shape over those of the other, as trained.
     """
-    if chosen.of_grids is None:
-        raise ValueError(f"{chosen.name}: no statement of this study is read from grids")
-    path = folder / "results.json"
-    if not path.is_file():
-        raise ValueError(f"{path}: missing; expected the folder of a study, as leaner study {chosen.name} writes it")
-    results = checked(StudyFile, read_json(path), path)
-    if results.study != chosen.name:
-        raise ValueError(f"{path}: study is {results.study!r}, expected {chosen.name!r}")
-    statements = {(each.place, each.statement): each for each in results.statements}
-    for each in chosen.of_grids(grids):
-        if each.verdict == NOT_TESTED:
-            raise ValueError(f"{grids}: expected, for {each.statement!r}, {each.missing}")
-        key = (each.place, each.statement)
-        if key not in statements:
-            raise ValueError(f"{path}: expected a statement {each.statement!r}; {results.command} writes all anew")
-        if each != statements[key]:
-            print(f"{each.verdict}: {each.statement} {finding_of(each)}")
-        statements[key] = each
-    renewed = list(statements.values())
-    if renewed == results.statements:
-        print(f"{folder}: no statement has changed")
-    results = results.model_copy(update={"statements": renewed, "tested": number_tested(renewed)})
-    renew_docs(results, folder)
-    write_results(results, folder)
+
+    grid: str
+    metric: str
+    other: LeanConfig
+    shape: LeanConfig
+    gain: float
+    interval: tuple[float, float]
+    share: float
+
+    @property
+    def reversed(self) -> "GridPair":
+        """The other against the shape."""
+        low, high = self.interval
+        return GridPair(self.grid, self.metric, self.shape, self.other, -self.gain, (-high, -low), 1 / self.share)
+
+    @property
+    def outcome(self) -> Outcome:
+        """Of the statement that the shape is better."""
+        return by_interval(self.interval)
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the shape is worse, beyond the seeds."""
+        return self.outcome == "disagrees"
+
+    @property
+    def words(self) -> str:
+        """The gain with its interval."""
+        return "{:+.4f} ({:+.4f} to {:+.4f})".format(self.gain, *self.interval)
+
+    @property
+    def name(self) -> str:
+        """The grid with both shapes, layers × heads × head size: a grid may have several pairs."""
+        shapes = " → ".join(
+            f"{shape.num_hidden_layers}×{shape.num_attention_heads}×{shape.head_dim}"
+            for shape in (self.other, self.shape)
+        )
+        return f"{self.grid} {shapes}"
+
+    def numbers(self, name: str) -> dict[str, float]:
+        """The gain by a name, and the ends of its interval."""
+        low, high = self.interval
+        return {
+            f"{self.name}: {name}": rounded(self.gain),
+            f"{self.name}: low end": rounded(low),
+            f"{self.name}: high end": rounded(high),
+        }
 
 
-def study(chosen: Study, size: str, output: Path) -> StudyFile:
-    """Runs a study and writes its folder; prints each statement with its verdict.
+def grid_pairs(grids: Path, is_pair: Callable[[LeanConfig, LeanConfig], bool]) -> Iterator[GridPair]:
+    """The shapes of all grids for which `is_pair(shape, baseline)` holds, against the baseline, over several seeds.
 
-    Raises:
-        FileExistsError: the folder is there already.
-        OSError: it cannot be written, which is tried before the study runs.
-        ValueError: what the study reads does not fit.
+    Not of grids whose shapes are cuts of a trained model: what they compare did not begin alike.
     """
-    if output.exists() or output.is_symlink():
-        raise FileExistsError(f"{output} exists already")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent):
-            pass
-    except OSError as error:
-        raise OSError(f"{output}: cannot be written: {error.strerror}") from error
-    results = conduct(chosen, size, chosen.sizes[size])
-    for statement in results.statements:  # before they are written: a full disk does not take them
-        print(f"{statement.verdict}: {statement.statement} {finding_of(statement)}")
-    if size == "quick":
-        print(OF_QUICK)
-    write_study(results, output)
-    tested = f"{results.tested} of {len(results.statements)} statements tested"
-    print(f"{tested} in {results.seconds:.0f} s of processor time: {output}")
-    return results
+    for path in sorted(grids.glob("*/summary.json")):
+        summary = read_json(path)
+        if summary["cuts"]:
+            continue
+        sign = 1 if summary["higher_is_better"] else -1
+        baseline = load_config(summary["baseline"])
+        for cell in summary["shapes"]:
+            shape = load_config(cell["shape"])
+            if cell["interval"] is None or not is_pair(shape, baseline):
+                continue
+            low, high = sorted(sign * value for value in cell["interval"])
+            gain, share = sign * cell["difference"], cell["parameters_over_baseline"]
+            yield GridPair(path.parent.name, summary["metric"], baseline, shape, gain, (low, high), share)
+
+
+def rows_in(grids: Path) -> str:
+    """What a statement about the grids would need where there are none."""
+    return f"finished rows in {grids}, as in a clone of the repository; leaner sweep GRID.yaml writes them in hours"

@@ -1,1 +1,0 @@
-"""`leaner inspect`: the conditioning of a model, layer by layer."""

@@ -1,1 +1,0 @@
-"""Laws of shape, fitted to the finished runs of grids with branches."""
