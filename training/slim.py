@@ -1,22 +1,24 @@
 """`leaner slim MODEL OUT --speedup 2 --data TEXTS`: a faster model from a trained one.
 
-Time the model on this machine → choose how many layers reach the speed → remove those that matter least → train what is
-left to reproduce the original → compare both on rows that chose nothing → write an ordinary folder.
+It times the model on this machine, chooses how many layers reach the speed, removes those that matter least, trains
+what is left to reproduce the original, compares both on rows that chose nothing, and writes an ordinary folder.
 
 The kind of the model is read from its files, and the loss follows from it:
 
-- sentence encoder: 1 − cosine to the original's embedding (mean over tokens);
-- classifier of sequences, tokens or images: Kullback-Leibler divergence to the original's classes at temperature 2 (Hinton
-  et al., 2015, arXiv 1503.02531), and cross-entropy if `label_column` is given;
+- sentence encoder: 1 − cosine to the original's embedding, the mean over tokens;
+- classifier of sequences, tokens or images: Kullback-Leibler divergence to the original's classes at temperature 2
+  (Hinton et al., 2015, arXiv 1503.02531), and cross-entropy if `--label-column` is given;
 - masked or causal language model: the same divergence over the vocabulary, at masked places or at all.
 
-All add 1 − cosine to the hidden states of the layers that were kept (as DistilBERT, Sanh et al., 2019, arXiv 1910.01108).
+All add 1 − cosine to the hidden states of the layers that were kept (as in DistilBERT, Sanh et al., 2019, arXiv
+1910.01108).
 
 Shapes: B rows, T tokens, D width, C classes or tokens of the vocabulary.
 """
 
 import json
 import math
+import shlex
 import shutil
 import signal
 import sys
@@ -28,6 +30,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from datasets import Dataset
+from jinja2 import Template
 from rich.table import Table
 from scipy import stats
 from torch.nn import functional as F
@@ -45,24 +48,32 @@ from modeling_leaner.conversion import ConversionError, convert, load_lean
 from modeling_leaner.layers_leaner import LeanPreTrainedModel
 from modeling_leaner.slimming import calibration, operations
 from modeling_leaner.slimming.measures import Batch, mean_over_tokens
-from modeling_leaner.slimming.slim import RECORD, Slimmed, Target, check_target, slim
-from modeling_leaner.source_files import copy_into, load_processors, sentence_transformers_files, weights_sha256
+from modeling_leaner.slimming.operations import SlimError
+from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, check_target, slim
+from modeling_leaner.source_files import (
+    check_vocabulary,
+    copy_into,
+    load_processors,
+    sentence_transformers_files,
+    weights_sha256,
+)
 from modeling_leaner.support.documents import read_json, write_json
 from modeling_leaner.support.files import whole_folder
 from modeling_leaner.support.progress import progress_bar
 from modeling_leaner.support.terminal import plain_console
 from modeling_leaner.support.turns import seconds_of, take_turns
 
-from .data.sources import load_split
+from .data.sources import BUILT_IN, load_split
 
 
 CALIBRATION_ROWS = 256
 HELD_OUT_ROWS = 1_000
 TEMPERATURE = 2.0
-LEAST_ROWS = 64
+LEAST_ROWS = 32
 RESAMPLES = 1_000
 BELOW_KEEP = 3  # exit status if the model keeps less than `--keep`
-TOLERANCE = 0.95  # of the speed-up that layers reach; the rest is taken from the MLPs
+TOLERANCE = 0.85  # of the speed-up that layers must reach; narrower MLPs make up the rest
+CARD = Path(__file__).with_name("slim_card.md")
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,7 @@ class Settings:
     layers: int | None = None
     keep_layers: tuple[int, ...] | None = None
     heads: int | None = None
+    total_heads: int | None = None
     intermediate_size: int | None = None
     column: str | None = None
     label_column: str | None = None
@@ -84,7 +96,14 @@ class Settings:
     max_length: int = 128
     training: bool = True
     lean: bool = False
+    base_model: str | None = None
+    license: str | None = None
     seed: int = 0
+
+    @property
+    def parent(self) -> str:
+        """How the card names the original."""
+        return self.base_model or self.source
 
 
 @dataclass(frozen=True)
@@ -173,6 +192,8 @@ def kind_of(model: LeanPreTrainedModel, source: str) -> Kind:
         return ENCODER
     for end, kind in KINDS.items():
         if name.endswith(end):
+            if "Classification" in end and model.config.num_labels < 2:
+                raise ValueError(f"{source}: a regression of one number cannot be distilled by its classes")
             return kind
     kinds = ", ".join([ENCODER.name, *(kind.name for kind in KINDS.values())])
     raise ValueError(f"{source}: {name} cannot be made faster by this command; expected a {kinds}")
@@ -197,11 +218,18 @@ def read_rows(settings: Settings, model: LeanPreTrainedModel, processor: object,
     Raises:
         ValueError: too few rows, or no such column; names it.
     """
-    rows = load_split(None, "train", data_files=list(settings.data))
+    if len(settings.data) == 1 and settings.data[0] in BUILT_IN:
+        rows = load_split(settings.data[0], "train")
+    else:
+        rows = load_split(None, "train", data_files=list(settings.data))
     column = settings.column or likely_column(rows, model)
     for name in filter(None, (column, settings.label_column)):
         if name not in rows.column_names:
             raise ValueError(f"column {name}: the rows have {', '.join(rows.column_names)}")
+    if settings.label_column and type(kind) is not Kind:
+        raise ValueError(f"--label-column: a {kind.name} learns from the original alone; leave it out")
+    if settings.label_column:
+        rows = rows.map(lambda row: {settings.label_column: class_of(row[settings.label_column], model)})
     rows = rows.filter(lambda row: row[column] not in (None, ""))
     if len(rows) < LEAST_ROWS:
         raise ValueError(f"--data: {len(rows)} rows with content in {column}; expected at least {LEAST_ROWS}")
@@ -235,6 +263,15 @@ def likely_column(rows: Dataset, model: LeanPreTrainedModel) -> str:
     if len(found) != 1 and not usual:
         raise ValueError(f"--column: name the column to read; the rows have {', '.join(rows.column_names)}")
     return (usual or found)[0]
+
+
+def class_of(label: object, model: LeanPreTrainedModel) -> int:
+    """The number of a class by its name or number. Raises ValueError for one that the model does not have."""
+    number = model.config.label2id.get(label) if isinstance(label, str) else label
+    if not isinstance(number, int) or not 0 <= number < model.config.num_labels:
+        known = ", ".join(map(str, model.config.label2id))
+        raise ValueError(f"--label-column: {label!r} is no class of the model; expected 0.., or one of {known}")
+    return number
 
 
 def text_rows(
@@ -273,7 +310,13 @@ def shape_for(model: LeanPreTrainedModel, settings: Settings, batch: Batch) -> T
     Raises:
         ValueError: no number of layers is as fast.
     """
-    target = Target(settings.layers, settings.keep_layers, settings.heads, None, None, settings.intermediate_size)
+    target = Target(
+        layers=settings.layers,
+        keep=settings.keep_layers,
+        heads=settings.heads,
+        total_heads=settings.total_heads,
+        intermediate_size=settings.intermediate_size,
+    )
     if settings.speedup is None:
         return target
     depth = model.config.num_hidden_layers
@@ -530,14 +573,21 @@ def run(settings: Settings) -> int:
     set_seed(settings.seed)
     original = load_lean(settings.source).eval()
     kind = kind_of(original, settings.source)
+    depth = original.config.num_hidden_layers
+    if settings.speedup is not None and settings.speedup > depth:
+        raise ValueError(f"--speedup {settings.speedup:g}: a model of {depth} layers cannot be that much faster")
     dtype = original.dtype
     original = original.float()
     others = sentence_transformers_files(settings.source)
     processors = load_processors(settings.source)
+    check_vocabulary(settings.source, processors, original.config)
     if not processors:
         raise ValueError(f"{settings.source}: no tokenizer or image processor")
     rows, contents = read_rows(settings, original, processors[0], kind)
-    slimmed = slimmed_again(settings, original) or choose(settings, original, processors[0], contents)
+    try:
+        slimmed = slimmed_again(settings, original) or choose(settings, original, processors[0], contents)
+    except SlimError as error:
+        raise ValueError(f"{' and '.join(f'--{name}' for name in error.settings)}: {error.reason}") from error
     student = slimmed.model
     kept = next((cut.after for cut in slimmed.cuts if cut.part == "layers"), range(student.config.num_hidden_layers))
     if settings.training and not train(student, original, rows, kind, settings, list(kept)):
@@ -555,9 +605,10 @@ def run(settings: Settings) -> int:
 
 def check(settings: Settings) -> None:
     """Raises ValueError for settings that cannot work, before anything slow."""
-    shape = (settings.speedup, settings.layers, settings.keep_layers, settings.heads, settings.intermediate_size)
-    if all(each is None for each in shape):
-        raise ValueError("give --speedup, or --layers, --keep-layers, --heads or --intermediate-size")
+    shapes = ("speedup", "layers", "keep_layers", "heads", "total_heads", "intermediate_size")
+    if all(getattr(settings, name) is None for name in shapes):
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in shapes)
+        raise ValueError(f"nothing to remove; give one of {options}")
     if settings.speedup is not None and settings.speedup <= 1:
         raise ValueError(f"--speedup {settings.speedup:g}: expected more than 1")
     if settings.speedup is not None and (settings.layers or settings.keep_layers):
@@ -600,8 +651,6 @@ def slimmed_again(settings: Settings, original: LeanPreTrainedModel) -> Slimmed 
     Raises:
         ValueError: it was started with other settings.
     """
-    from modeling_leaner.slimming.slim import Cut
-
     folder = unfinished(settings.output)
     if not (folder / RECORD).is_file():
         return None
@@ -628,9 +677,9 @@ def write(
         except ConversionError as error:
             print(f"written as {type(student).__name__}, which needs this package: {error}", file=sys.stderr)
     record = {
-        "parent": settings.source,
+        "parent": settings.parent,
         "parent_weights_sha256": weights_sha256(settings.source),
-        "command": [word for word in sys.argv[1:]],
+        "command": shlex.join(["leaner", *sys.argv[1:]]),
         "comparison": asdict(comparison),
         "cuts": [asdict(cut) for cut in slimmed.cuts],
     }
@@ -639,6 +688,10 @@ def write(
             part.save_pretrained(folder)
         copy_into(folder, others)
         write_json(folder / RECORD, record)
+        card = Template(CARD.read_text(), trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+        is_encoder = "modules.json" in others
+        text = card.render(settings=settings, record=record, comparison=comparison, model=model, is_encoder=is_encoder)
+        (folder / "README.md").write_text(text)
 
 
 def report(settings: Settings, kind: Kind, slimmed: Slimmed, comparison: Comparison) -> None:
