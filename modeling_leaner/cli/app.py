@@ -167,54 +167,75 @@ def convert(
 
 @app.command(cls=Command, rich_help_panel=MODELS)
 def slim(
-    source: Annotated[str, typer.Argument(help="Folder or Hub id of a ViT, BERT, GPT-2 or Lean checkpoint.")],
-    output: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
-    layers: Annotated[int | None, typer.Option(help="Number of layers to keep.")] = None,
-    keep: Annotated[str | None, typer.Option(help="Layers to keep, counted from 0, as 0,4,5.")] = None,
+    source: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a BERT, ViT, GPT-2 or Lean model.")
+    ],
+    output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist.")],
+    speedup: Annotated[float | None, typer.Option(help="How many times as fast on this machine, such as 2.")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH ...", help="Texts or images like those that the model will read; no labels needed."
+        ),
+    ] = None,
+    keep: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Exit with 3 if less of the quality is kept, such as 0.99.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Longest training.")] = 60,
+    column: Annotated[
+        str | None, typer.Option(help="Column to read. [default: text, sentence, or the only one]")
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="Column of classes; a classifier learns from it, too.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(help="Number of layers to keep, instead of --speedup.")] = None,
+    keep_layers: Annotated[str | None, typer.Option(help="Layers to keep, counted from 0, as 0,4,5.")] = None,
     heads: Annotated[
-        int | None,
-        typer.Option(help="Heads per layer; more than there are: new ones with zero output."),
+        int | None, typer.Option(help="Heads per layer; more than there are start with no effect.")
     ] = None,
-    total_heads: Annotated[int | None, typer.Option(help="Heads to keep over all layers together.")] = None,
-    head_dim: Annotated[int | None, typer.Option(help="Head size, by the singular values of every head.")] = None,
-    intermediate_size: Annotated[
-        int | None,
-        typer.Option(help="Neurons per MLP; more than there are: new ones with zero output."),
-    ] = None,
-    latency: Annotated[str | None, typer.Option(help="Share of the time of a forward pass to reach, as 0.5x.")] = None,
-    data: Annotated[list[str] | None, typer.Option(help="File, folder or built-in set of calibration rows.")] = None,
-    column: Annotated[str | None, typer.Option(help="Column of the texts or images; left out, the only one.")] = None,
-    rows: Annotated[
-        int,
-        typer.Option(min=16, help="Most calibration rows. Half choose what to remove, half measure the effect."),
-    ] = 256,
-    max_length: Annotated[int, typer.Option(help="Most tokens of a calibration row.")] = 64,
-    base_model: Annotated[str | None, typer.Option(help="Hub id of a source that is a folder, for the card.")] = None,
+    total_heads: Annotated[int | None, typer.Option(help="Heads over all layers together.")] = None,
+    intermediate_size: Annotated[int | None, typer.Option(help="Neurons per MLP.")] = None,
+    max_length: Annotated[int, typer.Option(min=2, help="Longest text in tokens.")] = 128,
+    training: Annotated[bool, typer.Option(help="Train what is left to reproduce the model.")] = True,
+    lean: Annotated[
+        bool, typer.Option("--lean", help="Write this family's class instead of transformers' own.")
+    ] = False,
+    base_model: Annotated[str | None, typer.Option(help="Hub id of a MODEL that is a folder, for the card.")] = None,
     license: License = None,
-    tries: Annotated[
-        int | None, typer.Option("--try", min=2, help="Train so many of the best choices of layers, keep the best.")
-    ] = None,
-    recovery: Annotated[
-        str | None, typer.Option(help='With --try: recipe and keys of leaner train, as "RECIPE --max-steps 100".')
-    ] = None,
 ) -> None:
-    """Remove the layers, heads or neurons of a trained checkpoint whose absence changes its output least."""
+    """Make a faster model from a trained one: remove layers, distil, compare.
+
+    Example: leaner slim sentence-transformers/all-MiniLM-L6-v2 fast --speedup 2 --data sentences.txt
+    """
     check_new(output)
     check_source(source)
-    kept = None if keep is None else tuple(parse_layers("--keep", keep))
+    kept = None if keep_layers is None else tuple(parse_layers("--keep-layers", keep_layers))
     with slow_imports():
         from ..support.quiet import quiet_libraries
+        from ..training.slim import Settings, run
     quiet_libraries()
-    with slow_imports():
-        from ..slimming.slim import Target
-        from .slim import run
-    target = Target(layers, kept, heads, total_heads, head_dim, intermediate_size)
-    if target == Target() and latency is None:
-        raise ValueError("nothing to cut: give --layers, --keep, --heads, --head-dim or --intermediate-size")
+    settings = Settings(
+        source=source,
+        output=output,
+        data=tuple(data or ()),
+        speedup=speedup,
+        layers=layers,
+        keep_layers=kept,
+        heads=heads,
+        total_heads=total_heads,
+        intermediate_size=intermediate_size,
+        column=column,
+        label_column=label_column,
+        keep=keep,
+        minutes=minutes,
+        max_length=max_length,
+        training=training,
+        lean=lean,
+        base_model=base_model,
+        license=license,
+    )
     try:
-        run(
-            source, output, target, latency, data or [], column, rows, max_length, base_model, license, tries, recovery
-        )
+        raise typer.Exit(run(settings))
     except KeyboardInterrupt:
         print_error("slim", f"interrupted; {output} was not written")
         raise typer.Exit(INTERRUPTED) from None

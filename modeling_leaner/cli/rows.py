@@ -1,6 +1,5 @@
-"""What several commands read alike: the rows of `--data`, their `--column`, a recipe with keys in one word."""
+"""What several commands read alike: the rows of `--data`, their `--column`."""
 
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from ..support.suggest import did_you_mean
 from ..support.terminal import plural
 from ..training.data.images import decoded_image, with_encoded_images
 from ..training.data.sources import BUILT_IN, likely_texts, load_split
-from ..training.settings.recipes import read_recipe
 from ..training.tasks.base import place_in_file
 
 
@@ -76,16 +74,6 @@ def data_keys(data: list[str]) -> list[str]:
     if data:
         return ["--data_files", *data]
     return []
-
-
-def recipe_and_keys(flag: str, text: str) -> tuple[str, list[str]]:
-    """The recipe and the keys of `FLAG "RECIPE --key value ..."`. Raises ValueError where there is none."""
-    try:
-        recipe, *keys = shlex.split(text) or [""]
-    except ValueError as error:  # a quote without its end
-        raise ValueError(f"{flag}: {str(error).lower()}, got {text!r}") from error
-    read_recipe(recipe)
-    return recipe, keys
 
 
 def check_spelling(name: str) -> None:

@@ -107,7 +107,7 @@ class MeanOfRows:
 
 @dataclass(frozen=True)
 class Questions(MeanOfRows):
-    """Questions (Q), sentences (S), and the place of each question's sentence (Q); an output is 1/rank, 0 beyond 10."""
+    """Questions (Q), sentences (S), the place of each question's sentence (Q); an output is 1/rank, 0 beyond 10."""
 
     questions: list[str]
     sentences: list[str]

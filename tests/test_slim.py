@@ -1,0 +1,197 @@
+"""`leaner slim`: from a trained model of each kind to a faster one that transformers loads; its gate; Ctrl-C."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from encoders import save_sentence_encoder
+from huggingface_hub import ModelCard
+from modeling_leaner.training import slim
+from modeling_leaner.training.data.tokenizer import train_tokenizer
+from safetensors.torch import load_file
+from training_data import documents, labelled, pictures
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessorPil,
+)
+from typer.testing import CliRunner
+
+from modeling_leaner import LeanBERTModel
+from modeling_leaner.cli.app import app
+
+
+CARDS = Path(__file__).parents[1] / "model_cards"
+BERT = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+BERT |= {"intermediate_size": 48, "max_position_embeddings": 64, "initializer_range": 0.3, "num_labels": 2}
+KINDS = {
+    "masked": (BertForMaskedLM, BertConfig(**BERT)),
+    "sequence": (BertForSequenceClassification, BertConfig(**BERT)),
+    "token": (BertForTokenClassification, BertConfig(**BERT)),
+    "causal": (GPT2LMHeadModel, GPT2Config(vocab_size=300, n_embd=32, n_layer=3, n_head=4, n_positions=64)),
+    "image": (
+        ViTForImageClassification,
+        ViTConfig(
+            hidden_size=32,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            intermediate_size=48,
+            image_size=8,
+            patch_size=4,
+            num_labels=3,
+        ),
+    ),
+}
+
+
+def leaner(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def save_model(folder, kind):
+    model_class, config = KINDS[kind]
+    torch.manual_seed(0)
+    model_class(config).save_pretrained(folder)
+    if kind == "image":
+        ViTImageProcessorPil(size={"height": 8, "width": 8}).save_pretrained(folder)
+    else:
+        family = "gpt" if kind == "causal" else "bert"
+        train_tokenizer(documents(40, 0)["text"], "wordpiece", 300, 24, family).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def rows(tmp_path):
+    path = tmp_path / "rows.parquet"
+    labelled(60, 1, ("text",), 2).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_becomes_a_smaller_model_of_transformers(tmp_path, kind, rows, capfd):
+    source = save_model(tmp_path / "source", kind)
+    if kind == "image":
+        rows = tmp_path / "images.parquet"
+        pictures(60, 1).to_parquet(rows)
+    column = ["--column", "image"] if kind == "image" else []
+    result = leaner("slim", source, tmp_path / "out", "--layers", 1, "--minutes", 0.02, "--data", rows, *column)
+    assert result.exit_code == 0, result.output
+    model_class = KINDS[kind][0]
+    model, info = model_class.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not any(info.values()) and model.config.num_hidden_layers == 1
+    assert not list((tmp_path / "out").glob("*.py"))
+    assert not (tmp_path / "out.unfinished").exists()
+    ModelCard.load(tmp_path / "out" / "README.md").data.to_yaml()
+    record = json.loads((tmp_path / "out" / "slim.json").read_text())
+    assert record["cuts"][0]["before"] == [0, 1, 2] and len(record["cuts"][0]["after"]) == 1
+
+
+def test_training_brings_an_encoder_nearer_to_its_original(tmp_path):
+    """A published encoder on real text, for a few steps."""
+    rows = tmp_path / "rows.txt"
+    rows.write_text(
+        "\n\n".join(line for line in (CARDS / "LOG.md").read_text().split("\n") if len(line) > 60)[:60_000]
+    )
+    kept = {}
+    for name, options in (("cut", ["--no-training"]), ("trained", ["--minutes", 0.3])):
+        words = ["--layers", 2, "--data", rows, "--max-length", 32, "--lean", *options]
+        result = leaner("slim", CARDS / "minilm-3-layers", tmp_path / name, *words)
+        assert result.exit_code == 0, result.output
+        kept[name] = json.loads((tmp_path / name / "slim.json").read_text())["comparison"]["result"]
+        LeanBERTModel.from_pretrained(tmp_path / name)
+    assert kept["trained"] > kept["cut"] + 0.01
+
+
+def test_a_plain_encoder_is_its_lean_twin(tmp_path, rows):
+    """Written as BERT and as LeanBERT: the same tensors, dtype and files of sentence-transformers."""
+    source = tmp_path / "source"
+    save_sentence_encoder(source)
+    BertModel(BertConfig(**{**BERT, "num_labels": 2})).half().save_pretrained(source)
+    train_tokenizer(documents(40, 0)["text"], "wordpiece", 300, 24, "bert").save_pretrained(source)
+    ids = AutoTokenizer.from_pretrained(source)(["a text", "another text"], padding=True, return_tensors="pt")
+    states = []
+    for name, options, model_class in (("plain", [], BertModel), ("lean", ["--lean"], LeanBERTModel)):
+        command = ["slim", source, tmp_path / name, "--layers", 2, "--data", rows, "--no-training", *options]
+        assert leaner(*command).exit_code == 0
+        tensors = load_file(tmp_path / name / "model.safetensors")
+        assert {tensor.dtype for tensor in tensors.values()} == {torch.float16}
+        model, info = model_class.from_pretrained(tmp_path / name, dtype="float32", output_loading_info=True)
+        assert not any(info.values())
+        states.append(model.eval()(ids["input_ids"], attention_mask=ids["attention_mask"]).last_hidden_state)
+        for file in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"):
+            assert (tmp_path / name / file).read_bytes() == (source / file).read_bytes()
+    torch.testing.assert_close(*states, rtol=0, atol=1e-5)
+
+
+def test_below_the_gate_the_status_is_3(tmp_path, rows):
+    source = save_sentence_encoder(tmp_path / "source")
+    result = leaner("slim", source, tmp_path / "out", "--layers", 1, "--no-training", "--keep", 1, "--data", rows)
+    assert result.exit_code == 3 and "--keep" in result.output
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        (["--speedup", "0.5"], "--speedup"),
+        (["--speedup", "9"], "3 layers"),
+        (["--speedup", "2", "--layers", "1"], "--layers"),
+        ([], "nothing to remove"),
+        (["--layers", "5"], "--layers"),
+        (["--layers", "1", "--column", "other"], "other"),
+        (["--layers", "1", "--label-column", "label"], "--label-column"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(tmp_path, rows, options, expected):
+    source = save_sentence_encoder(tmp_path / "source")
+    result = leaner("slim", source, tmp_path / "out", "--data", rows, *options)
+    assert result.exit_code == 1 and expected in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_speedup_chooses_the_layers(tmp_path, monkeypatch):
+    """By the times of the cuts; what is missing to the speed-up the MLPs make up."""
+    model = LeanBERTModel.from_pretrained(save_sentence_encoder(tmp_path / "source"))
+    settings = slim.Settings(source="", output=tmp_path, data=(), speedup=2.0)
+    monkeypatch.setattr(slim, "speeds_of", lambda models, batch: [1.0, 1.4, 2.2][: len(models)])
+    assert slim.shape_for(model, settings, {}).layers == 1
+    monkeypatch.setattr(slim, "speeds_of", lambda models, batch: [1.0, 1.9, 2.8][: len(models)])
+    target = slim.shape_for(model, settings, {})
+    assert target.layers == 2 and 0 < target.intermediate_size < model.config.intermediate_size
+
+
+def test_an_interrupted_command_continues(tmp_path):
+    source = save_sentence_encoder(tmp_path / "source")
+    out = tmp_path / "out"
+    rows = tmp_path / "rows.parquet"
+    labelled(3000, 1, ("text",), 2).to_parquet(rows)
+    words = ["slim", source, out, "--layers", 2, "--minutes", 0.15, "--data", rows]
+    command = [sys.executable, "-m", "modeling_leaner", *map(str, words)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    plan = tmp_path / "out.unfinished" / "training.json"
+    while not plan.is_file() and process.poll() is None:
+        time.sleep(0.2)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, output
+    assert not out.exists() and list((tmp_path / "out.unfinished").glob("checkpoint-*"))
+    different = leaner(*words[:4], 1, *words[5:])
+    assert different.exit_code == 1 and "other options" in different.output
+    document = json.loads(plan.read_text())
+    result = leaner(*words)
+    assert result.exit_code == 0, result.output
+    assert document["steps"] > 1 and out.is_dir() and not plan.exists()
