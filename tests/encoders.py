@@ -1,12 +1,16 @@
 """A tiny sentence encoder, its cut, a recovery of that, and rows to score them on."""
 
+import io
 import json
 import shutil
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import yaml
 from datasets import ClassLabel, Dataset
 from modeling_leaner.training import train
+from modeling_leaner.training.experiments.encoders import compare_encoders
 from training_data import documents, labelled, save_encoder
 from typer.testing import CliRunner
 
@@ -59,6 +63,35 @@ def run_leaner(*words: object):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+def compare_by_words(*words: object) -> SimpleNamespace:
+    """`compare_encoders` by words: PARENT MODEL ... [--test] [--rounds N] [--output FILE] --data NAME=PATH ..."""
+    first, *groups = [[]] + [[word] for word in map(str, words)]
+    groups = []
+    for word in map(str, words):
+        if word.startswith("--"):
+            groups.append([word])
+        elif groups:
+            groups[-1].append(word)
+        else:
+            first.append(word)
+    options = {name: values for name, *values in groups}
+    out, err = io.StringIO(), io.StringIO()
+    status = 0
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            compare_encoders(
+                first,
+                options.get("--data", ()),
+                "--test" in options,
+                int(options.get("--rounds", ["3"])[0]),
+                output=Path(options["--output"][0]) if "--output" in options else None,
+            )
+        except (ValueError, OSError) as error:
+            status = 1
+            print(error, file=err)
+    return SimpleNamespace(exit_code=status, stdout=out.getvalue(), stderr=err.getvalue(), output=err.getvalue())
+
+
 def cut_and_recover(folder: Path) -> list[Path]:
     """The folders parent, cut and run."""
     parent = save_sentence_encoder(folder / "parent")
@@ -69,7 +102,9 @@ def cut_and_recover(folder: Path) -> list[Path]:
         Dataset.from_dict({"text": texts}).to_parquet(path)
         files.append(f"{split}={path}")
     cut = folder / "cut"
-    result = run_leaner("slim", parent, cut, "--layers", 2, "--data", folder / "train.parquet")
+    result = run_leaner(
+        "slim", parent, cut, "--layers", 2, "--lean", "--no-training", "--data", folder / "train.parquet"
+    )
     assert result.exit_code == 0, result.output
     words = ["--shape", cut, "--teacher", parent, "--output_dir", folder / "run", "--data_files", *files]
     train.main([*TRAIN, *map(str, words)])

@@ -166,7 +166,7 @@ class TestStart:
             ("convert nowhere out", 1, "leaner convert: nowhere: no file or folder, and it is not in the cache of"),
             ("convert ./there there", 1, "leaner convert: there exists already"),
             ("slim nowhere out", 1, "leaner slim: nowhere: no file or folder, and it is not in the cache of the Hub"),
-            ("slim there out --rows 15", 2, "leaner slim: Invalid value for '--rows'"),
+            ("slim there out --minutes 0", 2, "leaner slim: Invalid value for '--minutes'"),
             ("inspect nowhere", 1, "leaner inspect: nowhere: no file or folder, and it is not in the cache"),
             ("inspect gpt/bsae", 1, "leaner inspect: unknown shape 'gpt/bsae'; did you mean gpt/base?"),
             ("inspect gpt/base --rows 0", 2, "leaner inspect: Invalid value for '--rows': Input should be greater"),
@@ -275,7 +275,7 @@ class TestStart:
             ("Shapes", "shapes", "plan"),
             ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
-            ("Experiments", "sweep", "bench", "encoders", "study"),
+            ("Experiments", "sweep", "bench", "study"),
             ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "push", "pull"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from encoders import cut_and_recover, run_leaner, save_sentence_encoder, write_rows
+from encoders import compare_by_words, cut_and_recover, run_leaner, save_sentence_encoder, write_rows
 from modeling_leaner.training.experiments import encoder_rows, encoder_scores, encoders
 from modeling_leaner.training.records import EncoderComparison
 from modeling_leaner.training.running import evaluation
@@ -31,7 +31,7 @@ def compared(made, tmp_path_factory):
     folders, rows = made
     output = tmp_path_factory.mktemp("output") / "comparison.json"
     words = [*folders, "--data", *rows, "--test", "--rounds", 3, "--output", output]
-    result = run_leaner("encoders", *words)
+    result = compare_by_words(*words)
     assert result.exit_code == 0, result.output
     return result.stdout, json.loads(output.read_text())
 
@@ -108,7 +108,7 @@ def test_the_correlation_is_that_of_leaner_evaluate(compared, made):
 
 def test_a_model_beside_itself_does_not_differ(made):
     (parent, _, _), rows = made
-    result = run_leaner("encoders", parent, parent, "--data", *rows, "--rounds", 3)
+    result = compare_by_words(parent, parent, "--data", *rows, "--rounds", 3)
     assert result.exit_code == 0, result.output
     own = json.loads(result.stdout.splitlines()[-1])["models"][1]
     assert own["scores"]["cosine"] == pytest.approx(1)
@@ -165,10 +165,10 @@ def test_speed_is_the_parents_time_over_the_models(monkeypatch):
 
 def test_heads_that_differ_between_layers(made, tmp_path):
     (parent, _, _), rows = made
-    words = ["--total-heads", 7, "--data", tmp_path / "rows.parquet"]
-    labelled(30, 0, ("text",), 2).remove_columns("label").to_parquet(tmp_path / "rows.parquet")
+    words = ["--total-heads", 7, "--lean", "--no-training", "--data", tmp_path / "rows.parquet"]
+    labelled(60, 0, ("text",), 2).remove_columns("label").to_parquet(tmp_path / "rows.parquet")
     assert run_leaner("slim", parent, tmp_path / "narrow", *words).exit_code == 0
-    result = run_leaner("encoders", parent, tmp_path / "narrow", "--data", *rows, "--rounds", 3)
+    result = compare_by_words(parent, tmp_path / "narrow", "--data", *rows, "--rounds", 3)
     assert result.exit_code == 0, result.output
     own = json.loads(result.stdout.splitlines()[-1])["models"][1]
     assert sum(own["heads_per_layer"]) == 7 and own["kept_layers"] is None
@@ -183,10 +183,8 @@ class TestRefused:
         def refuse(message, *words, data=None):
             rows = data or made[1]
             output = tmp_path / "comparison.json"
-            result = run_leaner("encoders", *words, "--data", *rows, "--rounds", 3, "--output", output)
-            lines = [line for line in result.stderr.splitlines() if line.startswith("leaner encoders: ")]
-            assert result.exit_code == 1 and len(lines) == 1, result.output
-            assert message in lines[0], lines[0]
+            result = compare_by_words(*words, "--data", *rows, "--rounds", 3, "--output", output)
+            assert result.exit_code == 1 and message in result.stderr.splitlines()[-1], result.stderr
             assert not output.exists()
 
         return refuse
@@ -284,7 +282,7 @@ class TestRefused:
     def test_a_file_that_is_there(self, made, tmp_path):
         (tmp_path / "there.json").write_text("{}")
         words = [*made[0][:2], "--data", *made[1], "--output", tmp_path / "there.json"]
-        result = run_leaner("encoders", *words)
+        result = compare_by_words(*words)
         assert result.exit_code == 1 and "there.json exists already" in result.stderr
         assert (tmp_path / "there.json").read_text() == "{}"
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset
-from encoders import cut_and_recover, run_leaner, save_sentence_encoder, write_rows
+from encoders import compare_by_words, cut_and_recover, run_leaner, save_sentence_encoder, write_rows
 from hub_server import LocalHub, reached
 from huggingface_hub import ModelCard
 from modeling_leaner.training.publishing import index, publish_encoder, push, verify, verify_encoder
@@ -103,7 +103,7 @@ def test_scores_are_those_of_the_stored_weights(cards, made):
     assert isinstance(results, PublishedEncoder)
     output = cards.parent / "again.json"
     words = [made[0][0], made[0][1], cards / NAME, "--data", *made[1], "--test", "--rounds", 3, "--output", output]
-    assert run_leaner("encoders", *words).exit_code == 0
+    assert compare_by_words(*words).exit_code == 0
     again = json.loads(output.read_text())
     for stated, found in zip(results.comparison.models, again["models"]):
         assert (stated.model, stated.scores) == (found["model"], pytest.approx(found["scores"], abs=1e-6))

@@ -52,15 +52,6 @@ DataFiles = Annotated[
         help="Local data in place of the Hub's: a folder, or files, also SPLIT=FILE (parquet, json, csv, text).",
     ),
 ]
-EncoderData = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--data-files",
-        "--data",
-        metavar="NAME=PATH ...",
-        help="Local copies: stsb, qnli, sst2 as folders with the splits, sentences (held-out ones) as a file.",
-    ),
-]
 Sizes = Annotated[
     list[int] | None,
     typer.Option(metavar="N ...", help="In place of the shape's; heads × head size stays, unless both are given."),
@@ -137,17 +128,33 @@ def check_keys(recipe: str | None, options: list[str]) -> None:
 @commands.command(cls=KeyCommand, rich_help_panel=RUNS)
 def evaluate(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A run folder, a published folder, or a Hub id.")],
-    task: Annotated[str | None, typer.Option(help="Another task than that of the model's own recipe.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Built-in data, or a Hub id; left out, the recipe's.")] = None,
+    models: Annotated[list[str], typer.Argument(metavar="MODEL ...", help="Folder or Hub id of a model.")],
+    task: Annotated[str | None, typer.Option(help="embedding: see below. [default: that of the recipe]")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Built-in data, or a Hub id. [default: the recipe's]")] = None,
     data_files: DataFiles = None,
     eval_split: Annotated[str | None, typer.Option(help="Split to evaluate on.")] = None,
     max_eval_rows: Annotated[int | None, typer.Option(min=1, help="Only the first rows.")] = None,
+    rounds: Annotated[int, typer.Option(help="Of several encoders: turns of the timing, 0 for none.")] = 5,
+    threads: Annotated[int | None, typer.Option(min=1, help="PyTorch threads.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Of several encoders: print JSON.")] = False,
 ) -> None:
-    """Evaluate a model: leaner evaluate MODEL [--key value ...]; the last line is JSON.
+    """Evaluate a model on its recipe's data, or compare sentence encoders as MTEB does.
 
-    Its own recipe says task and data. Further keys are those of leaner train.
+    One model: its own recipe.yaml says task and data; further keys are those of leaner train. The last line is JSON.
+
+    Encoders: leaner evaluate ENCODER [ENCODER ...] --task embedding [--data NAME[=PATH] ...] with the names sts12 to
+    sts16, sick_r, stsb, stsb_test, qnli, sst2, mr, subj, sentences. The others are compared with the first encoder.
+    The path of an .onnx file is an encoder, too.
     """
+    compares = task == "embedding" and not any(word.startswith("--text_column") for word in context.args)
+    if len(models) > 1 and not compares:
+        raise ValueError("several models are compared by --task embedding alone")
+    if compares:
+        with slow_imports():
+            from ..training.experiments.embedding_benchmark import evaluate_encoders
+        evaluate_encoders(models, data_files or [], rounds, threads, as_json)
+        return
+    model = models[0]
     check_trained(model)
     check_keys(None, context.args)
     with slow_imports():
@@ -308,28 +315,6 @@ def bench(
 
 
 @commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
-def encoders(
-    parent: Annotated[str, typer.Argument(help="Folder or Hub id of the encoder to compare with.")],
-    models: Annotated[
-        list[str], typer.Argument(metavar="MODEL ...", help="Encoders made from it: folders, runs, ids.")
-    ],
-    data_files: EncoderData = None,
-    with_test: Annotated[
-        bool, typer.Option("--test", help="STS-B's test pairs, too: to be opened once, for a model that is final.")
-    ] = False,
-    rounds: Annotated[int, typer.Option(min=3, help="How often every model has its turn.")] = 30,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,
-    output: Annotated[Path | None, typer.Option(help="New file for the document.")] = None,
-) -> None:
-    """Compare sentence encoders with their parent: size, quality, time; the last line is JSON."""
-    for source in (parent, *models):
-        check_trained(source)
-    with slow_imports():
-        from ..training.experiments.encoders import compare_encoders
-    compare_encoders([parent, *models], data_files or [], with_test, rounds, threads, output)
-
-
-@commands.command(cls=Command, rich_help_panel=EXPERIMENTS)
 def study(
     name: Annotated[
         str, typer.Argument(help=f"{', '.join(STUDY_NAMES[:-1])} or {STUDY_NAMES[-1]}.", callback=check_study)
@@ -396,7 +381,7 @@ def publish_encoder(
     run: Annotated[Path, typer.Argument(help="Run of leaner train with --shape CUT and --teacher PARENT.")],
     base_model: Annotated[str | None, typer.Option(help="Hub id of a PARENT that is a folder.")] = None,
     license: License = None,
-    data_files: EncoderData = None,
+    data_files: DataFiles = None,
     rounds: Annotated[int, typer.Option(min=3, help="How often every model has its turn.")] = 30,
     threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Take a folder that is there anew.")] = False,
