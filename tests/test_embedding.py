@@ -10,7 +10,7 @@ from datasets import Dataset
 from modeling_leaner.training import train
 from modeling_leaner.training.running import evaluation
 from modeling_leaner.training.settings.recipes import parse
-from modeling_leaner.training.tasks import embedding, taught, teacher
+from modeling_leaner.training.tasks import distillation, embedding
 from scipy import stats
 from training_data import SIZES, documents, labelled, merged, read_lines, save_encoder
 from transformers import AutoModel, AutoTokenizer, EvalPrediction
@@ -109,13 +109,13 @@ def test_the_teacher_runs_over_the_sentences_that_are_read(learn, folders, monke
 def test_the_teacher_runs_once(learn, folders, monkeypatch):
     """A second run reads the vectors from the cache; those of other weights are no cache."""
     rows = []
-    original = teacher.teacher_vectors
+    original = embedding.teacher_vectors
 
     def counted(batch, **settings):
         rows.append(len(batch["input_ids"]))
         return original(batch, **settings)
 
-    monkeypatch.setattr(teacher, "teacher_vectors", counted)
+    monkeypatch.setattr(embedding, "teacher_vectors", counted)
     assert learn()[0] == 0
     first = sum(rows)
     assert first > 0
@@ -220,7 +220,7 @@ def test_the_unit_of_the_loss(words, unit, folders):
     student = LeanBERTModel.from_pretrained(folders / "student").config
     task = embedding.Embedding(arguments, student, AutoTokenizer.from_pretrained(folders / "student"))
     assert task.loss_unit == unit
-    assert taught.loss_unit_of(embedding.Embedding, vars(arguments), student) == unit
+    assert distillation.loss_unit_of(embedding.Embedding, vars(arguments), student) == unit
 
 
 def test_an_undefined_correlation_is_zero():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.tasks.squad import best_spans, exact_match_and_f1, normalise, windows
+from modeling_leaner.training.tasks.question_answering import best_spans, exact_match_and_f1, normalise, windows
 
 
 WORDS = [f"{first}{second}" for first in ("ka", "lo", "mi", "nu", "re") for second in ("ba", "de", "fo", "gul", "hi")]

@@ -11,9 +11,9 @@ from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running.loading import read_tokenizer
 from modeling_leaner.training.settings.recipes import parse
-from modeling_leaner.training.tasks.image_classification import ImageClassification
+from modeling_leaner.training.tasks.base import text_columns
+from modeling_leaner.training.tasks.classification import ImageClassification
 from modeling_leaner.training.tasks.registry import TASKS
-from modeling_leaner.training.tasks.text import text_columns
 from PIL import Image as PILImage
 from scipy import stats
 from sklearn import metrics as reference
@@ -387,9 +387,9 @@ def test_the_cache_knows_which_token_separates(tmp_path):
     """The same vocabulary, another role of a token: other rows."""
     rows = documents(30, 7)
     task, _ = text_task("masked-lm", tmp_path, rows=rows)
-    before = task.tokenizer_key()
+    before = task.reading_key()
     task.processing.sep_token = task.processing.cls_token
-    assert task.tokenizer_key() != before
+    assert task.reading_key() != before
 
 
 def test_the_cache_knows_how_a_label_was_read(tmp_path):

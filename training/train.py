@@ -35,7 +35,7 @@ from .settings.arguments import RecipeArguments
 from .settings.recipes import parse
 from .settings.repeated import split_options
 from .tasks.base import Task
-from .tasks.taught import Taught
+from .tasks.distillation import Taught
 
 
 NEEDED = ("task", "shape")

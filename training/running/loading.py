@@ -33,9 +33,8 @@ from ..data.sources import Rows, check_cache, first_rows
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, train_tokenizer
 from ..settings.arguments import RecipeArguments
 from ..settings.data_files import split_files
-from ..tasks.base import Task
+from ..tasks.base import Task, fitting
 from ..tasks.registry import TASKS
-from ..tasks.text import fitting
 
 
 def has_weights(source: str) -> bool:

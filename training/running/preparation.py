@@ -9,7 +9,7 @@ from modeling_leaner.support.documents import naming
 from ..data.sources import Rows, content_sha256, describe, load_training
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Task
-from ..tasks.taught import with_teacher
+from ..tasks.distillation import with_teacher
 from .loading import fitted, has_weights, load_processing, shape_config, task_of, with_fields
 
 
