@@ -22,8 +22,8 @@ from modeling_leaner.training import train
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
 from modeling_leaner.training.running import environment, evaluation, loading, run_folder
+from modeling_leaner.training.running.callbacks import Clock
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
-from modeling_leaner.training.running.clock import Clock
 from modeling_leaner.training.running.trainer import LeanTrainer
 from modeling_leaner.training.settings import recipes as settings
 from modeling_leaner.training.settings.command_line import SettingsParser

@@ -22,7 +22,7 @@ from . import train
 from .publishing.snippets import snippet
 from .records import RunResults, checked
 from .records.results import RESULTS
-from .running.errors import explain
+from .running.checkpoints import explain
 
 
 OUTPUT = Path("runs/demo")

@@ -19,7 +19,7 @@ from ..slimming.slim import Slimmed
 from ..training.data.sentences import sentences
 from ..training.data.sources import load_training, whole_split
 from ..training.publishing.slim_card import Try, best_try
-from ..training.running.errors import explain
+from ..training.running.checkpoints import explain
 from ..training.settings.arguments import RecipeArguments
 from ..training.settings.command_line import settings_parser
 from ..training.settings.data_files import split_files

@@ -11,9 +11,8 @@ from modeling_leaner.inspection.layers import LayerReport, Row, inspect_layers
 from modeling_leaner.inspection.tables import similarities
 
 from ..settings.arguments import RecipeArguments
+from .figure import KAPPA
 
-
-KAPPA = "kappa_layer_"  # the name of κ of a layer's head outputs in the log, before the layer's number
 
 Numbers = dict[str, float]
 
