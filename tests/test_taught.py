@@ -123,10 +123,6 @@ class TestWhatIsLearned:
         task = task_and_logits - logits
         assert mixed == pytest.approx(0.5 * task + 2 * logits + 3 * states, rel=1e-4)
 
-    def test_the_unit_of_the_loss(self, sentences):
-        """A weighted sum of what is trained on; held-out rows have no teacher."""
-        assert sentences.prepare().task.loss_unit == "weighted sum (held-out: nats)"
-
     @staticmethod
     def weighted(pair, weights):
         names = ("--distill_task", "--distill_logits", "--distill_hidden")
@@ -294,9 +290,6 @@ class TestRefused:
         with pytest.raises(ValueError, match=message):
             pair.prepare(*words)
 
-    def test_no_such_teacher(self, sentences):
-        self.refuse(sentences, "teacher: nope: no file or folder", "--teacher", "nope")
-
     @pytest.mark.parametrize("pair", ["causal-lm"], indirect=True)
     def test_a_student_without_all_logits(self, pair):
         """Of a chunked loss the last chunk's would be taken for all; states alone are learned all the same."""
@@ -353,16 +346,3 @@ class TestRefused:
         usage = shutil.disk_usage("/")._replace(free=1000)
         monkeypatch.setattr(distillation.shutil, "disk_usage", lambda path: usage)
         self.refuse(sentences, "on 32 rows takes 0.0 GiB, but 0.0 GiB are free", "--distill_hidden", 1)
-
-    def test_a_full_disk_that_holds_the_outputs_already(self, sentences, monkeypatch):
-        sentences.prepare("--distill_hidden", 1)
-        usage = shutil.disk_usage("/")._replace(free=1000)
-        monkeypatch.setattr(distillation.shutil, "disk_usage", lambda path: usage)
-        assert sentences.prepare("--distill_hidden", 1)
-
-    def test_a_long_row(self, sentences):
-        short = save_model(
-            sentences.folder / "short", "sequence-classification", sentences.words, 0, max_position_embeddings=24
-        )
-        shutil.copy(sentences.teacher / "tokenizer.json", short)
-        self.refuse(sentences, "reads 24 tokens, rows have up to 30", "--teacher", short, "--max_length", 30)
