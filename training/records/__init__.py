@@ -1,5 +1,7 @@
 """Every number that is kept, with its unit: a file for each kind of document; what is read is checked."""
 
+# ruff: noqa: F401 (what is imported here is taken from here)
+
 from .base import Count, Duration, Record, checked, message_of
 from .benchmark import BenchCell, BenchComparison, BenchFile, BenchWork
 from .encoders import (
@@ -31,74 +33,3 @@ from .rows import ResultRow
 from .study import FigurePanel, Line, Outcome, Statement, StudyFile, Whose
 from .summary import BranchCell, BudgetSummary, CellSummary, Contrast, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
-
-
-__all__ = [
-    "BenchCell",
-    "BenchComparison",
-    "BenchFile",
-    "BenchWork",
-    "BranchCell",
-    "BudgetSummary",
-    "Cell",
-    "CellScore",
-    "CellSummary",
-    "Chance",
-    "Continuation",
-    "Continuations",
-    "Contrast",
-    "Count",
-    "Crossing",
-    "CutParent",
-    "CutStep",
-    "Difference",
-    "Duration",
-    "EncoderComparison",
-    "EncoderScores",
-    "EncoderTime",
-    "Environment",
-    "Evidence",
-    "ExportFile",
-    "ExportedFile",
-    "FailedRun",
-    "FigurePanel",
-    "FineTuned",
-    "ForwardTime",
-    "Guess",
-    "Latency",
-    "LatencyFile",
-    "LawErrors",
-    "LawFile",
-    "LawForm",
-    "LawParameter",
-    "LawTie",
-    "Lengths",
-    "Line",
-    "NotFitted",
-    "Outcome",
-    "PairedStatistics",
-    "PublishedEncoder",
-    "PublishedResults",
-    "PublishedTrain",
-    "Reading",
-    "Record",
-    "Reference",
-    "ResultRow",
-    "RowError",
-    "RunResults",
-    "SlimFile",
-    "Statement",
-    "StepTime",
-    "StepTimes",
-    "StoredWeights",
-    "StudyFile",
-    "Subset",
-    "TextRows",
-    "Timing",
-    "Train",
-    "TrainingData",
-    "TuningSettings",
-    "Whose",
-    "checked",
-    "message_of",
-]

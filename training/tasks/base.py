@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, IterableDataset, Value
+from datasets import Dataset, IterableDataset
 from datasets.fingerprint import Hasher
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -22,7 +22,7 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.registry import TEXT, Modality
 from modeling_leaner.shapes import family_of, load_shape, shape_names
 
-from ..data.sources import Rows, likely_texts
+from ..data.sources import Rows, likely_texts, text_columns
 from ..settings.arguments import METRICS, RecipeArguments
 
 
@@ -50,11 +50,6 @@ def features_of(rows: Rows) -> dict[str, object]:
 def column_kinds(rows: Rows) -> str:
     """The columns with their types, for messages."""
     return ", ".join(f"{name} is {getattr(kind, 'dtype', kind)}" for name, kind in rows.features.items())
-
-
-def text_columns(rows: Rows) -> list[str]:
-    columns = features_of(rows).items()
-    return [name for name, kind in columns if isinstance(kind, Value) and kind.dtype.endswith("string")]
 
 
 def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) -> str:
