@@ -219,7 +219,7 @@ def test_best_spans_without_any(two_windows):
     logits = np.zeros((3, 6))
     examples = [{"id": "z", "context": "no window"}, {"id": "y", "context": ""}, example]
     assert best_spans(logits, logits, [*features, empty], examples) == {"z": "", "y": "", "x": "one"}
-    with pytest.raises(ValueError, match="3 start and 2 end logits for 2 windows"):
+    with pytest.raises(ValueError, match="shorter"):
         best_spans(logits, logits[:2], features, [example])
 
 

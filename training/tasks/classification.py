@@ -144,9 +144,8 @@ class Classification(Task):
                 value = str(value)
             number = self._class_number(value)
             if number is None:
-                classes = f"{len(self.classes)} classes {', '.join(list(self.classes)[:10])}"
-                if len(self.classes) > 10:
-                    classes += ", ..."
+                more = ", ..." if len(self.classes) > 10 else ""
+                classes = f"{len(self.classes)} classes {', '.join(list(self.classes)[:10])}{more}"
                 if self.arguments.holdout or self.arguments.tuning_holdout:
                     classes += " of the rows that are left to train on"
                 raise ValueError(f"{where} is not one of the {classes}")
@@ -161,14 +160,10 @@ class Classification(Task):
 
     def _class_number(self, label: object) -> int | None:
         """The number of the class that a label states by its name, its number or as a bool; None where none has it."""
-        number = label
-        if isinstance(label, str):
-            number = self.classes.get(label)
-        elif isinstance(label, bool):
-            number = int(label)
-        if type(number) is int and 0 <= number < self.class_count:
-            return number
-        return None
+        number = self.classes.get(label) if isinstance(label, str) else label
+        if isinstance(number, bool):
+            number = int(number)
+        return number if type(number) is int and 0 <= number < self.class_count else None
 
     def collate_labels(self, rows: list[dict]) -> torch.Tensor:
         """(B,): numbers of a regression, or of classes."""

@@ -142,9 +142,7 @@ def windows(
 
 def _row(row_id: int | str) -> str:
     """A row as messages name it: by its number, from 1, where its id is the index; else by its id."""
-    if isinstance(row_id, int):
-        return f"row {row_id + 1}"
-    return f"row {row_id}"
+    return f"row {row_id + 1 if isinstance(row_id, int) else row_id}"
 
 
 def _check_room(
@@ -175,14 +173,10 @@ def answer_span(row_id: int | str, context: str, answers: Mapping[str, Sequence]
         form = '{"text": [...], "answer_start": [...]} of equal length'
         raise ValueError(f"{_row(row_id)}: answers: expected {form}, got {answers!r:.60}")
     for text, start in zip(answers["text"], answers["answer_start"]):
-        actual = ""
-        if start >= 0:
-            actual = context[start : start + len(text)]
+        actual = context[start : start + len(text)] if start >= 0 else ""
         if actual != text:
             raise ValueError(f"{_row(row_id)}: the answer {text!r} is not at character {start}, where {actual!r} is")
-    if not answers["text"]:
-        return None
-    text = answers["text"][0]
+    text = answers["text"][0] if answers["text"] else ""
     if not text.strip():
         return None
     start = answers["answer_start"][0] + len(text) - len(text.lstrip())
@@ -244,15 +238,10 @@ def best_spans(
     inside the context is tried. The logits are (windows, tokens), in the order of `features`, whose `example_id` and
     `offset_mapping` are those of `windows`; what they have beyond a window's length is padding. `examples` have id and
     context.
-
-    Raises:
-        ValueError: the numbers of windows differ.
     """
-    if not len(start_logits) == len(end_logits) == len(features):
-        raise ValueError(f"{len(start_logits)} start and {len(end_logits)} end logits for {len(features)} windows")
     best: dict[str, tuple[float, int, int]] = {}
     empty: dict[str, float] = {}
-    for starts, ends, feature in zip(start_logits, end_logits, features):
+    for starts, ends, feature in zip(start_logits, end_logits, features, strict=True):
         row_id = feature["example_id"]
         offsets = np.asarray(feature["offset_mapping"])
         span = _best_span(np.asarray(starts), np.asarray(ends), offsets, max_answer_tokens)
@@ -301,21 +290,12 @@ def exact_match_and_f1(predictions: Mapping[str, str], references: Mapping[str, 
 
     `exact_match`: share of predictions equal to a reference once both are normalised; `f1`: mean overlap of words;
     both with the reference that fits best. For a question without references the right prediction is "".
-
-    Raises:
-        ValueError: no questions, or one without a prediction; names its id.
     """
-    if not references:
-        raise ValueError("no questions to score")
     exact = []
     overlap = []
     for row_id, answers in references.items():
-        if row_id not in predictions:
-            raise ValueError(f"no prediction for the question {row_id}")
         prediction = predictions[row_id]
-        answers = [answer for answer in answers if normalise(answer)]
-        if not answers:
-            answers = [""]
+        answers = [answer for answer in answers if normalise(answer)] or [""]
         exact.append(float(normalise(prediction) in map(normalise, answers)))
         overlap.append(max(_f1(prediction, answer) for answer in answers))
     return {"exact_match": sum(exact) / len(exact), "f1": sum(overlap) / len(overlap)}
