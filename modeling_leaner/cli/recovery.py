@@ -19,7 +19,7 @@ from ..slimming.slim import Slimmed
 from ..training.data.sentences import sentences
 from ..training.data.sources import load_training
 from ..training.publishing.slim_card import Try, best_try
-from ..training.running.errors import explain
+from ..training.running.checkpoints import explain
 from ..training.settings.command_line import settings_parser
 from ..training.settings.recipes import parse
 from ..training.settings.repeated import given_options
