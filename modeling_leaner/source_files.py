@@ -17,12 +17,18 @@ from .support.documents import read_json
 from .support.files import sha256
 
 
+RECORD = "slim.json"  # of a cut, beside its weights: what was left out
 SENTENCE_TRANSFORMERS = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 TOKENIZER_FILES = {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"}  # one of them is enough
 PREPROCESSORS = (
     (AutoImageProcessor, {"preprocessor_config.json"}),
     (transformers.AutoTokenizer, TOKENIZER_FILES),
 )
+
+
+def cut_of_layers(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a slim.json records of the layers: their numbers `before` and `after`; None where it records nothing."""
+    return next((cut for cut in record.get("cuts", []) if cut["part"] == "layers"), None)
 
 
 def files_of(source: str) -> set[str]:

@@ -29,8 +29,7 @@ from modeling_leaner.training.publishing import (
 from modeling_leaner.training.publishing.wording import comparison, scoring
 from modeling_leaner.training.records import Guess, PublishedResults
 from modeling_leaner.training.running import reevaluate
-from modeling_leaner.training.tasks.causal_lm import CausalLM
-from modeling_leaner.training.tasks.masked_lm import MaskedLM
+from modeling_leaner.training.tasks.language import CausalLM, MaskedLM
 from modeling_leaner.training.tasks.registry import TASKS
 from scipy import stats
 from transformers.utils import is_torchvision_available

@@ -1,28 +1,18 @@
 """Texts and JSON documents: whatever a file holds, it is read or refused in one line that names it."""
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 from modeling_leaner.training.publishing.code_copies import check_modules, config_class_of
-from modeling_leaner.training.tasks.states import mapped_layers
+from modeling_leaner.training.tasks.distillation import mapped_layers
 
 from modeling_leaner import conversion, source_files
 from modeling_leaner.checkpoints_leaner import INDEX, find_weights
-from modeling_leaner.shapes import load_config
 from modeling_leaner.support import documents
 from modeling_leaner.support.documents import read_json, read_object
 
 
 DEEP = "[" * 200_000
-
-
-@pytest.mark.parametrize("kind", [OSError, ValueError])
-@pytest.mark.parametrize("said", ["here: gone", "gone"])
-def test_errors_name_the_place_once(kind, said):
-    with pytest.raises(ValueError, match="^here: gone$"), documents.naming("here", (OSError, ValueError)):
-        raise kind(said)
 
 
 def test_what_is_no_json(tmp_path):
@@ -78,13 +68,3 @@ def test_a_strangers_file_is_named(tmp_path, name, read):
         (tmp_path / name).write_text(content)
         with pytest.raises((ValueError, OSError), match=name):
             read(tmp_path)
-
-
-def test_a_configuration_of_no_family(tmp_path):
-    """transformers would ask whether to run its code."""
-    folder = shutil.copytree(Path(__file__).parent.parent / "model_cards/leanbert-lean-mini-sst2", tmp_path / "copy")
-    document = json.loads((folder / "config.json").read_text())
-    document.pop("model_type")
-    (folder / "config.json").write_text(json.dumps(document))
-    with pytest.raises(ValueError, match=r"copy/config.json: model_type: missing, expected one of lean_vit, "):
-        load_config(str(folder))

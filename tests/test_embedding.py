@@ -9,10 +9,9 @@ import torch
 from datasets import Dataset
 from modeling_leaner.training import train
 from modeling_leaner.training.running import evaluation
-from modeling_leaner.training.settings.recipes import parse
-from modeling_leaner.training.tasks import embedding, taught, teacher
+from modeling_leaner.training.tasks import embedding
 from scipy import stats
-from training_data import SIZES, documents, labelled, merged, read_lines, save_encoder
+from training_data import documents, labelled, merged, read_lines, save_encoder
 from transformers import AutoModel, AutoTokenizer, EvalPrediction
 
 from modeling_leaner import LeanBERTModel
@@ -65,7 +64,6 @@ def pairs(folder, count=12):
 
 def pooled(folder, texts):
     """The vectors by transformers alone, one text at a time."""
-    from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModel.from_pretrained(folder).eval()
@@ -109,13 +107,13 @@ def test_the_teacher_runs_over_the_sentences_that_are_read(learn, folders, monke
 def test_the_teacher_runs_once(learn, folders, monkeypatch):
     """A second run reads the vectors from the cache; those of other weights are no cache."""
     rows = []
-    original = teacher.teacher_vectors
+    original = embedding.teacher_vectors
 
     def counted(batch, **settings):
         rows.append(len(batch["input_ids"]))
         return original(batch, **settings)
 
-    monkeypatch.setattr(teacher, "teacher_vectors", counted)
+    monkeypatch.setattr(embedding, "teacher_vectors", counted)
     assert learn()[0] == 0
     first = sum(rows)
     assert first > 0
@@ -214,15 +212,6 @@ def test_sentences(text, expected):
     assert len(parts) == expected and all(20 <= len(part) <= 220 for part in parts)
 
 
-@pytest.mark.parametrize("words, unit", [([], "1 - cosine"), (["--vector_loss", "squared_error"], "squared error")])
-def test_the_unit_of_the_loss(words, unit, folders):
-    arguments = parse(None, ["--task", "embedding", "--max_length", "24", "--teacher", "nobody", *words])
-    student = LeanBERTModel.from_pretrained(folders / "student").config
-    task = embedding.Embedding(arguments, student, AutoTokenizer.from_pretrained(folders / "student"))
-    assert task.loss_unit == unit
-    assert taught.loss_unit_of(embedding.Embedding, vars(arguments), student) == unit
-
-
 def test_an_undefined_correlation_is_zero():
     task = object.__new__(embedding.Embedding)
     task.has_pairs = True
@@ -250,25 +239,7 @@ class TestRefused:
         save_encoder(folders / "bytes", words="byte-bpe")
         self.refuse(learn("--teacher", folders / "bytes"), folders, "teacher: the tokenizer of", "not the student's")
 
-    def test_teacher_of_another_family(self, learn, folders):
-        from modeling_leaner import LeanGPTConfig, LeanGPTModel
-
-        config = LeanGPTConfig(**(SIZES | {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0}))
-        LeanGPTModel(config).save_pretrained(folders / "gpt")
-        self.refuse(learn("--teacher", folders / "gpt"), folders, "is a lean_gpt, expected a lean_bert")
-
-    def test_no_teacher(self, learn, folders):
-        self.refuse(learn("--teacher", folders / "nobody"), folders, "nobody")
-
     def test_pairs_are_not_trained_on(self, learn, folders):
         pairs(folders)
         words = ["--text_column", "sentence1", "--text_pair_column", "sentence2", "--holdout", 4, "--data_files"]
         self.refuse(learn(*words, f"train={folders / 'pairs.parquet'}"), folders, "text_pair_column", "not trained on")
-
-    def test_a_metric_of_pairs(self, learn, folders):
-        said = ("metric: spearman is of pairs", "expected cosine")
-        self.refuse(learn("--metric", "spearman"), folders, *said)
-
-    def test_rows_without_a_sentence(self, learn, folders):
-        Dataset.from_dict({"text": ["short."] * 4}).to_parquet(folders / "train.parquet")
-        self.refuse(learn(), folders, "train.parquet", "text holds no sentence")

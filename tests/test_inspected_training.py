@@ -70,12 +70,14 @@ def test_the_curve(tmp_path, monkeypatch):
     lines = [{"step": step, "loss": 1.0, "kappa_layer_0": 5.0 + step, "kappa_layer_10": 9.0} for step in (0, 5, 10)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     drawn = []
-    monkeypatch.setattr(figure, "widen", drawn.extend)
+    original = figure.draw_kappas
+    monkeypatch.setattr(figure, "draw_kappas", lambda axis, *more: drawn.append(axis) or original(axis, *more))
     figure.plot(tmp_path / "metrics.jsonl", tmp_path / "training.png", "loss", "nats")
-    assert len(drawn) == 2 and (tmp_path / "training.png").stat().st_size > 0
-    curves = [list(line.get_ydata()) for line in drawn[1].get_lines()]
-    assert curves == [[5, 10, 15], [9, 9, 9]] and drawn[1].get_yscale() == "log"
-    assert [text.get_text() for text in drawn[1].get_legend().get_texts()] == ["layer 0", "layer 10"]
+    (axis,) = drawn
+    assert len(axis.figure.axes) == 2 and (tmp_path / "training.png").stat().st_size > 0
+    curves = [list(line.get_ydata()) for line in axis.get_lines()]
+    assert curves == [[5, 10, 15], [9, 9, 9]] and axis.get_yscale() == "log"
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["layer 0", "layer 10"]
 
 
 def test_when_it_is_due():

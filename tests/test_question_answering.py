@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.tasks.squad import best_spans, exact_match_and_f1, normalise, windows
+from modeling_leaner.training.tasks.question_answering import best_spans, exact_match_and_f1, normalise, windows
 
 
 WORDS = [f"{first}{second}" for first in ("ka", "lo", "mi", "nu", "re") for second in ("ba", "de", "fo", "gul", "hi")]
@@ -219,34 +219,8 @@ def test_best_spans_without_any(two_windows):
     logits = np.zeros((3, 6))
     examples = [{"id": "z", "context": "no window"}, {"id": "y", "context": ""}, example]
     assert best_spans(logits, logits, [*features, empty], examples) == {"z": "", "y": "", "x": "one"}
-    with pytest.raises(ValueError, match="3 start and 2 end logits for 2 windows"):
+    with pytest.raises(ValueError, match="shorter"):
         best_spans(logits, logits[:2], features, [example])
-
-
-@pytest.mark.parametrize(
-    ("batch", "message"),
-    [
-        (row("a b c", "b", 3, "q7"), "row q7: the answer 'b' is not at character 3, where ' ' is"),
-        (row("a b c", "b", 3, 0), "^row 1: the answer 'b' is not at character 3"),
-        (row("a b c", "B", 2, "q8"), "row q8: the answer 'B' is not at character 2, where 'b' is"),
-        (row("a cc", "c", -2, "q9"), "row q9: the answer 'c' is not at character -2, where '' is"),
-        (row("a b c", "c d", 4, "q9"), "row q9: the answer 'c d' is not at character 4, where 'c' is"),
-        ({**row("a b c"), "answers": [{"text": ["a", "c"], "answer_start": [0, 2]}]}, "row q1: the answer 'c'"),
-        ({**row("a b c"), "answers": [{"text": "a", "answer_start": 0}]}, "row q1: answers: expected .* of equal len"),
-        ({**row("a b c"), "answers": [{"text": ["a"], "answer_start": []}]}, "row q1: answers: expected "),
-        ({**row("a b c"), "answers": [None]}, "row q1: answers: expected .*, got None"),
-        (row("a b c", "c", question="a " * 11), "row q1: a question of 11 tokens leaves room for 2 .* share 2 need 3"),
-        (row("a b c", "c", question="a " * 40), "row q1: a question of 40 tokens leaves room for 0 tokens"),
-    ],
-)
-def test_errors_name_the_row(words, batch, message):
-    with pytest.raises(ValueError, match=message):
-        windows(batch, words, max_length=16, doc_stride=2, training=True)
-
-
-def test_the_longest_question_that_fits(words):
-    made = windows(row("a b c d", "c", question="a " * 10), words, max_length=16, doc_stride=2, training=True)
-    assert [len(ids) for ids in made["input_ids"]] == [16, 16]
 
 
 @pytest.mark.parametrize(
@@ -292,10 +266,3 @@ def test_measures_are_means_over_the_references():
     predictions = {"1": "Paris", "2": "Rome", "3": "in Paris", "unasked": "Paris"}
     measures = exact_match_and_f1(predictions, {"1": ["Paris"], "2": ["Oslo"], "3": ["Paris"]})
     assert measures == {"exact_match": pytest.approx(1 / 3), "f1": pytest.approx((1 + 0 + 2 / 3) / 3)}
-
-
-def test_measures_refuse():
-    with pytest.raises(ValueError, match="no questions to score"):
-        exact_match_and_f1({}, {})
-    with pytest.raises(ValueError, match="no prediction for the question q2"):
-        exact_match_and_f1({"q1": "a"}, {"q1": ["a"], "q2": ["a"]})

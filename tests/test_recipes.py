@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import pytest
 import yaml
@@ -10,7 +9,7 @@ from command import leaner
 from modeling_leaner.training import train
 from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources
-from modeling_leaner.training.settings import arguments, recipes
+from modeling_leaner.training.settings import arguments
 from modeling_leaner.training.settings.recipes import RECIPES, recipe_names
 from modeling_leaner.training.tasks import registry
 from training_data import merged, read_lines, save_encoder, write_rows, write_shape
@@ -97,18 +96,6 @@ def test_recipe(recipe, tmp_path, capsys):
     assert again["metrics"] == pytest.approx(results["metrics"], abs=1e-6)
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
-def test_header(recipe):
-    """Three lines: what, hardware and time, result; never a shape. All of its settings exist."""
-    text = (RECIPES / f"{recipe}.yaml").read_text()
-    first, second, third = text.splitlines()[:3]
-    assert re.match(r"# What: \S", first) and re.match(r"# Hardware and time: \S", second)
-    assert re.match(r"# Result: \S", third)
-    assert "TIME" not in second and "RESULT" not in third
-    assert "shape" not in yaml.safe_load(text)
-    assert recipes.parse(recipe).task in arguments.TASK_NAMES
-
-
 @pytest.mark.full
 def test_digits_learns(tmp_path, capsys):
     """The example of the README, cut to two of its six epochs."""
@@ -126,18 +113,3 @@ def test_every_task_has_a_recipe_and_a_class():
 @pytest.mark.parametrize("recipe", ["sst2", "squad", pytest.param("rte", marks=pytest.mark.full)])
 def test_leangpt_has_the_heads_too(recipe, tmp_path):
     run(recipe, "gpt", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--task question-answering --label_smoothing_factor 0.1", "label_smoothing_factor: not for question"),
-        ("--fsdp full_shard --ema_decay 0.9", "ema_decay: not with fsdp"),
-        ("--fsdp full_shard --inspect heads", "inspect: not with fsdp"),
-        ("--task causal-lm --distill_logits 2", "distill_logits: expected with teacher"),
-        ("--task causal-lm --crop_padding 2", "crop_padding: not for causal-lm, which reads texts"),
-    ],
-)
-def test_settings_that_do_not_go_together(words, message):
-    with pytest.raises(ValueError, match=message):
-        recipes.parse(None, words.split())

@@ -43,23 +43,6 @@ def test_a_file_is_written_as_it_was_read(path):
     assert written(read_file(path)) == text
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_every_value_is_documented(path):
-    """No key in git is one that records only keep."""
-
-    def undocumented(value):
-        if isinstance(value, records.Record):
-            yield from value.model_extra
-            value = [getattr(value, name) for name in type(value).model_fields]
-        if isinstance(value, dict):
-            value = value.values()
-        if not isinstance(value, str | int | float | None):
-            for each in value:
-                yield from undocumented(each)
-
-    assert list(undocumented(read_file(path))) == []
-
-
 @pytest.mark.parametrize("path", sorted(CARDS.glob("grids/*/results.csv")), ids=lambda path: path.parent.name)
 def test_rows_are_written_as_they_were_read(path):
     """With the columns that the file has: files of earlier releases have none of ADDED."""
@@ -71,16 +54,3 @@ def test_rows_are_written_as_they_were_read(path):
         header = header.replace("," + ",".join(ADDED), "")
         rows = [row.removesuffix("," * len(ADDED) + "\n") + "\n" for row in rows]
     assert "".join([header, *rows]) == text
-
-
-def test_the_hash_of_a_parent_is_a_hash():
-    path = CARDS / "leanvit-slim-mini-cifar10" / "slim.json"
-    document = json.loads(path.read_text(encoding="utf-8"))
-    assert records.checked(records.SlimFile, document, path).parent_weights_sha256 is not None
-    parent = {"name": "x", "slim_options": [], "parameters": 1, "steps": 1, "metrics": {}, "untrained_metrics": {}}
-    for kind, changed, key in (
-        (records.SlimFile, {**document, "parent_weights_sha256": "invented"}, "parent_weights_sha256"),
-        (records.CutParent, {**parent, "weights_sha256": "invented"}, "weights_sha256"),
-    ):
-        with pytest.raises(ValueError, match=f"slim.json: {key} is 'invented', expected"):
-            records.checked(kind, changed, path)

@@ -53,23 +53,3 @@ def test_each_set_of_tested_texts_has_its_own_counts(folder, capsys):
     assert "tested.parquet: left out 1 sentences that are among its texts, 1 with 8 words in a row of theirs" in said
     assert "more.parquet: left out 1 sentences that are among its texts, 1 with 8 words in a row of theirs" in said
     assert "all.parquet: 1 sentences of 5, 3 left out, the rest repeated" in said
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("out.csv --data train.parquet", "out.csv: expected a name that ends in .parquet"),
-        ("train.parquet --data train.parquet", "train.parquet exists already"),
-        ("out.parquet --data train.parquet --leave-out nowhere", "--leave-out nowhere: no such file, nor a Hub"),
-        ("out.parquet --data tested.parquet --text-column label", "(train): row 1 is of type int, expected a text"),
-        ("out.parquet --data train.parquet --leave-out numbers.parquet", "no column of texts, only label"),
-        ("out.parquet --data few.parquet", "few.parquet (train): no sentence is left of 0"),
-    ],
-)
-def test_what_is_refused(folder, words, message, capsys):
-    Dataset.from_dict({"label": [1]}).to_parquet("numbers.parquet")
-    Dataset.from_dict({"text": ["Short."]}).to_parquet("few.parquet")
-    with pytest.raises(SystemExit):
-        leaner("sentences", *words.split())
-    assert message in capsys.readouterr().err
-    assert not (folder / "out.parquet").exists()

@@ -1,6 +1,5 @@
 """How rows become tensors and scores: masks, packing, crops, mixup, metrics, columns, the cache."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,17 +7,15 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, load_dataset
 from modeling_leaner.training.data import sources
+from modeling_leaner.training.data.sources import text_columns
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.running.loading import read_tokenizer
 from modeling_leaner.training.settings.recipes import parse
-from modeling_leaner.training.tasks.image_classification import ImageClassification
+from modeling_leaner.training.tasks.classification import ImageClassification
 from modeling_leaner.training.tasks.registry import TASKS
-from modeling_leaner.training.tasks.text import text_columns
-from PIL import Image as PILImage
 from scipy import stats
 from sklearn import metrics as reference
 from training_data import documents, labelled, merged, pictures, questions, write_shape
-from transformers import AutoConfig, AutoTokenizer, EvalPrediction, ViTImageProcessorPil
+from transformers import AutoConfig, EvalPrediction, ViTImageProcessorPil
 
 
 def text_task(kind, tmp_path, *words, rows=None, family="bert", tokenizer="wordpiece"):
@@ -70,15 +67,6 @@ def test_a_checkpoint_is_read_at_the_length_of_its_tokenizer(tmp_path):
         arguments = parse(None, ["--task", "masked-lm", *words])
         assert config.max_position_embeddings == 256
         assert TASKS["masked-lm"](arguments, config, tokenizer).length == length
-
-
-def test_a_tokenizer_does_not_say_that_the_machine_was_offline(tmp_path):
-    """transformers keeps it with what it read, and saves it with every model."""
-    train_tokenizer(documents(30, 0)["text"], "wordpiece", 300, 12, "bert").save_pretrained(tmp_path / "read")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "read", local_files_only=True)
-    assert "local_files_only" in tokenizer.init_kwargs
-    read_tokenizer(str(tmp_path / "read")).save_pretrained(tmp_path / "saved")
-    assert "local_files_only" not in json.loads((tmp_path / "saved/tokenizer_config.json").read_text())
 
 
 def generators(count, first=0):
@@ -240,21 +228,6 @@ def test_regression_scores(tmp_path):
     assert task.score(EvalPrediction(np.ones((50, 1)), labels))["pearson"] == 0.0
 
 
-def test_the_unit_of_the_loss(tmp_path):
-    """Nats of classes and tokens, whatever the metric; a squared error of numbers."""
-    numbers = labelled(40, 0, ("sentence",), 0)
-    classes = labelled(40, 0, ("sentence",), 2)
-    for words in ((), ("--metric", "loss")):
-        task, _ = text_task("sequence-classification", tmp_path, *words, rows=numbers)
-        task.config.update(task.configure(numbers))
-        assert task.loss_unit == "squared error"
-        task, _ = text_task("sequence-classification", tmp_path, *words, rows=classes)
-        task.config.update(task.configure(classes))
-        assert task.loss_unit == "nats"
-    task, _ = text_task("masked-lm", tmp_path)
-    assert task.loss_unit == "nats"
-
-
 def image_task(tmp_path, *words, rows=None):
     rows = pictures(40, 0) if rows is None else rows
     config = AutoConfig.from_pretrained(write_shape("vit", tmp_path))
@@ -295,19 +268,6 @@ def test_numbers_become_the_image_that_they_are(shape, tmp_path):
     image = task._from_numbers(numbers.tolist(), "row 3")
     assert image.size == (shape[1], shape[0])
     assert np.array_equal(np.asarray(image).reshape(shape), numbers)
-
-
-@pytest.mark.parametrize("shape", [(0, 8), (4, 4, 5), (4, 4, 2)])
-def test_numbers_that_are_no_image(shape, tmp_path):
-    task, _ = image_task(tmp_path)
-    with pytest.raises(ValueError, match=r"^row 3: expected \(height, width\[, 1, 3 or 4 channels\]\), got shape "):
-        task._from_numbers(np.zeros(shape), "row 3")
-
-
-def test_without_a_stated_way_to_resize(tmp_path):
-    task, _ = image_task(tmp_path)
-    task.processing.resample = None
-    assert task.resampling == PILImage.Resampling.BILINEAR
 
 
 def test_mixup_shares_are_those_of_earlier_runs(tmp_path):
@@ -355,20 +315,6 @@ def test_string_labels_and_their_order(tmp_path):
     assert list(prepared["labels"]) == [2, 1, 0] * 3
 
 
-def test_numbers_in_training_and_text_in_the_held_out_rows(tmp_path):
-    rows = Dataset.from_dict({"text": ["a b", "c"], "label": [0.25, 1.5]})
-    task, _ = text_task("sequence-classification", tmp_path, rows=rows)
-    held_out = Dataset.from_dict({"text": ["a b"], "label": ["negative"]})
-    with pytest.raises(ValueError, match="held-out: label, row 1: 'negative' is no number"):
-        task.prepare(held_out, "held-out", training=False)
-
-
-def test_a_column_has_one_role(tmp_path):
-    rows = Dataset.from_dict({"text": ["a b", "c"], "label": ["x", "y"]})
-    with pytest.raises(ValueError, match=r"label_column: expected a column each, got \['label', 'label'\]"):
-        text_task("sequence-classification", tmp_path, "--text_column", "label", "--label_column", "label", rows=rows)
-
-
 def test_prepared_rows_come_from_the_cache(tmp_path):
     """A second preparation reads the cached rows; another setting, tokenizer or row does not."""
     documents(30, 7).to_parquet(tmp_path / "rows.parquet")
@@ -387,9 +333,9 @@ def test_the_cache_knows_which_token_separates(tmp_path):
     """The same vocabulary, another role of a token: other rows."""
     rows = documents(30, 7)
     task, _ = text_task("masked-lm", tmp_path, rows=rows)
-    before = task.tokenizer_key()
+    before = task.reading_key()
     task.processing.sep_token = task.processing.cls_token
-    assert task.tokenizer_key() != before
+    assert task.reading_key() != before
 
 
 def test_the_cache_knows_how_a_label_was_read(tmp_path):

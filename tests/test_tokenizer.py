@@ -6,7 +6,6 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 from command import leaner
@@ -17,15 +16,11 @@ from modeling_leaner.training.data import builtin as data
 from modeling_leaner.training.data import sources as data_sources
 from modeling_leaner.training.data.tokenizer import (
     MAX_ALPHABET,
-    SPECIAL_TOKENS,
     TOKENIZER_KINDS,
     TextSource,
     train_tokenizer,
-    write_tokenizer,
 )
 from transformers import AutoTokenizer
-
-from modeling_leaner.cli import training
 
 
 TEXTS = [
@@ -201,12 +196,6 @@ def test_errors(kind, family, texts, vocab_size, message):
     assert "\n" not in str(error.value)
 
 
-def test_smallest_sizes_work():
-    assert len(train_tokenizer(["ab!"], "wordpiece", 6, 64, "gpt")) == 6
-    assert len(train_tokenizer(["b a", "c a"], "words", 8, 64, "bert")) == 8
-    assert len(train_tokenizer(TEXTS, "byte-bpe", 257, 64, "gpt")) == 257
-
-
 @pytest.fixture
 def sources(monkeypatch):
     """A stand-in for the data, and the list of what was asked of it."""
@@ -219,14 +208,6 @@ def sources(monkeypatch):
 
     monkeypatch.setattr(data_sources, "load_split", load_split)
     return asked
-
-
-def test_blank_rows_before_the_text(sources, tmp_path, monkeypatch, capsys):
-    """More than are sampled for the rate that is printed."""
-    rows = Dataset.from_dict({"text": [" "] * 1200 + TEXTS})
-    monkeypatch.setattr(data_sources, "load_split", lambda *words, **options: rows)
-    leaner("tokenizer", "--kind", "bytes", "--data_files", "a.txt", "--output_dir", tmp_path / "out")
-    assert "1.000 tokens per byte on the first" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", TOKENIZER_KINDS)
@@ -258,22 +239,6 @@ def test_command_reads_the_rows_asked_for(sources, tmp_path, capsys):
     assert len(AutoTokenizer.from_pretrained(tmp_path / "titles")) == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--text_column", "body"], "no column 'body', the data has text, title"),
-        (["--text_column", "body", "--streaming"], "no column 'body', the data has text, title"),
-        (["--vocab_size", "9"], "vocab_size=9 is too small"),
-        (["--vocab_size", "1000000000"], "vocab_size: expected at most 1,048,576, got 1,000,000,000"),
-        (["--text_column", "number"], r"x \(train\): number: row 1 of the texts is of type int, not a string"),
-    ],
-)
-def test_command_refuses(arguments, message, sources, tmp_path):
-    with pytest.raises(SystemExit, match=f"^leaner tokenizer: {message}"):
-        leaner("tokenizer", "--kind", "words", *arguments, "--dataset", "x", "--output_dir", tmp_path / "out")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     ("columns", "read"),
@@ -292,44 +257,6 @@ def test_the_usual_column_is_read(columns, read, streaming, monkeypatch):
         return
     with pytest.raises(ValueError, match="--text_column: name the column of the texts; the data has number, a, b"):
         source.read()
-
-
-def test_a_column_of_numbers_is_no_text(monkeypatch):
-    rows = Dataset.from_dict({"text": [1, 2]})
-    monkeypatch.setattr(data_sources, "load_split", lambda *given, **options: rows)
-    with pytest.raises(ValueError, match="no column holds strings: the data has text"):
-        TextSource("x").read()
-
-
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        ({"kind": "word"}, "unknown kind 'word', .* did you mean words"),
-        ({"kind": "words", "family": "vit"}, "unknown family 'vit'"),
-    ],
-)
-def test_unknown_choices(choice, message, sources, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        write_tokenizer(tmp_path / "out", TextSource("x"), **choice)
-    assert not sources and not list(tmp_path.iterdir())  # refused before any data was read
-
-
-@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
-@pytest.mark.parametrize(
-    ("rows", "said"), [(["a", None], "row 2 of the texts is of type NoneType"), ([" "], "no text")]
-)
-def test_texts_that_are_none(kind, rows, said, tmp_path):
-    """`bytes` reads none of them to learn, but to measure."""
-    Dataset.from_dict({"text": rows}).to_parquet(tmp_path / "train.parquet")
-    source = TextSource(data_files=[f"train={tmp_path / 'train.parquet'}"])
-    with pytest.raises(ValueError, match=said):
-        write_tokenizer(tmp_path / "out", source, kind, vocab_size=300)
-    assert not (tmp_path / "out").exists()
-
-
-def test_choices_of_the_command():
-    hints = get_type_hints(training.tokenizer)
-    assert get_args(hints["kind"]) == TOKENIZER_KINDS and get_args(hints["family"]) == tuple(SPECIAL_TOKENS)
 
 
 def test_command_leaves_nothing_half_written(sources, tmp_path, monkeypatch):

@@ -4,11 +4,9 @@ import errno
 import itertools
 import json
 import math
-import platform
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -21,14 +19,12 @@ from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from modeling_leaner.training import train
 from modeling_leaner.training.data import sources
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.running import environment, evaluation, loading, run_folder
+from modeling_leaner.training.running import evaluation, loading, run_folder
 from modeling_leaner.training.running.checkpoints import whole_checkpoints
-from modeling_leaner.training.running.clock import Clock
 from modeling_leaner.training.running.trainer import LeanTrainer
 from modeling_leaner.training.settings import recipes as settings
 from modeling_leaner.training.settings.command_line import SettingsParser
 from modeling_leaner.training.tasks.base import training_generators
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from training_data import documents, labelled, merged, pictures, read_lines, with_a_broken_picture, write_shape
@@ -36,28 +32,10 @@ from transformers import EvalPrediction
 
 from modeling_leaner import LeanBERTConfig, LeanGPTForCausalLM
 from modeling_leaner.conversion import convert
-from modeling_leaner.support import freed_memory
 
 
 FEW = """--max_steps 4 --per_device_train_batch_size 8 --eval_strategy no --save_strategy no --disable_tqdm true
 --preprocessing_workers 1 --logging_steps 1 --hardware cpu""".split()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--save_steps", "2"], "save_steps: expected with --save_strategy steps, which is epoch"),
-        (["--eval_steps", "2"], "eval_steps: expected with --eval_strategy steps, which is epoch"),
-        (["--restart"], "restart: expected with resume"),
-        (["--streaming", "true"], "streaming: digits is built in and made as a whole; leave it out"),
-    ],
-)
-def test_keys_that_would_do_nothing(words, message, tmp_path, capsys):
-    common = ["digits", "--shape", "vit/nano", "--max_steps", "5", "--output_dir", str(tmp_path / "run")]
-    with pytest.raises(SystemExit):
-        train.main([*common, *words])
-    assert f"leaner train: {message}" in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture
@@ -135,56 +113,10 @@ def test_an_image_that_ends_too_early(run, tmp_path):
     refused(result, "train.parquet", f"image, row 6, {tmp_path}/05.png: no readable image")
 
 
-def test_images_alone(run):
-    result = run("image-classification", "vit", pictures(24, 0).remove_columns("label"))
-    refused(result, "label_column: images alone, expected labels, or two folders")
-
-
-def test_a_folder_without_the_split(run, tmp_path):
-    (tmp_path / "images").mkdir()
-    with_a_broken_picture(12, 11, tmp_path / "images")
-    words = ["--data_files", str(tmp_path / "images"), "--eval_split", "test"]
-    result = run("image-classification", "vit", pictures(12, 0), *words)
-    refused(result, "images (test): Unknown split", "one of ['train']. Set eval_split to one of them or")
-
-
-def test_numbers_with_commas(run):
-    words = ["--teacher", "x", "--distill_layers", "1,2"]
-    refused(run(*CLASSIFY, labelled(8, 0, ("text",), 2), *words), "distill_layers", "'1,2', expected spaces between")
-
-
-@pytest.mark.parametrize("regression", [True, False])
-def test_a_regression_is_announced(regression, capsys):
-    task = Mock(regression=regression, never_seen=lambda rows: [])
-    prepared = Mock(task=task, train=labelled(8, 0, ("text",), 2), arguments=Mock(resume=False))
-    train.announce(prepared, Mock(num_parameters=lambda: 10), checkpoint=None)
-    assert ("its labels are numbers with a fraction" in capsys.readouterr().out) == regression
-
-
 def test_label_outside_the_classes(run):
     rows = labelled(24, 0, ("sentence",), 2).cast_column("label", Value("int64"))
     held_out = rows.map(lambda row, index: {"label": 7 if index == 3 else row["label"]}, with_indices=True)
     refused(run(*CLASSIFY, rows, held_out=held_out), "validation.parquet", "label, row 4", "7", "2 classes")
-
-
-def test_a_folder_of_images_that_no_training_row_is_like(run, tmp_path):
-    """Its name is said, for its number is another one in the training folder."""
-    for split, classes in (("train", "bc"), ("validation", "ab")):
-        for name in classes:
-            (tmp_path / split / name).mkdir(parents=True)
-            for number, row in enumerate(pictures(3, 0)):
-                row["image"].save(tmp_path / split / name / f"{number}.png")
-    words = ["--data_files", f"train={tmp_path}/train", f"validation={tmp_path}/validation"]
-    result = run("image-classification", "vit", pictures(8, 0), *words)
-    refused(result, "validation (validation): label, row 1: 'a' is not one of the 2 classes b, c")
-
-
-def test_a_class_whose_only_row_is_held_out(run):
-    held_out = 10  # by the split of `datasets` with seed 0
-    labels = ["rare" if row == held_out else ("common", "usual")[row % 2] for row in range(13)]
-    rows = Dataset.from_dict({"text": [f"text {row}" for row in range(13)], "label": labels})
-    result = run(*CLASSIFY, rows, "--holdout", "3")
-    refused(result, f"label, row {held_out + 1}: 'rare' is not one of the 2 classes", "that are left to train on")
 
 
 def test_numbers_that_do_not_begin_at_0_are_names(run):
@@ -196,18 +128,6 @@ def test_numbers_that_do_not_begin_at_0_are_names(run):
     assert config["id2label"] == {str(index): str(index + 1) for index in range(5)}
     document = evaluation.evaluate(str(folder), [])
     assert document["metrics"] == json.loads((folder / "results.json").read_text())["metrics"]
-
-
-def test_a_number_that_no_training_row_has(run):
-    rows = Dataset.from_dict({"text": ["one", "two", "five"], "label": [1, 2, 5]})
-    result = run(*CLASSIFY, rows, held_out=Dataset.from_dict({"text": ["text"], "label": [3]}))
-    refused(result, "label, row 1: 3 is not one of the 3 classes 1, 2, 5")
-
-
-def test_a_number_beyond_float32(run):
-    numbers = [1e30 if row == 3 else 0.5 for row in range(24)]
-    rows = Dataset.from_dict({"text": [f"text {row}" for row in range(24)], "label": numbers})
-    refused(run(*CLASSIFY, rows), "label, row 4: 1e+30", "too large for float32")
 
 
 def test_text_that_is_none(run):
@@ -237,24 +157,6 @@ def test_vocabulary_beyond_the_shape(run, tmp_path):
     refused(result, "tokenizer", "261", "vocab_size is 100")
 
 
-def test_shapes_that_are_large_enough_are_named(run, tmp_path):
-    """Of the shape's own family, the fewest parameters first; for a long text also what else would read it."""
-    rows = labelled(24, 0, ("sentence",), 2)
-    result = run(*CLASSIFY, rows, shape=write_shape("bert", tmp_path, vocab_size=20))
-    refused(result, "vocab_size", "or more, smallest first: bert/lean-mini, bert/one-head-mini, bert/shallow-mini")
-    refused(run(*CLASSIFY, rows, "--max_length", "8"), "--truncation true cuts it; --max_length 10 reads all of it")
-    long = rows.map(lambda row: {"sentence": "the cat " * 30})
-    shape = write_shape("bert", tmp_path, max_position_embeddings=16)
-    result = run(*CLASSIFY, long, shape=shape)
-    shapes = "max_position_embeddings 62 or more, smallest first: bert/lean-mini, bert/one-head-mini"
-    refused(result, "62 tokens", "--truncation true", shapes)
-
-
-def test_a_task_for_another_family(run):
-    result = run("masked-lm", "gpt", documents(8, 0))
-    refused(result, "masked-lm", "lean_gpt", "causal-lm")
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -277,20 +179,6 @@ def test_no_space_left(run, monkeypatch, error):
     refused(result, "no space left", "MiB free", "checkpoint-2", "--resume", left=True)
     monkeypatch.undo()
     assert run("masked-lm", "bert", rows, "--resume", few=few)[0] == 0
-
-
-def test_no_space_left_for_the_weights(run, monkeypatch):
-    def full(*args, **kwargs):
-        raise SafetensorError("I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr("transformers.modeling_utils.safe_save_file", full)
-    refused(run("masked-lm", "bert", documents(16, 0)), "no space left", left=True)
-
-
-def test_a_gpu_where_there_is_none(run):
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    refused(run("masked-lm", "bert", documents(8, 0), "--hardware", "gpu"), "hardware", "gpu")
 
 
 def test_a_loss_that_is_no_number(run, monkeypatch):
@@ -372,32 +260,10 @@ def test_bad_labels(run, tmp_path, lines, message):
     refused(run(*CLASSIFY, documents(8, 0), *words), message)
 
 
-@pytest.mark.parametrize("word", ["", "nan", "NA", "null"])
-@pytest.mark.parametrize("column", ["text", "label"])
-def test_words_that_a_csv_reads_as_missing(run, tmp_path, column, word):
-    row = {"text": "good", "label": "yes", column: word}
-    (tmp_path / "rows.csv").write_text(f"text,label\nbad,no\n{row['text']},{row['label']}\nwell,yes\n")
-    words = ["--data_files", f"train={tmp_path / 'rows.csv'}", "--eval_split", "none", "--tokenizer", "bytes"]
-    result = run(*CLASSIFY, documents(8, 0), *words)
-    refused(result, f"{column}, row 2: ", "an empty cell (in a csv also NA, nan, null or None, which are read as")
-
-
 def test_rows_are_named_by_their_place_in_the_file(run):
     rows = labelled(40, 0, ("sentence",), 2)
     rows = rows.map(lambda row, index: {"sentence": None if index == 7 else row["sentence"]}, with_indices=True)
     refused(run(*CLASSIFY, rows, "--holdout", "5", "--tokenizer", "bytes"), "sentence, row 8", "an empty cell")
-
-
-def test_a_tokenizer_without_the_special_tokens(run, tmp_path):
-    train_tokenizer(["a b c"], "bytes", 300, 64, "gpt").save_pretrained(tmp_path / "tokenizer")
-    words = ["--tokenizer", str(tmp_path / "tokenizer")]
-    refused(run("masked-lm", "bert", documents(8, 0), *words), "tokenizer", "no cls token")
-    refused(run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), *words), "tokenizer", "no cls token")
-
-
-def test_texts_that_are_empty(run):
-    rows = Dataset.from_dict({"text": ["", ""]})
-    refused(run("causal-lm", "gpt", rows, "--tokenizer", "bytes"), "train.parquet", "holds no text")
 
 
 def test_no_evaluation(run):
@@ -466,39 +332,6 @@ def test_a_loss_in_chunks(run, tmp_path, monkeypatch):
     for saved in (folder, folder / "checkpoint-2"):
         assert json.loads((saved / "config.json").read_text())["loss_chunk_size"] is None
     refused(run("masked-lm", "bert", rows, "--loss_chunk_size", "16"), "loss_chunk_size: expected with a LeanGPT")
-
-
-def test_what_the_model_took(run, tmp_path, monkeypatch):
-    """Training steps, of a run without evaluation, and evaluation, of one whose steps are not counted."""
-    rows = labelled(24, 0, ("sentence",), 2)
-
-    def model_seconds(name, *words):
-        status, said, _ = run(*CLASSIFY, rows, "--output_dir", str(tmp_path / name), *words)
-        assert status == 0, said
-        train = json.loads((tmp_path / name / "results.json").read_text())["train"]
-        assert train["model_seconds"] < train["process_seconds"]
-        return train["model_seconds"]
-
-    assert model_seconds("steps", "--eval_split", "none") > 0
-    monkeypatch.setattr(Clock, "on_step_end", lambda *given, **named: None)
-    assert model_seconds("evaluation") > 0
-    assert model_seconds("neither", "--eval_split", "none") == 0
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="elsewhere than with glibc nothing is set")
-def test_freed_memory(run, tmp_path, monkeypatch):
-    """A process that a sweep or torchrun starts keeps it, too, unless it is told not to; its results say so."""
-    rows = labelled(24, 0, ("sentence",), 2)
-    for name in ("GLIBC_TUNABLES", *freed_memory.VARIABLES):
-        monkeypatch.delenv(name, raising=False)
-    for kept in (True, False):
-        monkeypatch.setattr(freed_memory, "is_kept", False)
-        if not kept:
-            monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
-        folder = tmp_path / str(kept)
-        run(*CLASSIFY, rows, "--output_dir", str(folder))
-        environment = json.loads((folder / "results.json").read_text())["environment"]
-        assert environment["keeps_freed_memory"] is kept
 
 
 def test_a_finished_run_stays_as_it_is(run, capsys):
@@ -587,15 +420,6 @@ def test_unfit_weights_are_refused(run, tmp_path, capsys, spoil, message):
     assert name in end.value.code and message in end.value.code
 
 
-def test_outputs_that_are_not_finite(run, tmp_path, capsys):
-    _, _, folder = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2))
-    tensors = {name: tensor * 1e30 for name, tensor in load_file(folder / "model.safetensors").items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(SystemExit):
-        leaner("evaluate", folder)
-    assert "outputs are not finite" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("variable", ["HF_DATASETS_CACHE", "HF_HOME"])
 def test_a_cache_that_cannot_be_written_to(run, tmp_path, monkeypatch, variable):
     (tmp_path / "file").touch()
@@ -605,12 +429,6 @@ def test_a_cache_that_cannot_be_written_to(run, tmp_path, monkeypatch, variable)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "file" / "datasets")
     result = run("masked-lm", "bert", documents(8, 0))
     refused(result, str(tmp_path / "file" / "datasets"), "cannot be written to", f"{variable} is {tmp_path / 'file'}")
-
-
-def test_the_cache_of_tokenizers_cannot_be_written_to(run, tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setattr("datasets.config.HF_CACHE_HOME", str(tmp_path / "file"))
-    refused(run("masked-lm", "bert", documents(8, 3)), "cannot be written to", "HF_HOME")
 
 
 def test_classes_that_are_never_seen(run):
@@ -625,37 +443,6 @@ def test_classes_that_are_never_seen(run):
     assert json.loads((folder / "results.json").read_text())["classes_never_seen"] == []
 
 
-@pytest.mark.parametrize("place", ["file", "file/run"])
-def test_an_output_folder_that_cannot_be(run, tmp_path, place):
-    (tmp_path / "file").touch()
-    status, said, _ = run("masked-lm", "bert", documents(8, 0), "--output_dir", str(tmp_path / place))
-    assert status == 1 and f"output_dir: {tmp_path / place}: no folder that can be written to" in said
-
-
-def test_evaluation_of_labels_of_another_kind(run, tmp_path, capsys):
-    _, _, folder = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2))
-    labelled(24, 0, ("sentence",), 0).to_parquet(tmp_path / "numbers.parquet")
-    with pytest.raises(SystemExit):
-        leaner("evaluate", folder, "--data", f"validation={tmp_path / 'numbers.parquet'}")
-    assert "label: not what" in capsys.readouterr().err
-    for option, value in (("--shape", "x"), ("--output_dir", "x"), ("--learning_rate", 3), ("--max_steps", 5)):
-        with pytest.raises(SystemExit):
-            leaner("evaluate", folder, option, value)
-        assert f"{option[2:]}: not for evaluate" in capsys.readouterr().err
-
-
-def test_the_task_of_a_head(tmp_path):
-    """Of a folder without recipe.yaml; a task that is named wins, and a head that no task has is asked for."""
-    for architecture, task in (
-        ("LeanBERTForSequenceClassification", "sequence-classification"),
-        ("LeanBERTForMaskedLM", "masked-lm"),
-        ("LeanBERTForTokenClassification", None),
-        ("LeanBERTModel", None),
-    ):
-        LeanBERTConfig(architectures=[architecture]).save_pretrained(tmp_path)
-        assert evaluation.task_of_head(str(tmp_path)) == task
-
-
 def test_a_folder_without_recipe_is_evaluated_by_its_head(run):
     rows = labelled(24, 0, ("text",), 2)
     _, _, folder = run(*CLASSIFY, rows)
@@ -664,68 +451,6 @@ def test_a_folder_without_recipe_is_evaluated_by_its_head(run):
     document = evaluation.evaluate(str(folder), files)
     assert document["task"] == "sequence-classification"
     assert document["metrics"] == json.loads((folder / "results.json").read_text())["metrics"]
-
-
-def test_evaluation_reports_where_it_is_told_to(tmp_path):
-    """Never where the recipe of the model does, which may be a stranger's."""
-    folder = tmp_path / "model"
-    shutil.copytree(Path(__file__).parent.parent / "model_cards" / "leanvit-lean-mini-cifar10", folder)
-    with (folder / "recipe.yaml").open("a") as recipe:
-        recipe.write("report_to: tensorboard\n")
-    assert evaluation.evaluation_settings(str(folder), [], str(tmp_path / "scratch")).report_to == []
-    told = evaluation.evaluation_settings(str(folder), ["--report_to", "trackio"], str(tmp_path / "scratch"))
-    assert told.report_to == ["trackio"]
-
-
-@pytest.mark.parametrize("numbers", ["int", "bool"])
-def test_texts_and_numbers_as_labels(run, numbers):
-    """Which number is which text is only known where the labels' names are declared, or are the numbers."""
-    number = {"int": int, "bool": bool}[numbers]
-    rows = labelled(24, 0, ("sentence",), 2)
-    plain = rows.remove_columns("label")
-    texts = plain.add_column("label", [("neg", "pos")[label] for label in rows["label"]])
-    others = plain.add_column("label", [number(label) for label in rows["label"]])
-    said = {"int": "label holds 0, 1", "bool": "label holds False, True"}[numbers]
-    result = run(*CLASSIFY, texts, held_out=others)
-    refused(result, "validation.parquet (validation): ", said, "in the training rows neg, pos: expected the same")
-    declared = rows.cast_column("label", ClassLabel(names=["neg", "pos"]))
-    assert run(*CLASSIFY, declared, held_out=others)[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ("--max_length 99", "max_length: not for image-classification, which reads images"),
-        ("--tokenizer byte-bpe", "tokenizer: not for image-classification, which reads images"),
-        ("--save_total_limit 0", "save_total_limit: 0 is not in 1..inf"),
-    ],
-)
-def test_what_an_image_task_does_not_read(run, words, part):
-    refused(run("image-classification", "vit", pictures(16, 0), *words.split()), part)
-
-
-def test_images_have_classes(run):
-    rows = pictures(16, 0).cast_column("label", Value("int64")).cast_column("label", Value("float32"))
-    refused(run("image-classification", "vit", rows), "label_column: label holds numbers with a fraction")
-
-
-def test_what_a_text_task_does_not_read(run):
-    result = run("masked-lm", "bert", documents(16, 0), "--horizontal_flip", "true")
-    refused(result, "horizontal_flip: not for masked-lm, which reads texts")
-
-
-@pytest.mark.parametrize(("warmup", "warned"), [("500", True), ("4", True), ("3", False), ("0.5", False)])
-def test_a_warmup_that_never_ends(run, warmup, warned):
-    status, said, _ = run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), "--warmup_steps", warmup)
-    line = f"warning: warmup_steps: {warmup}, and the run has 4 steps: the learning rate never reaches 0.0005\n"
-    assert status == 0 and (line in said) == warned, said
-
-
-def test_broken_tokenizers_are_named(run, tmp_path):
-    (tmp_path / "tokenizer").mkdir()
-    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{")
-    result = run("masked-lm", "bert", documents(8, 0), "--tokenizer", str(tmp_path / "tokenizer"))
-    refused(result, f"tokenizer: the files in {tmp_path / 'tokenizer'} cannot be read")
 
 
 def test_one_run_at_a_time(run, tmp_path):
@@ -758,15 +483,6 @@ def test_other_data_are_evaluated_whole(run, tmp_path, capsys):
         capsys.readouterr()
         leaner("evaluate", folder, "--data", data)
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == 37
-
-
-def test_the_split_says_that_it_is_a_holdout(run):
-    status, _, folder = run("masked-lm", "bert", documents(40, 0), "--holdout", "10")
-    assert status == 0 and json.loads((folder / "results.json").read_text())["split"] == "holdout of train"
-
-
-def test_a_holdout_beyond_the_rows(run):
-    refused(run("masked-lm", "bert", documents(40, 0), "--holdout", "40"), "holdout: 40", "of 40")
 
 
 def test_fine_tuning_keeps_the_tokenizer_and_takes_a_new_head(run, tmp_path):
@@ -991,13 +707,6 @@ def test_every_training_argument_can_be_set():
             assert parser.action(each.name) is not None, each.name
 
 
-def test_evaluate_refuses(tmp_path, capsys):
-    for model, message in ((tmp_path, "no model.safetensors"), ("nobody/nothing", "nobody/nothing")):
-        with pytest.raises(SystemExit) as end:
-            leaner("evaluate", model, "--task", "causal-lm", "--dataset", "python-docs")
-        assert capsys.readouterr().err == f"{end.value.code}\n" and message in end.value.code
-
-
 @pytest.mark.parametrize("family", ["vit", "bert", "gpt"])
 def test_transformers_own_model_by_the_same_recipe(run, family, monkeypatch):
     """It trains as transformers' class and is saved as its exact relative, which evaluates to the same numbers."""
@@ -1055,26 +764,6 @@ def test_a_checkpoint_goes_on_with_its_own_tokenizer(run, tmp_path):
     assert "tokenizer" not in json.loads((tmp_path / "run" / "results.json").read_text())["recipe"]
 
 
-def test_the_commit_is_that_of_the_start(run, monkeypatch):
-    """Files may change while a run trains."""
-    commits = ["before"]
-    trainer_of = train.trainer_of
-
-    def commit_and_train(prepared):
-        commits.append("after")
-        return trainer_of(prepared)
-
-    monkeypatch.setattr(environment, "git_commit", lambda package: commits[-1])
-    monkeypatch.setattr(train, "trainer_of", commit_and_train)
-    environment.code_commit.cache_clear()
-    try:
-        _, _, folder = run("masked-lm", "bert", documents(16, 0))
-    finally:
-        environment.code_commit.cache_clear()
-    assert commits == ["before", "after"]
-    assert json.loads((folder / "results.json").read_text())["environment"]["git_commit"] == "before"
-
-
 def test_promised_checkpoints_outlive_the_end(run):
     """Those of the steps asked for and the newest, beside a best one that is evaluated."""
     words = "--max_steps 4 --eval_strategy steps --eval_steps 1 --save_strategy steps --save_steps 1".split()
@@ -1082,21 +771,6 @@ def test_promised_checkpoints_outlive_the_end(run):
     status, said, folder = run("masked-lm", "bert", documents(16, 0), *words, "--learning_rate", "1e-30")
     assert status == 0, said
     assert {"checkpoint-2", "checkpoint-4"} <= {path.name for path in folder.glob("checkpoint-*")}
-
-
-def test_what_needs_evaluations_is_refused_without(run):
-    words = ["--early_stopping_patience", "2", "--eval_split", "none"]
-    refused(run("masked-lm", "bert", documents(16, 0), *words), "early_stopping_patience", "holdout or eval_split")
-    words = ["--early_stopping_patience", "2", "--eval_strategy", "no"]
-    refused(run("masked-lm", "bert", documents(16, 0), *words), "early_stopping_patience: expected eval_strategy")
-    words = ["--metric_for_best_model", "pearson"]
-    refused(run(*CLASSIFY, labelled(24, 0, ("sentence",), 2), *words), "metric_for_best_model: pearson", "accuracy")
-
-
-def test_a_refused_run_leaves_no_folder_above(run, tmp_path):
-    words = ["--output_dir", str(tmp_path / "new" / "deep" / "run"), "--text_column", "none"]
-    refused(run("masked-lm", "bert", documents(16, 0), *words), "text_column")
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_checkpoint_that_lost_its_tokenizer(run, tmp_path):
@@ -1115,17 +789,6 @@ def test_a_checkpoint_that_lost_its_tokenizer(run, tmp_path):
     assert status == 0
 
 
-def test_a_stream_without_an_end(run):
-    refused(run("masked-lm", "bert", documents(16, 0), "--streaming", "true", "--max_steps", "-1"),
-            "streaming: expected with max_steps")  # fmt: skip
-
-
-@pytest.mark.parametrize("words", [["--resume"], ["--resume", "true"], ["--resume=true", "--restart"]])
-def test_the_command_that_continues_says_resume_once(words):
-    command = train.resume_command("digits", ["--shape", "vit/nano", *words, "--seed", "2"])
-    assert command == "leaner train digits --shape vit/nano --seed 2 --resume"
-
-
 def test_two_classes_are_two_where_rows_number_them(run):
     """F1 is that of class 1, whatever other names the two have."""
     rows = labelled(24, 0, ("sentence",), 2).cast_column("label", Value("int64"))
@@ -1141,13 +804,6 @@ def test_two_classes_are_two_where_rows_number_them(run):
         assert found.score(EvalPrediction(outputs, np.array([0, 1, 1, 1, 0])))["f1"] == pytest.approx(2 / 3)
 
 
-def test_classes_that_are_numbers_need_no_names():
-    """Of the rows or of the model."""
-    config = LeanBERTConfig(num_labels=10)
-    known = evaluation.known_classes(config, [str(number) for number in range(10)], "rows: model")
-    assert known["6"] == known["LABEL_6"] == 6
-
-
 @pytest.mark.parametrize(
     ("names", "numbers"),
     [
@@ -1159,28 +815,3 @@ def test_classes_that_are_numbers_need_no_names():
 def test_classes_of_a_model_without_names(names, numbers):
     known = evaluation.known_classes(LeanBERTConfig(num_labels=3), names, "rows: model")
     assert {name: known[name] for name in names} == numbers
-
-
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (["bad", "good"], "does not know the classes bad, good"),
-        (["1", "2"], "1, 2 may count from 0 or from 1"),  # 0 or 3 may have no row
-        (["0", "1", "2", "3"], "does not know the classes 3"),
-    ],
-)
-def test_classes_that_cannot_be_told_are_refused(names, said):
-    with pytest.raises(ValueError, match=f"rows: model.* {said}"):
-        evaluation.known_classes(LeanBERTConfig(num_labels=3), names, "rows: model")
-
-
-def test_a_stream_is_known_by_its_files(tmp_path):
-    """It has no fingerprint: a tokenizer that was trained on another text of the same path is not its own."""
-    path = tmp_path / "train.csv"
-    stream = Dataset.from_dict({"text": ["a"]}).to_iterable_dataset()
-    stream._fingerprint = None
-    keys = []
-    for text in ("text\nfirst\n", "text\nanother\n"):
-        path.write_text(text)
-        keys.append(loading.content_key(stream, [f"train={path}"]))
-    assert keys[0] != keys[1] and keys[1] == loading.content_key(stream, [f"train={path}"])

@@ -19,12 +19,11 @@ from modeling_leaner.support.freed_memory import keep_freed_memory
 from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.support.terminal import visible
 
-from .data.sources import Rows
 from .publishing.cards import TRAINING_FIGURE, write_run_card
 from .records import RunResults, checked
 from .records.results import RESULTS
+from .running.checkpoints import explain
 from .running.environment import code_commit
-from .running.errors import explain
 from .running.figure import plot
 from .running.loading import build_model
 from .running.preparation import PreparedRun, prepare
@@ -35,7 +34,7 @@ from .settings.arguments import RecipeArguments
 from .settings.recipes import parse
 from .settings.repeated import split_options
 from .tasks.base import Task
-from .tasks.taught import Taught
+from .tasks.distillation import Taught
 
 
 NEEDED = ("task", "shape")
@@ -82,7 +81,8 @@ def _run(arguments: RecipeArguments, recipe: str | None, command: str) -> RunRes
 def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     """Evaluates the final weights and writes weights, figure, results and card.
 
-    Returns the results on the main process, None on the others.
+    Returns the results on the main process, None on the others. Raises ValueError, with the command to try again, if
+    the Hub does not take the finished run.
     """
     arguments = prepared.arguments
     folder = Path(arguments.output_dir)
@@ -106,17 +106,12 @@ def finish(trainer: LeanTrainer, prepared: PreparedRun) -> RunResults | None:
     write_json(folder / RESULTS, results.document())
     write_run_card(folder)
     if arguments.push_to_hub:
-        send(trainer, arguments.output_dir)
+        try:
+            print(trainer.push_to_hub().commit_url)
+        except ValueError as error:
+            command = shlex.join(["leaner", "push", arguments.output_dir, trainer.hub_model_id])
+            raise ValueError(f"{error}; the run itself is whole, and {command} sends it") from error
     return results
-
-
-def send(trainer: LeanTrainer, folder: str) -> None:
-    """Sends a finished run to the Hub. Raises ValueError, with the command to try again, where it is not taken."""
-    try:
-        print(trainer.push_to_hub().commit_url)
-    except ValueError as error:
-        command = shlex.join(["leaner", "push", folder, trainer.hub_model_id])
-        raise ValueError(f"{error}; the run itself is whole, and {command} sends it") from error
 
 
 def trainer_of(prepared: PreparedRun) -> LeanTrainer:
@@ -141,21 +136,24 @@ def trainer_of(prepared: PreparedRun) -> LeanTrainer:
 
 
 def announce(prepared: PreparedRun, model: PreTrainedModel, checkpoint: Path | None) -> None:
-    """Says what is trained, and from where on; warns of what the rows lack."""
-    arguments = prepared.arguments
-    warn_of_classes(prepared.task, prepared.train)
+    """Prints what is trained, and from where on; warns on stderr of classes that the model will never see."""
+    arguments, task = prepared.arguments, prepared.task
+    unseen = task.never_seen(prepared.train)
+    if unseen:
+        names = ", ".join(unseen[:10]) + (", ..." if len(unseen) > 10 else "")
+        counted = f"{len(unseen)} of {len(task.classes)} classes are in no training row"
+        print(f"warning: {task.label_column}: {counted}: {names}", file=sys.stderr)
+    rows = f"{len(prepared.train):,}" if hasattr(prepared.train, "__len__") else "streamed"
     count = model.num_parameters()
-    rows = row_count_text(prepared.train)
     print(f"{arguments.shape}: {type(model).__name__}, {count:,} parameters; {rows} rows to train on")
-    if prepared.task.regression:
+    if task.regression:
         print("its labels are numbers with a fraction, which it learns as such; classes are whole numbers or texts")
-    if isinstance(prepared.task, Taught) and prepared.task.states is not None:
-        layers = ", ".join(map(str, prepared.task.states.layers))
+    if isinstance(task, Taught) and task.states is not None:
+        layers = ", ".join(map(str, task.states.layers))
         print(f"its layers learn the states of the teacher's layers {layers}, counted from 0")
-    if arguments.resume and checkpoint is None:
-        print("no whole checkpoint yet: from the beginning")
-    elif arguments.resume:
-        print(f"continuing from {checkpoint}")
+    if arguments.resume:
+        place = "no whole checkpoint yet: from the beginning"
+        print(place if checkpoint is None else f"continuing from {checkpoint}")
 
 
 def choose_best_by(arguments: RecipeArguments, task: Task) -> None:
@@ -164,10 +162,7 @@ def choose_best_by(arguments: RecipeArguments, task: Task) -> None:
     Raises:
         ValueError: the task has no such metric.
     """
-    metric = arguments.settings.get("metric_for_best_model")
-    if not metric:
-        metric = task.metric
-    metric = metric.removeprefix("eval_")
+    metric = (arguments.settings.get("metric_for_best_model") or task.metric).removeprefix("eval_")
     if metric not in task.computed_metrics:
         computed = ", ".join(task.computed_metrics)
         raise ValueError(f"metric_for_best_model: {metric}: the task {task.name} has {computed}")
@@ -175,31 +170,11 @@ def choose_best_by(arguments: RecipeArguments, task: Task) -> None:
     arguments.greater_is_better = metric not in task.lower_is_better
 
 
-def warn_of_classes(task: Task, train: Rows) -> None:
-    """Warns on stderr of classes that the model will have and never see."""
-    unseen = task.never_seen(train)
-    if unseen:
-        names = ", ".join(unseen[:10])
-        if len(unseen) > 10:
-            names += ", ..."
-        counted = f"{len(unseen)} of {len(task.classes)} classes are in no training row"
-        print(f"warning: {task.label_column}: {counted}: {names}", file=sys.stderr)
-
-
-def row_count_text(rows: Rows) -> str:
-    """How many rows, for people."""
-    if hasattr(rows, "__len__"):
-        return f"{len(rows):,}"
-    return "streamed"
-
-
 def print_results(results: RunResults, folder: str) -> None:
     """The end of a run, for people."""
     train = results.train
     key = f"eval_{results.metric}"
-    quality = "not evaluated"
-    if key in results.metrics:
-        quality = f"{key} {results.metrics[key]:.4f}"
+    quality = f"{key} {results.metrics[key]:.4f}" if key in results.metrics else "not evaluated"
     if results.chance is not None:
         quality += f" ({results.chance.name} {results.chance.value:.4f})"
     print(f"{folder}: {quality}; {train.steps} steps in {train.seconds:.0f} s", end="")

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..layers_leaner import LeanPreTrainedModel
-from ..support.models import without_unpadding
+from ..support.models import mean_over_tokens, without_unpadding
 from ..support.progress import Progress, no_progress
 from .operations import SlimError
 
@@ -53,14 +53,6 @@ def model_output(model: LeanPreTrainedModel, batch: Batch) -> torch.Tensor:
     if mask is None:
         return states.flatten(0, 1)
     return states[mask.bool()]
-
-
-def mean_over_tokens(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """(B, T, D) → (B, D); positions that `mask` (B, T) pads are left out, and a row of these alone gives 0."""
-    if mask is None:
-        return states.mean(dim=1)
-    weights = mask.to(states.dtype)[..., None]
-    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
 @dataclass(frozen=True)

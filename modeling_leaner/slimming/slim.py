@@ -1,12 +1,12 @@
 """A leaner model from a trained one: choose what to leave out, cut it, and say what that did to the output."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from ..layers_leaner import LeanPreTrainedModel
+from ..source_files import RECORD, cut_of_layers  # noqa: F401 (also taken from here)
 from ..support.models import evaluating
 from ..support.progress import Progress, no_progress
 from . import measures, operations
@@ -15,7 +15,6 @@ from .operations import SlimError
 from .scores import HeadScores, LayerScores, Scores, score_layers
 
 
-RECORD = "slim.json"  # of a cut, beside its weights: what was left out
 MOST_HEADS = 4096  # of a layer
 MOST_NEURONS = 2**20  # of an MLP
 
@@ -52,11 +51,6 @@ class Cut:
     after: object
     change: float
     rivals: dict[str, float] = field(default_factory=dict)
-
-
-def cut_of_layers(record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a slim.json records of the layers: their numbers `before` and `after`; None where it records nothing."""
-    return next((cut for cut in record.get("cuts", []) if cut["part"] == "layers"), None)
 
 
 @dataclass(frozen=True)

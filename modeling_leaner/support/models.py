@@ -1,4 +1,4 @@
-"""Holds a model in evaluation mode, or without unpadding, for a block of code; tells a module's class by its name."""
+"""A model in evaluation mode, or without unpadding, for a block of code; a module's class; the mean over tokens."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,3 +41,11 @@ def without_unpadding(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         config.unpad_inputs = True
+
+
+def mean_over_tokens(states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """(B, T, D) → (B, D); positions that `mask` (B, T) pads are left out, and a row of these alone gives 0."""
+    if mask is None:
+        return states.mean(dim=1)
+    weights = mask.to(states.dtype)[..., None]
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)

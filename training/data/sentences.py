@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from datasets import Dataset, Value
+from datasets import Dataset
 
 from modeling_leaner.support.files import write_bytes
 
-from .sources import load_split
+from .sources import load_split, text_columns
 from .tokenizer import TextSource
 
 
@@ -76,8 +76,7 @@ def read_texts(source: str) -> Iterable[str]:
                 f"--leave-out {source}: no such file, nor a Hub dataset as ID:CONFIGURATION:SPLIT"
             ) from None
         rows = load_split(dataset, split, dataset_config=configuration or None)
-    kinds = rows.features.items()
-    columns = [name for name, kind in kinds if isinstance(kind, Value) and kind.dtype.endswith("string")]
+    columns = text_columns(rows)
     if not columns:
         raise ValueError(f"--leave-out {source}: no column of texts, only {', '.join(rows.column_names)}")
     return (text for column in columns for text in rows[column] if text is not None)

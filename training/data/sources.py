@@ -17,6 +17,7 @@ from datasets import (
     Dataset,
     DatasetDict,
     IterableDataset,
+    Value,
     VerificationMode,
     get_dataset_split_names,
     load_dataset,
@@ -136,25 +137,6 @@ def _unreadable(files: list[str], error: Exception) -> str:
     return f"{', '.join(files)}: unreadable: {' '.join(str(cause).split())[:300]}"
 
 
-def _nothing_in(files: list[str]) -> str:
-    """What is wrong where the files of a split have no rows."""
-    if len(files) == 1 and Path(files[0]).is_dir():
-        return f"no images in this folder; files are given as {files[0]}/*.csv, with the ending that they have"
-    return "the split is empty"
-
-
-def _other_ways(files: dict[str | None, list[str]], key: str | None) -> str:
-    """The settings by which no file is needed for a split; `files` are those of each split, `key` is what chose it."""
-    ways = []
-    if key is not None:
-        ways = [f"{key} {split}" for split in files if split != "train" or key == "train_split"]
-    if key == "eval_split" and ("train" in files or not ways):
-        ways += ["holdout", "eval_split none"]
-    if not ways:
-        return ""
-    return f"; or set {', or '.join(ways)}"
-
-
 def _read_local(data_files: list[str], split: str, name: str, key: str | None, streaming: bool) -> Rows:
     """A split of local files, or of a folder; in messages `name` is the split's, `key` the setting that chose it.
 
@@ -165,7 +147,7 @@ def _read_local(data_files: list[str], split: str, name: str, key: str | None, s
     files = split_files(data_files)
     chosen = files.get(whole, files.get(None))
     if chosen is None:
-        ways = _other_ways(files, key)
+        ways = "; or set holdout, or eval_split none" if key == "eval_split" else ""
         raise ValueError(f"data_files: nothing for the split {whole!r}, expected {whole}=FILE or a folder{ways}")
     try:
         if len(chosen) == 1 and Path(chosen[0]).is_dir():
@@ -175,11 +157,10 @@ def _read_local(data_files: list[str], split: str, name: str, key: str | None, s
         raise ValueError(_unreadable(chosen, error)) from error
     except ValueError as error:
         if "corresponds to no data" in str(error):
-            raise ValueError(f"{name}: {_nothing_in(chosen)}") from error
-        if str(error).startswith("Unknown split") and key == "eval_split":
-            raise ValueError(f"{name}: {error} Set eval_split to one of them or to none, or holdout") from error
+            raise ValueError(f"{name}: no rows, or a folder without images; tables as FOLDER/*.csv") from error
         if str(error).startswith("Unknown split") and key is not None:
-            raise ValueError(f"{name}: {error} Set {key} to one of them") from error
+            others = " or to none, or holdout" if key == "eval_split" else ""
+            raise ValueError(f"{name}: {error} Set {key} to one of them{others}") from error
         if "data_files" in str(error) or chosen[0] in str(error):
             raise
         raise ValueError(f"{name}: {error}") from error
@@ -187,9 +168,7 @@ def _read_local(data_files: list[str], split: str, name: str, key: str | None, s
 
 def _read_built_in(dataset: str, split: str, test_trees: int | None) -> Rows:
     """A split of a built-in set; ValueError where it has no such split."""
-    options = {}
-    if test_trees is not None:
-        options["test"] = test_trees
+    options = {} if test_trees is None else {"test": test_trees}
     splits: DatasetDict = BUILT_IN[dataset](**options)
     if split not in splits:
         raise ValueError(f"{dataset}: no split {split!r}, expected one of {', '.join(splits)}")
@@ -214,8 +193,7 @@ def load_split(
     Raises:
         ValueError: names the file, the dataset or the split, and what there is in its place.
     """
-    if data_files is None:
-        data_files = []
+    data_files = data_files or []
     name = describe(dataset, split, data_files)
     if test_trees is not None and (data_files or dataset not in LISTOPS):
         raise ValueError(f"test_trees: only of {' and '.join(LISTOPS)}, which are generated, not of {name}")
@@ -249,19 +227,12 @@ def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bo
     if dataset is None:
         raise ValueError("dataset: missing; give a Hub id, a built-in set, or data_files")
     reached = dataset_hub_answers(dataset)
-    access = nullcontext()
-    if not reached:
-        access = cache_alone()
     try:
-        with access:
+        with nullcontext() if reached else cache_alone():
             return load_dataset(dataset, config, split=split, streaming=streaming)
     except (DatasetNotFoundError, FileNotFoundError, ConnectionError) as error:
-        place = "on the Hub or in its cache"
-        if not reached:
-            place = "in the cache of the Hub, which did not answer"
-        hint = did_you_mean(dataset, BUILT_IN)
-        if not hint:
-            hint = "; a local copy is given by its path"
+        place = "on the Hub or in its cache" if reached else "in the cache of the Hub, which did not answer"
+        hint = did_you_mean(dataset, BUILT_IN) or "; a local copy is given by its path"
         raise ValueError(f"dataset {dataset}: not found {place}{hint}") from error
     except ValueError as error:
         if "split" in str(error).lower():
@@ -272,10 +243,13 @@ def _read_hub(dataset: str | None, config: str | None, split: str, streaming: bo
 
 def likely_texts(columns: list[str]) -> list[str]:
     """Of columns with text those that may be meant where none is named: the first of TEXT_COLUMNS, or else all."""
-    usual = [name for name in TEXT_COLUMNS if name in columns]
-    if usual:
-        return usual[:1]
-    return columns
+    return [name for name in TEXT_COLUMNS if name in columns][:1] or columns
+
+
+def text_columns(rows: Rows) -> list[str]:
+    """The columns that hold text alone; empty for a stream that does not state its columns."""
+    columns = (rows.features or {}).items()
+    return [name for name, kind in columns if isinstance(kind, Value) and kind.dtype.endswith("string")]
 
 
 def first_rows(rows: Rows, count: int | None) -> Rows:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets import Dataset, IterableDataset, Value
+from datasets import Dataset, IterableDataset
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import TokenizersBackend
 
@@ -118,9 +118,7 @@ def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Iterable[str]
     """Feeds the texts in batches, so that only one batch is in memory."""
     rows = _checked(texts)
     batches = iter(lambda: list(itertools.islice(rows, BATCH)), [])
-    length = None
-    if isinstance(texts, Sized):
-        length = len(texts)
+    length = len(texts) if isinstance(texts, Sized) else None
     tokenizer.train_from_iterator(batches, trainer, length=length)
 
 
@@ -244,7 +242,7 @@ class TextSource:
 
     def read(self) -> TextColumn:
         """The texts. Raises ValueError where the data has no such column, and lists those that exist."""
-        from .sources import likely_texts, load_split
+        from .sources import likely_texts, load_split, text_columns
 
         rows = load_split(
             self.dataset,
@@ -260,11 +258,8 @@ class TextSource:
             names = list(first)
             texts = [name for name in names if isinstance(first[name], str)]
         elif rows.features:
-            kinds = rows.features.items()
-            texts = [name for name, kind in kinds if isinstance(kind, Value) and kind.dtype.endswith("string")]
-        given = ", ".join(names)
-        if not names:
-            given = "no columns"
+            texts = text_columns(rows)
+        given = ", ".join(names) or "no columns"
         column = self.text_column
         if column is None and not texts:
             raise ValueError(f"no column holds strings: the data has {given}")

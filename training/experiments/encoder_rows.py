@@ -10,8 +10,7 @@ from datasets import ClassLabel
 
 from ..data.sources import Rows, describe, evenly, load_split
 from ..records import TextRows
-from ..tasks.base import require_columns, shown
-from ..tasks.text import check_text, text_columns
+from ..tasks.base import check_text, require_columns, shown, text_columns
 
 
 PROBE_ROWS = 5_000  # that the probe is fitted on, evenly over the training rows

@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ..records import Difference
-from ..tasks.vectors import reciprocal_ranks, spearman, unit_vectors
+from ..tasks.embedding import reciprocal_ranks, spearman, unit_vectors
 from .encoder_rows import EncoderRows, Labelled
 
 

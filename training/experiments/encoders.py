@@ -30,9 +30,9 @@ from modeling_leaner.support.turns import quartiles, take_turns
 from ..records import EncoderComparison, EncoderScores, EncoderTime, Environment
 from ..records.results import RESULTS
 from ..running.environment import environment, processor_flags
-from ..tasks.states import kept_layers
-from ..tasks.text import tokenizer_text
-from ..tasks.vectors import mean_vectors
+from ..tasks.base import tokenizer_text
+from ..tasks.distillation import kept_layers
+from ..tasks.embedding import mean_vectors
 from .encoder_rows import EncoderRows, load_rows, local_data
 from .encoder_scores import RESAMPLES, TITLES, EncoderOutput, differences, output_of, scores_of
 from .latency import inputs, seconds

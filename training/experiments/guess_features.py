@@ -4,7 +4,7 @@ import numpy as np
 from datasets import Dataset
 from scipy.sparse import csr_matrix
 
-from ..tasks.image_classification import ImageClassification
+from ..tasks.classification import ImageClassification
 
 
 BAG_SCALE = 30  # times a token's share of its row, so that the penalty of a regression does not outweigh it

@@ -37,11 +37,9 @@ from ..settings.arguments import RecipeArguments
 from ..settings.command_line import data_options
 from ..settings.recipes import parse
 from ..tasks.base import Task, evaluation_batches
+from ..tasks.classification import ImageClassification, SequenceClassification
 from ..tasks.embedding import Embedding
-from ..tasks.image_classification import ImageClassification
-from ..tasks.language_modelling import LanguageModelling
-from ..tasks.masked_lm import MaskedLM
-from ..tasks.sequence_classification import SequenceClassification
+from ..tasks.language import LanguageModelling, MaskedLM
 from .bigram import Bigram, neighbours
 from .grid import Grid
 from .grid_results import GridResults, load_results

@@ -16,7 +16,7 @@ from modeling_leaner.support.turns import quartiles, seconds_of, take_turns
 
 from ..records import Environment, StepTime, StepTimes, checked
 from ..running.environment import environment
-from ..tasks.masked_lm import MaskedLM
+from ..tasks.language import MaskedLM
 from . import latency
 from .branches import recipe_of, step_of
 from .grid import Grid, GridError, load_grid

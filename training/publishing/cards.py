@@ -20,8 +20,8 @@ from ..records import Cell, CutStep, Evidence, PublishedEncoder, PublishedResult
 from ..records.results import RESULTS
 from ..running.figure import plot
 from ..running.trainer import METRICS_FILE
+from ..tasks.distillation import loss_unit_of
 from ..tasks.registry import TASKS
-from ..tasks.taught import loss_unit_of
 from . import tables
 from .curve_tables import own_branches, scores_by_budget
 from .cut_parents import cuts_in

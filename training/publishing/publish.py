@@ -38,7 +38,7 @@ from ..running.run_folder import RECIPE
 from ..settings.command_line import copy_options
 from ..settings.recipes import parse
 from ..settings.yaml_files import read_yaml
-from ..tasks.causal_lm import CausalLM
+from ..tasks.language import CausalLM
 from ..tasks.registry import TASKS
 from .cards import write_card
 from .code_copies import renew_code

@@ -38,8 +38,7 @@ from ..settings.arguments import RecipeArguments
 from ..settings.combinations import without_idle_steps
 from ..settings.command_line import words_of
 from ..settings.recipes import parse
-from ..tasks.embedding import Embedding
-from ..tasks.vectors import unit_vectors
+from ..tasks.embedding import Embedding, unit_vectors
 from .cards import TRAINING_FIGURE, write_card
 from .code_copies import MODULES, renew_code
 from .cut_parents import check_parent_weights

@@ -19,7 +19,7 @@ from ..experiments.encoder_scores import EncoderOutput, output_of, scores_of
 from ..experiments.encoders import load_encoder
 from ..records import PublishedEncoder
 from ..records.results import RESULTS
-from ..tasks.vectors import padded_batches, unit_vectors
+from ..tasks.embedding import padded_batches, unit_vectors
 from .stranger import HIDDEN, run_without_package
 
 

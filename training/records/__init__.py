@@ -1,5 +1,7 @@
 """Every number that is kept, with its unit: a file for each kind of document; what is read is checked."""
 
+# ruff: noqa: F401 (what is imported here is taken from here)
+
 from .base import Count, Duration, Record, checked, message_of
 from .encoders import (
     Difference,
@@ -28,56 +30,3 @@ from .rows import ResultRow
 from .study import FigurePanel, Line
 from .summary import BranchCell, BudgetSummary, CellSummary, Contrast, FailedRun, PairedStatistics, Reading
 from .timings import Latency, LatencyFile, StepTime, StepTimes, Timing
-
-
-__all__ = [
-    "BranchCell",
-    "BudgetSummary",
-    "Cell",
-    "CellScore",
-    "CellSummary",
-    "Chance",
-    "Continuation",
-    "Continuations",
-    "Contrast",
-    "Count",
-    "CutParent",
-    "CutStep",
-    "Difference",
-    "Duration",
-    "EncoderComparison",
-    "EncoderScores",
-    "EncoderTime",
-    "Environment",
-    "Evidence",
-    "FailedRun",
-    "FigurePanel",
-    "FineTuned",
-    "Guess",
-    "Latency",
-    "LatencyFile",
-    "Lengths",
-    "Line",
-    "PairedStatistics",
-    "PublishedEncoder",
-    "PublishedResults",
-    "PublishedTrain",
-    "Reading",
-    "Record",
-    "Reference",
-    "ResultRow",
-    "RowError",
-    "RunResults",
-    "SlimFile",
-    "StepTime",
-    "StepTimes",
-    "StoredWeights",
-    "Subset",
-    "TextRows",
-    "Timing",
-    "Train",
-    "TrainingData",
-    "TuningSettings",
-    "checked",
-    "message_of",
-]

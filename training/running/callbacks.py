@@ -1,16 +1,32 @@
-"""What happens around the steps of a run: lines of metrics.jsonl, a warning, checkpoints that are due, Ctrl-C."""
+"""What happens around the steps of a run: its log, its time, the average of its weights, losses that are not finite,
+checkpoints that are due, Ctrl-C.
+"""
 
 import json
 import signal
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import torch
 from accelerate.utils import reduce
-from transformers import TrainerCallback, TrainerState, TrainingArguments
+from safetensors.torch import load_file, save_file
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+from transformers import PreTrainedModel, TrainerCallback, TrainerState, TrainingArguments
 
+from modeling_leaner.support.documents import read_json
 from modeling_leaner.support.files import write_bytes
+
+from .checkpoints import whole_checkpoints
+
+
+AVERAGE = "ema.safetensors"  # of a checkpoint: the average of the weights
+SECONDS = "seconds.json"  # and the run's age when it was written
+WARM_UP = 2  # steps that are not timed, of every start
 
 
 class MetricsFile(TrainerCallback):
@@ -90,3 +106,157 @@ class Interruption(TrainerCallback):
     def on_train_end(self, args, state, control, **kwargs):
         if self.previous_handler is not None:
             signal.signal(signal.SIGINT, self.previous_handler)
+
+
+class Clock(TrainerCallback):
+    """Counts the seconds of a run, without those between a kill and its continuation, and times its steps."""
+
+    def __init__(self):
+        self.started = time.perf_counter()
+        self.seconds_before = 0.0  # of the run, until it was continued
+        self.first_step = 0
+        self.step_started = 0.0
+        self.data_seconds = 0.0  # of the present step, as are the rows
+        self.rows = 0
+        self.timed = {"steps": 0, "seconds": 0.0, "data_seconds": 0.0, "rows": 0}  # sums; rows of all processes
+        self.model_seconds = 0.0  # of this process: steps and evaluation
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.started = time.perf_counter()
+        self.first_step = state.global_step
+
+    def batches_are_ready(self, seconds: float, rows: int) -> None:
+        """Notes how many seconds the batches of the next step took, and how many rows they have."""
+        self.data_seconds = seconds
+        self.rows = rows
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.step_started = time.perf_counter()
+
+    def on_step_end(self, args, state, control, **kwargs):
+        seconds = time.perf_counter() - self.step_started
+        self.model_seconds += seconds
+        if state.global_step - self.first_step > WARM_UP:
+            step = {"steps": 1, "seconds": seconds + self.data_seconds, "data_seconds": self.data_seconds}
+            for name, value in {**step, "rows": self.rows}.items():
+                self.timed[name] += value
+
+    def seconds(self) -> float:
+        """Seconds since the run began, without the time between a kill and its continuation."""
+        return self.seconds_before + time.perf_counter() - self.started
+
+    def throughput(self) -> dict[str, float | None]:
+        """Rows per second over the steps of this process, and the input pipeline's share of their time."""
+        timed = self.timed
+        if not timed["steps"]:
+            return {"items_per_second": None, "seconds_per_step": None, "input_pipeline_share": None}
+        return {
+            "items_per_second": timed["rows"] / timed["seconds"],
+            "seconds_per_step": timed["seconds"] / timed["steps"],
+            "input_pipeline_share": timed["data_seconds"] / timed["seconds"],
+        }
+
+    def process(self) -> dict[str, float]:
+        """Seconds of this process so far, imports and all, and those that it spent on, or waiting for, the model."""
+        seconds = time.time() - psutil.Process().create_time()
+        return {"process_seconds": seconds, "model_seconds": self.model_seconds}
+
+    def save(self, checkpoint: Path) -> None:
+        """Writes the run's age into a checkpoint."""
+        write_bytes(checkpoint / SECONDS, json.dumps(self.seconds()).encode())
+
+    def load(self, checkpoint: Path) -> None:
+        """Goes on from the age that a checkpoint was written at."""
+        self.seconds_before = read_json(checkpoint / SECONDS)
+
+
+class WeightAverage(TrainerCallback):
+    """Follows the weights of a model after every step; without a `decay` there is no average, and nothing happens."""
+
+    def __init__(self, decay: float | None):
+        self.decay = decay
+        self.weights: list[torch.Tensor] | None = None  # in the order of the model's parameters; none before a step
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        if self.decay is None:
+            return
+        weights = list(model.parameters())
+        if self.weights is None:
+            self.weights = [weight.detach().clone() for weight in weights]
+        # Early on, the average forgets faster, as TensorFlow's ExponentialMovingAverage with num_updates.
+        decay = min(self.decay, (1 + state.global_step) / (10 + state.global_step))
+        get_ema_multi_avg_fn(decay)(self.weights, weights, None)
+
+    @torch.no_grad()
+    def _swap(self, model: PreTrainedModel) -> None:
+        if self.weights is None:
+            return
+        for parameter, average in zip(model.parameters(), self.weights):
+            kept = parameter.detach().clone()
+            parameter.copy_(average)
+            average.copy_(kept)
+
+    @contextmanager
+    def in_place_of_weights(self, model: PreTrainedModel) -> Iterator[None]:
+        """Puts the averaged weights into the model while the block runs."""
+        self._swap(model)
+        try:
+            yield
+        finally:
+            self._swap(model)
+
+    def replace_weights(self, model: PreTrainedModel) -> None:
+        """Puts the averaged weights into the model for good."""
+        self._swap(model)
+        self.weights = None
+
+    def save(self, model: PreTrainedModel, checkpoint: Path) -> None:
+        """Writes the average into a checkpoint, under the names of the model's parameters."""
+        if self.weights is not None:
+            names = [name for name, _ in model.named_parameters()]
+            save_file(dict(zip(names, self.weights)), checkpoint / AVERAGE)
+
+    def load(self, model: PreTrainedModel, checkpoint: Path, device: torch.device) -> None:
+        """Reads the average of a checkpoint that has one."""
+        if self.decay is not None and (checkpoint / AVERAGE).is_file():
+            tensors = load_file(checkpoint / AVERAGE)
+            self.weights = [tensors[name].to(device) for name, _ in model.named_parameters()]
+
+
+class NotFinite(ValueError):
+    """The loss, or the weights, became NaN or infinite."""
+
+
+class FiniteGuard:
+    """Remembers the first step that was not finite; on the device, so that no step has to wait for it.
+
+    Args:
+        folder: of the run, whose last whole checkpoint the error names.
+    """
+
+    def __init__(self, device: torch.device, folder: Path):
+        self.folder = folder
+        self.first_bad_step = torch.tensor(-1, device=device)
+
+    def watch(self, loss: torch.Tensor, step: int) -> None:
+        """Takes note of the loss of a step; on a CPU raises NotFinite at once."""
+        bad = ~torch.isfinite(loss) & (self.first_bad_step < 0)
+        self.first_bad_step = torch.where(bad, step, self.first_bad_step)
+        if loss.device.type == "cpu":
+            self.check()
+
+    def check(self) -> None:
+        """Raises NotFinite, with the step, once a loss was not; on a GPU this waits for the device."""
+        step = int(self.first_bad_step)
+        if step < 0:
+            return
+        whole = whole_checkpoints(self.folder)
+        kept = f"the last good checkpoint is {whole[-1]}" if whole else "no checkpoint had been written"
+        raise NotFinite(f"loss or weights are not finite at step {step}; {kept}; try a lower learning_rate")
+
+    def check_finite(self, model: PreTrainedModel, step: int) -> None:
+        """Raises NotFinite as well where the loss was finite, but a gradient was not; `step` is the last one."""
+        finite = all(torch.isfinite(parameter).all() for parameter in model.parameters())
+        if not finite and int(self.first_bad_step) < 0:
+            self.first_bad_step = torch.tensor(step, device=self.first_bad_step.device)
+        self.check()

@@ -1,15 +1,18 @@
-"""Checkpoints of a run on the disk: which there are, which are whole, and what is wrong with the others.
+"""Checkpoints of a run on the disk: which there are, which are whole, what is wrong with the others, full disks.
 
 `LeanTrainer._save_checkpoint` in trainer.py writes them. A checkpoint counts only once its `complete.json` lists every
 file with its size, so that a half-written one is never continued from.
 """
 
+import errno
 import json
 import shutil
+import tempfile
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
 
+import datasets
 from safetensors import SafetensorError, safe_open
 
 from modeling_leaner.source_files import files_of
@@ -18,6 +21,11 @@ from modeling_leaner.support.files import write_bytes
 
 
 COMPLETE = "complete.json"
+FULL_DISK = (
+    "No space left",
+    "os error 28",  # safetensors
+    "inline_container",  # torch.save, whose message does not name the cause
+)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -99,3 +107,18 @@ def rotate(folder: Path, limit: int | None, kept_steps: Collection[int], best: s
         if best is None or Path(best).resolve() != path.resolve():
             (path / COMPLETE).unlink()
             shutil.rmtree(path)
+
+
+def explain(error: Exception, folder: str | None) -> str:
+    """What went wrong with a run, in one line; of a full disk, which one it is and what is safe."""
+    text = " ".join(str(error).split())
+    if getattr(error, "errno", None) != errno.ENOSPC and not any(phrase in text for phrase in FULL_DISK):
+        return text
+    places = [Path(folder or "."), Path(datasets.config.HF_DATASETS_CACHE), Path(tempfile.gettempdir())]
+    free = {place: shutil.disk_usage(place).free for place in places if place.exists()}
+    place = min(free, key=free.get)
+    text = f"{place}: no space left on the disk ({free[place] / 2**20:.0f} MiB free)"
+    whole = whole_checkpoints(Path(folder)) if folder else []
+    if whole:
+        text += f"; the last whole checkpoint is {whole[-1]}, --resume continues from it"
+    return text

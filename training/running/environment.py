@@ -25,9 +25,7 @@ def first_match(pattern: str, path: Path) -> str | None:
     if not path.is_file():
         return None
     match = re.search(f"^{pattern}$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    if match is None:
-        return None
-    return match[1].strip()
+    return match and match[1].strip()
 
 
 def git(folder: Path, *arguments: str) -> str | None:
@@ -58,9 +56,7 @@ def git_commit(package: Path) -> str | None:
     if commit is None:
         return None
     changes = git(clone, "status", "--porcelain", "--", ".", ":!model_cards")
-    if changes == "":
-        return commit
-    return f"{commit}-dirty"
+    return commit if changes == "" else f"{commit}-dirty"
 
 
 @cache
@@ -76,40 +72,17 @@ def used_gpus() -> list[int]:
 
 def machine_name(processor: str | None, threads: int | None) -> str:
     """Processor and threads in words."""
-    unit = "threads"
-    if threads == 1:
-        unit = "thread"
-    return f"{processor}, {threads} {unit}"
+    return f"{processor}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def computed_on(device: str | None, processor: str | None, threads: int | None) -> str:
     """The device that computed, in words: the GPU, or the processor and its threads."""
-    if device is None or device == "cpu":
-        return machine_name(processor, threads)
-    return device
-
-
-def processor_name() -> str:
-    """The processor as the system names it."""
-    return first_match(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine()
-
-
-def platform_name() -> str:
-    """The operating system without its release, the machine and, where there is one, the C library: `Linux x86_64,
-    glibc 2.39`.
-    """
-    name = f"{platform.system()} {platform.machine()}"
-    library = " ".join(platform.libc_ver()).strip()
-    if library:
-        name += f", {library}"
-    return name
+    return machine_name(processor, threads) if device in (None, "cpu") else device
 
 
 def processor_flags() -> list[str]:
     """The flags, of those in `FLAGS`, that the system reports; none where it reports no flags."""
-    flags = first_match(r"(?:flags|Features)\s*:(.+)", CPU_INFO)
-    if flags is None:
-        return []
+    flags = first_match(r"(?:flags|Features)\s*:(.+)", CPU_INFO) or ""
     return [flag for flag in FLAGS if flag in flags.split()]
 
 
@@ -125,10 +98,11 @@ def device_name() -> str:
 
 def environment() -> dict[str, str | int | bool | None]:
     """Software and hardware of this process; `device` names what was used so far, so ask after the training."""
+    library = " ".join(platform.libc_ver()).strip()
     return {
         "python": platform.python_version(),
-        "platform": platform_name(),
-        "processor": processor_name(),
+        "platform": f"{platform.system()} {platform.machine()}{library and f', {library}'}",  # without its release
+        "processor": first_match(r"model name\s*:(.+)", CPU_INFO) or platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "device": device_name(),
         "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",

@@ -31,9 +31,7 @@ def saved_recipe(model: str) -> Path | None:
     """`recipe.yaml` beside the weights, where the model was trained by this package."""
     if Path(model).is_dir():
         path = Path(model) / RECIPE
-        if path.is_file():
-            return path
-        return None
+        return path if path.is_file() else None
     try:
         return Path(hf_hub_download(model, RECIPE))
     except (HfHubHTTPError, OSError, ValueError):
@@ -81,9 +79,7 @@ def task_of_head(model: str) -> str | None:
     """The task of the class that wrote a model's folder, by its head; None where no one task has it."""
     names = load_config(model).architectures or [""]
     tasks = [name for name, task in TASKS.items() if task.head and names[0].endswith(task.head)]
-    if len(tasks) == 1:
-        return tasks[0]
-    return None
+    return tasks[0] if len(tasks) == 1 else None
 
 
 def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeArguments:
@@ -115,11 +111,9 @@ def evaluation_settings(model: str, options: list[str], scratch: str) -> RecipeA
         fixed["report_to"] = "none"  # where a stranger's recipe reports to is not where this machine does
     if given & {"data_files", "dataset", "eval_split"} and not given & {"holdout", "tuning_holdout"}:
         fixed |= {"holdout": 0, "tuning_holdout": 0}  # those were rows of the model's own data
-    if recipe is None:
-        if "task" not in given:
-            fixed["task"] = task_of_head(model)
-        return parse(None, options, needed=("task",), fixed=fixed)
-    return parse(str(recipe), options, needed=("task",), fixed=fixed)
+    if recipe is None and "task" not in given:
+        fixed["task"] = task_of_head(model)
+    return parse(recipe and str(recipe), options, needed=("task",), fixed=fixed)
 
 
 def prepare_evaluation(model: str, options: list[str], scratch: str, inputs_alone: bool = False) -> PreparedRun:

@@ -40,16 +40,20 @@ def plot(metrics_file: Path, output: Path, metric: str, loss_unit: str, guess: G
     if kappas:
         draw_kappas(axes.pop(), rows, kappas)
     if has_metric:
-        draw_metric(axes[1], rows, metric)
+        draw_curve(axes[1], rows, f"eval_{metric}", "held-out", "tab:orange")
+        axes[1].set_ylabel(metric.replace("_", " "))
+        if metric in SHARES:
+            axes[1].set_ylim(0, 1)
     draw_curve(axes[0], rows, "loss", "training", "tab:blue")
     draw_curve(axes[0], rows, "eval_loss", "held-out", "tab:orange")
     axes[0].set_ylabel(f"loss, {loss_unit}")
     if guess is not None and (metric == "loss" or has_metric):
         label = f"best guess: {guess.name}, {guess.value:.3f}"
         axes[-1].axhline(guess.value, color="grey", linestyle=":", label=label)
-    widen(figure.axes)
+    steps = max(axis.get_xlim()[1] for axis in figure.axes)
+    figure.axes[0].margins(y=0.08)
     for axis in figure.axes:
-        axis.set_xlabel("training step (updates of the weights)")
+        axis.set(xlim=(-0.02 * steps, 1.02 * steps), xlabel="training step (updates of the weights)")
         axis.locator_params(axis="x", integer=True)
         axis.grid(alpha=0.3)
         axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, **LEGEND)
@@ -63,18 +67,9 @@ def points_of(rows: list[dict[str, Any]], name: str) -> dict[int, float]:
     return {row["step"]: row[name] for row in rows if row.get(name) is not None}
 
 
-def draw_metric(axis: Axes, rows: list[dict[str, Any]], metric: str) -> None:
-    """The held-out metric against steps; a share from 0 to 1."""
-    draw_curve(axis, rows, f"eval_{metric}", "held-out", "tab:orange")
-    axis.set_ylabel(metric.replace("_", " "))
-    if metric in SHARES:
-        axis.set_ylim(0, 1)
-
-
 def kappa_names(rows: list[dict[str, Any]]) -> list[str]:
     """The names under which κ of the head outputs was logged, from the first layer to the last."""
-    names = {name for row in rows for name in row if name.startswith(KAPPA)}
-    return sorted(names, key=layer_number)
+    return sorted({name for row in rows for name in row if name.startswith(KAPPA)}, key=layer_number)
 
 
 def layer_number(name: str) -> int:
@@ -86,33 +81,20 @@ def draw_kappas(axis: Axes, rows: list[dict[str, Any]], names: list[str]) -> Non
     """κ of the head outputs against steps, a curve per layer, the later the darker; first and last are named."""
     shades = colormaps["viridis_r"].resampled(len(names) + 1)
     for place, name in enumerate(names):
-        points = points_of(rows, name)
-        label = None
-        if place in (0, len(names) - 1):
-            label = f"layer {layer_number(name)}"
-        steps = sorted(points)
-        axis.plot(steps, [points[step] for step in steps], ".-", color=shades(place + 1), label=label, markersize=5)
+        label = f"layer {layer_number(name)}" if place in (0, len(names) - 1) else None
+        points = sorted(points_of(rows, name).items())
+        axis.plot(*zip(*points), ".-", color=shades(place + 1), label=label, markersize=5)
     axis.set(ylabel="κ of the head outputs", yscale="log")
 
 
 def draw_curve(axis: Axes, rows: list[dict[str, Any]], name: str, label: str, colour: str) -> None:
     """The values of `name` against steps; a single one is named in the legend."""
     points = points_of(rows, name)
-    size = 6
+    size = 2 if len(points) > MANY else 6
     if not points:
         label += ": none"
     elif len(points) == 1:
         size = 14
         label += f": {points[max(points)]:.3f}"
-    elif len(points) > MANY:
-        size = 2
     steps = sorted(points)
     axis.plot(steps, [points[step] for step in steps], ".-", color=colour, label=label, markersize=size)
-
-
-def widen(axes: list[Axes]) -> None:
-    """Lets the steps of all panels begin at 0, and leaves room around what is drawn."""
-    steps = max(axis.get_xlim()[1] for axis in axes)
-    for axis in axes:
-        axis.set_xlim(-0.02 * steps, 1.02 * steps)
-    axes[0].margins(y=0.08)

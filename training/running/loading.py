@@ -25,7 +25,6 @@ from modeling_leaner.configuration_leaner import LeanConfig
 from modeling_leaner.conversion import ConversionError, from_lean_config
 from modeling_leaner.registry import IMAGES, TEXT
 from modeling_leaner.shapes import family_of, load_config, modality_of, shape_names
-from modeling_leaner.slimming.operations import drop_pooler
 from modeling_leaner.source_files import refuse_pickles
 from modeling_leaner.support.files import whole_folder
 
@@ -33,9 +32,8 @@ from ..data.sources import Rows, check_cache, first_rows
 from ..data.tokenizer import TOKENIZER_KINDS, VocabularyTooSmall, train_tokenizer
 from ..settings.arguments import RecipeArguments
 from ..settings.data_files import split_files
-from ..tasks.base import Task
+from ..tasks.base import Task, fitting
 from ..tasks.registry import TASKS
-from ..tasks.text import fitting
 
 
 def has_weights(source: str) -> bool:
@@ -257,9 +255,7 @@ def task_of(arguments: RecipeArguments, config: LeanConfig) -> type[Task]:
 
 def is_possible(task: type[Task], config: LeanConfig) -> bool:
     """Whether a family has the head of a task; a task of bare models is for every family that reads text."""
-    if task.trains_bare_model():
-        return modality_of(config) is TEXT
-    return task.head in config.task_heads
+    return modality_of(config) is TEXT if task.trains_bare_model() else task.head in config.task_heads
 
 
 def recipe_config(arguments: RecipeArguments) -> LeanConfig:
@@ -339,9 +335,8 @@ def build_model(
     config = task.config
     auto_class = getattr(transformers, f"AutoModel{task.head}")
     source = str(arguments.shape)
-    attention = {}
-    if arguments.attn_implementation is not None:
-        attention["attn_implementation"] = arguments.attn_implementation
+    named = arguments.attn_implementation
+    attention = {} if named is None else {"attn_implementation": named}
     if arguments.implementation == "transformers":
         if has_weights(source):
             raise ValueError(f"implementation: {source} has weights of this family; leaner convert turns them")
@@ -357,9 +352,7 @@ def build_model(
         refuse_pickles(source)
     options = {"dtype": "float32", "ignore_mismatched_sizes": True, "output_loading_info": True}
     model, info = auto_class.from_pretrained(source, config=config, trust_remote_code=False, **attention, **options)
-    may_be_new = MAY_BE_NEW
-    if complete:
-        may_be_new = ()
+    may_be_new = () if complete else MAY_BE_NEW
     wrong = [name for name, *_ in info["mismatched_keys"] if not name.startswith(may_be_new)]
     if wrong:
         raise ValueError(f"{source}: tensors do not fit its config.json: {', '.join(sorted(wrong))}")
@@ -386,7 +379,7 @@ def divide_by_predicted_labels(model: PreTrainedModel) -> None:
 
 
 def without_unused_pooler(model: PreTrainedModel, task: Task) -> PreTrainedModel:
-    """A bare model without the pooling layer that no task reads."""
-    if task.trains_bare_model():
-        return drop_pooler(model)
+    """A bare model without the pooling layer, if it has one: no task reads it."""
+    if task.trains_bare_model() and getattr(model, "pooler", None) is not None:
+        model.pooler = None
     return model

@@ -9,7 +9,7 @@ from modeling_leaner.support.documents import naming
 from ..data.sources import Rows, content_sha256, describe, load_training
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Task
-from ..tasks.taught import with_teacher
+from ..tasks.distillation import with_teacher
 from .loading import fitted, has_weights, load_processing, shape_config, task_of, with_fields
 
 
@@ -47,9 +47,7 @@ class PreparedRun:
     @property
     def held_out_rows(self) -> Rows | None:
         """The evaluation rows as the model reads them; None without any."""
-        if self.held_out is None:
-            return None
-        return self.held_out.rows
+        return self.held_out and self.held_out.rows
 
 
 def prepare(arguments: RecipeArguments) -> PreparedRun:
@@ -131,34 +129,23 @@ def prepare_held_out(task: Task, rows: Rows | None, inputs_alone: bool = False) 
 
 def training_data(rows: Rows, task: Task) -> dict[str, object]:
     """How many rows are trained on, the hash of their text, and whether they are local; None where it is not known."""
-    count = None
-    if hasattr(rows, "__len__"):
-        count = len(rows)
-    sha256 = None  # of images: to decode them all would take long
-    if task.modality is TEXT:
-        sha256 = content_sha256(rows, task.columns())
+    count = len(rows) if hasattr(rows, "__len__") else None
+    # None of images: to decode them all would take long
+    sha256 = content_sha256(rows, task.columns()) if task.modality is TEXT else None
     return {"rows": count, "sha256": sha256, "local": bool(task.arguments.data_files)}
 
 
 def holdout_key(arguments: RecipeArguments) -> str | None:
     """The setting that takes the evaluation rows out of the training split; None where they have their own split."""
-    if arguments.tuning_holdout:
-        return "tuning_holdout"
-    if arguments.holdout:
-        return "holdout"
-    return None
+    return next((key for key in ("tuning_holdout", "holdout") if getattr(arguments, key)), None)
 
 
 def evaluation_split(arguments: RecipeArguments) -> str:
     """The split that the evaluation rows come from."""
-    if holdout_key(arguments) is None:
-        return arguments.eval_split
-    return arguments.train_split
+    return arguments.eval_split if holdout_key(arguments) is None else arguments.train_split
 
 
 def split_name(arguments: RecipeArguments) -> str:
     """The evaluation rows as results.json names them: their split, or what was taken out of the training split."""
     key = holdout_key(arguments)
-    if key is None:
-        return arguments.eval_split
-    return f"{key} of {arguments.train_split}"
+    return arguments.eval_split if key is None else f"{key} of {arguments.train_split}"

@@ -6,7 +6,6 @@ from modeling_leaner.conditioning import head_condition_numbers
 from modeling_leaner.conversion import convert
 from modeling_leaner.support.documents import finite_or_none
 
-from ..data.sources import Rows
 from ..records import RunResults, checked
 from ..records.results import LOCAL_FILES, RESULTS
 from ..settings.arguments import RecipeArguments
@@ -32,23 +31,15 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
     architecture = type(trainer.model).__name__
     seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_loss" in entry]
     memory, kind = peak_memory_bytes()  # before a second model is built for the conditioning
-    rows_evaluated = 0
-    data_sha256 = None
-    chance = None
-    conditioning = None
-    if run.held_out is not None:
-        data_sha256 = run.held_out.sha256
-        rows_evaluated = trainer.rows_evaluated
-        if not arguments.streaming:
-            chance = chance_of(trainer, run.held_out.rows)
-            conditioning = condition(trainer, arguments)
+    can_be_counted = run.held_out is not None and not arguments.streaming
+    guess = task.chance(trainer.train_dataset, run.held_out.rows) if can_be_counted else None
     document = {
         "task": task.name,
         "dataset": arguments.dataset or LOCAL_FILES,
         "dataset_config": arguments.dataset_config,
         "split": split_name(arguments),
-        "rows": rows_evaluated,
-        "data_sha256": data_sha256,
+        "rows": 0 if run.held_out is None else trainer.rows_evaluated,
+        "data_sha256": None if run.held_out is None else run.held_out.sha256,
         "shape": arguments.shape,
         "started_from": started_from(str(arguments.shape)),
         "architecture": architecture,
@@ -57,11 +48,11 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
         "main_metric": task.metric,
         "higher_is_better": task.higher_is_better,
         "metrics": scores(metrics),
-        "chance": chance,
+        "chance": None if guess is None else {"name": guess[0], "value": guess[1]},
         "parameters": parameters_of(trainer),
         "training_data": run.training_data,
         "classes_never_seen": task.never_seen(run.train),
-        "condition": conditioning,
+        "condition": condition(trainer, arguments) if can_be_counted else None,
         "recipe": recorded_settings(arguments),
         "train": {
             "steps": state.global_step,
@@ -91,15 +82,6 @@ def parameters_of(trainer: LeanTrainer) -> int:
 def last_entry(trainer: LeanTrainer, key: str) -> dict[str, float]:
     """The latest entry of the log that has the key; empty where none has it."""
     return next((entry for entry in reversed(trainer.state.log_history) if key in entry), {})
-
-
-def chance_of(trainer: LeanTrainer, rows: Rows) -> dict[str, object] | None:
-    """Name and value of a guess that reads no input; None where the task has none."""
-    guess = trainer.task.chance(trainer.train_dataset, rows)
-    if guess is None:
-        return None
-    name, value = guess
-    return {"name": name, "value": value}
 
 
 def condition(trainer: LeanTrainer, arguments: RecipeArguments) -> dict[str, object] | None:

@@ -50,15 +50,10 @@ def alone_in(arguments: RecipeArguments) -> Iterator[None]:
             yield
         finally:
             (folder / LOCK).unlink(missing_ok=True)
-            remove_empty(new)  # refused: nothing is left behind
-
-
-def remove_empty(folders: list[Path]) -> None:
-    """Removes folders, the innermost first, up to one that holds something."""
-    for folder in folders:
-        if any(folder.iterdir()):
-            return
-        folder.rmdir()
+            for path in new:  # refused: nothing is left behind
+                if any(path.iterdir()):
+                    break
+                path.rmdir()
 
 
 def settings_of(arguments: RecipeArguments) -> dict[str, object]:
@@ -68,9 +63,7 @@ def settings_of(arguments: RecipeArguments) -> dict[str, object]:
 
 def write_recipe(folder: Path, arguments: RecipeArguments, recipe: str | None) -> None:
     """Writes `recipe.yaml` of a run."""
-    source = ""
-    if recipe:
-        source = f"; from {Path(recipe).name}"
+    source = f"; from {Path(recipe).name}" if recipe else ""
     text = f"# Every setting of this run that is not a default{source}.\n" + yaml.safe_dump(settings_of(arguments))
     write_bytes(folder / RECIPE, text.encode())
 
@@ -104,16 +97,8 @@ def check_same_settings(saved: Path, settings: dict[str, object]) -> None:
     _, before = read_recipe(str(saved))
     for key in sorted({*before, *settings} - CHANGEABLE):
         if before.get(key) != settings.get(key):
-            was = setting_in_words(before, key)
-            asked = setting_in_words(settings, key)
+            was, asked = (repr(side[key]) if key in side else "not set" for side in (before, settings))
             raise ValueError(f"{saved}: {key} is {was} there and {asked} here; a run goes on with its own settings")
-
-
-def setting_in_words(settings: dict[str, object], key: str) -> str:
-    """The value of a setting as messages show it."""
-    if key not in settings:
-        return "not set"
-    return repr(settings[key])
 
 
 def check_none_was_whole(folder: Path) -> None:

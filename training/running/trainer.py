@@ -21,11 +21,8 @@ from modeling_leaner.transfer import check_token, commit, contents, hub_errors
 
 from ..settings.arguments import RecipeArguments
 from ..tasks.base import Batch, Task, evaluation_generators, first_inputs, training_generators
-from .average import WeightAverage
-from .callbacks import CheckpointSteps, Interruption, MetricsFile, WarmupNotice
+from .callbacks import CheckpointSteps, Clock, FiniteGuard, Interruption, MetricsFile, WarmupNotice, WeightAverage
 from .checkpoints import COMPLETE, declare_whole, rotate
-from .clock import Clock
-from .finite import FiniteGuard
 
 
 METRICS_FILE = "metrics.jsonl"
@@ -40,9 +37,8 @@ class EpochLengthSampler(LengthGroupedSampler):
         self.trainer = trainer
 
     def __iter__(self) -> Iterator[int]:
-        seed = self.trainer.args.data_seed
-        if seed is None:
-            seed = self.trainer.args.seed
+        args = self.trainer.args
+        seed = args.seed if args.data_seed is None else args.data_seed
         epoch = int(self.trainer.state.epoch or 0)
         self.generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
         return super().__iter__()
@@ -96,27 +92,27 @@ class LeanTrainer(Trainer):
         for callback in (*callbacks, self.interruption):
             self.add_callback(callback)
         if args.inspect != "no":
-            from .inspection import Inspection  # only if it is asked for
-
-            self.add_callback(Inspection(self.log, self.inspected_rows()))
+            self.add_inspection()
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStoppingCallback(args.early_stopping_patience))
 
     # Data
 
-    def inspected_rows(self) -> list[dict[str, torch.Tensor]]:
-        """The held-out rows that the setting `inspect` measures. Raises ValueError where there are none at hand."""
-        if self.eval_dataset is None or not has_length(self.eval_dataset):
-            raise ValueError("inspect: expected evaluation rows that are no stream; set holdout or eval_split")
+    def add_inspection(self) -> None:
+        """Logs the conditioning on the first held-out rows. Raises ValueError if there are none at hand."""
         from modeling_leaner.inspection import rows_of
 
+        from .inspection import Inspection
+
+        if self.eval_dataset is None or not has_length(self.eval_dataset):
+            raise ValueError("inspect: expected evaluation rows that are no stream; set holdout or eval_split")
+
         inputs = first_inputs(self.task, self.eval_dataset, INSPECTED_ROWS)
-        return rows_of({name: tensor.to(self.args.device) for name, tensor in inputs.items()})
+        rows = rows_of({name: tensor.to(self.args.device) for name, tensor in inputs.items()})
+        self.add_callback(Inspection(self.log, rows))
 
     def _get_train_sampler(self, train_dataset=None):
-        dataset = train_dataset
-        if dataset is None:
-            dataset = self.train_dataset
+        dataset = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy == "group_by_length" and "length" in (dataset.column_names or []):
             batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
             return EpochLengthSampler(self, batch_size=batch, lengths=list(dataset["length"]))
@@ -173,9 +169,7 @@ class LeanTrainer(Trainer):
     def evaluation_loop(self, *args, **kwargs):
         """As Trainer's, on the averaged weights where there are any; training's random numbers are left alone."""
         self.eval_batches_seen = 0
-        devices = []  # beside the CPU
-        if self.args.device.type == "cuda":
-            devices.append(self.args.device)
+        devices = [self.args.device] if self.args.device.type == "cuda" else []  # beside the CPU
         with self.average.in_place_of_weights(self.model), torch.random.fork_rng(devices=devices):
             output = super().evaluation_loop(*args, **kwargs)
         output.metrics.pop("eval_model_preparation_time", None)
@@ -193,9 +187,7 @@ class LeanTrainer(Trainer):
             loss, outputs = self.task.loss(model, inputs, num_items_in_batch, batches)
             return (loss, outputs) if return_outputs else loss
         labels = inputs.get("labels")
-        smoothing = 0.0
-        if model.training:
-            smoothing = self.args.label_smoothing_factor
+        smoothing = self.args.label_smoothing_factor if model.training else 0.0
         soft = labels is not None and labels.is_floating_point() and labels.ndim == 2  # of mixup
         if labels is None or self.task.regression or not (smoothing or soft):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -209,20 +201,14 @@ class LeanTrainer(Trainer):
             loss = loss / num_items_in_batch
             if self.args.world_size > 1:
                 loss = loss * self.accelerator.num_processes
-        elif soft:
-            loss = loss / len(labels)
         else:
-            loss = loss / (labels != -100).sum().clamp(min=1)
-        if return_outputs:
-            return loss, outputs
-        return loss
+            loss = loss / (len(labels) if soft else (labels != -100).sum().clamp(min=1))
+        return (loss, outputs) if return_outputs else loss
 
     def _get_num_items_in_batch(self, batch_samples, device):
         if batch_samples and "labels" in batch_samples[0] and batch_samples[0]["labels"].is_floating_point():
             rows = torch.tensor(sum(len(batch["labels"]) for batch in batch_samples), device=device)
-            if self.args.world_size > 1:
-                return self.accelerator.gather(rows).sum()
-            return rows
+            return self.accelerator.gather(rows).sum() if self.args.world_size > 1 else rows
         return super()._get_num_items_in_batch(batch_samples, device)
 
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -278,14 +264,14 @@ class LeanTrainer(Trainer):
 
         What is saved computes all its logits in training: a recipe's `loss_chunk_size` is of the run alone.
         """
-        if self.args.loss_chunk_size is None:
-            super().save_model(output_dir, _internal_call=True)
-            return
-        self.model.config.loss_chunk_size = None
+        chunk = self.args.loss_chunk_size
+        if chunk is not None:
+            self.model.config.loss_chunk_size = None
         try:
             super().save_model(output_dir, _internal_call=True)
         finally:
-            self.model.config.loss_chunk_size = self.args.loss_chunk_size
+            if chunk is not None:
+                self.model.config.loss_chunk_size = chunk
 
     def init_hf_repo(self, token=None, private=None):
         """As Trainer's; raises ValueError, one line, where there is no token or the Hub does not make a repository."""

@@ -29,8 +29,10 @@ METRICS = {
 }
 TASK_NAMES = tuple(METRICS)
 LANGUAGE_MODELLING = ("masked-lm", "causal-lm")
-OF_TEXT = ("tokenizer", "max_length", "truncation", "text_column", "text_pair_column", "doc_stride")
-OF_TEXT += ("mask_fraction", "whole_word_masking", "split_sentences")
+OF_TEXT = (
+    "tokenizer max_length truncation text_column text_pair_column doc_stride mask_fraction whole_word_masking "
+    "split_sentences"
+).split()
 OF_IMAGES = ("image_column", "train_resize", "crop_padding", "horizontal_flip", "mixup_alpha")
 OF_TRAINING = (  # what evaluation does not read
     "learning_rate weight_decay warmup_steps lr_scheduler_type lr_scheduler_kwargs optim max_grad_norm max_steps "
@@ -38,18 +40,13 @@ OF_TRAINING = (  # what evaluation does not read
     "early_stopping_patience checkpoint_steps save_strategy save_steps save_total_limit resume restart "
     "inspect inspect_steps"
 ).split()
-OF_TEACHER = ("distill_task", "distill_logits", "distill_hidden", "distill_temperature", "distill_top_k")
-OF_TEACHER += ("distill_layers", "vector_loss")
-NOT_IN_RECIPES = ("shape", "resume", "restart", "output_dir", "resume_from_checkpoint")
-NOT_IN_RECIPES += ("do_train", "do_eval", "do_predict")
-NOT_IN_RECIPES += (
-    "push_to_hub",
-    "hub_model_id",
-    "hub_strategy",
-    "hub_private_repo",
-    "hub_always_push",
-    "hub_revision",
+OF_TEACHER = (
+    "distill_task distill_logits distill_hidden distill_temperature distill_top_k distill_layers vector_loss".split()
 )
+NOT_IN_RECIPES = (
+    "shape resume restart output_dir resume_from_checkpoint do_train do_eval do_predict "
+    "push_to_hub hub_model_id hub_strategy hub_private_repo hub_always_push hub_revision"
+).split()
 
 
 def option(default: object, help: str) -> typing.Any:
@@ -220,44 +217,28 @@ def settings_by_group() -> dict[str, list[tuple[str, str]]]:
     return groups
 
 
+INFINITY = float("inf")
 BOUNDS = {  # the lowest and the highest value, both allowed; infinity itself is not
-    "learning_rate": (0, float("inf")),
-    "holdout": (0, float("inf")),
-    "tuning_holdout": (0, float("inf")),
-    "max_train_rows": (1, float("inf")),
-    "max_eval_rows": (1, float("inf")),
+    **dict.fromkeys(
+        "learning_rate weight_decay max_grad_norm warmup_steps holdout tuning_holdout crop_padding mixup_alpha "
+        "distill_task distill_logits distill_hidden".split(),
+        (0, INFINITY),
+    ),
+    **dict.fromkeys(
+        "max_train_rows max_eval_rows doc_stride image_size train_resize loss_chunk_size early_stopping_patience "
+        "distill_top_k save_total_limit preprocessing_workers".split(),
+        (1, INFINITY),
+    ),
+    **dict.fromkeys("num_train_epochs eval_steps save_steps logging_steps inspect_steps".split(), (1e-6, INFINITY)),
+    **dict.fromkeys(
+        "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps".split(), (1, 2**31 - 1)
+    ),
+    **dict.fromkeys(("seed", "data_seed"), (0, 2**32 - 1)),
+    **dict.fromkeys(("dropout", "label_smoothing_factor"), (0, 0.99)),
+    "max_length": (8, INFINITY),
     "test_trees": (1, 100_000),
-    "max_length": (8, float("inf")),
     "mask_fraction": (0.01, 0.99),
-    "doc_stride": (1, float("inf")),
-    "image_size": (1, float("inf")),
-    "crop_padding": (0, float("inf")),
-    "mixup_alpha": (0, float("inf")),
-    "loss_chunk_size": (1, float("inf")),
-    "dropout": (0, 0.99),
     "initializer_range": (1e-6, 1),
     "ema_decay": (0, 1),
-    "early_stopping_patience": (1, float("inf")),
-    "per_device_train_batch_size": (1, 2**31 - 1),
-    "per_device_eval_batch_size": (1, 2**31 - 1),
-    "gradient_accumulation_steps": (1, 2**31 - 1),
-    "seed": (0, 2**32 - 1),
-    "data_seed": (0, 2**32 - 1),
-    "label_smoothing_factor": (0, 0.99),
-    "distill_task": (0, float("inf")),
-    "distill_logits": (0, float("inf")),
-    "distill_hidden": (0, float("inf")),
-    "distill_temperature": (0.01, float("inf")),
-    "distill_top_k": (1, float("inf")),
-    "num_train_epochs": (1e-6, float("inf")),
-    "weight_decay": (0, float("inf")),
-    "max_grad_norm": (0, float("inf")),
-    "warmup_steps": (0, float("inf")),
-    "eval_steps": (1e-6, float("inf")),
-    "save_steps": (1e-6, float("inf")),
-    "save_total_limit": (1, float("inf")),
-    "logging_steps": (1e-6, float("inf")),
-    "inspect_steps": (1e-6, float("inf")),
-    "preprocessing_workers": (1, float("inf")),
-    "train_resize": (1, float("inf")),
+    "distill_temperature": (0.01, INFINITY),
 }

@@ -17,11 +17,7 @@ def check_metric(task: str | None, metric: str | None) -> None:
 
 def check_modality(task: str | None, given: Iterable[str]) -> None:
     """Raises ValueError for a key of texts where the task reads images, or of images where it reads texts."""
-    reads = "texts"
-    foreign = OF_IMAGES
-    if task == "image-classification":
-        reads = "images"
-        foreign = OF_TEXT
+    reads, foreign = ("images", OF_TEXT) if task == "image-classification" else ("texts", OF_IMAGES)
     for key in sorted(given):
         if task is not None and key in foreign:
             raise ValueError(f"{key}: not for {task}, which reads {reads}")

@@ -128,9 +128,7 @@ def words_of(settings: dict[str, object]) -> list[str]:
 
 def data_options(data_files: Sequence[str]) -> list[str]:
     """The files or folders of a local copy of the data as options of a command line; none where there is no copy."""
-    if not data_files:
-        return []
-    return ["--data_files", *data_files]
+    return ["--data_files", *data_files] if data_files else []
 
 
 def copy_options(recipe: Mapping[str, object], data_files: Sequence[str]) -> list[str]:
@@ -138,11 +136,9 @@ def copy_options(recipe: Mapping[str, object], data_files: Sequence[str]) -> lis
 
     Empty without a copy.
     """
-    options = data_options(data_files)
     holdout = recipe.get("holdout", 0)
-    if options and holdout:
-        options += ["--holdout", str(holdout)]
-    return options
+    held_out = ["--holdout", str(holdout)] if data_files and holdout else []
+    return [*data_options(data_files), *held_out]
 
 
 def option_words(action: argparse.Action, value: object) -> list[str]:
@@ -152,9 +148,7 @@ def option_words(action: argparse.Action, value: object) -> list[str]:
     if isinstance(value, list):
         if action.nargs not in ("+", "*"):
             raise ValueError(f"{key}: expected one value, got a list")
-        if not value:
-            return []
-        return [f"--{key}", *map(str, value)]
+        return [f"--{key}", *map(str, value)] if value else []
     if isinstance(value, dict):
         if action.type is not json.loads and key not in TrainingArguments._VALID_DICT_FIELDS:
             raise ValueError(f"{key}: expected one value, got keys and values")

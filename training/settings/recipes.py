@@ -99,13 +99,8 @@ def parse(
     parser = settings_parser()
     options = list(command_line)
     given = given_options(parser, options)
-    words = []
-    if recipe is not None:
-        words += recipe_words(recipe)
-    words += options
-    if fixed is not None:
-        words += words_of(fixed)
-    namespace = parser.parse_words(words)
+    words = [] if recipe is None else recipe_words(recipe)
+    namespace = parser.parse_words([*words, *options, *words_of(fixed or {})])
     for key in needed:
         if getattr(namespace, key) in (None, []):
             place = f"in the recipe or as --{key}"
@@ -119,10 +114,8 @@ def parse(
     check_combinations(arguments)
     defaults = vars(parser.parse_words([]))
     for key, value in vars(namespace).items():
-        if value != defaults[key] and key not in (*NOT_IN_RECIPES, "hardware"):
-            if isinstance(value, Enum):
-                value = value.value
-            arguments.settings[key] = value
+        if value != defaults[key] and key not in [*NOT_IN_RECIPES, "hardware"]:
+            arguments.settings[key] = value.value if isinstance(value, Enum) else value
     return arguments
 
 

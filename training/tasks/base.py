@@ -1,10 +1,11 @@
-"""What all tasks share: columns, rows as tensors, masks and crops, metrics.
+"""What all tasks share: columns, rows as tensors, masks and crops, metrics; and what those on text share.
 
 Rows are prepared once, in parallel, and cached. What is random (masks, crops, mixup) happens on the device, drawn by a
 generator of each row's place in the run: a baseline and its twin, one process or eight, a run and its continuation all
 see the same masks. (Mixup's partners and shares are of one process's batch.) Shapes: B rows, T tokens.
 """
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,35 +15,36 @@ import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
 from datasets.fingerprint import Hasher
-from transformers import EvalPrediction, PreTrainedModel
+from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.registry import Modality
+from modeling_leaner.registry import TEXT, Modality
+from modeling_leaner.shapes import family_of, load_shape, shape_names
 
-from ..data.sources import Rows
+from ..data.sources import Rows, likely_texts, text_columns
 from ..settings.arguments import METRICS, RecipeArguments
 
 
 Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
 TARGETS = ("labels", "start_positions", "end_positions")
+LABEL_COLUMNS = ("label", "labels", "fine_label")
 ROWS_AT_ONCE = 64  # that a model reads together where it does not learn from them
 EVALUATION_STREAM = 0
 TRAINING_STREAM = 1
 
 
+# Columns
+
+
 def column_names(rows: Rows) -> list[str]:
-    if rows.features:
-        return list(rows.features)
-    return list(next(iter(rows)))  # of a stream that does not state its columns
+    return list(rows.features or next(iter(rows)))  # a stream may not state its columns
 
 
 def features_of(rows: Rows) -> dict[str, object]:
     """The type of each column; empty for a stream that does not state its columns."""
-    if rows.features is None:
-        return {}
-    return rows.features
+    return rows.features or {}
 
 
 def column_kinds(rows: Rows) -> str:
@@ -61,11 +63,35 @@ def find_column(rows: Rows, named: str | None, key: str, candidates: list[str]) 
         if named not in available:
             raise ValueError(f"{key}: no column {named!r} in the data, which has {', '.join(available)}")
         return named
-    if not candidates:
-        raise ValueError(f"{key}: no column fits; name one of {', '.join(available)}")
-    if len(candidates) > 1:
-        raise ValueError(f"{key}: {', '.join(candidates)} would all fit; name one of {', '.join(available)}")
+    if len(candidates) != 1:
+        problem = f"{', '.join(candidates)} would all fit" if candidates else "no column fits"
+        raise ValueError(f"{key}: {problem}; name one of {', '.join(available)}")
     return candidates[0]
+
+
+def find_text_column(rows: Rows, named: str | None, key: str) -> str:
+    """The column of texts that the recipe names, or else the likely one; errors as of `find_column`."""
+    texts = text_columns(rows)
+    if named is None and rows.features and not texts:
+        raise ValueError(f"{key}: no column holds text alone: {column_kinds(rows)}")
+    column = find_column(rows, named, key, likely_texts(texts))
+    feature = features_of(rows).get(column)
+    if feature is not None and column not in texts:
+        raise ValueError(f"{key}: column {column!r} is {getattr(feature, 'dtype', feature)}, expected text")
+    return column
+
+
+def label_candidates(rows: Rows) -> list[str]:
+    """The first of the usual names of a label's column that the rows have; empty without any."""
+    return [name for name in LABEL_COLUMNS if name in column_names(rows)][:1]
+
+
+def require_columns(rows: Rows, names: list[str], source: str) -> None:
+    """Raises ValueError for the first of `names` that the rows lack."""
+    available = column_names(rows)
+    for name in names:
+        if name not in available:
+            raise ValueError(f"{source}: no column {name!r}, only {', '.join(available)}")
 
 
 def shown(value: object) -> str:
@@ -75,12 +101,15 @@ def shown(value: object) -> str:
     return f"{value!r:.40}"
 
 
-def require_columns(rows: Rows, names: list[str], source: str) -> None:
-    """Raises ValueError for the first of `names` that the rows lack."""
-    available = column_names(rows)
-    for name in names:
-        if name not in available:
-            raise ValueError(f"{source}: no column {name!r}, only {', '.join(available)}")
+def check_text(batch: dict[str, list], column: str, indices: list[int], source: str) -> None:
+    """Raises ValueError for the first value of `column` that is not text."""
+    for index, text in zip(indices, batch[column]):
+        if not isinstance(text, str):
+            kind = "" if text is None else f"{type(text).__name__} "
+            raise ValueError(f"{source}: {column}, row {index + 1}: expected text, got {kind}{shown(text)}")
+
+
+# Rows
 
 
 def prepared_rows(
@@ -95,36 +124,25 @@ def prepared_rows(
         return rows.map(function, batched=True, with_indices=True, remove_columns=names)
     if rows._indices is not None:
         function = partial(_in_file, function=function, places=rows._indices.column(0).to_numpy())
+    processes = min(workers or min(os.cpu_count() or 1, 8), len(rows) // 1000)
     return rows.map(
         function,
         batched=True,
         with_indices=True,
         remove_columns=names,
-        num_proc=process_count(workers, len(rows)),
+        num_proc=processes if processes > 1 else None,
         new_fingerprint=Hasher.hash((rows._fingerprint, key, __version__)),
         desc=description,
     )
 
 
-def process_count(workers: int | None, rows: int) -> int | None:
-    """How many processes prepare the rows, each at least 1,000 of them; None where this process does it alone."""
-    if not workers:
-        workers = min(os.cpu_count() or 1, 8)
-    processes = min(workers, rows // 1000)
-    if processes <= 1:
-        return None
-    return processes
+def _in_file(batch: dict[str, list], indices: list[int], function: Callable[..., dict], places: np.ndarray) -> dict:
+    return function(batch, places[indices].tolist())
 
 
 def place_in_file(rows: Dataset, index: int) -> int:
     """The index of a row in its file, from 0; messages count rows from 1. `rows` may be some of the file's rows."""
-    if rows._indices is None:
-        return index
-    return rows._indices.column(0)[index].as_py()
-
-
-def _in_file(batch: dict[str, list], indices: list[int], function: Callable[..., dict], places: np.ndarray) -> dict:
-    return function(batch, places[indices].tolist())
+    return index if rows._indices is None else rows._indices.column(0)[index].as_py()
 
 
 def training_generators(seed: int, places: Iterable[int]) -> list[np.random.Generator]:
@@ -135,6 +153,15 @@ def training_generators(seed: int, places: Iterable[int]) -> list[np.random.Gene
 def evaluation_generators(places: Iterable[int]) -> list[np.random.Generator]:
     """One generator per held-out row, from its place among them: the same in every run, whatever its seed."""
     return [np.random.default_rng((0, EVALUATION_STREAM, place)) for place in places]
+
+
+def random_numbers(generators: Generators, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """Uniform numbers in [0, 1): (B, *shape), on the device of `like`."""
+    drawn = np.stack([generator.random(shape, dtype=np.float32) for generator in generators])
+    return torch.from_numpy(drawn).to(like.device)
+
+
+# Tasks
 
 
 class Task:
@@ -180,9 +207,7 @@ class Task:
     @classmethod
     def fits_class(cls, name: str) -> bool:
         """Whether a model's class, by its name, is one that the task trains."""
-        if cls.trains_bare_model():
-            return name.endswith("Model")
-        return name.endswith(cls.head)
+        return name.endswith(cls.head or "Model")
 
     @classmethod
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
@@ -258,9 +283,7 @@ class Task:
 
     def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
         """What is kept of the model's outputs on a batch, small enough for all batches to stay in memory."""
-        if isinstance(outputs, tuple):
-            return outputs[0]
-        return outputs
+        return outputs[0] if isinstance(outputs, tuple) else outputs
 
     def loss(
         self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
@@ -285,10 +308,89 @@ class Task:
         """The names of the classes that no prepared training row has; none of a stream, which is not counted."""
         return []
 
-    def _random(self, generators: Generators, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-        """Uniform numbers in [0, 1): (B, *shape)."""
-        drawn = np.stack([generator.random(shape, dtype=np.float32) for generator in generators])
-        return torch.from_numpy(drawn).to(like.device)
+    def reading_key(self) -> str:
+        """What cached rows depend on beside their settings: the tokenizer, or the image processor."""
+        return self.processing.to_json_string()
+
+
+class TextTask(Task):
+    """What the tasks on text share: the tokenizer's fit, the length, the text columns, padding."""
+
+    modality = TEXT
+    processing: PreTrainedTokenizerBase
+    needs: tuple[str, ...] = ()  # special tokens; where there are none, a bidirectional model needs cls and sep
+
+    def __init__(self, arguments: RecipeArguments, config: LeanConfig, processing: PreTrainedTokenizerBase):
+        super().__init__(arguments, config, processing)
+        size = max(processing.get_vocab().values(), default=-1) + 1
+        if size > config.vocab_size:
+            fit = fitting(config, "vocab_size", size)
+            raise ValueError(f"tokenizer: {size} tokens, but the shape's vocab_size is {config.vocab_size}{fit}")
+        self.length = arguments.max_length
+        if self.length is None:  # a checkpoint may have more positions than it was trained on
+            self.length = min(config.max_position_embeddings, processing.model_max_length)
+        self.segments = hasattr(config, "type_vocab_size")  # as bidirectional models have
+        for token in self.needs or (("cls", "sep") if self.segments else ()):
+            if getattr(processing, f"{token}_token_id") is None:
+                raise ValueError(f"tokenizer: it has no {token} token, which {self.name} with this shape needs")
+
+    @classmethod
+    def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
+        columns = [find_text_column(rows, arguments.text_column, "text_column")]
+        if arguments.text_pair_column is not None:
+            columns.append(find_text_column(rows, arguments.text_pair_column, "text_pair_column"))
+        return columns
+
+    def reading_key(self) -> str:
+        """The tokenizer, and which of its tokens begins, ends and separates texts."""
+        return Hasher.hash((tokenizer_text(self.processing), self.processing.special_tokens_map))
+
+    @property
+    def pad_id(self) -> int:
+        return self.processing.pad_token_id or 0
+
+    def pad(self, rows: list[dict], key: str, value: int) -> torch.Tensor:
+        """(B, longest) from lists of numbers."""
+        longest = max(len(row[key]) for row in rows)
+        out = np.full((len(rows), longest), value, dtype=np.int64)
+        for index, row in enumerate(rows):
+            out[index, : len(row[key])] = row[key]
+        return torch.from_numpy(out)
+
+    def collate_text(self, rows: list[dict]) -> Batch:
+        """Token ids, the mask of what is no padding and, where model and rows have them, segments: each (B, T)."""
+        ids = self.pad(rows, "input_ids", self.pad_id)
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        batch = {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long()}
+        if "token_type_ids" in rows[0] and self.segments:
+            batch["token_type_ids"] = self.pad(rows, "token_type_ids", 0)
+        return batch
+
+
+def fitting(config: LeanConfig, key: str, least: int) -> str:
+    """The end of an error about a shape that is too small: the named shapes of its family that would do.
+
+    They have `least` or more of `key`, and of vocabulary and positions no less than the shape itself.
+    """
+    limits = {"vocab_size": config.vocab_size, "max_position_embeddings": config.max_position_embeddings, key: least}
+    shapes = {name: load_shape(name) for name in shape_names()}
+    sizes = {
+        name: shape.count_parameters().total
+        for name, shape in shapes.items()
+        if family_of(shape) == family_of(config)
+        and all(getattr(shape, field) >= limit for field, limit in limits.items())
+    }
+    smallest = sorted(sizes, key=sizes.get)[:5]
+    return f"; shapes with {key} {least} or more, smallest first: {', '.join(smallest)}" if smallest else ""
+
+
+def tokenizer_text(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The tokenizer as text, without the lengths to which it cuts and pads: those change with every call."""
+    document = json.loads(tokenizer.backend_tokenizer.to_str())
+    return json.dumps({**document, "truncation": None, "padding": None}, sort_keys=True)
+
+
+# Batches
 
 
 def batches_by_length(lengths: Sequence[int], size: int) -> Iterator[list[int]]:

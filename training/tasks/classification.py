@@ -1,28 +1,51 @@
-"""What the tasks with a label share: the classes, labels as numbers, and how predictions are scored.
+"""The tasks with a label, on images and on texts: the classes, labels as numbers, and how they are scored.
 
 A metric is computed by `score`; its name stands in `METRICS` of settings/arguments.py.
 """
 
 import typing
 from collections.abc import Mapping
+from functools import partial
 from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import ClassLabel, IterableDataset, Value
+from datasets import ClassLabel, Image, IterableDataset, Value
+from PIL import Image as PILImage
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
+from torch.nn import functional as F
 from transformers import EvalPrediction
 
 from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.registry import IMAGES
+from modeling_leaner.support.images import with_channels
 
+from ..data.images import decoded_image, with_encoded_images
 from ..data.sources import Rows
-from .base import Task, column_names, features_of, find_column, place_in_file, shown
+from ..settings.arguments import RecipeArguments
+from .base import (
+    Batch,
+    Generators,
+    Task,
+    TextTask,
+    check_text,
+    column_kinds,
+    features_of,
+    find_column,
+    fitting,
+    label_candidates,
+    place_in_file,
+    prepared_rows,
+    random_numbers,
+    require_columns,
+    shown,
+)
 
 
-LABEL_COLUMNS = ("label", "labels", "fine_label")
 LARGEST_NUMBER = 1e18  # whose square is finite in float32
+REGRESSION_METRICS = ("pearson", "spearman", "squared_error")
 MOST_CLASSES = 1000  # that numbers may count up to where there are fewer rows
 LABEL_TYPES = ("int", "uint", "bool", "string", "large_string", "null")
 
@@ -35,13 +58,10 @@ class Classification(Task):
 
     @classmethod
     def loss_unit_of(cls, settings: Mapping[str, Any], config: LeanConfig) -> str:
-        if config.problem_type == "regression":
-            return "squared error"
-        return "nats"
+        return "squared error" if config.problem_type == "regression" else "nats"
 
     def configure(self, train: Rows) -> dict[str, object]:
-        available = column_names(train)
-        candidates = [name for name in LABEL_COLUMNS if name in available][:1]
+        candidates = label_candidates(train)
         self.label_column = find_column(train, self.arguments.label_column, "label_column", candidates)
         feature = features_of(train).get(self.label_column)
         if isinstance(feature, ClassLabel):
@@ -124,9 +144,8 @@ class Classification(Task):
                 value = str(value)
             number = self._class_number(value)
             if number is None:
-                classes = f"{len(self.classes)} classes {', '.join(list(self.classes)[:10])}"
-                if len(self.classes) > 10:
-                    classes += ", ..."
+                more = ", ..." if len(self.classes) > 10 else ""
+                classes = f"{len(self.classes)} classes {', '.join(list(self.classes)[:10])}{more}"
                 if self.arguments.holdout or self.arguments.tuning_holdout:
                     classes += " of the rows that are left to train on"
                 raise ValueError(f"{where} is not one of the {classes}")
@@ -141,14 +160,10 @@ class Classification(Task):
 
     def _class_number(self, label: object) -> int | None:
         """The number of the class that a label states by its name, its number or as a bool; None where none has it."""
-        number = label
-        if isinstance(label, str):
-            number = self.classes.get(label)
-        elif isinstance(label, bool):
-            number = int(label)
-        if type(number) is int and 0 <= number < self.class_count:
-            return number
-        return None
+        number = self.classes.get(label) if isinstance(label, str) else label
+        if isinstance(number, bool):
+            number = int(number)
+        return number if type(number) is int and 0 <= number < self.class_count else None
 
     def collate_labels(self, rows: list[dict]) -> torch.Tensor:
         """(B,): numbers of a regression, or of classes."""
@@ -160,10 +175,8 @@ class Classification(Task):
         if self.regression or self.metric == "loss":
             return None
         labels = np.asarray(held_out["labels"])
-        if self.metric == "f1":
-            guesses = range(self.class_count)
-        else:
-            guesses = [np.bincount(np.asarray(train["labels"])).argmax()]
+        most_frequent = np.bincount(np.asarray(train["labels"])).argmax()
+        guesses = range(self.class_count) if self.metric == "f1" else [most_frequent]
         values = []
         for guess in guesses:
             outputs = np.zeros((len(labels), self.class_count))
@@ -183,9 +196,7 @@ class Classification(Task):
         if self.regression:
             return regression_scores(prediction.predictions[:, 0], labels)
         guesses = prediction.predictions.argmax(-1)
-        average = "macro"
-        if self.class_count == 2:
-            average = "binary"
+        average = "binary" if self.class_count == 2 else "macro"
         matthews = 0.0  # where only one class occurs at all, of which sklearn would warn
         if len({*labels, *guesses}) > 1:
             matthews = float(sklearn_metrics.matthews_corrcoef(labels, guesses))
@@ -203,3 +214,222 @@ def regression_scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, floa
         scores["pearson"] = float(stats.pearsonr(outputs, labels).statistic)
         scores["spearman"] = float(stats.spearmanr(outputs, labels).statistic)
     return {**scores, "squared_error": float(((outputs - labels) ** 2).mean())}
+
+
+class ImageClassification(Classification):
+    """Images as bytes on the disk and the host; scaled, cropped, mirrored and mixed on the device."""
+
+    name = "image-classification"
+    hub_name = "image-classification"
+    title = "Image classification"
+    head = "ForImageClassification"
+    modality = IMAGES
+    held_out_unit = "images"
+    trained_unit = "images"
+    has_full_rows = True
+    does = "sorts images into the classes of its training set"
+    not_for = "other classes"
+
+    def columns(self) -> list[str]:
+        return [self.image_column, self.label_column]
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        features = features_of(train)
+        images = [name for name, kind in features.items() if isinstance(kind, Image)]
+        if self.arguments.image_column is None and features and not images:
+            raise ValueError(f"image_column: no column holds images: {column_kinds(train)}; or name one of numbers")
+        self.image_column = find_column(train, self.arguments.image_column, "image_column", images)
+        if self.arguments.label_column is None and list(features) == [self.image_column]:
+            raise ValueError("label_column: images alone, expected labels, or two folders and more, each a class")
+        labels = super().configure(train)
+        if self.regression:
+            raise ValueError(f"label_column: {self.label_column} holds numbers with a fraction, expected classes")
+        return labels
+
+    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        require_columns(rows, self.columns(), source)
+        height, width = self.config.image_shape
+        if self.arguments.train_resize and self.arguments.train_resize < max(height, width):
+            raise ValueError(f"train_resize: {self.arguments.train_resize} is below the image size {height}×{width}")
+        if training and self.arguments.train_resize:
+            height = width = self.arguments.train_resize
+        feature = features_of(rows).get(self.label_column)
+        function = partial(self._read, source=source, size=(height, width), feature=feature)
+        settings = (self.image_column, self.label_key(), height, width, self.config.num_channels)
+        key = (settings, self.reading_key())
+        rows = with_encoded_images(rows, self.image_column)
+        return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"images of {source}")
+
+    @property
+    def resampling(self) -> int:
+        """How images are resized, a number of PIL.Image.Resampling: the processor's, bilinear where it states none."""
+        stated = self.processing.resample
+        return PILImage.Resampling.BILINEAR if stated is None else stated
+
+    def _read(
+        self, batch: dict[str, list], indices: list[int], source: str, size: tuple[int, int], feature: object
+    ) -> dict:
+        pixels = []
+        for index, value in zip(indices, batch[self.image_column]):
+            where = f"{source}: {self.image_column}, row {index + 1}"
+            image = decoded_image(value, where)
+            if not isinstance(image, PILImage.Image) or image.mode[0] in "FI":
+                image = self._from_numbers(image, where)
+            image = with_channels(image, self.config.num_channels)
+            if image.size != size[::-1]:
+                image = image.resize(size[::-1], self.resampling)
+            pixels.append(np.asarray(image, dtype=np.uint8).reshape(*size, -1).transpose(2, 0, 1).ravel())
+        return {"pixels": pixels, "labels": self.labels(batch, indices, source, feature)}
+
+    def _from_numbers(self, values: object, where: str) -> PILImage.Image:
+        """An image from numbers of 0..255: (height, width[, channels])."""
+        try:
+            array = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where}: expected an image, got {type(values).__name__}") from error
+        if array.ndim not in (2, 3):
+            raise ValueError(f"{where}: expected an image, got numbers of shape {array.shape}")
+        if array.size == 0 or array.shape[2:] not in ((), (1,), (3,), (4,)):
+            raise ValueError(f"{where}: expected (height, width[, 1, 3 or 4 channels]), got shape {array.shape}")
+        if not np.isfinite(array).all():
+            raise ValueError(f"{where}: NaN or infinite pixels")
+        if array.min() < 0 or array.max() > 255:
+            raise ValueError(f"{where}: pixels {array.min():g}..{array.max():g} are outside 0..255")
+        if (array % 1).any() and array.max() <= 1:
+            raise ValueError(f"{where}: pixels are fractions of 0..1, expected 0..255")
+        if array.shape[2:] == (1,):
+            array = array[:, :, 0]
+        return PILImage.fromarray(np.uint8(np.round(array)))
+
+    def collate(self, rows: list[dict]) -> Batch:
+        channels = self.config.num_channels
+        pixels = torch.from_numpy(np.stack([np.asarray(row["pixels"], dtype=np.uint8) for row in rows]))
+        height, width = self.config.image_shape
+        if pixels.shape[1] != channels * height * width:
+            height = width = self.arguments.train_resize
+        return {
+            "pixel_values": pixels.view(-1, channels, height, width),  # uint8
+            "labels": self.collate_labels(rows),
+        }
+
+    def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
+        """Crop, mirror and mixup while training; always the processor's scale, mean and deviation, where it has them.
+
+        Of the four numbers drawn for a row the fourth is not read: it stays, so that what the same generator draws
+        next, mixup's share, is what it was in earlier runs.
+        """
+        pixels = batch["pixel_values"]
+        labels = batch["labels"]
+        if training:
+            draws = random_numbers(generators, (4,), pixels)  # (B, 4): row, column, mirror, not read
+            pixels = self._crop(pixels, draws[:, :2])
+            if self.arguments.horizontal_flip:
+                pixels = torch.where((draws[:, 2] < 0.5)[:, None, None, None], pixels.flip(-1), pixels)
+        pixels = pixels.float()
+        if self.processing.do_rescale:
+            pixels = pixels * self.processing.rescale_factor
+        if self.processing.do_normalize:
+            mean = torch.tensor(self.processing.image_mean, device=pixels.device)[:, None, None]
+            deviation = torch.tensor(self.processing.image_std, device=pixels.device)[:, None, None]
+            pixels = (pixels - mean) / deviation
+        if training and self.arguments.mixup_alpha:
+            pixels, labels = self._mix(pixels, labels, generators[0])
+        return {"pixel_values": pixels, "labels": labels}
+
+    def _crop(self, pixels: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+        """A random window of the model's size from every (padded) image: (B, C, H, W) → (B, C, height, width)."""
+        height, width = self.config.image_shape
+        pixels = F.pad(pixels, [self.arguments.crop_padding] * 4)
+        room = (pixels.shape[2] - height + 1, pixels.shape[3] - width + 1)
+        if room == (1, 1):
+            return pixels
+        top, left = (draws * torch.tensor(room, device=pixels.device)).long().unbind(1)
+        rows = top[:, None] + torch.arange(height, device=pixels.device)  # (B, height)
+        columns = left[:, None] + torch.arange(width, device=pixels.device)  # (B, width)
+        items = torch.arange(len(pixels), device=pixels.device)[:, None, None]
+        return pixels.permute(0, 2, 3, 1)[items, rows[:, :, None], columns[:, None]].permute(0, 3, 1, 2)
+
+    def _mix(self, pixels: torch.Tensor, labels: torch.Tensor, generator: np.random.Generator):
+        """Mixup of each image with another of the batch; labels become (B, classes)."""
+        share = float(generator.beta(self.arguments.mixup_alpha, self.arguments.mixup_alpha))
+        soft = F.one_hot(labels, len(self.classes)).float()
+        mixed = share * pixels + (1 - share) * pixels.roll(1, 0)
+        return mixed, share * soft + (1 - share) * soft.roll(1, 0)
+
+
+class SequenceClassification(Classification, TextTask):
+    """One label, or one number, for a text or a pair of texts."""
+
+    name = "sequence-classification"
+    hub_name = "text-classification"
+    title = "Text classification"
+    head = "ForSequenceClassification"
+    does = "sorts texts into the classes of its training set"
+    not_for = "decisions about texts"
+    lower_is_better = ("loss", "squared_error")
+
+    @classmethod
+    def main_metrics_of(cls, arguments: RecipeArguments) -> tuple[str, ...]:
+        return (arguments.metric,) if arguments.metric else ("accuracy", "pearson")  # of classes, of numbers
+
+    @property
+    def computed_metrics(self) -> tuple[str, ...]:
+        if self.regression:
+            return (*REGRESSION_METRICS, "loss")
+        return tuple(name for name in self.metrics if name not in REGRESSION_METRICS)
+
+    def columns(self) -> list[str]:
+        return [*self.texts, self.label_column]
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        self.texts = self.text_columns_of(self.arguments, train)
+        fields = super().configure(train)
+        roles = [*self.texts, self.label_column]
+        if len(set(roles)) < len(roles):
+            raise ValueError(f"text_column, text_pair_column, label_column: expected a column each, got {roles}")
+        if self.regression and self.arguments.metric is None:
+            self.metric = "pearson"
+        if self.metric != "loss" and self.regression != (self.metric in REGRESSION_METRICS):
+            kind = "numbers" if self.regression else "classes"
+            raise ValueError(f"metric: {self.metric} does not fit labels that are {kind} ({self.label_column})")
+        if self.config.pad_token_id is None:
+            fields["pad_token_id"] = self.pad_id  # LeanGPT reads its last token that is not padding
+        return fields
+
+    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        require_columns(rows, self.columns(), source)
+        reading = (self.length, self.arguments.truncation, self.segments, self.reading_key())
+        key = (self.name, self.texts, self.label_key(), reading)
+        feature = features_of(rows).get(self.label_column)
+        function = partial(self._read, source=source, feature=feature)
+        return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
+
+    def _read(self, batch: dict[str, list], indices: list[int], source: str, feature: object) -> dict:
+        for name in self.texts:
+            check_text(batch, name, indices, source)
+        options = {"return_attention_mask": False}
+        if self.arguments.truncation:
+            options |= {"truncation": True, "max_length": self.length}
+        else:
+            options["verbose"] = False  # too long a text is refused below
+        tokens = self.processing(*(batch[name] for name in self.texts), **options)
+        for index, ids in zip(indices, tokens["input_ids"]):
+            self._check_length(len(ids), f"{source}: {self.texts[0]}, row {index + 1}")
+        prepared = {"input_ids": tokens["input_ids"], "length": [len(ids) for ids in tokens["input_ids"]]}
+        if len(self.texts) == 2 and "token_type_ids" in tokens and self.segments:
+            prepared["token_type_ids"] = tokens["token_type_ids"]
+        return {**prepared, "labels": self.labels(batch, indices, source, feature)}
+
+    def _check_length(self, length: int, where: str) -> None:
+        """Raises ValueError for a text without tokens, or with more than are read; says what would read all of it."""
+        if length == 0:
+            raise ValueError(f"{where}: the text is empty")
+        if length <= self.length:
+            return
+        ways = f"; --max_length {length} reads all of it"
+        if length > self.config.max_position_embeddings:
+            ways = fitting(self.config, "max_position_embeddings", length)
+        raise ValueError(f"{where}: {length} tokens, but {self.length} are read: --truncation true cuts it{ways}")
+
+    def collate(self, rows: list[dict]) -> Batch:
+        return {**self.collate_text(rows), "labels": self.collate_labels(rows)}

@@ -1,25 +1,43 @@
-"""The task on sentence vectors: learn a teacher's, be scored on pairs of sentences by their likeness."""
+"""The task on sentence vectors: learn a teacher's, be scored on pairs of sentences by their likeness.
 
-from collections.abc import Mapping
+What makes and compares vectors needs no task's settings: it serves any model. Shapes: N rows, B of them read together,
+T tokens, D width, Q queries.
+"""
+
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import IterableDataset
+from datasets import Dataset, Features, IterableDataset, List, Value
+from datasets.fingerprint import Hasher
+from scipy import stats
 from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedModel
 
+from modeling_leaner import __version__
 from modeling_leaner.configuration_leaner import LeanConfig
-from modeling_leaner.slimming.measures import mean_over_tokens
+from modeling_leaner.support.models import mean_over_tokens
 
 from ..data.sentences import sentences
 from ..data.sources import Rows
-from .base import Batch, column_names, find_column, prepared_rows, require_columns, shown
-from .classification import LABEL_COLUMNS
-from .teacher import load_teacher, rows_of_run, with_vectors
-from .text import TextTask, check_text
-from .vectors import mean_reciprocal_rank, spearman, unit_vectors
+from .base import (
+    ROWS_AT_ONCE,
+    Batch,
+    TextTask,
+    batches_by_length,
+    check_text,
+    find_column,
+    label_candidates,
+    prepared_rows,
+    require_columns,
+    shown,
+)
+from .distillation import ROWS_SORTED, load_teacher, precision, rows_of_run, state_sha256
+
+
+RANKS = 10  # of the mean reciprocal rank
 
 
 class Embedding(TextTask):
@@ -41,9 +59,7 @@ class Embedding(TextTask):
 
     @classmethod
     def loss_unit_of(cls, settings: Mapping[str, Any], config: LeanConfig) -> str:
-        if settings["vector_loss"] == "squared_error":
-            return "squared error"
-        return "1 - cosine"
+        return "squared error" if settings["vector_loss"] == "squared_error" else "1 - cosine"
 
     @property
     def is_scored_only(self) -> bool:
@@ -53,18 +69,13 @@ class Embedding(TextTask):
     def computed_metrics(self) -> tuple[str, ...]:
         if not self.has_pairs:
             return ("cosine", "loss")
-        if self.label_column is None:
-            return ("mrr",)
-        return ("spearman",)
+        return ("mrr",) if self.label_column is None else ("spearman",)
 
     def rows_scored(self, inputs: int) -> int:
         return inputs // len(self.texts)
 
     def columns(self) -> list[str]:
-        columns = list(self.texts)
-        if self.label_column is not None:
-            columns.append(self.label_column)
-        return columns
+        return self.texts if self.label_column is None else [*self.texts, self.label_column]
 
     def configure(self, train: Rows) -> dict[str, object]:
         if isinstance(train, IterableDataset):
@@ -78,12 +89,10 @@ class Embedding(TextTask):
             if self.metric not in self.computed_metrics:
                 raise ValueError(f"metric: {self.metric} is of pairs, which text_pair_column names; expected cosine")
             return {}
-        candidates = [name for name in LABEL_COLUMNS if name in column_names(train)][:1]
+        candidates = label_candidates(train)
         if candidates or self.arguments.label_column is not None:
             self.label_column = find_column(train, self.arguments.label_column, "label_column", candidates)
-        self.metric = "mrr"
-        if self.label_column is not None:
-            self.metric = "spearman"
+        (self.metric,) = self.computed_metrics
         return {}
 
     def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
@@ -102,15 +111,13 @@ class Embedding(TextTask):
     def tokenised(self, rows: Rows, source: str, training: bool) -> Rows:
         """Rows of the token ids of each text and how many there are; to train on no more rows than the run reads."""
         require_columns(rows, self.columns(), source)
-        settings = (self.texts, self.label_column, self.length, self.arguments.split_sentences, self.tokenizer_key())
+        settings = (self.texts, self.label_column, self.length, self.arguments.split_sentences, self.reading_key())
         function = partial(self._read, source=source)
         key = (self.name, settings)
         prepared = prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
         if len(prepared) == 0:
             raise ValueError(f"{source}: {self.texts[0]} holds no sentence")
-        if training:
-            return rows_of_run(prepared, self.arguments)
-        return prepared
+        return rows_of_run(prepared, self.arguments) if training else prepared
 
     def _read(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
         for column in self.texts:
@@ -184,3 +191,88 @@ class Embedding(TextTask):
         if self.label_column is None:
             return {"mrr": mean_reciprocal_rank(first, second)}
         return {"spearman": spearman((first * second).sum(axis=1), prediction.label_ids[0::2])}
+
+
+def with_vectors(rows: Dataset, teacher: PreTrainedModel, description: str, bf16: bool) -> Dataset:
+    """The prepared rows with the teacher's vector of each as `labels`, memory-mapped from the cache.
+
+    The cache is that of these rows, these weights and this precision, and of no others.
+    """
+    size = teacher.config.hidden_size
+    features = Features({**rows.features, "labels": List(Value("float32"), length=size)})
+    key = ("means", state_sha256(teacher), bf16, __version__)
+    return rows.map(
+        partial(teacher_vectors, teacher=teacher, bf16=bf16),
+        batched=True,
+        batch_size=ROWS_SORTED,
+        features=features,
+        new_fingerprint=Hasher.hash((rows._fingerprint, key)),
+        desc=f"teacher's vectors of {description}",
+    )
+
+
+def teacher_vectors(batch: dict[str, list], teacher: PreTrainedModel, bf16: bool) -> dict[str, list[np.ndarray]]:
+    """`mean_vectors` of prepared rows, as their labels."""
+    with precision(teacher, bf16):
+        return {"labels": mean_vectors(batch["input_ids"], teacher)}
+
+
+def padded_batches(ids: list[list[int]]) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+    """Rows of token ids by length: their places, and the ids and the mask of what is no padding, each (B, T)."""
+    for places in batches_by_length([len(row) for row in ids], ROWS_AT_ONCE):
+        longest = len(ids[places[-1]])
+        padded = torch.zeros(len(places), longest, dtype=torch.long)
+        mask = torch.zeros_like(padded)
+        for row, place in enumerate(places):
+            length = len(ids[place])
+            padded[row, :length] = torch.as_tensor(ids[place])
+            mask[row, :length] = 1
+        yield places, padded, mask
+
+
+@torch.no_grad()
+def mean_vectors(ids: list[list[int]], model: PreTrainedModel) -> list[np.ndarray]:
+    """The mean over tokens of the last states, in float32: (D) for each row of token ids, in the order of the rows."""
+    vectors: dict[int, np.ndarray] = {}  # by the place of the row
+    for places, padded, mask in padded_batches(ids):
+        mask = mask.to(model.device)
+        states = model(input_ids=padded.to(model.device), attention_mask=mask).last_hidden_state.float()
+        means = mean_over_tokens(states, mask).cpu().numpy()
+        vectors.update(zip(places, means))
+    return [vectors[place] for place in range(len(ids))]
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """(N, D), each of length one, in float64."""
+    vectors = vectors.astype(np.float64)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def spearman(cosines: np.ndarray, numbers: np.ndarray) -> float:
+    """Spearman's correlation of (N) and (N); 0 where it is undefined, since one side is constant."""
+    if np.ptp(cosines) == 0 or np.ptp(numbers) == 0:
+        return 0.0
+    return float(stats.spearmanr(cosines, numbers).statistic)
+
+
+def reciprocal_ranks(queries: np.ndarray, documents: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(Q, D), (N, D) and the place of each query's document, (Q), → (Q): 1/rank, 0 beyond rank 10.
+
+    Documents that are exactly as near as the right one, such as the same text again, do not count against it. NaN
+    where a likeness is not finite: it is neither more nor less than another.
+    """
+    found = np.zeros(len(queries))
+    for index, query in enumerate(queries):
+        likeness = documents @ query
+        if not np.isfinite(likeness).all():
+            found[index] = np.nan
+            continue
+        rank = 1 + int((likeness > likeness[right[index]] + 1e-9).sum())
+        if rank <= RANKS:
+            found[index] = 1 / rank
+    return found
+
+
+def mean_reciprocal_rank(queries: np.ndarray, documents: np.ndarray) -> float:
+    """Of query i among all documents, document i being the right one: the mean of `reciprocal_ranks`."""
+    return float(reciprocal_ranks(queries, documents, np.arange(len(queries))).mean())

@@ -1,18 +1,28 @@
-"""The task of finding an answer in a context, as in SQuAD."""
+"""Extractive question answering as in SQuAD: windows over long contexts, the best span of each question, EM and F1.
 
+Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (arXiv 1606.05250); the questions
+without an answer are those of Rajpurkar et al. 2018 (arXiv 1806.03822).
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import torch
 from datasets import IterableDataset
 from torch.nn import functional as F
-from transformers import EvalPrediction
+from transformers import BatchEncoding, EvalPrediction, PreTrainedTokenizerBase
 
 from ..data.sources import Rows
 from ..settings.arguments import RecipeArguments
-from . import squad
-from .base import Batch, find_column, prepared_rows, require_columns
-from .text import TextTask, check_text
+from .base import Batch, TextTask, check_text, find_column, find_text_column, prepared_rows, require_columns
+
+
+OUTSIDE = [-1, -1]  # the offsets of tokens that are not the context's
+COLUMNS = ("id", "question", "context", "answers")
 
 
 class QuestionAnswering(TextTask):
@@ -28,16 +38,16 @@ class QuestionAnswering(TextTask):
 
     @classmethod
     def text_columns_of(cls, arguments: RecipeArguments, rows: Rows) -> list[str]:
-        return [cls.find_text(rows, column, "question-answering") for column in ("question", "context")]
+        return [find_text_column(rows, column, "question-answering") for column in ("question", "context")]
 
     def rows_scored(self, inputs: int) -> int:
         return len(self.examples)
 
     def columns(self) -> list[str]:
-        return ["id", "question", "context", "answers"]
+        return list(COLUMNS)
 
     def configure(self, train: Rows) -> dict[str, object]:
-        for column in ("id", "question", "context", "answers"):
+        for column in COLUMNS:
             find_column(train, column, "question-answering", [])
         return {}
 
@@ -45,7 +55,7 @@ class QuestionAnswering(TextTask):
         require_columns(rows, self.columns(), source)
         if isinstance(rows, IterableDataset):
             raise ValueError("streaming: question-answering needs the whole split")
-        key = (self.name, "by row", self.length, self.arguments.doc_stride, training, self.tokenizer_key())
+        key = (self.name, "by row", self.length, self.arguments.doc_stride, training, self.reading_key())
         function = partial(self._read, training=training, source=source)
         return prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"windows of {source}")
 
@@ -59,13 +69,13 @@ class QuestionAnswering(TextTask):
             check_text(batch, column, indices, source)
         by_row = {**batch, "id": indices}  # ids of one's own data may be those of a text with many questions
         try:
-            return squad.windows(by_row, self.processing, self.length, self.arguments.doc_stride, training)
+            return windows(by_row, self.processing, self.length, self.arguments.doc_stride, training)
         except ValueError as error:
             raise ValueError(f"{source}: {error}") from error
 
     def collate(self, rows: list[dict]) -> Batch:
         batch = self.collate_text(rows)
-        for name in ("start_positions", "end_positions"):
+        for name in self.label_names:
             batch[name] = torch.tensor(np.array([row[name] for row in rows]))
         return batch
 
@@ -81,5 +91,211 @@ class QuestionAnswering(TextTask):
         references = {row: answers["text"] for row, answers in enumerate(self.examples["answers"])}
         contexts = [{"id": row, "context": context} for row, context in enumerate(self.examples["context"])]
         some_are_empty = not all(references.values())
-        predicted = squad.best_spans(starts, ends, self.features, contexts, may_be_empty=some_are_empty)
-        return squad.exact_match_and_f1(predicted, references)
+        predicted = best_spans(starts, ends, self.features, contexts, may_be_empty=some_are_empty)
+        return exact_match_and_f1(predicted, references)
+
+
+def windows(
+    batch: dict[str, list], tokenizer: PreTrainedTokenizerBase, max_length: int, doc_stride: int, training: bool
+) -> dict[str, list]:
+    """Each row as one or more windows of at most `max_length` tokens, for `Dataset.map(batched=True)`.
+
+    Columns of the rows: id, question, context, answers {text, answer_start in characters}. A window is the question
+    and a part of the context; consecutive windows of a row share `doc_stride` tokens of context. `start_positions` and
+    `end_positions` are the tokens of the row's first answer, inclusive; both are 0, the [CLS] token, where the answer
+    is not wholly inside the window or the row has none (one of more than `doc_stride` tokens may be in none).
+    For evaluation there are also `example_id`, the row's id, and `offset_mapping`, each token's characters in the
+    context, (-1, -1) for other tokens.
+
+    Raises:
+        ValueError: names the row whose answer is not where it says, or whose question leaves no room for context.
+    """
+    questions = [question.strip() for question in batch["question"]]  # a few of SQuAD's begin with pages of spaces
+    _check_room(batch["id"], questions, tokenizer, max_length, doc_stride)
+    spans = [answer_span(*row) for row in zip(batch["id"], batch["context"], batch["answers"])]
+    encoded = tokenizer(
+        questions,
+        batch["context"],
+        truncation="only_second",
+        max_length=max_length,
+        stride=doc_stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    rows = encoded.pop("overflow_to_sample_mapping")
+    offsets = [_context_offsets(encoded, window) for window in range(len(rows))]
+    del encoded["offset_mapping"]
+    positions = []
+    for window, row in enumerate(rows):
+        first = window == 0 or rows[window - 1] != row
+        last = window == len(rows) - 1 or rows[window + 1] != row
+        positions.append(_positions(offsets[window], spans[row], first, last))
+    out = {
+        **encoded,
+        "start_positions": [start for start, _ in positions],
+        "end_positions": [end for _, end in positions],
+    }
+    if not training:
+        out |= {"example_id": [batch["id"][row] for row in rows], "offset_mapping": offsets}
+    return out
+
+
+def _row(row_id: int | str) -> str:
+    """A row as messages name it: by its number, from 1, where its id is the index; else by its id."""
+    return f"row {row_id + 1 if isinstance(row_id, int) else row_id}"
+
+
+def _check_room(
+    ids: list[int] | list[str],
+    questions: list[str],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    doc_stride: int,
+) -> None:
+    """Raises a ValueError unless every window can move on by at least one token of context."""
+    special = tokenizer.num_special_tokens_to_add(pair=True)
+    for row_id, tokens in zip(ids, tokenizer(questions, add_special_tokens=False, verbose=False)["input_ids"]):
+        room = max_length - special - len(tokens)
+        if room <= doc_stride:
+            raise ValueError(
+                f"{_row(row_id)}: a question of {len(tokens)} tokens leaves room for {max(room, 0)} tokens of "
+                f"context, and windows that share {doc_stride} need {doc_stride + 1} (max_length={max_length})"
+            )
+
+
+def answer_span(row_id: int | str, context: str, answers: Mapping[str, Sequence]) -> tuple[int, int] | None:
+    """First and last-plus-one character of the first answer, without spaces around it; None if there is none.
+
+    Raises:
+        ValueError: an answer's text is not at its place in the context, or it is of another form; names the row's id.
+    """
+    if not is_answers(answers):
+        form = '{"text": [...], "answer_start": [...]} of equal length'
+        raise ValueError(f"{_row(row_id)}: answers: expected {form}, got {answers!r:.60}")
+    for text, start in zip(answers["text"], answers["answer_start"]):
+        actual = context[start : start + len(text)] if start >= 0 else ""
+        if actual != text:
+            raise ValueError(f"{_row(row_id)}: the answer {text!r} is not at character {start}, where {actual!r} is")
+    text = answers["text"][0] if answers["text"] else ""
+    if not text.strip():
+        return None
+    start = answers["answer_start"][0] + len(text) - len(text.lstrip())
+    return start, start + len(text.strip())
+
+
+def is_answers(answers: object) -> bool:
+    """Whether these are the answers of one row: texts and where each begins."""
+    if not isinstance(answers, Mapping) or not {"text", "answer_start"} <= answers.keys():
+        return False
+    texts, starts = answers["text"], answers["answer_start"]
+    if not isinstance(texts, Sequence) or isinstance(texts, str) or not isinstance(starts, Sequence):
+        return False
+    are_texts = all(isinstance(text, str) for text in texts)
+    return are_texts and len(texts) == len(starts) and all(isinstance(start, int) for start in starts)
+
+
+def _context_offsets(encoded: BatchEncoding, window: int) -> list[list[int]]:
+    """First and last-plus-one character of each token of one window in the context, `OUTSIDE` for other tokens."""
+    return [
+        list(offset) if sequence == 1 else OUTSIDE
+        for offset, sequence in zip(encoded["offset_mapping"][window], encoded.sequence_ids(window))
+    ]
+
+
+def _positions(offsets: list[list[int]], span: tuple[int, int] | None, first: bool, last: bool) -> tuple[int, int]:
+    """First and last token of a span of characters; (0, 0) unless the window has all of it.
+
+    The context's first window reaches to its beginning and the last one to its end, whatever the tokenizer dropped.
+    """
+    context = [token for token, offset in enumerate(offsets) if offset != OUTSIDE]
+    if span is None or not context:
+        return 0, 0
+    start, end = span
+    begins_before = not first and start < offsets[context[0]][0]
+    ends_after = not last and end > offsets[context[-1]][1]
+    if begins_before or ends_after:
+        return 0, 0
+    inside = [token for token in context if offsets[token][1] > start and offsets[token][0] < end]
+    if not inside:
+        return 0, 0
+    return inside[0], inside[-1]
+
+
+def best_spans(
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    features: Sequence[Mapping],
+    examples: Iterable[Mapping],
+    max_answer_tokens: int = 30,
+    may_be_empty: bool = False,
+) -> dict[str, str]:
+    """The text of each example's best span over all its windows, by id; "" for an example without any.
+
+    Where an answer `may_be_empty`, as in SQuAD 2.0, it is "" too where the score of the [CLS] token, the least over
+    the windows, is above that of the span.
+
+    The score of a span is the sum of its start's and its end's logit; every span of at most `max_answer_tokens` tokens
+    inside the context is tried. The logits are (windows, tokens), in the order of `features`, whose `example_id` and
+    `offset_mapping` are those of `windows`; what they have beyond a window's length is padding. `examples` have id and
+    context.
+    """
+    best: dict[str, tuple[float, int, int]] = {}
+    empty: dict[str, float] = {}
+    for starts, ends, feature in zip(start_logits, end_logits, features, strict=True):
+        row_id = feature["example_id"]
+        offsets = np.asarray(feature["offset_mapping"])
+        span = _best_span(np.asarray(starts), np.asarray(ends), offsets, max_answer_tokens)
+        if span is not None and (row_id not in best or span[0] > best[row_id][0]):
+            best[row_id] = span
+        empty[row_id] = min(empty.get(row_id, np.inf), float(starts[0] + ends[0]))
+    texts = {}
+    for row in examples:
+        score, start, end = best.get(row["id"], (0.0, 0, 0))
+        texts[row["id"]] = row["context"][start:end]
+        if may_be_empty and empty.get(row["id"], -np.inf) > score:
+            texts[row["id"]] = ""
+    return texts
+
+
+def _best_span(
+    starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, max_answer_tokens: int
+) -> tuple[float, int, int] | None:
+    """Score, first and last-plus-one character of one window's best span; logits (T,), offsets (T, 2)."""
+    context = np.flatnonzero(offsets[:, 0] >= 0)  # consecutive tokens
+    if not context.size:
+        return None
+    padded = np.pad(ends[context].astype(np.float64), (0, max_answer_tokens - 1), constant_values=-np.inf)
+    scores = starts[context, None] + np.lib.stride_tricks.sliding_window_view(padded, max_answer_tokens)  # (C, length)
+    start, more = np.unravel_index(scores.argmax(), scores.shape)
+    return float(scores[start, more]), int(offsets[context[start], 0]), int(offsets[context[start + more], 1])
+
+
+def normalise(answer: str) -> str:
+    """An answer as SQuAD compares it: in lower case, with single spaces, without ASCII punctuation and articles."""
+    bare = answer.lower().translate(str.maketrans("", "", string.punctuation))
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
+
+
+def _f1(prediction: str, reference: str) -> float:
+    """Harmonic mean of precision and recall over the bags of words; two answers without words are equal."""
+    predicted = normalise(prediction).split()
+    wanted = normalise(reference).split()
+    if not predicted or not wanted:
+        return float(predicted == wanted)
+    return 2 * (Counter(predicted) & Counter(wanted)).total() / (len(predicted) + len(wanted))
+
+
+def exact_match_and_f1(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """SQuAD's two measures over all questions, as fractions 0..1 (its tables show percentages).
+
+    `exact_match`: share of predictions equal to a reference once both are normalised; `f1`: mean overlap of words;
+    both with the reference that fits best. For a question without references the right prediction is "".
+    """
+    exact = []
+    overlap = []
+    for row_id, answers in references.items():
+        prediction = predictions[row_id]
+        answers = [answer for answer in answers if normalise(answer)] or [""]
+        exact.append(float(normalise(prediction) in map(normalise, answers)))
+        overlap.append(max(_f1(prediction, answer) for answer in answers))
+    return {"exact_match": sum(exact) / len(exact), "f1": sum(overlap) / len(overlap)}

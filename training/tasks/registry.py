@@ -1,12 +1,10 @@
 """Every task by its name, in the order of the index of published models."""
 
 from .base import Task
-from .causal_lm import CausalLM
+from .classification import ImageClassification, SequenceClassification
 from .embedding import Embedding
-from .image_classification import ImageClassification
-from .masked_lm import MaskedLM
+from .language import CausalLM, MaskedLM
 from .question_answering import QuestionAnswering
-from .sequence_classification import SequenceClassification
 
 
 TASKS: dict[str, type[Task]] = {

@@ -1,0 +1,613 @@
+"""Any task with a teacher: the task's own loss, the teacher's logits and its hidden states, weighted.
+
+The teacher runs once over the training rows, over no more of them than `max_steps` read; what it puts out lies in the
+cache of `datasets`, memory-mapped, and is that of these rows, these weights, this tokenizer and these settings. So a
+row must be the same in every epoch: a masked language model hides the same tokens of a row each time, and the teacher
+sees an image as it is evaluated. The loss on logits is Kullback and Leibler's divergence of the teacher's distribution
+to the student's, both at a temperature, times the square of that (Hinton et al. 2015, arXiv 1503.02531).
+
+Shapes: B rows, T tokens, C classes, N predicted tokens, V vocabulary, K kept tokens, L layers of the student, D width.
+"""
+
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import torch
+from datasets import Dataset, Features, List, Value
+from datasets.fingerprint import Hasher
+from torch import nn
+from torch.nn import functional as F
+from transformers import AutoTokenizer, PreTrainedModel
+from transformers.utils import ModelOutput
+
+from modeling_leaner import __version__
+from modeling_leaner.configuration_leaner import LeanConfig
+from modeling_leaner.conversion import load_lean
+from modeling_leaner.hub_lookup import require_source
+from modeling_leaner.registry import IMAGES
+from modeling_leaner.source_files import RECORD, cut_of_layers, load_processors
+from modeling_leaner.support.documents import read_json
+
+from ..data.sources import Rows, evenly
+from ..settings.arguments import RecipeArguments
+from .base import ROWS_AT_ONCE, Batch, Generators, Task, batches_by_length, evaluation_generators, tokenizer_text
+
+
+ROW = "teacher_row"  # column of the index of a row in the split
+ROWS_SORTED = 2048  # by length, so that rows of like length are padded together
+LOGITS_AT_ONCE = 2**27  # half a GiB
+DISK_SHARE = 0.8  # of the free bytes that the cache may take
+NOWHERE = -1e4  # logit of a token that is padding
+LEAST = 1e-9  # probability of what is not among the kept tokens
+
+
+# The teacher
+
+
+def load_teacher(source: str, task: Task) -> PreTrainedModel:
+    """The model of a checkpoint with the head of the task, to be learned from, on the device of the run.
+
+    Raises:
+        ValueError: it cannot be loaded, has another head or other classes, reads other tokens or images than the
+            student, or is too narrow or too wide for what is learned.
+    """
+    bare = task.trains_bare_model()
+    try:
+        require_source(source)
+        model = load_lean(source, ignore=["pooler.*"] if bare else []).eval()
+    except (ValueError, OSError) as error:
+        raise ValueError(f"teacher: {error}") from error
+    if bare:
+        model = model.base_model
+    config = task.config
+    if model.config.model_type != config.model_type:
+        raise ValueError(f"teacher: {source} is a {model.config.model_type}, expected a {config.model_type}")
+    name = type(model).__name__
+    if not task.fits_class(name):
+        raise ValueError(f"teacher: {source} is a {name}, expected one {task.head} for {task.name}")
+    width = model.config.hidden_size
+    if width != config.hidden_size and (bare or task.arguments.distill_hidden):
+        raise ValueError(f"teacher: {source} has vectors of {width} numbers, the student of {config.hidden_size}")
+    check_classes(source, model.config, task)
+    if task.modality is IMAGES:
+        check_images(source, model.config, task)
+    else:
+        check_tokens(source, model.config, task)
+    return model.to(task.arguments.device)
+
+
+def check_classes(source: str, config: LeanConfig, task: Task) -> None:
+    """Raises ValueError for a teacher of other classes than the rows have, or in another order."""
+    if task.regression and config.num_labels != 1:
+        raise ValueError(f"teacher: {source} has {config.num_labels} classes, but the labels are numbers")
+    if task.classes is None:
+        return
+    names = list(task.classes)
+    theirs = [config.id2label[index] for index in range(config.num_labels)]
+    unnamed = [f"LABEL_{index}" for index in range(len(names))]
+    numbered = [str(index) for index in range(len(names))]
+    if theirs != names and not (theirs == unnamed and names == numbered):
+        raise ValueError(f"teacher: {source} has the classes {first_names(theirs)}, the rows {first_names(names)}")
+
+
+def first_names(names: list[str]) -> str:
+    """The names as messages show them: the first five, and how many there are."""
+    return ", ".join(names) if len(names) <= 5 else f"{', '.join(names[:5])}, ... ({len(names)})"
+
+
+def check_images(source: str, config: LeanConfig, task: Task) -> None:
+    """Raises ValueError for a teacher that reads images of another size, or scaled otherwise."""
+    if (config.image_shape, config.num_channels) != (task.config.image_shape, task.config.num_channels):
+        raise ValueError(f"teacher: {source} has image_size {config.image_size}, the student {task.config.image_size}")
+    for processor in load_processors(source):
+        for key in ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std"):
+            theirs = getattr(processor, key)
+            ours = getattr(task.processing, key)
+            if theirs != ours:
+                raise ValueError(f"teacher: {source} reads images with {key} {theirs}, the student with {ours}")
+
+
+def check_tokens(source: str, config: LeanConfig, task: Task) -> None:
+    """Raises ValueError for a teacher with another tokenizer, or fewer positions than rows have tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    if tokenizer_text(tokenizer) != tokenizer_text(task.processing):
+        raise ValueError(f"teacher: the tokenizer of {source} is not the student's")
+    if task.length > config.max_position_embeddings:
+        positions = config.max_position_embeddings
+        raise ValueError(f"teacher: {source} reads {positions} tokens, rows have up to {task.length}; see max_length")
+
+
+def state_sha256(model: PreTrainedModel) -> str:
+    """A hash of the state dict: names and values, buffers too."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def precision(teacher: PreTrainedModel, bf16: bool) -> torch.autocast:
+    """A context in which the teacher multiplies in bfloat16, as a student does that trains with `bf16`."""
+    return torch.autocast(teacher.device.type, torch.bfloat16, enabled=bf16)
+
+
+def rows_of_run(rows: Dataset, arguments: RecipeArguments) -> Dataset:
+    """As many rows as `max_steps` reads, evenly over all, the same for every seed: the teacher runs over no others.
+
+    All rows where the steps read as many, or the run is one of epochs.
+    """
+    batch = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    count = arguments.max_steps * batch
+    return rows.select(evenly(len(rows), count)) if 0 < count < len(rows) else rows
+
+
+# What is kept of its outputs
+
+
+class Target:
+    """What is kept of a teacher's outputs, as columns of the prepared rows, and how far a student's are from it.
+
+    `key` has every setting that decides which values are stored: it is part of the name of the cached outputs.
+    """
+
+    features: dict[str, object]  # the type of each column, by name
+    bytes_per_token = 0  # what a row takes in the cache, by the tokens that it has; 0 if it does not grow with them
+    key: tuple = ()
+
+    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
+        """The columns of each row of a batch.
+
+        Args:
+            outputs: the teacher's, on the CPU.
+            inputs: what the teacher read (B, T), and its labels.
+            lengths: how many tokens each row has without padding, B of them.
+        """
+        raise NotImplementedError
+
+    def collate(self, rows: list[dict]) -> Batch:
+        """The columns of some rows as tensors, padded where rows differ in length."""
+        raise NotImplementedError
+
+    def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
+        """A number, the mean over the rows or over their tokens: the student's outputs, what it read and `collate`."""
+        raise NotImplementedError
+
+
+def divergence(teacher: torch.Tensor, student: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Mean over all but the last dimension, from logits (..., C)."""
+    expected = F.log_softmax(teacher.float() / temperature, dim=-1).flatten(0, -2)
+    predicted = F.log_softmax(student.float() / temperature, dim=-1).flatten(0, -2)
+    return F.kl_div(predicted, expected, reduction="batchmean", log_target=True) * temperature**2
+
+
+class ClassLogits(Target):
+    """The logits (C) of a row; of a regression its number, whose squared error is the loss."""
+
+    features = {"teacher_logits": List(Value("float32"))}
+
+    def __init__(self, task: Task):
+        self.temperature = task.arguments.distill_temperature
+        self.regression = task.regression
+
+    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
+        return [{"teacher_logits": row.numpy()} for row in outputs.logits.float()]
+
+    def collate(self, rows: list[dict]) -> Batch:
+        return {"teacher_logits": torch.from_numpy(np.stack([row["teacher_logits"] for row in rows]))}
+
+    def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
+        if self.regression:
+            return F.mse_loss(outputs.logits.float(), batch["teacher_logits"])
+        return divergence(batch["teacher_logits"], outputs.logits, self.temperature)
+
+
+class SpanLogits(Target):
+    """The logits of an answer's first and last token: (2, T) for a row."""
+
+    features = {"teacher_logits": List(Value("float32"))}
+    bytes_per_token = 8
+
+    def __init__(self, task: Task):
+        self.temperature = task.arguments.distill_temperature
+
+    @staticmethod
+    def both(outputs: ModelOutput, mask: torch.Tensor) -> torch.Tensor:
+        """(B, 2, T), without padding."""
+        logits = torch.stack([outputs.start_logits, outputs.end_logits], dim=1).float()
+        return logits.masked_fill(mask[:, None] == 0, NOWHERE)
+
+    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
+        logits = self.both(outputs, inputs["attention_mask"])
+        return [{"teacher_logits": row[:, :length].flatten().numpy()} for row, length in zip(logits, lengths)]
+
+    def collate(self, rows: list[dict]) -> Batch:
+        kept = [torch.from_numpy(np.array(row["teacher_logits"])).view(2, -1) for row in rows]
+        longest = max(row.shape[1] for row in kept)
+        padded = [F.pad(row, (0, longest - row.shape[1]), value=NOWHERE) for row in kept]
+        return {"teacher_logits": torch.stack(padded)}
+
+    def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
+        return divergence(batch["teacher_logits"], self.both(outputs, batch["attention_mask"]), self.temperature)
+
+
+class TopTokens(Target):
+    """For each predicted token the K likeliest and their log-probabilities at the temperature; the rest is one more.
+
+    All V logits of all positions would not fit on a disk.
+    """
+
+    features = {"teacher_tokens": List(Value("int32")), "teacher_log_probabilities": List(Value("float32"))}
+
+    def __init__(self, task: Task):
+        self.task = task
+        self.temperature = task.arguments.distill_temperature
+        self.kept = min(task.arguments.distill_top_k, task.config.vocab_size)
+        self.bytes_per_token = 8 * self.kept
+        self.key = (self.kept, self.temperature)
+
+    def predicted(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The logits of the predicted tokens (N, V), and which those are: (B, T), or (B, T − 1)."""
+        logits, labels = self.task.aligned(logits, labels)
+        counted = labels != -100
+        return logits[counted], counted
+
+    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
+        logits, counted = self.predicted(outputs.logits, inputs["labels"])
+        top = F.log_softmax(logits.float() / self.temperature, dim=-1).topk(self.kept)
+        sizes = counted.sum(dim=1).tolist()
+        return [
+            {"teacher_tokens": tokens.flatten().int().numpy(), "teacher_log_probabilities": values.flatten().numpy()}
+            for tokens, values in zip(top.indices.split(sizes), top.values.split(sizes))
+        ]
+
+    def collate(self, rows: list[dict]) -> Batch:
+        """(N, K) each, for the predicted tokens of all rows, one row after the other."""
+        joined = {name: np.concatenate([row[name] for row in rows]) for name in self.features}
+        return {name: torch.from_numpy(values).view(-1, self.kept) for name, values in joined.items()}
+
+    def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
+        logits = outputs.logits
+        if logits.dim() == 3:  # of every position
+            logits, _ = self.predicted(logits, batch["labels"])
+        log_probabilities = F.log_softmax(logits.float() / self.temperature, dim=-1)
+        predicted = with_the_rest(log_probabilities.gather(1, batch["teacher_tokens"].long()))
+        expected = with_the_rest(batch["teacher_log_probabilities"])
+        return F.kl_div(predicted, expected, reduction="batchmean", log_target=True) * self.temperature**2
+
+
+def with_the_rest(log_probabilities: torch.Tensor) -> torch.Tensor:
+    """(N, K) → (N, K + 1): the last is of all other tokens together."""
+    rest = 1 - log_probabilities.exp().sum(dim=1, keepdim=True)
+    return torch.cat([log_probabilities, rest.clamp(min=LEAST).log()], dim=1)
+
+
+LOGITS: dict[str, type[Target]] = {  # what is kept, by the name of the task
+    "image-classification": ClassLogits,
+    "sequence-classification": ClassLogits,
+    "question-answering": SpanLogits,
+    "causal-lm": TopTokens,
+    "masked-lm": TopTokens,
+}
+
+
+class States(Target):
+    """The states after some layers of the teacher: (L, T, D) for a row, in 16 bits."""
+
+    features = {"teacher_states": List(Value("float16"))}
+
+    def __init__(self, layers: list[int], width: int):
+        self.layers = layers
+        self.width = width
+        self.bytes_per_token = 2 * len(layers) * width
+        self.key = (*layers, width)
+
+    def of_rows(self, outputs: ModelOutput, inputs: Batch, lengths: list[int]) -> list[dict[str, np.ndarray]]:
+        states = torch.stack([outputs.hidden_states[layer + 1] for layer in self.layers], dim=1)  # (B, L, T, D)
+        return [{"teacher_states": row[:, :length].half().flatten().numpy()} for row, length in zip(states, lengths)]
+
+    def collate(self, rows: list[dict]) -> Batch:
+        """The states (B, L, T, D), and which tokens are no padding: (B, T)."""
+        kept = [np.asarray(row["teacher_states"], dtype=np.float16) for row in rows]
+        kept = [torch.from_numpy(row).view(len(self.layers), -1, self.width) for row in kept]
+        lengths = torch.tensor([row.shape[1] for row in kept])
+        longest = int(lengths.max())
+        padded = [F.pad(row, (0, 0, 0, longest - row.shape[1])) for row in kept]
+        mask = torch.arange(longest) < lengths[:, None]
+        return {"teacher_states": torch.stack(padded), "teacher_mask": mask}
+
+    def loss(self, outputs: ModelOutput, batch: Batch) -> torch.Tensor:
+        """Mean over layers and tokens of 1 − cosine."""
+        states = torch.stack(list(outputs["hidden_states"][1:]), dim=1)  # (B, L, T, D)
+        cosines = F.cosine_similarity(states.float(), batch["teacher_states"].float(), dim=-1)  # (B, L, T)
+        return (1 - cosines).transpose(1, 2)[batch["teacher_mask"]].mean()
+
+
+def mapped_layers(shape: str, named: list[int], depth: int, teacher_depth: int) -> list[int]:
+    """For each layer of the student, the layer of the teacher that it learns from, from 0.
+
+    Those that are named; else those that `leaner slim` kept, if the student's folder says so; else evenly, the last
+    from the last.
+
+    Raises:
+        ValueError: another number is named than the student has layers, or one that the teacher does not have.
+    """
+    if named:
+        if len(named) != depth:
+            raise ValueError(f"distill_layers: expected a layer for each of the student's {depth}, got {len(named)}")
+        for layer in named:
+            if not 0 <= layer < teacher_depth:
+                raise ValueError(f"distill_layers: the teacher has no layer {layer}, expected 0..{teacher_depth - 1}")
+        return named
+    file = Path(shape) / RECORD
+    if file.is_file():
+        kept = kept_layers(read_json(file), teacher_depth)
+        if kept is not None and len(kept) == depth:
+            return kept
+    return [max(0, (layer + 1) * teacher_depth // depth - 1) for layer in range(depth)]
+
+
+def kept_layers(record: Mapping[str, Any], source_depth: int | None = None) -> list[int] | None:
+    """Which layers of its source a cut kept, from 0, by its slim.json; None where it cut no layers.
+
+    Args:
+        source_depth: how many layers the source has to have; None also where the cut is of another depth.
+    """
+    cut = cut_of_layers(record)
+    if cut is None or source_depth not in (None, len(cut["before"])):
+        return None
+    return cut["after"]
+
+
+# The task that learns from it
+
+
+class Taught:
+    """A task whose model learns from a teacher, too; what it does not define itself is the task's.
+
+    Rows without the teacher's columns, as held-out ones, are the task's alone: their loss is comparable with that of a
+    run without a teacher.
+    """
+
+    has_own_loss = True
+
+    def __init__(self, task: Task, teacher: PreTrainedModel):
+        self.task = task
+        arguments = task.arguments
+        self.logits = None
+        if arguments.distill_logits and task.name in LOGITS:
+            self.logits = LOGITS[task.name](task)
+        self.states = None
+        if arguments.distill_hidden:
+            depths = (task.config.num_hidden_layers, teacher.config.num_hidden_layers)
+            layers = mapped_layers(str(arguments.shape), arguments.distill_layers, *depths)
+            self.states = States(layers, teacher.config.hidden_size)
+        self.targets = [target for target in (self.logits, self.states) if target is not None]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "task":  # not there yet, while a copy is made
+            raise AttributeError(name)
+        return getattr(self.task, name)
+
+    @property
+    def loss_unit(self) -> str:
+        return loss_unit_of(type(self.task), vars(self.task.arguments), self.task.config)
+
+    def collate(self, rows: list[dict]) -> Batch:
+        batch = self.task.collate(rows)
+        if ROW not in rows[0]:
+            return batch
+        for target in self.targets:
+            batch |= target.collate(rows)
+        return {**batch, ROW: torch.tensor([int(row[ROW]) for row in rows])}
+
+    def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
+        """As the task's; where tokens are hidden, those of a row are always the same ones."""
+        own, taught = self.split(batch)
+        indices = taught.pop(ROW, None)
+        if indices is not None and self.task.modality is not IMAGES:
+            generators = evaluation_generators(indices.tolist())
+        return {**self.task.transform(own, generators, training), **taught}
+
+    @staticmethod
+    def split(batch: Batch) -> tuple[Batch, Batch]:
+        """What the task itself reads, and what the teacher gave, nothing for held-out rows: `teacher_` begins each."""
+        own = {name: tensor for name, tensor in batch.items() if not name.startswith("teacher_")}
+        return own, {name: tensor for name, tensor in batch.items() if name not in own}
+
+    def loss(
+        self, model: PreTrainedModel, inputs: Batch, items: torch.Tensor | None, batches: int = 1
+    ) -> tuple[torch.Tensor, object]:
+        """The weighted sum of the three, each a mean of this batch; of rows without targets the task's own loss."""
+        own, taught = self.split(inputs)
+        if not taught:
+            return self.own_loss(model, own)
+        arguments = self.task.arguments
+        if self.states is not None:
+            own["output_hidden_states"] = True
+        with vocabulary_logits(model, are_learned=self.logits is not None) as computed:
+            own_loss, outputs = self.own_loss(model, own)
+        if computed and outputs.logits is None:
+            outputs = dataclasses.replace(outputs, logits=computed[-1])
+        loss = arguments.distill_task * own_loss
+        if self.logits is not None:
+            loss = loss + arguments.distill_logits * self.logits.loss(outputs, inputs)
+        if self.states is not None:
+            loss = loss + arguments.distill_hidden * self.states.loss(outputs, inputs)
+        if items is not None:  # Trainer leaves the division by the batches of a step to this
+            loss = loss / batches
+        return loss, outputs
+
+    def own_loss(self, model: PreTrainedModel, inputs: Batch) -> tuple[torch.Tensor, object]:
+        """The task's loss without a teacher, and the outputs."""
+        if self.task.has_own_loss:
+            return self.task.loss(model, inputs, None)
+        outputs = model(**inputs)
+        return outputs.loss, outputs
+
+
+@contextmanager
+def vocabulary_logits(model: nn.Module, are_learned: bool) -> Iterator[list[torch.Tensor]]:
+    """A list that gets the logits of a vocabulary, (..., V), each time that the model computes some inside the block.
+
+    A masked language model computes those of the hidden tokens alone, and puts none out. The list stays empty for a
+    model without `lm_head`, and where the logits are not learned: of a loss in chunks it would hold every chunk.
+    """
+    computed: list[torch.Tensor] = []
+    head = getattr(getattr(model, "module", model), "lm_head", None)
+    if head is None or not are_learned:
+        yield computed
+        return
+    handle = head.register_forward_hook(lambda module, args, logits: computed.append(logits))
+    try:
+        yield computed
+    finally:
+        handle.remove()
+
+
+def is_taught(task_name: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a run of these settings learns from a teacher what its task alone does not read of it."""
+    learns_logits = task_name in LOGITS and bool(settings["distill_logits"])
+    return settings["teacher"] is not None and (learns_logits or bool(settings["distill_hidden"]))
+
+
+def loss_unit_of(task_class: type[Task], settings: Mapping[str, Any], config: LeanConfig) -> str:
+    """What the losses of a run are measured in, by all its settings and the configuration of its model."""
+    own = task_class.loss_unit_of(settings, config)
+    return f"weighted sum (held-out: {own})" if is_taught(task_class.name, settings) else own
+
+
+def with_teacher(task: Task, rows: Rows) -> tuple[Task, Rows]:
+    """The task that learns from the settings' teacher, and the training rows with what the teacher puts out.
+
+    The task itself and its rows where there is no teacher, or the task reads all of it already.
+
+    Raises:
+        ValueError: the teacher does not fit, or what it puts out does not fit on the disk.
+    """
+    arguments = task.arguments
+    if arguments.teacher is None:
+        return task, rows
+    check_distillation(arguments, task)
+    if not is_taught(task.name, vars(arguments)):
+        return task, rows
+    if not isinstance(rows, Dataset):
+        raise ValueError("teacher: streaming: the teacher reads the whole split once")
+    teacher = load_teacher(arguments.teacher, task)
+    rows = rows_of_run(rows, arguments)
+    taught = Taught(task, teacher)
+    columns = {name: feature for target in taught.targets for name, feature in target.features.items()}
+
+    def read_if_there_is_room(batch: dict[str, Any], indices: list[int]) -> dict[str, list]:
+        if indices[0] == 0:  # not called at all where the outputs are cached
+            check_disk(taught, rows)
+        return teacher_columns(batch, indices, taught, teacher)
+
+    kept = rows.map(
+        read_if_there_is_room,
+        batched=True,
+        with_indices=True,
+        batch_size=ROWS_SORTED,
+        features=Features({**rows.features, **columns, ROW: Value("int64")}),
+        new_fingerprint=Hasher.hash((rows._fingerprint, outputs_key(taught, teacher))),
+        desc="the teacher's outputs",
+    )
+    return taught, kept.with_format("numpy")
+
+
+def outputs_key(taught: Taught, teacher: PreTrainedModel) -> tuple:
+    """What decides which values are stored of the teacher's outputs on given rows: their name in the cache.
+
+    Texts, numbers and tuples of them: anything else may hash otherwise in another process.
+    """
+    task = taught.task
+    targets = tuple((type(target).__name__, *target.key) for target in taught.targets)
+    settings = (task.arguments.mask_fraction, task.arguments.bf16)
+    return (task.name, targets, settings, task.reading_key(), state_sha256(teacher), __version__)
+
+
+def check_distillation(arguments: RecipeArguments, task: Task) -> None:
+    """Raises ValueError for settings that a teacher's cached outputs do not fit, or that leave nothing to learn."""
+    if not (arguments.distill_task or arguments.distill_hidden or (arguments.distill_logits and task.name in LOGITS)):
+        raise ValueError("distill_task, distill_logits, distill_hidden: all are 0, so there is nothing to learn")
+    if task.name in LOGITS and not is_taught(task.name, vars(arguments)):
+        raise ValueError("distill_logits, distill_hidden: both are 0, so nothing is learned from the teacher")
+    if arguments.label_smoothing_factor:
+        raise ValueError("label_smoothing_factor: not with a teacher, whose logits are smooth already")
+    if arguments.distill_logits and getattr(task.config, "loss_chunk_size", None) is not None:
+        raise ValueError("loss_chunk_size: not with distill_logits, which needs all logits: null in recipe and shape")
+    if task.modality is not IMAGES:
+        return
+    for key in ("mixup_alpha", "train_resize"):
+        if getattr(arguments, key):
+            raise ValueError(f"{key}: not with a teacher, which sees each image once, as it is evaluated")
+    for key in ("crop_padding", "horizontal_flip"):
+        if arguments.distill_hidden and getattr(arguments, key):
+            raise ValueError(f"{key}: not with distill_hidden: the teacher's states are those of the whole image")
+
+
+def check_disk(taught: Taught, rows: Dataset) -> None:
+    """Raises ValueError where the cache would take more than most of what is free on its disk."""
+    tokens = len(rows) * taught.task.config.default_length
+    if "input_ids" in rows.column_names:
+        tokens = sum(map(len, rows["input_ids"]))
+    needed = tokens * sum(target.bytes_per_token for target in taught.targets)
+    folder = Path(datasets.config.HF_DATASETS_CACHE)
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    if needed > DISK_SHARE * free:
+        raise ValueError(
+            f"teacher: what it puts out on {len(rows):,} rows takes {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} "
+            f"GiB are free in {folder}; fewer rows by max_train_rows, or without distill_hidden"
+        )
+
+
+def teacher_columns(
+    batch: dict[str, list], indices: list[int], taught: Taught, teacher: PreTrainedModel
+) -> dict[str, list]:
+    """The teacher's columns for some rows, in their order; rows of like length are read together.
+
+    Args:
+        batch: the columns of the prepared rows.
+        indices: of each row in the split; a row's decides what is hidden of it.
+    """
+    rows = [dict(zip(batch, values)) for values in zip(*batch.values())]
+    lengths = [len(row["input_ids"]) if "input_ids" in row else teacher.config.default_length for row in rows]
+    at_once = ROWS_AT_ONCE
+    if getattr(teacher, "lm_head", None) is not None:  # all logits of a vocabulary are large
+        at_once = max(1, min(at_once, LOGITS_AT_ONCE // (max(lengths) * teacher.config.vocab_size)))
+    columns: list[dict[str, Any]] = [{ROW: index} for index in indices]
+    for places in batches_by_length(lengths, at_once):
+        inputs, outputs = read_by_teacher(
+            [rows[place] for place in places], [indices[place] for place in places], taught, teacher
+        )
+        for target in taught.targets:
+            kept = target.of_rows(outputs, inputs, [lengths[place] for place in places])
+            for place, values in zip(places, kept):
+                columns[place] |= values
+    return {name: [row[name] for row in columns] for name in columns[0]}
+
+
+@torch.no_grad()
+def read_by_teacher(
+    rows: list[dict[str, Any]], indices: list[int], taught: Taught, teacher: PreTrainedModel
+) -> tuple[Batch, ModelOutput]:
+    """Some rows as a batch, and the teacher's outputs on it, both on the CPU; `indices` are those in the split."""
+    collated = taught.task.collate(rows)
+    inputs = taught.task.transform(collated, evaluation_generators(indices), training=False)
+    read = {name: tensor.to(teacher.device) for name, tensor in inputs.items() if name not in taught.label_names}
+    with precision(teacher, taught.arguments.bf16):
+        outputs = teacher(**read, output_hidden_states=taught.states is not None)
+    return inputs, type(outputs)({name: on_cpu(value) for name, value in outputs.items()})
+
+
+def on_cpu(value: object) -> object:
+    """A tensor, or each of several, on the CPU."""
+    if isinstance(value, tuple):
+        return tuple(map(on_cpu, value))
+    return value.cpu() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,220 @@
+"""The two language models' tasks: documents joined and cut into rows, the next token or hidden tokens predicted."""
+
+from functools import partial
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch.nn import functional as F
+from transformers import EvalPrediction
+
+from ..data.sources import Rows, first_rows
+from .base import (
+    Batch,
+    Generators,
+    TextTask,
+    check_text,
+    find_text_column,
+    prepared_rows,
+    random_numbers,
+    require_columns,
+)
+
+
+class LanguageModelling(TextTask):
+    """Documents with a separator after each, joined and cut into rows, 1,000 documents at a time.
+
+    Nothing is dropped: the last row of each 1,000 documents is short.
+    """
+
+    trained_unit = "rows"
+    is_scored_by_token = True
+    has_full_rows = True
+    predicts_special_tokens = True  # such as the end of a text
+
+    def columns(self) -> list[str]:
+        return [self.text_column]
+
+    def configure(self, train: Rows) -> dict[str, object]:
+        self.text_column = find_text_column(train, self.arguments.text_column, "text_column")
+        return {}
+
+    def prepare(self, rows: Rows, source: str, training: bool) -> Rows:
+        require_columns(rows, self.columns(), source)
+        key = (self.text_column, self.arguments.whole_word_masking, self.reading_key())
+        function = partial(self._tokens, source=source)
+        rows = prepared_rows(rows, function, key, self.arguments.preprocessing_workers, f"tokens of {source}")
+        if isinstance(rows, Dataset) and all(len(ids) < 2 for ids in rows["input_ids"]):
+            raise ValueError(f"{source}: {self.text_column} holds no text")
+        # One process: where rows are cut must not depend on how many there are.
+        return prepared_rows(rows, self._pack, (self.name, self.length), 1, f"rows of {source}")
+
+    def _tokens(self, batch: dict[str, list], indices: list[int], source: str) -> dict:
+        """Each document's tokens with a separator at the end and, for whole words, the number of each token's word."""
+        check_text(batch, self.text_column, indices, source)
+        encodings = self.processing(batch[self.text_column], add_special_tokens=False, verbose=False).encodings
+        columns = {"input_ids": [np.array([*encoding.ids, self.separator], dtype=np.int32) for encoding in encodings]}
+        if self.arguments.whole_word_masking:
+            columns["words"] = [np.array([*encoding.word_ids, -1], dtype=np.int32) for encoding in encodings]
+        return columns
+
+    def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
+        """Rows of at most `length` tokens from documents of tokens."""
+        raise NotImplementedError
+
+    @property
+    def separator(self) -> int:
+        """The number of the token that ends a document: the end of a text, or where the tokenizer has none, sep."""
+        end = self.processing.eos_token_id
+        return self.processing.sep_token_id if end is None else end
+
+    def keep_held_out(self, rows: Rows, prepared: Rows) -> None:
+        """Keeps the UTF-8 bytes of all documents, by which the nats of all their tokens are divided."""
+        # str: nothing has read the rows of a stream yet
+        self.text_bytes = sum(len(str(row[self.text_column]).encode()) for row in rows)
+
+    def chance(self, train: Rows, held_out: Rows) -> tuple[str, float] | None:
+        """Loss, in nats per token, of guessing each token by its frequency in the training rows (plus one)."""
+        frequencies = self._counts(train) + 1
+        occurrences = self._counts(held_out)
+        log_probabilities = np.log(frequencies / frequencies.sum())
+        return "unigram loss", float(-(occurrences * log_probabilities).sum() / occurrences.sum())
+
+    def targets(self, ids: np.ndarray) -> np.ndarray:
+        """Those of a row's tokens that may be predicted."""
+        raise NotImplementedError
+
+    def _counts(self, rows: Dataset) -> np.ndarray:
+        """How often each token is a target in the first 20,000 rows."""
+        counts = np.zeros(self.config.vocab_size, dtype=np.int64)
+        for batch in first_rows(rows, 20_000).with_format("numpy").iter(1000):
+            targets = np.concatenate([self.targets(row) for row in batch["input_ids"]])
+            counts += np.bincount(targets, minlength=len(counts))
+        return counts
+
+    def reduce(self, outputs: object, labels: torch.Tensor) -> torch.Tensor:
+        """(B, 3): loss in nats, tokens and hits of each row, from logits (B, T, V) and labels (B, T), -100 ignored."""
+        logits, labels = self.aligned(super().reduce(outputs, labels), labels)
+        return torch.stack([row_sums(*row) for row in zip(logits, labels)])
+
+    def score(self, prediction: EvalPrediction) -> dict[str, float]:
+        """From sums per row (loss, tokens, hits): the loss per token in nats, its exponential, the share of hits."""
+        loss, tokens, hits = np.asarray(prediction.predictions, dtype=np.float64).sum(0)
+        return {
+            "loss": loss / tokens,
+            "perplexity": float(np.exp(min(loss / tokens, 700.0))),
+            "accuracy": hits / tokens,
+        }
+
+
+def row_sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """(3,): loss in nats, tokens and hits of one row, from logits (T, V) and labels (T,), -100 ignored.
+
+    A row at a time, because the logits of a whole batch are too large to be copied.
+    """
+    counted = labels != -100
+    if not counted.all():
+        logits = logits[counted]  # (N, V)
+        labels = labels[counted]  # (N,)
+    logits = logits.float()
+    loss = F.cross_entropy(logits, labels, reduction="sum")
+    hits = (logits.argmax(-1) == labels).sum()
+    return torch.stack([loss, counted.sum(), hits])
+
+
+def joined(documents: list[list[int]]) -> list[int]:
+    return [token for document in documents for token in document]
+
+
+class CausalLM(LanguageModelling):
+    """Next-token prediction on packed rows, end-of-text between documents."""
+
+    name = "causal-lm"
+    hub_name = "text-generation"
+    title = "Causal language modelling"
+    head = "ForCausalLM"
+    does = "continues text"
+    not_for = "anybody who wants to read what it writes"
+    needs = ("eos",)
+
+    def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
+        """Rows that share one token with the row before, so that every token is predicted exactly once."""
+        stream = [self.separator, *joined(batch["input_ids"])]  # the end of the text before
+        starts = range(0, len(stream) - 1, self.length - 1)
+        rows = [np.array(stream[start : start + self.length], dtype=np.int32) for start in starts]
+        return {"input_ids": rows, "length": list(map(len, rows))}
+
+    def score(self, prediction: EvalPrediction) -> dict[str, float]:
+        """Adds bits per byte of text: all nats over all bytes. No token's context reaches beyond its row."""
+        nats = np.asarray(prediction.predictions, dtype=np.float64)[:, 0].sum()
+        return {**super().score(prediction), "bits_per_byte": float(nats / np.log(2) / self.text_bytes)}
+
+    def collate(self, rows: list[dict]) -> Batch:
+        ids = self.pad(rows, "input_ids", -100)
+        return {"input_ids": ids.masked_fill(ids == -100, self.pad_id), "labels": ids}
+
+    def targets(self, ids: np.ndarray) -> np.ndarray:
+        return ids[1:]
+
+    def aligned(self, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return logits[:, :-1], labels[:, 1:]
+
+
+class MaskedLM(LanguageModelling):
+    """BERT's objective (Devlin et al. 2018): 80 % of the chosen tokens masked, 10 % replaced, 10 % left."""
+
+    name = "masked-lm"
+    hub_name = "fill-mask"
+    title = "Masked language modelling"
+    head = "ForMaskedLM"
+    does = "fills in masked tokens"
+    not_for = "any use without fine-tuning"
+    needs = ("cls", "sep", "mask")
+    predicts_special_tokens = False
+
+    def _pack(self, batch: dict[str, list], indices: list[int]) -> dict:
+        stream = joined(batch["input_ids"])
+        words = joined(batch.get("words", []))
+        start, end = self.processing.cls_token_id, self.processing.sep_token_id
+        size = self.length - 2
+        cuts = range(0, len(stream), size)
+        ids = [np.array([start, *stream[cut : cut + size], end], dtype=np.int32) for cut in cuts]
+        rows = {"input_ids": ids, "length": list(map(len, ids))}
+        if words:
+            rows["words"] = [self._number([-1, *words[cut : cut + size], -1]) for cut in cuts]
+        return rows
+
+    @staticmethod
+    def _number(words: list[int]) -> np.ndarray:
+        """Numbers from 0 that rise wherever another word, or another document, begins."""
+        words = np.array(words)
+        return np.cumsum(np.diff(words, prepend=words[0]) != 0).astype(np.int32)
+
+    def collate(self, rows: list[dict]) -> Batch:
+        batch = self.collate_text(rows)
+        batch["labels"] = batch["input_ids"]
+        if self.arguments.whole_word_masking:
+            batch["words"] = self.pad(rows, "words", 0)
+        return batch
+
+    def transform(self, batch: Batch, generators: Generators, training: bool) -> Batch:
+        """Chooses and masks tokens; the same choice for a row at every evaluation."""
+        ids = batch["input_ids"]
+        words = batch.pop("words", None)
+        draws = random_numbers(generators, (3, self.length), ids)[..., : ids.shape[1]]  # none depends on the batch's T
+        chosen, fate, other = draws.unbind(1)  # each (B, T)
+        if words is not None:
+            chosen = chosen.gather(1, words)  # one draw per word
+        special = torch.isin(ids, torch.tensor(self.processing.all_special_ids, device=ids.device))
+        masked = (chosen < self.arguments.mask_fraction) & ~special
+        # A row without any chosen token would have no loss: its nearest token, or word, is chosen.
+        chosen = chosen.masked_fill(special, 2.0)
+        least = chosen.min(1, keepdim=True).values
+        masked |= ~masked.any(1, keepdim=True) & (chosen == least) & (least < 2)
+        replaced = (other * len(self.processing)).long()
+        inputs = torch.where(masked & (fate < 0.8), self.processing.mask_token_id, ids)
+        inputs = torch.where(masked & (fate >= 0.9), replaced, inputs)
+        return {**batch, "input_ids": inputs, "labels": ids.masked_fill(~masked, -100)}
+
+    def targets(self, ids: np.ndarray) -> np.ndarray:
+        return ids[~np.isin(ids, self.processing.all_special_ids)]
