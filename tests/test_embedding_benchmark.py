@@ -1,0 +1,93 @@
+"""`leaner evaluate ... --task embedding`: sentence encoders as MTEB scores them."""
+
+import json
+
+import numpy as np
+import pytest
+from encoders import run_leaner, save_sentence_encoder, write_rows
+from modeling_leaner.training.experiments import embedding_benchmark as benchmark
+from scipy import stats
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+from training_data import LOCAL_DATA
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two encoders and the words of --data."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    pair = [save_sentence_encoder(folder / "first"), save_sentence_encoder(folder / "second", num_hidden_layers=2)]
+    rows = dict(word.split("=") for word in write_rows(folder / "rows"))
+    return pair, [*(f"{name}={path}" for name, path in rows.items()), f"stsb_test={rows['stsb']}"]
+
+
+def test_scores_are_those_of_sentence_transformers(made):
+    """Spearman's correlation by its own evaluator; the accuracy and ranks lie within their bounds."""
+    (first, second), data = made
+    result = run_leaner("evaluate", first, second, "--task", "embedding", "--json", "--rounds", 3, "--data", *data)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout.splitlines()[-1])
+    rows = benchmark.load_rows(benchmark.local_copies(data))
+    for folder, model in zip((first, second), document["models"]):
+        pairs = rows["stsb"]
+        evaluator = EmbeddingSimilarityEvaluator(pairs.first, pairs.second, pairs.ratings, main_similarity="cosine")
+        expected = evaluator(SentenceTransformer(str(folder)))["spearman_cosine"]
+        assert model["scores"]["stsb"] == pytest.approx(expected, abs=1e-6)
+        assert all(0 <= model["scores"][name] <= 1 for name in ("qnli", "same_index", "sst2"))
+        assert model["megabytes"] > 0 and set(model["speed"]) == {"1", "64"}
+    own, other = document["models"]
+    assert own["scores"]["cosine"] == pytest.approx(1) and other["scores"]["cosine"] < 1
+    assert own["scores"]["qnli"] == own["scores"]["same_index"]
+    low, high = other["intervals"]["stsb"]
+    assert low <= other["scores"]["stsb"] - own["scores"]["stsb"] <= high
+
+
+def test_the_table_names_the_models(made):
+    (first, second), data = made
+    result = run_leaner("evaluate", first, second, "--task", "embedding", "--rounds", 0, "--data", data[0])
+    assert result.exit_code == 0 and "first" in result.stdout and "second" in result.stdout
+
+
+def test_an_encoder_that_embeds_by_meaning_scores_higher():
+    """Pairs whose ratings are the cosines score 1, shuffled ratings near 0; constant ratings have no score."""
+    generator = np.random.default_rng(0)
+    vectors = {str(place): generator.normal(size=8) for place in range(400)}
+
+    def encode(texts):
+        return np.stack([vectors[text] for text in texts])
+
+    first, second = list(vectors)[:200], list(vectors)[200:]
+    cosines = (benchmark.unit(encode(first)) * benchmark.unit(encode(second))).sum(axis=1)
+    right = benchmark.Pairs(first, second, cosines)
+    assert right.score(right.outputs(encode, encode)) == pytest.approx(1)
+    shuffled = benchmark.Pairs(first, second, generator.permutation(cosines))
+    assert abs(shuffled.score(shuffled.outputs(encode, encode))) < 0.2
+    assert np.isnan(benchmark.Pairs(first, second, np.ones(200)).score(cosines))
+    assert stats.spearmanr(cosines, cosines).statistic == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["--data", "sts99"], "expected NAME or NAME=PATH"),
+        (["--data", "stsb=nowhere"], "no such file or folder"),
+        (["--data", "sentences"], "sentences=FILE"),
+    ],
+)
+def test_one_line_of_what_is_wrong(made, words, expected):
+    result = run_leaner("evaluate", made[0][0], "--task", "embedding", *words)
+    assert result.exit_code == 1 and expected in result.output.splitlines()[-1]
+
+
+STS = LOCAL_DATA / "sts"
+
+
+@pytest.mark.skipif(not STS.is_dir(), reason="no local copy of the STS sets beside this clone")
+def test_the_rows_of_sts():
+    given = {name: str(STS / f"{name}.parquet") for name in ("sts12", "sts13", "sts14", "sick_r")}
+    assert {name: len(rows.ratings) for name, rows in benchmark.load_rows(given).items()} == {
+        "sts12": 3108,
+        "sts13": 1500,
+        "sts14": 3750,
+        "sick_r": 9927,
+    }
