@@ -15,13 +15,13 @@ from ..experiments.run_settings import run_arguments
 from ..records import Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..records.results import RESULTS
 from ..running.environment import is_clone
+from ..running.finished_folder import published_folders, results_in
 from ..tasks.registry import TASKS
 from . import tables
 from .curve_tables import contrasts_in_short
 from .curves_page import PAGE, grids_with_branches, write_curves
 from .differences import Comparison, comparisons
 from .findings import findings, kappa_and_quality, kappa_cells
-from .folders import published_folders, results_in
 from .forest_figure import forest
 from .gathered_grids import Grids, read_grids_of_shapes
 from .kappa_figure import kappa_figure

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from modeling_leaner.support.files import write_bytes
 
-from .folders import CARDS
+from ..running.finished_folder import CARDS
 from .gathered_grids import read_grids
 from .rendering import TEMPLATES, fill
 from .report_data import AXES, COLUMNS, MEASURES, Panel, count_of, panels_of
