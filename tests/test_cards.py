@@ -21,14 +21,12 @@ from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import guess_features, row_errors, simple_guesses
 from modeling_leaner.training.experiments.bigram import Bigram
 from modeling_leaner.training.publishing import (
-    folders,
-    metadata,
     rendering,
     tables,
 )
 from modeling_leaner.training.publishing.wording import comparison, scoring
 from modeling_leaner.training.records import Guess, PublishedResults
-from modeling_leaner.training.running import reevaluate
+from modeling_leaner.training.running import finished_folder, metadata, reevaluate
 from modeling_leaner.training.tasks.language import CausalLM, MaskedLM
 from modeling_leaner.training.tasks.registry import TASKS
 from scipy import stats
@@ -37,7 +35,9 @@ from transformers.utils import is_torchvision_available
 
 ROOT = Path(__file__).parent.parent
 CARDS = ROOT / "model_cards"
-PUBLISHED = {folder: folders.results_in(folder / "results.json") for folder in folders.published_folders(CARDS)}
+PUBLISHED = {
+    folder: finished_folder.results_in(folder / "results.json") for folder in finished_folder.published_folders(CARDS)
+}
 FOLDERS = [folder for folder, results in PUBLISHED.items() if isinstance(results, PublishedResults)]  # of grids
 # transformers 5.17 has AutoImageProcessor only with torchvision:
 OLD = version("transformers") < "5.18" and not is_torchvision_available()

@@ -24,10 +24,10 @@ from encoders import write_stand_ins
 from hub_server import LocalHub, reached
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.soundness import check_grid
-from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.publishing.index import encoder_line
 from modeling_leaner.training.publishing.publish import is_encoder
 from modeling_leaner.training.records import PublishedEncoder
+from modeling_leaner.training.running.finished_folder import published_folders, results_in
 from modeling_leaner.training.studies import study as studies_room
 from studies import TINY
 from transformers.utils import is_torchvision_available

@@ -29,7 +29,6 @@ from modeling_leaner.training.publishing import (
     cards,
     evidence_figure,
     index,
-    metadata,
     publish,
     stranger,
     tables,
@@ -37,7 +36,6 @@ from modeling_leaner.training.publishing import (
     verify_grid,
     verify_weights,
 )
-from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.publishing.wording import (
     amounts,
     comparison,
@@ -57,7 +55,8 @@ from modeling_leaner.training.records import (
     Train,
     TuningSettings,
 )
-from modeling_leaner.training.running import loading, reevaluate
+from modeling_leaner.training.running import loading, metadata, reevaluate
+from modeling_leaner.training.running.finished_folder import results_in
 from modeling_leaner.training.settings import recipes
 from safetensors.torch import load_file, save_file
 from scipy import stats

@@ -13,9 +13,9 @@ from modeling_leaner.training.experiments.cuts import make_cuts
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.rows import Run
 from modeling_leaner.training.publishing import cards, cut_parents, publish, verify, verify_grid, verify_weights
-from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.records import PublishedResults
 from modeling_leaner.training.running.evaluation import evaluate
+from modeling_leaner.training.running.finished_folder import results_in
 from training_data import write_shape
 from workshop import GRID, small_listops, train_grid
 

@@ -17,9 +17,9 @@ from encoders import compare_by_words, cut_and_recover, run_leaner, save_sentenc
 from hub_server import LocalHub, reached
 from huggingface_hub import ModelCard
 from modeling_leaner.training.publishing import index, publish_encoder, push, verify, verify_encoder
-from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder
 from modeling_leaner.training.running import reevaluate
+from modeling_leaner.training.running.finished_folder import published_folders, results_in
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 

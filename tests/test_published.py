@@ -10,8 +10,8 @@ from modeling_leaner.training.experiments import summary
 from modeling_leaner.training.experiments.grid import check_unchanged, load_grid
 from modeling_leaner.training.experiments.grid_results import load_results
 from modeling_leaner.training.publishing import cards, verify, verify_grid
-from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder, PublishedResults
+from modeling_leaner.training.running.finished_folder import published_folders, results_in
 from modeling_leaner.training.settings.recipes import parse
 from training_data import LOCAL_DATA
 

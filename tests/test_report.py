@@ -21,12 +21,12 @@ from huggingface_hub import ModelCard
 from huggingface_hub.utils import validate_repo_id
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from modeling_leaner.training.publishing.cards import write_run_card as write_card
-from modeling_leaner.training.publishing.snippets import task_snippet
 from modeling_leaner.training.records import Guess
+from modeling_leaner.training.running.card import write_run_card as write_card
 from modeling_leaner.training.running.environment import environment, git_commit, peak_memory_bytes
 from modeling_leaner.training.running.figure import plot
 from modeling_leaner.training.running.loading import started_from
+from modeling_leaner.training.running.snippets import task_snippet
 from modeling_leaner.training.settings.arguments import TASK_NAMES
 from modeling_leaner.training.settings.recipes import parse
 from tokenizers import Tokenizer, models

@@ -19,9 +19,9 @@ from modeling_leaner.support.documents import read_json
 from modeling_leaner.support.terminal import plain_console
 
 from . import train
-from .publishing.snippets import snippet
 from .records import RunResults, checked
 from .records.results import RESULTS
+from .running.snippets import snippet
 
 
 OUTPUT = Path("runs/demo")

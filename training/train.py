@@ -19,9 +19,9 @@ from modeling_leaner.support.freed_memory import keep_freed_memory
 from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.support.terminal import visible
 
-from .publishing.cards import TRAINING_FIGURE, write_run_card
 from .records import RunResults, checked
 from .records.results import RESULTS
+from .running.card import TRAINING_FIGURE, write_run_card
 from .running.checkpoints import explain
 from .running.environment import code_commit
 from .running.figure import plot

@@ -18,7 +18,11 @@ from ..experiments.evidence import with_runs
 from ..experiments.grid import is_folder_name
 from ..records import Cell, CutStep, Evidence, PublishedEncoder, PublishedResults, RunResults
 from ..records.results import RESULTS
+from ..running.card import TRAINING_FIGURE, run_card
 from ..running.figure import plot
+from ..running.finished_folder import CARDS, Run, check_tensor_shapes, read_run, results_in
+from ..running.metadata import eval_results, metadata, repository
+from ..running.snippets import snippet
 from ..running.trainer import METRICS_FILE
 from ..tasks.distillation import loss_unit_of
 from ..tasks.registry import TASKS
@@ -27,15 +31,11 @@ from .curve_tables import own_branches, scores_by_budget
 from .cut_parents import cuts_in
 from .encoder_card import encoder_card
 from .evidence_figure import evidence_figure
-from .folders import CARDS, Run, check_tensor_shapes, read_run, results_in
-from .metadata import eval_results, metadata, repository
 from .rendering import fill_card
-from .snippets import named_place, snippet
-from .wording import comparison, limits, opening, provenance, samples, scoring, single_run
+from .wording import comparison, limits, opening, provenance, samples, scoring
 
 
 FIGURE = "evidence.png"
-TRAINING_FIGURE = "training.png"
 
 
 @dataclass
@@ -98,48 +98,6 @@ class ModelCardContext:
     commands: str
     hardware: str
     bibtex: str
-
-
-@dataclass
-class RunCardContext:
-    """What `templates/run_card.md` names."""
-
-    metadata: str
-    name: str
-    architecture: str
-    shape: str
-    snippet: str
-    scores: str
-    figure: bool
-    caution: str
-    training: str
-    commands: str
-    hardware: str
-
-
-def run_card(folder: Path, run: Run) -> str:
-    """The card of a run that is not published: its own numbers, nothing to compare them with."""
-    results = run.results
-    where = named_place(folder)
-    context = RunCardContext(
-        metadata=metadata(results, run.config.model_type),
-        name=single_run.title(results),
-        architecture=results.architecture,
-        shape=single_run.run_shape(run.config, results),
-        snippet=snippet(results, run.config, where),
-        scores=tables.run_scores(results),
-        figure=(folder / TRAINING_FIGURE).is_file(),
-        caution=single_run.caution(run.settings),
-        training=single_run.run_training(results, run.settings),
-        commands=single_run.run_commands(run.command, where),
-        hardware=single_run.run_hardware(results.environment),
-    )
-    return fill_card("run_card.md", context)
-
-
-def write_run_card(folder: Path) -> None:
-    """README.md of a run folder, written whole; ValueError as of `read_run`."""
-    write_bytes(folder / "README.md", run_card(folder, read_run(folder)).encode())
 
 
 def beside(evidence: Evidence) -> list[Beside]:

@@ -14,11 +14,11 @@ from ..experiments.encoder_scores import TITLES
 from ..experiments.encoders import table_lines
 from ..records import CutStep, PublishedEncoder, TextRows
 from ..records.results import RESULTS
+from ..running.finished_folder import Run
+from ..running.metadata import project_link, repository, rounded
+from ..running.snippets import ENCODE_TEXT
 from .cut_parents import cuts_in
-from .folders import Run
-from .metadata import project_link, repository, rounded
 from .rendering import fill_card, markdown
-from .snippets import ENCODE_TEXT
 from .wording import encoders, opening
 
 

@@ -33,10 +33,17 @@ from modeling_leaner.transfer import (
 )
 
 from ..records.results import RESULTS
+from ..running.finished_folder import (
+    CARDS,
+    UNREADABLE,
+    check_tensor_shapes,
+    check_there,
+    published_folders,
+    results_in,
+)
 from ..running.loading import read_tokenizer
 from ..settings.yaml_files import MOST_BYTES, load_yaml
 from .code_copies import check_code, check_links
-from .folders import CARDS, UNREADABLE, check_tensor_shapes, check_there, published_folders, results_in
 
 
 LIBRARIES = ("transformers", "sentence-transformers")  # that load what is sent

@@ -6,7 +6,7 @@ from ..experiments.evidence import baseline_of
 from ..experiments.kappa import MOST_KAPPA
 from ..experiments.run_statistics import NO_VERDICT, NON_INFERIOR, WORSE
 from ..records import Cell, Evidence, FineTuned, PairedStatistics, PublishedResults, RunResults
-from .metadata import named_metrics
+from ..running.metadata import named_metrics
 from .rendering import markdown
 from .wording.amounts import direction, gain, interval_of, number, other_width, score, with_start
 from .wording.scoring import best_of, has_outliers, median_score, score_error
@@ -271,23 +271,6 @@ def fine_tuned_line(tuned: FineTuned, shapes: list[str]) -> tuple[str, ...]:
     if tuned.learned is False:
         guess += ", not learned"
     return (name, start, *(score_of.get(shape, "not run") for shape in shapes), guess)
-
-
-def run_scores(results: RunResults) -> str:
-    """The lines of a run's metrics, the main one first, and of the guess that reads nothing."""
-    main = results.metric
-    values = {}
-    for name, value in named_metrics(results).items():
-        if name == main:
-            name = f"**{name}** ({direction(results)})"
-        values[name] = value
-    chance = results.chance
-    if chance:
-        values[f"{chance.name}, for comparison"] = chance.value
-    if not values:
-        return "| not evaluated | | | |"
-    about = f"{results.rows:,} | {results.split}"
-    return "\n".join(f"| {name} | {value:.4f} | {about} |" for name, value in values.items())
 
 
 def all_cells(grids: dict[str, Evidence]) -> str:

@@ -23,14 +23,15 @@ from modeling_leaner.support.quiet import quiet_libraries
 from ..experiments.encoder_rows import NAMES
 from ..records import PublishedEncoder, PublishedResults, RunResults, Subset
 from ..records.results import RESULTS
+from ..running.card import TRAINING_FIGURE
+from ..running.finished_folder import CARDS, RUN_FILES, check_there, published_folders, results_in
+from ..running.metadata import eval_results
 from ..running.run_folder import RECIPE
 from ..settings.command_line import copy_options
 from ..settings.yaml_files import read_yaml
-from .cards import FIGURE, TRAINING_FIGURE, render
+from .cards import FIGURE, render
 from .code_copies import MODULES, check_code
 from .cut_parents import check_parent
-from .folders import CARDS, RUN_FILES, check_there, published_folders, results_in
-from .metadata import eval_results
 from .verify_encoder import PARENT, verify_encoder
 from .verify_grid import check_evidence, check_run, has_rows_beside
 from .verify_onnx import ONNX_FOLDER, check_onnx

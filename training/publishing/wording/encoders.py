@@ -5,10 +5,10 @@ from typing import Any
 from modeling_leaner.support.terminal import plural
 
 from ...records import EncoderComparison, Lengths, PublishedEncoder, StoredWeights
+from ...running.card import run_hardware
 from ...running.environment import machine_name
 from .amounts import millions
 from .provenance import CODE_LICENCE, licence_name
-from .single_run import run_hardware
 
 
 SHARE_ALIKE = "LTCB/enwik8"

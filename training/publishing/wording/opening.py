@@ -6,9 +6,9 @@ from modeling_leaner.registry import FAMILIES
 
 from ...experiments.evidence import dataset_name
 from ...records import Cell, PublishedResults
+from ...running import metadata
+from ...running.metadata import named_metrics, project_link, repository
 from ...tasks.registry import TASKS
-from .. import metadata
-from ..metadata import named_metrics, project_link, repository
 from .amounts import direction, gain, millions, number, score, sizes
 from .provenance import licence, seen
 from .scoring import best_of, score_error

@@ -9,9 +9,9 @@ from ...experiments.evidence import dataset_name
 from ...records import Evidence, PublishedResults, RunResults
 from ...records.results import LOCAL_FILES, PUBLISHED
 from ...running.environment import computed_on
+from ...running.metadata import named_metrics, project_link
 from ...settings.command_line import copy_options
 from ...tasks.registry import TASKS
-from ..metadata import named_metrics, project_link
 from .amounts import duration, millions, number
 
 

@@ -16,11 +16,11 @@ from modeling_leaner.support.licenses import check_license
 
 from ..records import PublishedEncoder, PublishedResults, RunResults, checked
 from ..records.results import PUBLISHED, RESULTS
-from ..running.loading import tensor_shapes
 from ..settings.arguments import TASK_NAMES
 from ..settings.combinations import without_idle_steps
 from ..settings.command_line import settings_parser, words_of
 from ..tasks.registry import TASKS
+from .loading import tensor_shapes
 from .snippets import auto_class
 
 

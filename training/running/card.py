@@ -1,11 +1,29 @@
-"""The card of a single run that no grid publishes."""
+"""README.md of a run: its own numbers, nothing to compare them with."""
 
 import shlex
 from pathlib import Path
 from typing import Any
 
-from ...records import Environment, RunResults
-from ...running.environment import PACKAGES, machine_name
+from huggingface_hub import ModelCard
+from jinja2 import Environment as Templates
+from jinja2 import FileSystemLoader, StrictUndefined
+
+from modeling_leaner.support.files import write_bytes
+
+from ..records import Environment, RunResults
+from .environment import PACKAGES, machine_name
+from .finished_folder import Run, read_run
+from .metadata import metadata, named_metrics
+from .snippets import named_place, snippet
+
+
+TRAINING_FIGURE = "training.png"
+TEMPLATES = Templates(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=StrictUndefined,
+    keep_trailing_newline=True,
+    autoescape=False,  # in Markdown there is nothing to escape
+)
 
 
 def title(results: RunResults) -> str:
@@ -79,3 +97,45 @@ def run_hardware(machine: Environment) -> str:
         f"Device: {machine.device}. Processor: {processor}. Python {machine.python} on "
         f"{machine.platform}; {software}; commit {commit}."
     )
+
+
+def run_scores(results: RunResults) -> str:
+    """The lines of a run's metrics, the main one first, and of the guess that reads nothing."""
+    main = results.metric
+    values = {}
+    for name, value in named_metrics(results).items():
+        if name == main:
+            name = f"**{name}** ({'higher' if results.higher_is_better else 'lower'} is better)"
+        values[name] = value
+    chance = results.chance
+    if chance:
+        values[f"{chance.name}, for comparison"] = chance.value
+    if not values:
+        return "| not evaluated | | | |"
+    about = f"{results.rows:,} | {results.split}"
+    return "\n".join(f"| {name} | {value:.4f} | {about} |" for name, value in values.items())
+
+
+def run_card(folder: Path, run: Run) -> str:
+    """The card of a run that is not published."""
+    results = run.results
+    where = named_place(folder)
+    text = TEMPLATES.get_template("run_card.md").render(
+        metadata=metadata(results, run.config.model_type),
+        name=title(results),
+        architecture=results.architecture,
+        shape=run_shape(run.config, results),
+        snippet=snippet(results, run.config, where),
+        scores=run_scores(results),
+        figure=(folder / TRAINING_FIGURE).is_file(),
+        caution=caution(run.settings),
+        training=run_training(results, run.settings),
+        commands=run_commands(run.command, where),
+        hardware=run_hardware(results.environment),
+    )
+    return str(ModelCard(text))
+
+
+def write_run_card(folder: Path) -> None:
+    """Writes README.md of a run folder, whole. Raises ValueError as `read_run`."""
+    write_bytes(folder / "README.md", run_card(folder, read_run(folder)).encode())
