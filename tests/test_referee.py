@@ -1,0 +1,120 @@
+"""What must not change while the code does: summaries of the grids, short trainings, and plans.
+
+`python tests/test_referee.py` records trainings and plans anew in tests/golden/referee.json; to be run only if they
+change on purpose. The values of the summaries are those of model_cards/grids/*/summary.json.
+"""
+
+import hashlib
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from modeling_leaner.training import train
+from modeling_leaner.training.experiments.grid import load_grid
+from modeling_leaner.training.experiments.grid_results import load_results
+from modeling_leaner.training.experiments.summary import summarise
+from modeling_leaner.training.running.environment import processor_flags
+from safetensors.torch import load_file
+from training_data import write_shape
+from typer.testing import CliRunner
+
+from modeling_leaner.cli.app import app
+
+
+ROOT = Path(__file__).resolve().parents[1]
+GOLDEN = Path(__file__).parent / "golden" / "referee.json"
+GRIDS = sorted((ROOT / "model_cards" / "grids").glob("*/summary.json"))
+TRAININGS = {  # built-in data alone: family, fields of its shape, recipe and options
+    "image-classification": ("vit", {"image_size": 8, "patch_size": 2}, "digits"),
+    "sequence-classification": ("bert", {"max_position_embeddings": 128}, "listops-short"),
+    "masked-lm": ("bert", {"max_position_embeddings": 64}, "python-docs --task masked-lm --max_length 64"),
+    "causal-lm": ("gpt", {"max_position_embeddings": 64}, "python-docs --max_length 64"),
+}
+STEPS = "--max_steps 20 --logging_steps 5 --max_train_rows 400 --max_eval_rows 64 --disable_tqdm true"
+PLANS = {
+    "parameters": "--family vit --params 5M",
+    "flops": "--family bert --flops 20M --length 128",
+    "memory": "--family gpt --memory 2GB --length 256",
+    "equal": "--like bert/mini --equal flops --length 128",
+}
+COSTS = ("layers", "width", "heads", "head_dim", "mlp", "parameters", "flops_forward", "flops_training_step", "memory")
+
+
+def trained(task: str, folder: Path) -> dict:
+    """Losses, data and weights of 20 steps, and what they depend on beside the code."""
+    family, fields, words = TRAININGS[task]
+    run = folder / "run"
+    shape = write_shape(family, folder, **fields)
+    train.main([*words.split(), "--shape", shape, "--output_dir", str(run), *STEPS.split()])
+    results = json.loads((run / "results.json").read_text())
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    weights = load_file(run / "model.safetensors")
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode() + weights[name].contiguous().numpy().tobytes())
+    return {
+        "machine": [processor_flags(), torch.__version__, torch.get_num_threads()],
+        "data": results["data_sha256"],
+        "losses": [entry["loss"] for entry in entries if "loss" in entry] + [results["metrics"]["eval_loss"]],
+        "weights": digest.hexdigest(),
+    }
+
+
+def planned(words: str) -> list[dict]:
+    """The shapes and costs that a plan names."""
+    result = CliRunner().invoke(app, ["plan", *words.split(), "--rows", "4", "--json"])
+    assert result.exit_code == 0, result.output
+    candidates = json.loads(result.stdout[result.stdout.index("{") :])["candidates"]
+    return [{name: candidate[name] for name in COSTS} for candidate in candidates]
+
+
+def same(found: object, expected: object, path: str = "") -> None:
+    """Asserts equality, that of numbers to 1e-9."""
+    if isinstance(expected, dict):
+        assert isinstance(found, dict) and found.keys() == expected.keys(), path
+        for key in expected:
+            same(found[key], expected[key], f"{path}/{key}")
+    elif isinstance(expected, list):
+        assert isinstance(found, list) and len(found) == len(expected), path
+        for place, (one, other) in enumerate(zip(found, expected)):
+            same(one, other, f"{path}/{place}")
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-9), path
+    else:
+        assert found == expected, path
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.parent.name)
+def test_summaries(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    grid = load_grid(ROOT / "training" / "grids" / f"{path.parent.name}.yaml")
+    found = summarise(load_results(grid)).document()
+    same(json.loads(json.dumps(found)), json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("task", TRAININGS)
+def test_trainings(task, tmp_path):
+    """Bit for bit on the machine that recorded them, the losses to 1e-5 on others."""
+    expected, found = json.loads(GOLDEN.read_text())["trainings"][task], trained(task, tmp_path)
+    if found["data"] != expected["data"]:
+        pytest.skip("the documentation of this Python is another one")
+    if found["machine"] == expected["machine"]:
+        assert found == expected
+    else:
+        assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plans(name):
+    same(planned(PLANS[name]), json.loads(GOLDEN.read_text())["plans"][name])
+
+
+if __name__ == "__main__":
+    trainings = {}
+    for task in TRAININGS:
+        with tempfile.TemporaryDirectory() as scratch:
+            trainings[task] = trained(task, Path(scratch))
+    document = {"trainings": trainings, "plans": {name: planned(words) for name, words in PLANS.items()}}
+    GOLDEN.write_text(json.dumps(document, indent=1) + "\n")
