@@ -384,7 +384,7 @@ def convert_checkpoint(source: str | Path, output: str | Path, ignore: Iterable[
     with _named_errors(source):
         converted = convert(_load_strictly(source, list(ignore)))
         processors = load_processors(source)
-        check_vocabulary(source, processors, converted.config)
+        check_vocabulary(source, processors, getattr(converted.config, "vocab_size", None))
     with whole_folder(output) as folder:
         for part in (converted, *processors):
             part.save_pretrained(folder)

@@ -131,13 +131,13 @@ def load_processors(source: str) -> list[object]:
     return processors
 
 
-def check_vocabulary(source: str, processors: Iterable[object], config: object) -> None:
+def check_vocabulary(source: str, processors: Iterable[object], vocab_size: int | None) -> None:
     """Raises ValueError for a tokenizer with ids beyond the vocabulary of the model."""
     for processor in processors:
         if isinstance(processor, transformers.PreTrainedTokenizerBase):
             largest = max(processor.get_vocab().values(), default=0)
-            if largest >= config.vocab_size:
-                raise ValueError(f"{source}: the tokenizer has id {largest}, but vocab_size is {config.vocab_size}")
+            if vocab_size is not None and largest >= vocab_size:
+                raise ValueError(f"{source}: the tokenizer has id {largest}, but vocab_size is {vocab_size}")
 
 
 def refuse_pickles(source: str) -> None:

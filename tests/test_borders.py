@@ -6,17 +6,21 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
+from modeling_leaner.training.tasks.classification import regression_scores
+from modeling_leaner.training.tasks.embedding import spearman
 from safetensors.torch import load_file, save_file
 from training_data import save_encoder
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import AutoModel, BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 import modeling_leaner
 from modeling_leaner.cli.app import app
 from modeling_leaner.conversion import BERT, GPT, VIT, ConversionError, convert, convert_checkpoint, load_lean
+from modeling_leaner.shapes import load_config
 
 
 SMALL_GPT = GPT2Config(vocab_size=40, n_positions=16, n_embd=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=1)
@@ -170,3 +174,42 @@ def test_a_head_size_of_its_own_in_a_vit_is_held():
     expected = theirs(pixel_values=pixels).last_hidden_state
     states = convert(theirs)(pixel_values=pixels).last_hidden_state
     torch.testing.assert_close(states, expected, rtol=0, atol=1e-12)
+
+
+def test_a_file_may_call_its_labels_labels(tmp_path):
+    """Texts in a column of the name that prepared rows have."""
+    lines = ["text,labels", *(f"some text number {n % 7},{'ab'[n % 2]}" for n in range(40))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    words = [
+        "--task",
+        "sequence-classification",
+        "--shape",
+        "bert/lean-mini",
+        "--tokenizer",
+        "words",
+        "--holdout",
+        "8",
+    ]
+    words += ["--data", f"train={tmp_path / 'rows.csv'}", "--max_steps", "1", "--output_dir", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, ["train", *words])
+    assert result.exit_code == 0, result.output
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert sorted(config["label2id"]) == ["a", "b"]
+
+
+def test_correlations_with_constant_labels_are_undefined():
+    scores = regression_scores(np.arange(5.0), np.ones(5))
+    assert np.isnan(scores["pearson"]) and np.isnan(scores["spearman"])
+    assert np.isnan(spearman(np.arange(5.0), np.ones(5)))
+    assert regression_scores(np.ones(5), np.arange(5.0))["spearman"] == 0
+
+
+@pytest.mark.parametrize("family", ["vit", "bert", "gpt"])
+def test_the_default_attention_dispatches_as_sdpa(family, tmp_path):
+    """As transformers' own test of models that are not composite."""
+    model = AutoModel.from_config(load_config(f"{family}/nano"))
+    model.save_pretrained(tmp_path)
+    assert AutoModel.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
+    eager = AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
+    assert eager.config._attn_implementation == "eager"
+    assert not any("sdpa" in type(module).__name__.lower() for module in eager.modules())

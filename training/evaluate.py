@@ -22,5 +22,5 @@ def evaluate(model: str, options: list[str]) -> None:
     except RuntimeError as error:
         raise ValueError(str(error)) from error
     for key, value in sorted(results["metrics"].items()):
-        print(f"{key}: {value:.4f}")
+        print(f"{key}: {'undefined' if value is None else f'{value:.4f}'}")
     print(json.dumps(results, allow_nan=False))

@@ -583,7 +583,7 @@ def run(settings: Settings) -> int:
     original = original.float()
     others = sentence_transformers_files(settings.source)
     processors = load_processors(settings.source)
-    check_vocabulary(settings.source, processors, original.config)
+    check_vocabulary(settings.source, processors, getattr(original.config, "vocab_size", None))
     if not processors:
         raise ValueError(f"{settings.source}: no tokenizer or image processor")
     rows, contents = read_rows(settings, original, processors[0], kind)

@@ -40,7 +40,7 @@ def export(kind: str, source: str, output: Path, int8: bool = True) -> list[Expo
         files.require_onnx()
     exportable = ExportableModel(load_lean(source).float())
     processors = load_processors(source)
-    check_vocabulary(source, processors, exportable.model.config)
+    check_vocabulary(source, processors, getattr(exportable.model.config, "vocab_size", None))
     with whole_folder(output) as folder:
         (folder / "onnx" if kind == "onnx" else folder).mkdir(parents=True)
         if kind == "onnx":

@@ -427,7 +427,7 @@ def config_of(model: str) -> PreTrainedConfig:
         if not Path(model).is_dir() and "/" not in model:
             raise
         with suppress(OSError):
-            return AutoConfig.from_pretrained(model)
+            return AutoConfig.from_pretrained(model, trust_remote_code=False)
         raise
 
 

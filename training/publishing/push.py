@@ -11,8 +11,8 @@ from transformers import AutoConfig, GenerationConfig
 
 from modeling_leaner.checkpoints_leaner import WEIGHTS, find_weights
 from modeling_leaner.planning.units import human_bytes
-from modeling_leaner.source_files import TOKENIZER_FILES
-from modeling_leaner.support.documents import naming, read_text
+from modeling_leaner.source_files import TOKENIZER_FILES, check_vocabulary
+from modeling_leaner.support.documents import naming, read_json, read_text
 from modeling_leaner.support.files import sha256
 from modeling_leaner.support.licenses import check_license
 from modeling_leaner.support.quiet import quiet_libraries
@@ -113,7 +113,8 @@ def check_files_beside(folder: Path, files: Contents) -> None:
             with naming(folder / name, (*UNREADABLE, yaml.YAMLError)):
                 load_yaml(read_text(folder / name, MOST_BYTES))
     if not TOKENIZER_FILES.isdisjoint(files):
-        read_tokenizer(str(folder))
+        tokenizer = read_tokenizer(str(folder))
+        check_vocabulary(str(folder), [tokenizer], read_json(folder / "config.json").get("vocab_size"))
     if "generation_config.json" in files:
         with naming(folder / "generation_config.json", (*UNREADABLE, TypeError)):
             GenerationConfig.from_pretrained(folder).validate(strict=True)

@@ -1,6 +1,7 @@
 """A model's metrics from its weights alone, on its own evaluation rows or on others."""
 
 import math
+import sys
 import tempfile
 from pathlib import Path
 
@@ -56,6 +57,8 @@ def known_classes(config: LeanConfig, names: list[str], where: str) -> dict[str,
     if names[0] == "0" and set(names) <= set(numbers):  # some of them may have no row
         return known | numbers
     if unnamed and len(names) == len(known):
+        places = ", ".join(f"{name} as class {index}" for index, name in enumerate(names[:5]))
+        print(f"{where}, whose classes have no names: takes {places}", file=sys.stderr)
         return {name: index for index, name in enumerate(names)}
     if unnamed and names[0] != "0" and set(names) <= {*numbers, str(len(known))}:
         raise ValueError(f"{where}, whose classes have no names: {', '.join(names[:5])} may count from 0 or from 1")
@@ -152,8 +155,11 @@ def evaluate(model: str, options: list[str]) -> dict[str, object]:
         network = build_model(run.arguments, run.task, complete=True)
         trainer = LeanTrainer(network, run.arguments, run.task, eval_dataset=run.held_out.rows)
         metrics = trainer.evaluate()
-    for name, value in scores(metrics).items():
-        if not math.isfinite(value):
+    found = scores(metrics)
+    for name, value in found.items():
+        if math.isnan(value) and name.endswith(("pearson", "spearman")):
+            found[name] = None  # the labels are all the same
+        elif not math.isfinite(value):
             raise ValueError(f"{model}: {name} is {value}: the model's outputs are not finite")
     return {
         "model": model,
@@ -163,7 +169,7 @@ def evaluate(model: str, options: list[str]) -> dict[str, object]:
         "rows": trainer.rows_evaluated,
         "data_sha256": run.held_out.sha256,
         "main_metric": run.task.metric,
-        "metrics": scores(metrics),
+        "metrics": found,
         "rows_per_second": trainer.rows_evaluated / metrics["eval_runtime"],
         "environment": environment(),
     }

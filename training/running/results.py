@@ -29,7 +29,7 @@ def results_of_run(trainer: LeanTrainer, run: PreparedRun, metrics: dict[str, fl
     task = run.task
     state = trainer.state
     architecture = type(trainer.model).__name__
-    seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_loss" in entry]
+    seconds = [entry["seconds"] for entry in state.log_history if "loss" in entry or "train_runtime" in entry]
     memory, kind = peak_memory_bytes()  # before a second model is built for the conditioning
     can_be_counted = run.held_out is not None and not arguments.streaming
     guess = task.chance(trainer.train_dataset, run.held_out.rows) if can_be_counted else None

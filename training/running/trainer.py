@@ -219,6 +219,7 @@ class LeanTrainer(Trainer):
     def log(self, logs, start_time=None):
         if "loss" in logs:
             self.guard.check()
+        logs.pop("train_loss", None)  # after a resume it would be a part of the steps over all of them
         logs["seconds"] = self.clock.seconds()
         super().log(logs, start_time)
 

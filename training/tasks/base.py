@@ -28,6 +28,7 @@ from ..settings.arguments import METRICS, RecipeArguments
 
 Batch = dict[str, torch.Tensor]
 Generators = Sequence[np.random.Generator]
+PREPARED = {"labels", "input_ids", "length", "pixels", "token_type_ids"}  # columns of prepared rows
 TARGETS = ("labels", "start_positions", "end_positions")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
 ROWS_AT_ONCE = 64  # that a model reads together where it does not learn from them
@@ -119,6 +120,10 @@ def prepared_rows(
 
     Equal settings give equal results, so `key` can name the cached one. `workers` has no influence on the rows.
     """
+    clashing = {f"{name} of the file": name for name in column_names(rows) if name in PREPARED}
+    if clashing:  # else `datasets` would keep the type that the column has in the file
+        rows = rows.rename_columns({name: renamed for renamed, name in clashing.items()})
+        function = partial(_by_own_names, function=function, names=clashing)
     names = column_names(rows)
     if isinstance(rows, IterableDataset):
         return rows.map(function, batched=True, with_indices=True, remove_columns=names)
@@ -134,6 +139,11 @@ def prepared_rows(
         new_fingerprint=Hasher.hash((rows._fingerprint, key, __version__)),
         desc=description,
     )
+
+
+def _by_own_names(batch: dict[str, list], indices: list[int], function: Callable[..., dict], names: dict) -> dict:
+    """What `function` makes of a batch whose columns get back the names that they have in the file."""
+    return function({names.get(name, name): values for name, values in batch.items()}, indices)
 
 
 def _in_file(batch: dict[str, list], indices: list[int], function: Callable[..., dict], places: np.ndarray) -> dict:

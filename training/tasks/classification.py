@@ -208,8 +208,9 @@ class Classification(Task):
 
 
 def regression_scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The metrics of predicted numbers; correlations are 0 where they are undefined, since one side is constant."""
-    scores = {"pearson": 0.0, "spearman": 0.0}
+    """The metrics of predicted numbers; correlations with constant labels are NaN, of constant outputs 0."""
+    undefined = float("nan") if np.ptp(labels) == 0 else 0.0
+    scores = {"pearson": undefined, "spearman": undefined}
     if np.ptp(outputs) != 0 and np.ptp(labels) != 0:
         scores["pearson"] = float(stats.pearsonr(outputs, labels).statistic)
         scores["spearman"] = float(stats.spearmanr(outputs, labels).statistic)

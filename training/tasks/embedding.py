@@ -249,9 +249,9 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
 
 
 def spearman(cosines: np.ndarray, numbers: np.ndarray) -> float:
-    """Spearman's correlation of (N) and (N); 0 where it is undefined, since one side is constant."""
+    """Spearman's correlation of (N) and (N); NaN if the numbers are constant, 0 if only the cosines are."""
     if np.ptp(cosines) == 0 or np.ptp(numbers) == 0:
-        return 0.0
+        return float("nan") if np.ptp(numbers) == 0 else 0.0
     return float(stats.spearmanr(cosines, numbers).statistic)
 
 
