@@ -6,7 +6,6 @@ of LONG commands; `make test-full` runs all, and whole.
 
 import contextlib
 import io
-import json
 import os
 import re
 import shlex
@@ -24,10 +23,6 @@ from encoders import write_stand_ins
 from hub_server import LocalHub, reached
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.soundness import check_grid
-from modeling_leaner.training.publishing.index import encoder_line
-from modeling_leaner.training.publishing.publish import is_encoder
-from modeling_leaner.training.records import PublishedEncoder
-from modeling_leaner.training.running.finished_folder import published_folders, results_in
 from modeling_leaner.training.studies import study as studies_room
 from studies import TINY
 from transformers.utils import is_torchvision_available
@@ -253,115 +248,3 @@ def test_the_grids_of_the_page(tmp_path, monkeypatch, name):
     grid = load_grid(Path(name))
     assert len(grid.shapes) == 2
     check_grid(grid)
-
-
-README = (CLONE / "README.md").read_text(encoding="utf-8")
-
-
-def cells_of(line: str) -> list[str]:
-    """The cells of a line of a table; \\| stands for a | within one."""
-    return [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line.strip("|"))]
-
-
-class Miniature(NamedTuple):
-    """What README's table says of one published miniature."""
-
-    family: str
-    shape: str
-    metric: str
-    score: str
-    parameters: str
-    best_guess: str
-
-
-def miniatures() -> dict[str, Miniature]:
-    """Folder → what README's table of scores says of it: a line a task, a column a shape, in a cell a model or two."""
-    table = README[README.index("| family |") :].split("\n\n")[0]
-    header, _, *lines = table.splitlines()
-    shapes = cells_of(header)[2:-1]
-    named = {}
-    for line in lines:
-        family, rows, *scores, guess = cells_of(line)
-        for shape, cell in zip(shapes, scores, strict=True):
-            if cell == "–":
-                continue
-            for model in cell.split("; "):
-                told = re.fullmatch(r"\[([\d.]+)\]\(model_cards/([\w-]+)\), ([\d.]+M)(?: \(cut\))?", model)
-                assert told, model
-                score, folder, parameters = told.groups()
-                named[folder] = Miniature(family, shape, rows.split(", ")[-1], score, parameters, guess)
-    return named
-
-
-def encoder_rows() -> dict[str, list[str]]:
-    """Folder → the other cells of its line in README's table of sentence encoders."""
-    rows = re.findall(r"^\| \[([\w.-]+)\]\(model_cards/\1\) \|(.*)\|$", README, re.MULTILINE)
-    return {name: cells_of(cells) for name, cells in rows}
-
-
-def test_the_tables_name_every_published_model():
-    named = sorted([*miniatures(), *encoder_rows()])
-    assert named == [folder.name for folder in published_folders(CLONE / "model_cards")]
-
-
-ENCODERS = [folder.name for folder in published_folders(CLONE / "model_cards") if is_encoder(folder)]
-
-
-def check_encoder_row(results: PublishedEncoder, cells: list[str]) -> None:
-    """A row of the table of sentence encoders is that of model_cards/README.md."""
-    assert cells == list(encoder_line(results)[1:])
-
-
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_table_of_encoders_says_what_the_folders_say(name):
-    check_encoder_row(results_in(CLONE / "model_cards" / name / "results.json"), encoder_rows()[name])
-
-
-@pytest.mark.parametrize("name", sorted(miniatures()))
-def test_the_table_says_what_the_folders_say(name):
-    told = miniatures()[name]
-    results = json.loads((CLONE / "model_cards" / name / "results.json").read_text())
-    config = json.loads((CLONE / "model_cards" / name / "config.json").read_text())
-    guesses = json.loads((CLONE / "model_cards/grids" / results["evidence"]["grid"] / "guesses.json").read_text())
-    best = max if results["higher_is_better"] else min
-    assert config["architectures"][0].startswith(told.family)
-    assert told.shape == f"{config['num_hidden_layers']} × {config['num_attention_heads']}"
-    metric = results["main_metric"].removeprefix("eval_")
-    assert told.metric == metric
-    assert told.score == f"{results['metrics'][f'eval_{metric}']:.3f}"
-    assert told.parameters == f"{results['parameters'] / 1e6:.2f}M"
-    assert told.best_guess == f"{best(guess['value'] for guess in guesses):.3f}"
-
-
-IN_PLAIN_WORDS = {  # the first words of a statement in README → those of the study's, whose symbols need its page
-    "The identity added": "A lower κ at the start, with the same heads, gives a lower loss: W + 1·I against W + 1·O,",
-    "With 112,032 parameters": "At N = 112,032 shapes below their floor are worse",
-    "More heads slow down": "More heads are slower: tokenized mixture, GD, constant step, from zero weights.",
-}
-
-
-def in_the_study(statement: str) -> str:
-    """How the study's statement begins that README has, in its own words or in plain ones."""
-    for plain, own in IN_PLAIN_WORDS.items():
-        if statement.startswith(plain):
-            return own
-    return statement
-
-
-def statement_rows() -> list[list[str]]:
-    """The lines of README's table of statements: study, statement, whose, verdict."""
-    table = README[README.index("| study |") :].split("\n\n")[0]
-    return [cells_of(line) for line in table.splitlines()[2:]]
-
-
-@pytest.mark.parametrize(("study", "statement", "whose", "verdict"), statement_rows())
-def test_a_statement_and_its_verdict_are_those_of_the_study(study, statement, whose, verdict):
-    name = re.fullmatch(r"\[(.*)\]\(.*\)", study)[1]
-    results = json.loads((CLONE / f"model_cards/studies/{name}/results.json").read_text())
-    begins = in_the_study(statement)
-    of_the_study = [each for each in results["statements"] if each["statement"].startswith(begins)]
-    assert [(each["whose"], each["verdict"]) for each in of_the_study] == [(whose, verdict)]
-
-
-def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 160

@@ -171,6 +171,9 @@ def test_the_speedup_chooses_the_layers(tmp_path, monkeypatch):
     monkeypatch.setattr(slim, "speeds_of", lambda models, batch: [1.0, 1.9, 2.8][: len(models)])
     target = slim.shape_for(model, settings, {})
     assert target.layers == 2 and 0 < target.intermediate_size < model.config.intermediate_size
+    times = iter([[1.0, 1.9, 1.6], [1.0, 2.2, 2.4]])  # the second measurement finds the cut fast enough
+    monkeypatch.setattr(slim, "speeds_of", lambda models, batch: next(times))
+    assert slim.shape_for(model, settings, {}).intermediate_size == model.config.intermediate_size
 
 
 def test_an_interrupted_command_continues(tmp_path):

@@ -336,8 +336,9 @@ def narrower(cut: LeanPreTrainedModel, model: LeanPreTrainedModel, settings: Set
     width = cut.config.intermediate_size
     half = operations.keep_neurons(cut, [list(range(width // 2))] * cut.config.num_hidden_layers)
     _, whole, narrow = (1 / speed for speed in speeds_of([model, cut, half], batch))
-    share = 1 - 0.5 * (whole - 1 / settings.speedup) / max(whole - narrow, 1e-9)
-    return max(32, int(max(share, 0.5) * width) // 32 * 32)
+    missing = (whole - 1 / settings.speedup) / max(whole - narrow, 1e-9)  # in halves of the MLPs
+    share = 1 - 0.5 * min(max(missing, 0), 1)
+    return max(1, int(share * width) // 8 * 8)
 
 
 @torch.inference_mode()
