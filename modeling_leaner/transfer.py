@@ -3,7 +3,6 @@
 import hashlib
 import io
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,6 @@ from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
 
 from .support.documents import read_text
-from .support.files import whole_folder
 
 
 HUB_OWNER = "OWNER"  # of the repositories in a card; replaced by the account's name in what is sent
@@ -286,39 +284,3 @@ def commit(
             raise
         except ValueError as error:  # metadata of the card that the Hub does not accept, in several lines
             raise ValueError(f"{repository}: {' '.join(str(error).split())}") from error
-
-
-def pull(repository: str, folder: Path | None = None, revision: str | None = None) -> Path:
-    """Writes a repository of the Hub into a folder, whole or not at all, and returns it.
-
-    Files that have arrived stay in the Hub's cache, where the next try finds them.
-
-    Args:
-        folder: None for one here with the repository's name.
-        revision: branch, tag or commit; None for main.
-
-    Raises:
-        ValueError: the Hub does not accept the name, git not the revision, the folder holds files, or the Hub does
-            not give all of the repository.
-        OSError: the folder cannot be written.
-    """
-    check_name(repository)
-    if revision is not None and re.search(NO_REVISION, revision):
-        raise ValueError(f"--revision: expected a branch, tag or commit, got {revision!r}")
-    if folder is None:
-        folder = Path(repository.split("/")[-1])
-    if folder.is_symlink() or folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise ValueError(f"{folder} is there already, and not empty; expected a new folder")
-    api = HfApi()
-    with hub_errors(repository):
-        info = api.model_info(repository, revision=revision)
-        if not info.siblings:
-            raise ValueError(f"{repository}: has no files")
-        snapshot = Path(api.snapshot_download(repository, revision=info.sha))
-    # Where the Hub falls silent after its first answer, the download is what the cache has of the commit.
-    missing = [file.rfilename for file in info.siblings if not (snapshot / file.rfilename).is_file()]
-    if missing:
-        raise ValueError(f"{repository}: not whole in the cache, and the Hub does not give {missing[0]}")
-    with whole_folder(folder) as whole:
-        shutil.copytree(snapshot, whole)  # the files, not the cache's links to them
-    return folder

@@ -115,7 +115,7 @@ class TestStart:
     @pytest.mark.parametrize(
         ("words", "status", "answer"),
         [
-            ("--help", 0, "verify-cards"),
+            ("--help", 0, "verify"),
             ("--version", 0, f"leaner {__version__}"),
             ("plan --help", 0, "--params"),
             ("convert --help", 0, "--ignore"),
@@ -150,7 +150,7 @@ class TestStart:
             ("card nowhere", 1, "leaner card: nowhere: no such folder"),
             ("push thre someone/model", 1, "leaner push: thre: no such folder; did you mean there?"),
             ("card notes.md", 1, "leaner card: notes.md: a file, expected a folder"),
-            ("verify-cards there ./nowhere", 1, "leaner verify-cards: nowhere: no such folder"),
+            ("verify there ./nowhere", 1, "leaner verify: nowhere: no such folder"),
             ("sweep notes.md", 1, "leaner sweep: notes.md: no YAML file: "),
             (
                 "evaluate vit/nano --dataset digit",
@@ -276,7 +276,7 @@ class TestStart:
             ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
             ("Experiments", "sweep", "bench", "study"),
-            ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "push", "pull"),
+            ("Publishing", "card", "publish", "publish-encoder", "verify", "push"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
             assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel
@@ -333,7 +333,7 @@ class TestSpelling:
         assert given == [("digits", [*words, "--resume"]), (None, [*words, "--resume"]), ("some-run", words)]
 
     def test_of_command_names(self, leaner):
-        assert leaner("verify_cards", "--help").output == leaner("verify-cards", "--help").output
+        assert leaner("publish_encoder", "--help").output == leaner("publish-encoder", "--help").output
 
 
 REGISTERED = """

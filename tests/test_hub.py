@@ -1,4 +1,4 @@
-"""Models on the Hub: pushed, loaded by strangers, pulled; against the local Hub of hub_server.py."""
+"""Models on the Hub: pushed, loaded by strangers; against the local Hub of hub_server.py."""
 
 import io
 import json
@@ -20,7 +20,7 @@ import transformers
 import yaml
 from command import leaner, refused
 from hub_server import TOKEN, LocalHub, Trouble, reached
-from huggingface_hub import HfApi, ModelCard, constants, hf_hub_download
+from huggingface_hub import HfApi, ModelCard, constants
 from modeling_leaner.training import train
 from modeling_leaner.training.publishing import push
 from modeling_leaner.training.running.trainer import LeanTrainer
@@ -281,21 +281,6 @@ def test_what_stays_of_a_folder_that_goes_in_part(tmp_path):
     assert transfer.staying(tmp_path) == ["2_Dense/pytorch_model.bin", "checkpoint-5"]
 
 
-def test_what_is_pushed_comes_back(here, tmp_path, capsys):
-    """Byte for byte, but for the card's owner."""
-    leaner("push", SMALLEST, "someone/model")
-    leaner("pull", "someone/model", tmp_path / "new" / "back")
-    back = {path.name: path for path in (tmp_path / "new" / "back").rglob("*") if path.is_file()}
-    assert back.keys() == {path.name for path in SMALLEST.rglob("*") if path.is_file()} | {".gitattributes"}
-    for path in SMALLEST.rglob("*"):
-        if path.is_file() and path.name != "README.md":
-            assert back[path.name].read_bytes() == path.read_bytes(), path
-    assert not any(path.is_symlink() for path in back.values())
-    capsys.readouterr()
-    leaner("push", tmp_path / "new" / "back", "someone/model", "--dry-run")  # also a folder that was pulled
-    assert {"new", "replaced", "deleted"}.isdisjoint(capsys.readouterr().out.split("\n", 1)[1].split())
-
-
 def test_a_branch_gets_what_is_pushed_to_it(here, tmp_path, capsys):
     """A new one begins where main is; main stays as it is; a push that ends anywhere leaves either state of it."""
     new = changed_copy(SMALLEST, tmp_path / "model")
@@ -493,7 +478,6 @@ def test_offline_says_so(here, tmp_path, monkeypatch, capsys):
     refused("someone/model: HF_HUB_OFFLINE says not to ask", "push", SMALLEST, "someone/model", "--dry-run")
     said = capsys.readouterr().out
     assert "(not known what it has)" in said and re.search(r"^  model.safetensors +[\d.]+.?B", said, re.MULTILINE)
-    refused("someone/model: HF_HUB_OFFLINE says not to ask", "pull", "someone/model", tmp_path / "new")
 
 
 def test_a_push_that_ends_anywhere_leaves_the_old_state_or_the_new(here, tmp_path, capsys):
@@ -582,85 +566,6 @@ def test_a_push_that_is_killed_leaves_a_model_that_loads(hub, tmp_path):
     assert at_work >= 5, "hardly a push was killed at work: this test proves nothing"
 
 
-# leaner pull
-
-
-def test_an_interrupted_pull_goes_on(here, tmp_path, monkeypatch):
-    """A dropped connection within a file, a failed pull with the next file; until then no folder is there."""
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 100_000)
-    leaner("push", SMALLEST, "someone/model")
-    weights = (SMALLEST / "model.safetensors").read_bytes()
-    here.trouble = [Trouble("GET", "model.safetensors", after=1_000_000, times=1)]
-    leaner("pull", "someone/model", tmp_path / "one")
-    first, second = [headers.get("Range") for headers in here.asked("GET", "model.safetensors")]
-    assert first is None and second == "bytes=1000000-"
-    assert (tmp_path / "one" / "model.safetensors").read_bytes() == weights
-    folder = tmp_path / "two"
-    with reached(here, tmp_path / "another home"):
-        here.trouble = [Trouble("GET", "model.safetensors")]
-        refused("someone/model: the Hub does not answer", "pull", "someone/model", folder)
-        assert not folder.exists() and not list(tmp_path.glob(".unfinished-*"))
-        here.trouble = []
-        here.requests.clear()
-        (snapshot,) = (tmp_path / "another home").glob("hub/*/snapshots/*")
-        there = sum(path.is_file() for path in snapshot.rglob("*"))  # mostly all the others: they come side by side
-        leaner("pull", "someone/model", folder)
-    assert len(here.asked("GET", "/resolve/")) == len(here.files("someone/model")) - there > 0
-    assert (folder / "model.safetensors").read_bytes() == weights
-
-
-def test_a_pull_is_whole_whatever_the_cache_holds(here, tmp_path, monkeypatch):
-    """A part of a commit, or all of an older one, is not taken for the repository where the Hub does not answer."""
-    leaner("push", SMALLEST, "someone/model")
-    hf_hub_download("someone/model", "config.json")
-    words = ("pull", "someone/model", tmp_path / "new")
-    with monkeypatch.context() as patch:
-        patch.setattr(constants, "HF_HUB_OFFLINE", True)
-        refused("someone/model: HF_HUB_OFFLINE says not to ask", *words)
-    here.trouble = [Trouble("GET", "/tree/", 503)]  # after the Hub has said which commit it has
-    refused("someone/model: (not whole in the cache, and the Hub does not give |the Hub refused .503)", *words)
-    here.trouble = []
-    leaner("pull", "someone/model", tmp_path / "first")
-    leaner("push", changed_copy(SMALLEST, tmp_path / "changed"), "someone/model")
-    here.trouble = [Trouble("GET", "/api/models/", 503)]
-    refused("someone/model: the Hub refused .503", *words)
-    assert not (tmp_path / "new").exists()
-
-
-def test_what_cannot_be_pulled(here, tmp_path):
-    leaner("push", SMALLEST, "someone/model", "--private")
-    full = tmp_path / "full"
-    full.mkdir()
-    (full / "mine.txt").write_text("mine")
-    refused("is there already, and not empty", "pull", "someone/model", full)
-    refused("is there already, and not empty", "pull", "someone/model", full / "mine.txt")
-    refused("not a name that the Hub accepts; expected OWNER/NAME", "pull", "some one/model", tmp_path / "new")
-    for revision in ("", "../x", "a b"):
-        refused("--revision: expected a branch", "pull", "someone/model", tmp_path / "new", "--revision", revision)
-    HfApi().create_repo("someone/empty")
-    here.repositories["someone/empty"].commits = {sha: {} for sha in here.repositories["someone/empty"].commits}
-    refused("someone/empty: has no files", "pull", "someone/empty", tmp_path / "new")
-    refused("someone/model: no such revision", "pull", "someone/model", tmp_path / "new", "--revision", "nope")
-    refused("someone/nothing: no such repository on the Hub, or this token", "pull", "someone/nothing")
-    with reached(here, tmp_path / "another home", token=None):
-        refused("or private, for which a token is needed", "pull", "someone/model", tmp_path / "new")
-    here.silent_after = 0
-    with reached(here, tmp_path / "third home"):
-        refused("someone/model: .*the Hub does not answer", "pull", "someone/model", tmp_path / "new")
-    assert not (tmp_path / "new").exists() and [path.name for path in full.iterdir()] == ["mine.txt"]
-
-
-def test_a_repository_cannot_write_outside_the_folder(here, tmp_path):
-    """A file of it is called ../evil.txt."""
-    leaner("push", SMALLEST, "someone/model")
-    repository = here.repositories["someone/model"]
-    tree = repository.commits[repository.branches["main"]]
-    repository.commit("main", {**tree, "../evil.txt": tree["README.md"]}, "evil")
-    with pytest.raises(SystemExit):
-        leaner("pull", "someone/model", tmp_path / "new" / "model")
-    assert not list(tmp_path.rglob("evil.txt")) and not (tmp_path / "new").exists()
-
-
 def test_a_model_in_the_cache_is_converted_without_the_hub(here, tmp_path, monkeypatch):
     leaner("push", SMALLEST, "someone/model")
     leaner("convert", "someone/model", tmp_path / "one")
@@ -676,18 +581,6 @@ def test_what_the_cache_holds_is_not_taken_for_all_where_the_hub_refuses(here, t
     with pytest.raises(SystemExit):
         leaner("convert", "someone/model", tmp_path / "two")
     assert not (tmp_path / "two").exists()
-
-
-def test_pull_takes_the_revision_and_an_empty_folder(here, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    leaner("push", SMALLEST, "someone/model")
-    sha = here.repositories["someone/model"].branches["main"]
-    leaner("push", changed_copy(SMALLEST, tmp_path / "changed"), "someone/model")
-    (tmp_path / "empty").mkdir()
-    leaner("pull", "someone/model", "empty", "--revision", sha)
-    assert Path("empty/model.safetensors").read_bytes() == (SMALLEST / "model.safetensors").read_bytes()
-    leaner("pull", "someone/model")
-    assert Path("model/model.safetensors").read_bytes() != (SMALLEST / "model.safetensors").read_bytes()
 
 
 # What never leaves

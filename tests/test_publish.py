@@ -649,7 +649,7 @@ def test_the_card_of_local_files(workshop):
     results = results_in(workshop / "model_cards/leanbert-deep/results.json")
     local = results.model_copy(update={"dataset": "local files", "dataset_config": None})
     lines = provenance.commands(local, "leaner train").splitlines()
-    assert lines[0].startswith("leaner verify-cards model_cards/leanbert-deep --data_files 'local files'=FOLDER ")
+    assert lines[0].startswith("leaner verify model_cards/leanbert-deep --data_files 'local files'=FOLDER ")
     assert all("--data_files FOLDER" in line for line in lines[1:]) and "generated" not in lines[0]
     assert metadata.is_english("causal-lm", "wikitext") and not metadata.is_english("causal-lm", "local files")
 
@@ -873,11 +873,11 @@ def test_what_cannot_be_drawn_makes_no_card(folder, place, value, message):
 def test_a_recipe_that_is_no_yaml(folder, capsys):
     (folder / "recipe.yaml").write_text("task: [")
     with pytest.raises(SystemExit, match="1 of 1 failed"):
-        leaner("verify-cards", folder)
+        leaner("verify", folder)
     assert "recipe.yaml: no YAML file" in capsys.readouterr().err
     (folder / "results.json").write_text("[]")
     with pytest.raises(SystemExit, match="1 of 1 failed"):  # named, and not that its dataset is unknown
-        leaner("verify-cards", folder, "--data_files", "sst2=x")
+        leaner("verify", folder, "--data_files", "sst2=x")
     assert "results.json" in capsys.readouterr().err
 
 
@@ -902,14 +902,14 @@ def test_commands_end_with_one_line(folder, workshop, capsys, monkeypatch):
     with pytest.raises(SystemExit, match=r"leaner card: \S+results.json"):
         leaner("card", folder)
     with pytest.raises(SystemExit, match="1 of 1 failed"):
-        leaner("verify-cards", folder)
+        leaner("verify", folder)
     assert "FAILED" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="--data_files: expected NAME=FOLDER"):
-        leaner("verify-cards", "--data_files", "folder")
+        leaner("verify", "--data_files", "folder")
     with pytest.raises(
         SystemExit, match="--data_files: listopps is no dataset of these folders, expected one of list"
     ):
-        leaner("verify-cards", "--data_files", "listopps=folder")
+        leaner("verify", "--data_files", "listopps=folder")
     with pytest.raises(SystemExit, match="^2$"):
         leaner("bench", "grid.yaml", "--rounds", 0)
     assert "leaner bench: Invalid value for '--rounds': Input should be greater" in capsys.readouterr().err

@@ -397,7 +397,7 @@ def publish_encoder(
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
-def verify_cards(
+def verify(
     folders: Annotated[
         list[Path] | None, typer.Argument(help="Published ones; left out, all there are.", callback=check_folders)
     ] = None,
@@ -441,15 +441,3 @@ def push(
         push_all(every, dry_run, private, revision)
     else:
         push_folder(folder, repository, dry_run, private, revision)
-
-
-@commands.command(cls=Command, rich_help_panel=PUBLISHING)
-def pull(
-    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hub.")],
-    folder: Annotated[Path | None, typer.Argument(help="New folder; left out, NAME.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit; left out, main.")] = None,
-) -> None:
-    """Fetch a repository of the Hub into a folder, whole or not at all."""
-    with slow_imports(models=False):
-        from ..transfer import pull as pull_repository
-    typer.echo(pull_repository(repository, folder, revision))

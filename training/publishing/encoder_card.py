@@ -79,7 +79,7 @@ def encoder_card(folder: Path, run: Run) -> str:
         lengths=encoders.lengths(results.lengths),
         limits=encoders.untested(),
         licence=encoders.licence(results),
-        commands="\n".join([*results.commands, f"leaner verify-cards model_cards/{results.name}"]),
+        commands="\n".join([*results.commands, f"leaner verify model_cards/{results.name}"]),
         hardware=encoders.hardware(results),
         project=project_link(),
         bibtex=opening.bibtex(),

@@ -1,4 +1,4 @@
-"""`leaner verify-cards [FOLDER ...]`: what a published card says of its model, from the weights alone.
+"""`leaner verify [FOLDER ...]`: what a published card says of its model, from the weights alone.
 
 Of each folder: its code is this package's, file by file, which is compared before any of it runs; the weights are the
 ones that results.json names; the card is what `leaner card` writes from it; the metrics come out again, within the

@@ -207,7 +207,7 @@ def commands(results: PublishedResults, command: str) -> str:
     if evidence.start_from:
         anew += f"; names the runs of {evidence.start_from} that it needs"
     return (
-        f"leaner verify-cards {folder}{verified_files}   # {rows}\n"
+        f"leaner verify {folder}{verified_files}   # {rows}\n"
         f"leaner evaluate {folder}{evaluated_files}\n{slim_command(results)}{command}{training_files}\n"
         f"leaner sweep {results.grid_file} --output_dir {anew_folder}{training_files}   # {anew}"
     )

@@ -31,5 +31,5 @@ def continuations(results: PublishedResults) -> str | None:
         f"{quoted(first)}\n\n<details>\n<summary>More, and what was copied</summary>\n\n"
         f"{more}All {len(drawn.texts)} are in results.json. The longest run of words that also "
         f"occurs in a training document: {longest_copy}. `leaner publish` drew and compared them; "
-        "`leaner verify-cards` does not repeat that, since sampling differs from one machine to another.\n\n</details>"
+        "`leaner verify` does not repeat that, since sampling differs from one machine to another.\n\n</details>"
     )
