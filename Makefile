@@ -1,6 +1,6 @@
 # make demo: train three pairs on data that every installation has. make test: the tests. make lint: style.
 # make bench: training, inference and decoding of the shapes in docs/speed, to CELLS=FILE.csv, which must be new.
-# make verify-cards: the published numbers from their weights, rows from the Hub or DATA="cifar10=FOLDER ...".
+# make verify: the published numbers from their weights, rows from the Hub or DATA="cifar10=FOLDER ...".
 MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 CELLS ?= runs/bench/cells.csv
@@ -12,11 +12,11 @@ CLIENTS := .venv-clients
 AUDIT := .venv-audit
 # Two processes, a whole file each at a time. One file alone: .venv/bin/python -m pytest tests/test_FILE.py
 PYTEST := -m pytest -q -n 2 --dist loadfile
-# Cards are written by leaner card:
+# Cards are written by leaner publish:
 RUFF := --line-length 119 --target-version py311 --extend-exclude 'model_cards/*/README.md'
 RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 'lint.isort.lines-after-imports = 2'
 
-.PHONY: demo bench test test-full test-floor test-clients verify-cards audit lint imports format
+.PHONY: demo bench test test-full test-floor test-clients verify audit lint imports format
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -42,8 +42,8 @@ test-clients: $(CLIENTS)/.installed
 	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_browser.py
 	OMP_NUM_THREADS=1 $(CLIENTS)/bin/python -m pytest -q tests/test_documentation.py -k "export or clients"
 
-verify-cards: $(INSTALLED)
-	$(BIN)/leaner verify-cards $(if $(DATA),--data_files $(DATA))
+verify: $(INSTALLED)
+	$(BIN)/leaner verify $(if $(DATA),--data_files $(DATA))
 
 # Known weaknesses of the versions in constraints.txt, where the database of them answers.
 audit: $(AUDIT)/.installed

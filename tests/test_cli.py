@@ -115,7 +115,7 @@ class TestStart:
     @pytest.mark.parametrize(
         ("words", "status", "answer"),
         [
-            ("--help", 0, "verify-cards"),
+            ("--help", 0, "verify"),
             ("--version", 0, f"leaner {__version__}"),
             ("plan --help", 0, "--params"),
             ("convert --help", 0, "--ignore"),
@@ -148,10 +148,8 @@ class TestStart:
             ("sweep grids.yaml --data_files --summary", 2, "Option '--data-files' requires an argument."),
             ("train sst2 --shape bert/nano sst2", 2, "leaner train: Got unexpected extra argument(s) (sst2)"),
             ("train sst2 --seed 1 --resume --seed=2", 2, "--seed: given twice on the command line, with 1 and 2"),
-            ("card nowhere", 1, "leaner card: nowhere: no such folder"),
             ("push thre someone/model", 1, "leaner push: thre: no such folder; did you mean there?"),
-            ("card notes.md", 1, "leaner card: notes.md: a file, expected a folder"),
-            ("verify-cards there ./nowhere", 1, "leaner verify-cards: nowhere: no such folder"),
+            ("verify there ./nowhere", 1, "leaner verify: nowhere: no such folder"),
             ("sweep notes.md", 1, "leaner sweep: notes.md: no YAML file: "),
             (
                 "evaluate vit/nano --dataset digit",
@@ -278,7 +276,7 @@ class TestStart:
             ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
             ("Experiments", "sweep", "bench", "encoders", "law", "guesses") + ("shift", "study"),
-            ("Publishing", "card", "publish", "publish-encoder", "verify-cards", "push", "pull"),
+            ("Publishing", "publish", "publish-encoder", "verify", "push", "pull"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
             assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel
@@ -335,7 +333,6 @@ class TestSpelling:
         assert given == [("digits", [*words, "--resume"]), (None, [*words, "--resume"]), ("some-run", words)]
 
     def test_of_command_names(self, leaner):
-        assert leaner("verify_cards", "--help").output == leaner("verify-cards", "--help").output
 
 
 REGISTERED = """

@@ -42,7 +42,7 @@ PAGES = [CLONE / "README.md", *sorted((CLONE / "docs").glob("*.md"))]
 TESTED_ELSEWHERE = ("choosing-a-shape",)  # with its printed lines, in test_planner.py
 # Several trainings or processes, or every folder, however few the steps; each has tests of its own.
 LONG = ("leaner study", "leaner sweep docs", "leaner publish", "leaner encoders", "torchrun")
-LONG += ("leaner verify-cards", "leaner push --all someone", "leaner bench")
+LONG += ("leaner verify", "leaner push --all someone", "leaner bench")
 
 
 class Example(NamedTuple):
@@ -110,7 +110,7 @@ def shortened(words: list[str]) -> list[str]:
         words += ["--max_eval_rows", "64"]
     if words[:2] == ["leaner", "slim"] and "--rows" not in words:
         words += ["--rows", "16"]
-    if words[:2] == ["leaner", "verify-cards"]:
+    if words[:2] == ["leaner", "verify"]:
         words.append("--short")
     if words[:2] in (["leaner", "encoders"], ["leaner", "publish-encoder"]):
         words += ["--rounds", "3"]

@@ -233,7 +233,7 @@ def test_float32_alone(tmp_path):
 
 
 class TestPublished:
-    """`onnx/` in a folder of model_cards/, as `leaner verify-cards` sees it."""
+    """`onnx/` in a folder of model_cards/, as `leaner verify` sees it."""
 
     @pytest.fixture
     def folder(self, tmp_path):

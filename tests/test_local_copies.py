@@ -41,7 +41,7 @@ def published(tmp_path_factory, warm_stranger):
 def test_the_rows_held_out_are_those_of_the_run(published, capsys):
     results = json.loads((published / "results.json").read_text())
     assert results["recipe"]["holdout"] == HELD_OUT
-    leaner("verify-cards", published, "--data_files", "text=data")
+    leaner("verify", published, "--data_files", "text=data")
     assert f"on {results['rows']} rows" in capsys.readouterr().out
 
 

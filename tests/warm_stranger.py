@@ -1,4 +1,4 @@
-"""The stranger of `leaner verify-cards` in a fork of a process that has torch and transformers already.
+"""The stranger of `leaner verify` in a fork of a process that has torch and transformers already.
 
 To import them takes ten times as long as the rest. The package was never imported there, and what the stranger runs is
 its own file, reevaluate.py; test_published.py verifies a folder by a process of its own.

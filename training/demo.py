@@ -19,7 +19,7 @@ from modeling_leaner.support.documents import read_json
 from modeling_leaner.support.terminal import plain_console
 
 from . import train
-from .publishing.snippets import snippet
+from .running.snippets import snippet
 from .records import RunResults, checked
 from .records.results import RESULTS
 from .running.errors import explain

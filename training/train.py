@@ -20,9 +20,9 @@ from modeling_leaner.support.quiet import quiet_libraries
 from modeling_leaner.support.terminal import visible
 
 from .data.sources import Rows
-from .publishing.cards import TRAINING_FIGURE, write_run_card
 from .records import RunResults, checked
 from .records.results import RESULTS
+from .running.card import TRAINING_FIGURE, write_run_card
 from .running.environment import code_commit
 from .running.errors import explain
 from .running.figure import plot

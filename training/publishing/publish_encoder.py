@@ -31,6 +31,7 @@ from ..experiments.encoders import ROUNDS, Encoder, compare, load_beside
 from ..experiments.grid import is_folder_name
 from ..records import EncoderComparison, Lengths, PublishedEncoder, RunResults, StoredWeights, Train, checked
 from ..records.results import RESULTS
+from ..running.card import TRAINING_FIGURE
 from ..running.loading import load_processing
 from ..running.run_folder import RECIPE
 from ..running.trainer import METRICS_FILE
@@ -40,7 +41,7 @@ from ..settings.command_line import words_of
 from ..settings.recipes import parse
 from ..tasks.embedding import Embedding
 from ..tasks.vectors import unit_vectors
-from .cards import TRAINING_FIGURE, write_card
+from .cards import write_card
 from .code_copies import MODULES, renew_code
 from .cut_parents import check_parent_weights
 from .folders import CARDS, results_in, without_local_settings

@@ -59,7 +59,7 @@ def check_complete(folder: Path) -> None:
     if not weights:
         raise ValueError(f"{folder}: no weights (model.safetensors)")
     if not (folder / "README.md").is_file():
-        raise ValueError(f"{folder}: no card (README.md); leaner card writes that of a run, you that of another model")
+        raise ValueError(f"{folder}: no card (README.md)")
 
 
 def read_card(folder: Path) -> ModelCard:

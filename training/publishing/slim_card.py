@@ -12,10 +12,10 @@ from modeling_leaner.slimming.budget import parameters_of
 from modeling_leaner.slimming.slim import Cut, Slimmed
 from modeling_leaner.transfer import is_repository
 
+from ..running.metadata import hub_task
+from ..running.snippets import ENCODE_TEXT, named_place, task_snippet
 from ..tasks.registry import TASKS
-from .metadata import hub_task
 from .rendering import fill_card
-from .snippets import ENCODE_TEXT, named_place, task_snippet
 
 
 ENCODE_IMAGE = """\
@@ -121,7 +121,7 @@ def write_slim_card(
         tries=making.tries,
         kept=best_try(making.tries) if making.tries else None,
     )
-    (folder / "README.md").write_text(fill_card("slim_card.md", card), encoding="utf-8")
+    (folder / "README.md").write_text(fill_card("slim_card.md", **vars(card)), encoding="utf-8")
 
 
 def is_hub_id(source: str) -> bool:

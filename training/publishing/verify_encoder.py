@@ -1,4 +1,4 @@
-"""`leaner verify-cards` of a sentence encoder: its scores again, from vectors made without this package.
+"""`leaner verify` of a sentence encoder: its scores again, from vectors made without this package.
 
 Times are not measured again, what the card says of parent and cut is not computed again, and the cosine to the parent
 only where the parent is given, `--data_files parent=FOLDER`, beside the held-out sentences, `sentences=FILE`.
