@@ -332,8 +332,6 @@ class TestSpelling:
         words.append("--output_dir=a-b")
         assert given == [("digits", [*words, "--resume"]), (None, [*words, "--resume"]), ("some-run", words)]
 
-    def test_of_command_names(self, leaner):
-
 
 REGISTERED = """
 import modeling_leaner

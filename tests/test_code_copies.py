@@ -143,7 +143,7 @@ def test_tampered_code_is_named_and_never_runs(folder, name, monkeypatch, capsys
     monkeypatch.setattr(verify_weights, "prepare_evaluation", loaded)
     monkeypatch.setattr(stranger.subprocess, "run", loaded)
     with pytest.raises(SystemExit, match="1 of 1 failed"):
-        leaner("verify-cards", folder)
+        leaner("verify", folder)
     assert "FAILED" in capsys.readouterr().err
     assert not list(folder.parent.rglob("EVIL")) and not Path("EVIL").exists()
 
@@ -166,19 +166,19 @@ def test_a_folder_of_the_hubs_cache_is_made_of_links(folder):
 
 def test_a_folder_that_is_not_there(tmp_path, capsys):
     with pytest.raises(SystemExit, match="nowhere: no such folder"):
-        leaner("verify-cards", tmp_path / "nowhere")
+        leaner("verify", tmp_path / "nowhere")
 
 
 def test_an_empty_folder(tmp_path, capsys):
     with pytest.raises(SystemExit, match="1 of 1 failed"):
-        leaner("verify-cards", tmp_path)
+        leaner("verify", tmp_path)
     assert f"FAILED {tmp_path}: the folder is empty, expected config.json and " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count, said", [(1, "1 folder holds what its cards"), (2, "2 folders hold what their cards")])
 def test_one_folder_and_two(tmp_path, capsys, monkeypatch, count, said):
     monkeypatch.setattr(verify, "verify", lambda *_: "good")
-    leaner("verify-cards", *[tmp_path] * count)
+    leaner("verify", *[tmp_path] * count)
     assert capsys.readouterr().out.endswith(f"{said} say\n")
 
 

@@ -8,7 +8,6 @@ import pytest
 import yaml
 from command import leaner
 from huggingface_hub import ModelCard
-from modeling_leaner.training.experiments import evidence
 from modeling_leaner.training.experiments.cuts import make_cuts
 from modeling_leaner.training.experiments.grid import load_grid
 from modeling_leaner.training.experiments.rows import Run
@@ -72,18 +71,6 @@ def test_a_cut_is_shown_beside_its_parent(project):
     assert f"{own.parameters / parent.parameters:.0%} of its parent's" in text
     card = ModelCard(text)
     assert card.data.base_model == "OWNER/leanbert-two" and card.data.base_model_relation == "finetune"
-
-
-def test_cut_and_new_weights_are_told_apart(project):
-    """Two cells of one shape: the table names where the weights of each started."""
-    text = Path(CUT, "README.md").read_text()
-    cell = results_in(Path(CUT, "results.json")).evidence.cells[0]
-    shape = f"1 × {cell.heads} × {cell.head_dim}"
-    assert f"| **{shape} (cut)** |" in text and f"| {shape} (new weights) |" in text
-    grid = load_grid(Path("slim.yaml"))
-    assert [evidence.start_in_words(grid, shape) for shape in (CELL, f"{CELL}/config.json")] == ["cut", "new weights"]
-    assert evidence.start_in_words(grid, "model_cards/leanbert-two") == "its weights"
-    assert f"1 layers × {cell.heads} heads of {cell.head_dim} (new weights): " in text
 
 
 def test_its_commands_make_it_again(project):

@@ -19,10 +19,10 @@ from modeling_leaner.support.documents import read_json
 from modeling_leaner.support.terminal import plain_console
 
 from . import train
-from .running.snippets import snippet
 from .records import RunResults, checked
 from .records.results import RESULTS
 from .running.errors import explain
+from .running.snippets import snippet
 
 
 OUTPUT = Path("runs/demo")
