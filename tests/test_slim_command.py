@@ -205,7 +205,7 @@ class TestTry:
             assert f"{attempt['after']:.1%}" in line and ("chosen" in line) == (attempt is best)
             row = f"| {', '.join(map(str, layers))} | {' | '.join(numbers)} | {'kept ' * (attempt is best)}|"
             assert row in card.replace("  |", " |")
-        assert "A short training followed the cuts" in card and f"--teacher {source}" in card
+        assert f"--teacher {source}" in card
         assert {"modules.json", "tokenizer.json", "scores.json"} <= {
             path.name for path in (tmp_path / "slim").iterdir()
         }

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from huggingface_hub import ModelCardData
 
-from modeling_leaner.configuration_leaner import LeanConfig, ParameterCount
 from modeling_leaner.layers_leaner import LeanPreTrainedModel
 from modeling_leaner.planning.dials import describe
 from modeling_leaner.slimming.budget import parameters_of
-from modeling_leaner.slimming.slim import Cut, Slimmed
+from modeling_leaner.slimming.slim import Slimmed
 from modeling_leaner.transfer import is_repository
 
 from ..running.metadata import hub_task
@@ -45,29 +44,6 @@ def best_try(tries: list[Try]) -> Try:
 
 
 @dataclass(frozen=True)
-class SlimCard:
-    """What `templates/slim_card.md` names."""
-
-    metadata: str
-    name: str
-    architecture: str
-    shape: str
-    parent: str
-    snippet: str
-    before: LeanConfig
-    after: LeanConfig
-    parameters_before: ParameterCount
-    parameters_after: ParameterCount
-    held_out: int
-    chosen_by: int
-    cuts: list[Cut]
-    command: str
-    recovery: str | None
-    tries: list[Try]
-    kept: Try | None
-
-
-@dataclass(frozen=True)
 class Making:
     """How a slim model came about: its parent (Hub id or folder) and the hash of its weights, rows, the command.
 
@@ -98,30 +74,24 @@ def write_slim_card(
         output: where the folder will be, once it is whole; its lines of code load it from there.
         license: of its weights, as the Hub names it; None states none.
     """
-    is_on_hub = is_hub_id(making.parent)
-    parent = making.parent
-    if not is_on_hub:
-        parent = Path(making.parent).name
-    card = SlimCard(
-        metadata=slim_metadata(slimmed.model, making.parent if is_on_hub else None, license),
+    base = making.parent if is_hub_id(making.parent) else None
+    text = fill_card(
+        "slim_card.md",
+        metadata=slim_metadata(slimmed.model, base, license),
         name=output.name,
+        parent=f"[{base}](https://huggingface.co/{base})" if base else Path(making.parent).name,
+        snippet=slim_snippet(slimmed.model, named_place(output)),
         architecture=type(slimmed.model).__name__,
         shape=describe(slimmed.model.config),
-        parent=f"[{parent}](https://huggingface.co/{parent})" if is_on_hub else parent,
-        snippet=slim_snippet(slimmed.model, named_place(output)),
-        before=source.config,
-        after=slimmed.model.config,
-        parameters_before=parameters_of(source),
-        parameters_after=parameters_of(slimmed.model),
-        held_out=making.held_out,
-        chosen_by=making.chosen_by,
+        source=source.config,
+        config=slimmed.model.config,
+        before=parameters_of(source),
+        after=parameters_of(slimmed.model),
         cuts=slimmed.cuts,
-        command=making.command,
-        recovery=making.recovery,
-        tries=making.tries,
+        making=making,
         kept=best_try(making.tries) if making.tries else None,
     )
-    (folder / "README.md").write_text(fill_card("slim_card.md", **vars(card)), encoding="utf-8")
+    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def is_hub_id(source: str) -> bool:
