@@ -222,7 +222,7 @@ def test_the_error_by_the_choice_of_rows():
     assert error == pytest.approx(np.std(again), rel=0.1)
 
 
-def test_cards_give_the_error_of_rows_beside_that_of_seeds():
+def test_the_choice_of_rows_moves_a_difference_more_than_the_seed():
     """On SST-2 the choice of rows moves a difference more than the seed does."""
     evidence = RESULTS["leanbert-shallow-mini-sst2"].evidence
     (each,) = (each for each in evidence.row_errors if each.shape == "bert/shallow-mini")
@@ -231,4 +231,3 @@ def test_cards_give_the_error_of_rows_beside_that_of_seeds():
     assert each.difference == pytest.approx(own["11"] - base["11"])  # the published seed's
     spread = np.std([own[seed] - base[seed] for seed in base], ddof=1)
     assert each.error > spread
-    assert "conditional on the same held-out rows" in text
