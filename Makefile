@@ -12,7 +12,7 @@ CLIENTS := .venv-clients
 AUDIT := .venv-audit
 # Two processes, a whole file each at a time. One file alone: .venv/bin/python -m pytest tests/test_FILE.py
 PYTEST := -m pytest -q -n 2 --dist loadfile
-# Cards are written by leaner card:
+# Cards in model_cards/ are written by leaner publish:
 RUFF := --line-length 119 --target-version py311 --extend-exclude 'model_cards/*/README.md'
 RUFF_RULES := --select E,F,W,I,B,UP,C4,SIM --ignore B905,SIM905,SIM108 --config 'lint.isort.lines-after-imports = 2'
 

@@ -1,12 +1,9 @@
 """The published cards as a visitor of the Hub meets them: they parse, load, predict; their numbers are in the rows."""
 
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,19 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from command import leaner
 from datasets import Dataset
 from huggingface_hub import ModelCard
-from jinja2 import UndefinedError
 from modeling_leaner.training.experiments import guess_features, row_errors, simple_guesses
 from modeling_leaner.training.experiments.bigram import Bigram
-from modeling_leaner.training.publishing import (
-    rendering,
-    tables,
-)
-from modeling_leaner.training.publishing.wording import comparison, scoring
+from modeling_leaner.training.publishing import cards, folders
 from modeling_leaner.training.records import Guess, PublishedResults
-from modeling_leaner.training.running import finished_folder, metadata, reevaluate
+from modeling_leaner.training.running import metadata, reevaluate
 from modeling_leaner.training.tasks.language import CausalLM, MaskedLM
 from modeling_leaner.training.tasks.registry import TASKS
 from scipy import stats
@@ -35,9 +26,7 @@ from transformers.utils import is_torchvision_available
 
 ROOT = Path(__file__).parent.parent
 CARDS = ROOT / "model_cards"
-PUBLISHED = {
-    folder: finished_folder.results_in(folder / "results.json") for folder in finished_folder.published_folders(CARDS)
-}
+PUBLISHED = {folder: folders.results_in(folder / "results.json") for folder in folders.published_folders(CARDS)}
 FOLDERS = [folder for folder, results in PUBLISHED.items() if isinstance(results, PublishedResults)]  # of grids
 # transformers 5.17 has AutoImageProcessor only with torchvision:
 OLD = version("transformers") < "5.18" and not is_torchvision_available()
@@ -73,145 +62,36 @@ def test_cards_predict_by_their_own_snippets(folders, tmp_path):
         assert re.search(rf"^{folder.name}: \S", process.stdout, re.MULTILINE)
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_card_says_first_what_a_visitor_needs(folder):
-    """Use within 40 lines of the body; links, limits, citation; and what the Hub reads is what was written."""
-    results = RESULTS[folder.name]
-    card = ModelCard.load(folder / "README.md")
-    body = card.text.strip().splitlines()
-    assert body[0] == f"# {folder.name}" and "```python" in body[:40]
-    first = body[2].split(". ")[0]
-    assert " that " in first and ", not for " in first
-    assert f"- **Project and papers:** {metadata.project_link()}; " in card.text
-    for text in ("arxiv.org/abs/2505.20802", "@software{modeling_leaner", "The best simple guess"):
-        assert text in card.text
-    assert card.text.count("σ_max/σ_min") == 1 and not re.search(r"\b0\.\d+ epochs", card.text)
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: folder.name)
+def test_every_folder_has_its_short_card(folder):
+    """README.md is what the results make of it; what the Hub reads of it are their numbers."""
+    results = PUBLISHED[folder]
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    assert cards.render(folder)[0] == text
+    card = ModelCard(text)
     assert {"modeling_leaner", "custom_code"} <= set(card.data.tags) and card.data.model_name == folder.name
+    if not isinstance(results, PublishedResults):
+        assert len(text.encode()) <= 8000 and card.data.base_model == results.base_model
+        return
+    assert len(card.text.split()) <= 500
     assert card.data.pipeline_tag == TASKS[results.task].hub_name
     assert card.data.datasets == ([results.dataset] if "/" in results.dataset else None)
-    assert card.data.language == ("en" if "/" in results.dataset and "cifar" not in folder.name else None)
-    started = results.shape if results.cut_parent is None else f"model_cards/{results.cut_parent.name}"
-    expected = started.replace("model_cards", metadata.HUB_OWNER) if started.startswith("model_cards/") else None
-    assert card.data.base_model == expected
-    written = metadata.evaluations(results, results.evidence.hub)
-    assert sorted(map(str, card.data.eval_results)) == sorted(map(str, written))
+    assert card.data.base_model == (metadata.repository(results.parent) if results.parent else None)
+    assert {each.metric_type for each in card.data.eval_results} == {name[5:] for name in results.metrics}
     for each in card.data.eval_results:
         value = results.metrics[f"eval_{each.metric_type}"]
-        assert each.metric_value == pytest.approx(value, rel=5e-4) and len(str(each.metric_value)) <= 6
+        assert each.metric_value == pytest.approx(value, rel=5e-4) and f"{value:.4g}" in card.text
+    page = (CARDS / "README.md").read_text(encoding="utf-8")
+    assert f"(../README.md#{results.evidence.grid})" in text and f"\n### {results.evidence.grid}\n" in page
+    best = cards.best_of(results.evidence)
+    assert f"{best.name} | {best.value:.4g} |" in text
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, "–"), (8.3e6, "8.3e+06"), (1.3e7, "> 8e+06")])
-def test_kappa_beyond_rounding(value, shown):
-    assert tables.kappa(value) == shown
-
-
-def test_a_table_says_how_often_its_cells_were_trained():
-    known = RESULTS["leanbert-mini-sst2"].evidence
-    assert f"one shape, trained with {len(known.seeds)} seeds." in comparison.comparison_intro(known)
-    one = known.model_copy(update={"seeds": known.seeds[:1]})
-    assert "one shape, trained once." in comparison.comparison_intro(one)
-
-
-def test_an_outlier_is_told_from_a_bad_run():
-    known = RESULTS["leanbert-mini-sst2"].evidence
-    base = known.cells[0].model_copy(update={"shape": known.baseline, "chance": 0.2})
-    evidence = known.model_copy(update={"higher_is_better": True, "cells": [base], "guesses": None})
-    lower = evidence.model_copy(update={"higher_is_better": False})
-    cell = base.model_copy(update={"values": {str(seed): 0.5 + 0.01 * seed for seed in range(7)}})
-    assert scoring.outliers(cell, evidence) == []
-    cell.values["3"] = 0.1
-    assert scoring.outliers(cell, evidence) == ["3"]
-    assert scoring.outliers(cell, lower) == []
-    ties = base.model_copy(update={"values": {"1": 0.1, "2": 0.1, "3": 0.1, "4": 0.1, "5": 0.099}})
-    assert scoring.outliers(ties, evidence) == []
-    base.chance = 0.05
-    assert scoring.outliers(cell, evidence) == []  # far below the others, and better than the guess
-    base.chance = None
-    assert scoring.outliers(cell, evidence) == ["3"]  # no guess is known
-    base.chance = 0.2
-    del cell.values["0"], cell.values["1"], cell.values["2"]
-    assert scoring.outliers(cell, evidence) == []  # of four nothing can be said
-
-
-def test_a_run_is_no_outlier_for_a_guess_that_no_run_beats():
-    """Early in a training: losses of enwik8-text-causal-curves, gpt/narrow-mini after 3.1M tokens."""
-    known = RESULTS["leanbert-mini-sst2"].evidence
-    losses = {"11": 5.0085, "12": 5.0039, "13": 5.0094, "14": 5.024, "15": 5.0079}
-    base = known.cells[0].model_copy(update={"shape": known.baseline, "chance": 6.93, "values": losses})
-    guesses = [Guess(name="frequencies", value=6.92), Guess(name="bigram", value=4.81)]
-    evidence = known.model_copy(update={"higher_is_better": False, "cells": [base], "guesses": guesses})
-    assert scoring.outliers(base, evidence) == []
-    losses["14"] = 6.95  # as bad as frequencies, which the others beat
-    assert scoring.outliers(base, evidence) == ["14"]
-    losses.update(dict.fromkeys(("11", "12", "13", "15"), 7.1))
-    losses["14"] = 7.5
-    assert scoring.outliers(base, evidence) == []  # none has learned anything
-    evidence.guesses = None
-    losses.update(dict.fromkeys(("11", "12", "13", "15"), 5.0))
-    assert scoring.outliers(base, evidence) == ["14"]  # against the guess that reads nothing
-
-
-@dataclass
-class Half:
-    name: str = "x"
-
-
-def test_a_template_with_a_missing_field_makes_no_card():
-    with pytest.raises(UndefinedError, match="'metadata' is undefined"):
-        rendering.fill_card("model_card.md", Half())
-
-
-@pytest.fixture
-def run_folder(tmp_path):
-    """A published folder's configuration and results."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    for name in ("config.json", "results.json"):
-        shutil.copyfile(CARDS / "leanvit-mini-cifar10" / name, folder / name)
-    return folder
-
-
-@pytest.mark.parametrize(
-    "files, message",
-    [
-        ([], "nothing: the folder is empty, expected config.json and results.json of a finished run"),
-        (["config.json"], "nothing/results.json: missing; leaner train writes it at the end of a run"),
-        (["results.json"], "nothing/config.json: missing; leaner train writes it"),
-        (None, "nothing: no such folder"),
-    ],
-)
-def test_a_folder_without_a_run_is_named(files, message, tmp_path):
-    folder = tmp_path / "nothing"
-    if files is not None:
-        folder.mkdir()
-        for name in files:
-            (folder / name).write_text("{}")
-    with pytest.raises(SystemExit, match=message):
-        leaner("card", folder)
-
-
-@pytest.mark.parametrize("name", ["config.json", "results.json"])
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "not a JSON file: "),
-        ("[]", "expected a JSON object, got list"),
-    ],
-)
-def test_what_is_no_json_object_is_named(name, text, message, run_folder):
-    (run_folder / name).write_text(text)
-    with pytest.raises(SystemExit) as refused:
-        leaner("card", run_folder)
-    assert str(refused.value).startswith(f"leaner card: {run_folder / name}: {message}")
-
-
-def test_another_family_is_named(run_folder):
-    document = json.loads((run_folder / "config.json").read_text())
-    (run_folder / "config.json").write_text(json.dumps({**document, "model_type": "gpt2"}))
-    with pytest.raises(SystemExit) as refused:
-        leaner("card", run_folder)
-    expected = "model_type is 'gpt2', expected one of lean_vit, lean_bert, lean_gpt"
-    assert str(refused.value) == f"leaner card: {run_folder / 'config.json'}: {expected}"
+@pytest.mark.parametrize("higher, name", [(True, "high"), (False, "low")])
+def test_the_best_baseline_is_by_the_metric(higher, name):
+    evidence = RESULTS["leanbert-mini-sst2"].evidence
+    guesses = [Guess(name="low", value=0.1), Guess(name="high", value=0.9)]
+    assert cards.best_of(evidence.model_copy(update={"higher_is_better": higher, "guesses": guesses})).name == name
 
 
 def packed(rows):
@@ -341,7 +221,7 @@ def test_the_error_by_the_choice_of_rows():
     assert error == pytest.approx(np.std(again), rel=0.1)
 
 
-def test_cards_give_the_error_of_rows_beside_that_of_seeds():
+def test_the_choice_of_rows_moves_a_difference_more_than_the_seed():
     """On SST-2 the choice of rows moves a difference more than the seed does."""
     evidence = RESULTS["leanbert-shallow-mini-sst2"].evidence
     (each,) = (each for each in evidence.row_errors if each.shape == "bert/shallow-mini")
@@ -350,6 +230,3 @@ def test_cards_give_the_error_of_rows_beside_that_of_seeds():
     assert each.difference == pytest.approx(own["11"] - base["11"])  # the published seed's
     spread = np.std([own[seed] - base[seed] for seed in base], ddof=1)
     assert each.error > spread
-    text = (CARDS / "leanbert-shallow-mini-sst2" / "README.md").read_text()
-    assert f"| 4 × 3 | {each.difference:+.3f} | {each.error:.3f} | {spread:.3f} |" in text
-    assert "conditional on the same held-out rows" in text

@@ -147,9 +147,7 @@ class TestStart:
             ("sweep grids.yaml --data_files --summary", 2, "Option '--data-files' requires an argument."),
             ("train sst2 --shape bert/nano sst2", 2, "leaner train: Got unexpected extra argument(s) (sst2)"),
             ("train sst2 --seed 1 --resume --seed=2", 2, "--seed: given twice on the command line, with 1 and 2"),
-            ("card nowhere", 1, "leaner card: nowhere: no such folder"),
             ("push thre someone/model", 1, "leaner push: thre: no such folder; did you mean there?"),
-            ("card notes.md", 1, "leaner card: notes.md: a file, expected a folder"),
             ("verify there ./nowhere", 1, "leaner verify: nowhere: no such folder"),
             ("sweep notes.md", 1, "leaner sweep: notes.md: no YAML file: "),
             (
@@ -276,7 +274,7 @@ class TestStart:
             ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
             ("Experiments", "sweep", "bench", "study"),
-            ("Publishing", "card", "publish", "publish-encoder", "verify", "push"),
+            ("Publishing", "publish", "publish-encoder", "verify", "push"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
             assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel
@@ -331,9 +329,6 @@ class TestSpelling:
         words = ["--max_steps=-1", "--shape", "vit/nano", "--data_files", "train=my-rows.csv", "my-rows.csv", "--bf16"]
         words.append("--output_dir=a-b")
         assert given == [("digits", [*words, "--resume"]), (None, [*words, "--resume"]), ("some-run", words)]
-
-    def test_of_command_names(self, leaner):
-        assert leaner("publish_encoder", "--help").output == leaner("publish-encoder", "--help").output
 
 
 REGISTERED = """

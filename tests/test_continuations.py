@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from datasets import load_dataset
@@ -17,7 +16,6 @@ from modeling_leaner.training.experiments.continuations import (
     prompts_of,
 )
 from modeling_leaner.training.publishing import publish
-from modeling_leaner.training.publishing.wording import samples
 from spellchecker import SpellChecker
 from training_data import LOCAL_DATA, documents, write_shape
 
@@ -90,6 +88,3 @@ def test_a_published_language_model_says_what_it_writes(tmp_path, monkeypatch):
     monkeypatch.setattr(continuations, "continued", lambda folder, prompts: [rows[7]["text"]] * len(prompts))
     said = publish.continuations_of(Path("run"), [])
     assert said.longest_copy.split() == plain_words(rows[7]["text"]) and said.longest_copy_words == 60
-    text = samples.continuations(SimpleNamespace(continuations=said))
-    assert f"**{said.texts[0].prompt}**{rows[7]['text']}" in text and "60 words." in text
-    assert samples.continuations(SimpleNamespace(continuations=None)) is None

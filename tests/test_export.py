@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from command import leaner, refused
+from modeling_leaner.training.publishing.folders import results_in
 from modeling_leaner.training.publishing.verify import check_files
 from modeling_leaner.training.publishing.verify_onnx import check_onnx
-from modeling_leaner.training.running.finished_folder import results_in
 from safetensors.torch import save_file
 from test_remote_code import FAMILIES
 

@@ -42,7 +42,7 @@ def test_visible():
 def test_errors_say_what_was_given():
     """No emoji, no markup, no command to the terminal."""
     for name, shown in (("a:x:b", "a:x:b"), ("a[red]b", "a[red]b"), ("a\x1b[31mb\udcff", "a\\x1b[31mb\\udcff")):
-        assert refused("card", name).startswith(f"leaner card: {shown}: no such folder")
+        assert refused("verify", name).startswith(f"leaner verify: {shown}: no such folder")
 
 
 @pytest.mark.parametrize("name", ["a\nb.png", "a\x1b[31mb.png", "a\udcff.png"])

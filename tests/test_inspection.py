@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from modeling_leaner.training.data.tokenizer import train_tokenizer
-from modeling_leaner.training.running.finished_folder import results_in
+from modeling_leaner.training.publishing.folders import results_in
 from safetensors.torch import load_file, save_file
 from training_data import documents, pictures, save_encoder
 from typer.testing import CliRunner

@@ -17,9 +17,10 @@ from encoders import compare_by_words, cut_and_recover, run_leaner, save_sentenc
 from hub_server import LocalHub, reached
 from huggingface_hub import ModelCard, snapshot_download
 from modeling_leaner.training.publishing import index, publish_encoder, push, verify, verify_encoder
+from modeling_leaner.training.publishing.cards import write_card
+from modeling_leaner.training.publishing.folders import published_folders, results_in
 from modeling_leaner.training.records import PublishedEncoder
 from modeling_leaner.training.running import reevaluate
-from modeling_leaner.training.running.finished_folder import published_folders, results_in
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
@@ -119,14 +120,6 @@ def test_both_ways_cut_at_the_same_length(cards):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.model_max_length == 24
     assert len(tokenizer("cat " * 50, truncation=True)["input_ids"]) == 24
-    card = (folder / "README.md").read_text()
-    assert "by its tokenizer.json at 20 and by its sentence_bert_config.json at 24 tokens" in card
-    assert "This model cuts at 24" in card
-
-
-def test_the_table_names_the_parent(cards):
-    parent = results_in(cards / NAME / "results.json").comparison.models[0].model
-    assert f"| parent, {parent} | cut, untrained |" in (cards / NAME / "README.md").read_text()
 
 
 def test_tokens_and_core_hours(cards, made):
@@ -153,42 +146,6 @@ class TestCard:
         assert len(found) == 4
         assert found["STS-B test, Spearman"] == pytest.approx(own["stsb_test"], abs=1e-3)
         assert found["QNLI retrieval, MRR@10"] == pytest.approx(own["qnli"], abs=1e-3)
-
-    def test_what_a_visitor_needs(self, cards):
-        body = ModelCard.load(cards / NAME / "README.md").text.strip().splitlines()
-        assert body[0] == f"# {NAME}" and "```python" in body[:40]
-        assert body[2].startswith("A sentence encoder for English") and " Not for " in body[2]
-        text = "\n".join(body)
-        for needed in ("@software{modeling_leaner", "CC BY-SA", "leaner slim", "leaner train", "--license mit"):
-            assert needed in text
-        assert "Weights: MIT, as the parent's; code: Apache-2.0." in text
-
-    def test_no_licence_but_the_one_that_was_given(self, folder):
-        document = json.loads((folder / "results.json").read_text())
-        (folder / "results.json").write_text(json.dumps(document | {"license": None}))
-        assert run_leaner("card", folder, "--replace").exit_code == 0
-        card = ModelCard.load(folder / "README.md")
-        assert card.data.license is None and "Weights: none was given; code: Apache-2.0." in card.text
-
-    def test_every_number_is_in_the_table(self, cards):
-        text = (cards / NAME / "README.md").read_text()
-        results = results_in(cards / NAME / "results.json")
-        table = {line.split(" | ")[0][2:]: line for line in text.splitlines() if line.startswith("| ")}
-        names = {"stsb": "STS-B validation, Spearman", "stsb_test": "STS-B test, Spearman"}
-        names |= {"qnli": "QNLI retrieval, MRR@10", "sst2": "SST-2 linear probe, accuracy"}
-        names["cosine"] = "cosine to the parent"
-        for score, title in names.items():
-            for model in results.comparison.models:
-                assert f" {model.scores[score]:.4f}" in table[title]
-                if score in model.differences:
-                    difference = model.differences[score]
-                    assert f"({difference.low:+.4f} to {difference.high:+.4f})" in table[title]
-        assert table["tokens read in the recovery"].endswith(f"| 0 | {results.tokens:,} |")
-        for batch in ("1", "64"):
-            for model in results.comparison.models:
-                time = model.times[batch]
-                assert f"{time.milliseconds:.1f}" in table[f"ms, batch {batch}"]
-                assert f"{time.speed:.2f} ×" in table[f"speed, batch {batch}"]
 
     def test_no_path_of_this_machine(self, cards):
         for path in (cards / NAME).rglob("*"):
@@ -221,7 +178,7 @@ class TestCard:
         code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
         names = {}
         exec(code.replace(f"OWNER/{NAME}", str(cards / NAME)), names)
-        assert names["vectors"].shape == (3, 32)
+        assert names["embeddings"].shape == (3, 32)
         model = SentenceTransformer(str(cards / NAME), trust_remote_code=True)
         assert model.max_seq_length == 24
         texts = ["the cat sees a dog", "cat " * 40]
@@ -259,7 +216,7 @@ class TestVerified:
         document = json.loads((folder / "results.json").read_text())
         document["comparison"]["models"][2]["scores"]["stsb"] -= 0.5
         (folder / "results.json").write_text(json.dumps(document))
-        assert run_leaner("card", folder, "--replace").exit_code == 0
+        write_card(folder)
         self.refused(folder, made, "comparison.models.2.scores.stsb is")
 
     def test_other_weights(self, folder, made):
@@ -270,7 +227,7 @@ class TestVerified:
     def test_another_card(self, folder, made):
         with (folder / "README.md").open("a") as card:
             card.write("better than its parent\n")
-        self.refused(folder, made, "README.md: not what leaner card writes")
+        self.refused(folder, made, "README.md: not what leaner publish writes")
 
     def test_an_unknown_file(self, folder, made):
         (folder / "notes.txt").write_text("x")
@@ -332,12 +289,6 @@ class TestWalkers:
         result = run_leaner("publish")
         assert result.exit_code == 0, result.output
         assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-    def test_leaner_card_writes_all(self, folder):
-        before = (folder / "README.md").read_text()
-        (folder / "README.md").unlink()
-        assert run_leaner("card").exit_code == 0
-        assert (folder / "README.md").read_text() == before
 
     def test_what_is_pushed(self, folder):
         files = push.checked_contents(folder, f"someone/{NAME}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from modeling_leaner.training import records
 from modeling_leaner.training.experiments.rows import ADDED, read_rows, write_rows
-from modeling_leaner.training.running.finished_folder import results_in
+from modeling_leaner.training.publishing.folders import results_in
 
 
 CARDS = Path(__file__).parent.parent / "model_cards"

@@ -1,6 +1,5 @@
 """What a run folder says of itself, from made-up results of every task."""
 
-import copy
 import json
 import math
 import os
@@ -16,13 +15,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from command import leaner
 from huggingface_hub import ModelCard
-from huggingface_hub.utils import validate_repo_id
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from modeling_leaner.training.publishing.folders import read_run
 from modeling_leaner.training.records import Guess
-from modeling_leaner.training.running.card import write_run_card as write_card
+from modeling_leaner.training.running.card import write_run_card
 from modeling_leaner.training.running.environment import environment, git_commit, peak_memory_bytes
 from modeling_leaner.training.running.figure import plot
 from modeling_leaner.training.running.loading import started_from
@@ -299,45 +297,6 @@ def test_the_figure_names_units(metric, unit, labels, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("task", TASK_NAMES)
-def test_the_card_of_every_task(task, tmp_path, monkeypatch):
-    """Its metadata is what the Hub reads, its numbers are those of results.json, and its commands parse."""
-    monkeypatch.chdir(tmp_path)
-    folder = Path("runs") / "made up"
-    results = make_run(folder, task)
-    write_card(folder)
-    card = ModelCard((folder / "README.md").read_text(encoding="utf-8"))
-    data, config = card.data, load_shape(results["shape"])
-    assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", HUB_TASKS[task], None)
-    assert data.model_name == results["shape"].replace("/", "-")
-    assert data.tags == ["modeling_leaner", config.model_type, "custom_code"]
-    rounded = {name: float(f"{value:.4g}") for name, value in RUNS[task][3].items()}
-    assert {each.metric_type: each.metric_value for each in data.eval_results} == rounded
-    for each in data.eval_results:
-        validate_repo_id(each.dataset_type)
-        assert (each.task_type, each.dataset_type, each.dataset_name) == (HUB_TASKS[task], *[results["dataset"]] * 2)
-        assert (each.dataset_config, each.dataset_split) == (results["dataset_config"], "validation")
-    assert data.eval_results[0].metric_type == results["main_metric"]
-    way = "higher" if results["higher_is_better"] else "lower"
-    for name, value in RUNS[task][3].items():
-        label = f"**{name}** ({way} is better)" if name == results["main_metric"] else name
-        assert f"\n| {label} | {value:.4f} | 1,234 | validation |\n" in card.text
-    text = " ".join(card.text.split())
-    shape = f"{results['parameters']:,} parameters: {config.num_hidden_layers} layers of width {config.hidden_size}, "
-    shape += f"{config.heads_per_layer[0]} heads of size {config.head_dim}, MLPs of width {config.intermediate_size}."
-    assert shape in text and "One seed, evaluated on one split" in text and "flatter" not in text
-    assert "4,321 steps in 65 s, 1,098.7 rows a second, 1.2% of the time waiting for data" in text
-    assert "peak memory 0.75 GiB (resident memory of the process)" in text and "last training loss 0.4567" in text
-    assert "highest learning rate 0.00025, schedule cosine, warm-up 0.05, weight decay 0.05, 32 rows × 1" in text
-    machine = results["environment"]
-    assert machine["processor"] in text and f"torch {machine['torch']}" in text and "training.png" not in text
-    train, evaluate = re.search(r"```bash\n(.*?)\n(.*?)\n```", card.text, re.DOTALL).groups()
-    assert shlex.split(train)[:2] == ["leaner", "train"] and shlex.split(evaluate)[:2] == ["leaner", "evaluate"]
-    assert shlex.split(evaluate)[2:] == [f"{folder}-again"]  # the run itself is there already
-    again = parse(None, shlex.split(train)[2:], needed=("task", "shape"))
-    assert again.shape == results["shape"] and again.settings == results["recipe"]
-
-
-@pytest.mark.parametrize("task", TASK_NAMES)
 def test_the_card_loads_its_folder(task, tmp_path, monkeypatch, capsys):
     if "image" in task and not (is_torchvision_available() or version("transformers") >= "5.18"):
         pytest.skip("transformers 5.17 has AutoImageProcessor only with torchvision")
@@ -351,7 +310,7 @@ def test_the_card_loads_its_folder(task, tmp_path, monkeypatch, capsys):
         ViTImageProcessorPil(size=size, image_mean=mean, image_std=mean).save_pretrained("runs/it")
     else:
         tokenizer.save_pretrained("runs/it")
-    write_card(Path("runs/it"))
+    write_run_card(Path("runs/it"))
     block, names = re.search(r"```python\n(.*?)```", Path("runs/it/README.md").read_text(), re.DOTALL)[1], {}
     assert len(block.splitlines()) <= 10
     exec(compile(block, "README.md", "exec"), names)
@@ -372,104 +331,6 @@ def test_a_card_prints_the_number_of_a_regression(task):
     assert code.splitlines()[:-1] == other.splitlines()[:-1]
 
 
-def test_what_else_a_card_says(tmp_path, monkeypatch):
-    folder = tmp_path / "it"
-    make_run(folder, "sequence-classification")
-
-    def card(**changes):
-        for name, value in changes.items():
-            change(folder, "results.json", name.replace("__", "."), value)
-        write_card(folder)
-        return ModelCard((folder / "README.md").read_text(encoding="utf-8"))
-
-    assert str(tmp_path) not in card().content and "leaner evaluate it-again\n" in card().text
-    assert "so its numbers flatter the model" in card(recipe__load_best_model_at_end=True).text
-    patient = card(recipe__load_best_model_at_end=..., recipe__early_stopping_patience=3).text
-    assert "so its numbers flatter the model" in patient and "--early_stopping_patience=3" in patient
-    assert card(license="apache-2.0").data.license == "apache-2.0"
-    assert "| majority f1, for comparison | 0.3300 |" in card(chance={"name": "majority f1", "value": 0.33}).text
-    assert "rows a second" not in card(train__items_per_second=None, train__input_pipeline_share=None).text
-    assert "last training loss" not in card(train__loss=None).text
-    (folder / "training.png").write_bytes(b"")
-    assert "](training.png)" in card().text
-    assert card(shape="./shapes/mine.json").data.model_name == "shapes-mine"
-    local = card(dataset="/home/somebody/my data", shape="bert/lean-nano").data.eval_results[0]
-    assert (local.dataset_type, local.dataset_name) == ("my-data", "my-data")
-    assert card(dataset="local files").data.eval_results[0].dataset_type == "local-files"
-    before = card().content
-    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("killed")))
-    with pytest.raises(OSError, match="killed"):
-        card(seed=8)
-    assert (folder / "README.md").read_text() == before
-
-
-def test_what_was_written_by_hand_is_not_lost(tmp_path, monkeypatch):
-    """A card that the command would write over with other text stays, and so do the others, unless it is said."""
-    monkeypatch.chdir(tmp_path)
-    own, other = (Path("runs", name, "README.md") for name in ("one", "two"))
-    make_run(own.parent, "sequence-classification")
-    make_run(other.parent, "sequence-classification")
-    leaner("card", own.parent)
-    written = own.read_text()
-    leaner("card", own.parent)
-    own.write_text(written + "\nIt is used by our translators.\n")
-    said = "^leaner card: runs/one/README.md: not the card that leaner card would write; --replace writes over it$"
-    with pytest.raises(SystemExit, match=said):
-        leaner("card", other.parent, own.parent)
-    assert "our translators" in own.read_text() and not other.exists()
-    leaner("card", other.parent, own.parent, "--replace")
-    assert own.read_text() == written and other.exists()
-
-
-def test_the_licence_of_a_run(tmp_path, monkeypatch):
-    """As given, from then on; none before. What the Hub does not know, or whose weights are not said, is refused."""
-    monkeypatch.chdir(tmp_path)
-    folder = Path("runs/it")
-    make_run(folder, "sequence-classification")
-
-    def stated(*words):
-        leaner("card", *words)
-        return ModelCard.load(folder / "README.md").data.license
-
-    assert stated(folder) is None
-    assert stated(folder, "--license", "mit") == stated(folder) == "mit"
-    with pytest.raises(SystemExit, match="^leaner card: license 'MIT': expected .*; did you mean mit"):
-        stated(folder, "--license", "MIT")
-    with pytest.raises(SystemExit, match="^2$"):
-        stated("--license", "mit")
-    published = Path(__file__).parent.parent / "model_cards"
-    for name, command in (("leanvit-mini-cifar10", "publish GRID.yaml"), ("minilm-4-layers", "publish-encoder")):
-        with pytest.raises(SystemExit, match=f"{name} is published; leaner {command} --license states that of"):
-            stated(published / name, "--license", "mit")
-
-
-def test_the_card_of_a_fine_tuned_run(tmp_path, monkeypatch):
-    """Its name is its own, and its parent is one that a reader of the Hub finds, or is named in the text alone."""
-    monkeypatch.chdir(tmp_path)
-    folder = Path("runs/it")
-    make_run(folder, "sequence-classification")
-    for shape, start, base in (
-        ("model_cards/first", "./first", None),
-        ("runs/first", "./first", None),
-        ("owner/first", "owner/first", "owner/first"),
-    ):
-        change(folder, "results.json", "shape", shape)
-        change(folder, "results.json", "started_from", start)
-        write_card(folder)
-        card = ModelCard((folder / "README.md").read_text())
-        assert "OWNER" not in card.content and card.text.startswith("\n# first, fine-tuned on ")
-        assert card.data.base_model == base
-        assert card.data.model_name.startswith("first-finetuned-")
-        parent = f"[{base}](https://huggingface.co/{base})" if base else "`first`"
-        assert f"It started from the weights of {parent}." in card.text
-    trained = re.search(r"```bash\nleaner train .* --output_dir (\S+)\nleaner evaluate (\S+)\n", card.text).groups()
-    assert trained == ("runs/it-again", "runs/it-again")
-    change(folder, "results.json", "started_from", None)  # a shape whose file is not here any more
-    write_card(folder)
-    card = ModelCard((folder / "README.md").read_text())
-    assert "fine-tuned" not in card.content and "started from" not in card.content
-
-
 def test_a_parent_is_known_by_its_id_or_folder(tmp_path):
     for source in ("bert/nano", str(tmp_path / "bert.json"), str(tmp_path)):
         assert started_from(source) is None
@@ -478,26 +339,44 @@ def test_a_parent_is_known_by_its_id_or_folder(tmp_path):
     assert started_from("owner/first") == "owner/first"
 
 
+@pytest.mark.parametrize("task", TASK_NAMES)
+def test_the_card_of_every_task(task, tmp_path, monkeypatch):
+    """Its metadata is what the Hub reads, its numbers are those of results.json, and its command repeats the run."""
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs") / "made up"
+    results = make_run(folder, task)
+    write_run_card(folder)
+    card = ModelCard((folder / "README.md").read_text(encoding="utf-8"))
+    data = card.data
+    assert (data.library_name, data.pipeline_tag, data.license) == ("transformers", HUB_TASKS[task], None)
+    rounded = {name: float(f"{value:.4g}") for name, value in RUNS[task][3].items()}
+    assert {each.metric_type: each.metric_value for each in data.eval_results} == rounded
+    for value in RUNS[task][3].values():
+        assert f" | {value:.4f} | 1,234 | validation |\n" in card.text
+    train, evaluate = re.search(r"```bash\n(.*?)\n(.*?)\n```", card.text, re.DOTALL).groups()
+    assert shlex.split(evaluate) == ["leaner", "evaluate", f"{folder}-again"]  # the run itself is there already
+    again = parse(None, shlex.split(train)[2:], needed=("task", "shape"))
+    assert again.shape == results["shape"] and again.settings == results["recipe"]
+
+
+@pytest.mark.parametrize(("start", "base"), [("./first", None), ("owner/first", "owner/first"), (None, None)])
+def test_the_card_of_a_fine_tuned_run(start, base, tmp_path):
+    make_run(tmp_path, "sequence-classification")
+    change(tmp_path, "results.json", "started_from", start)
+    write_run_card(tmp_path)
+    card = ModelCard((tmp_path / "README.md").read_text())
+    assert card.data.base_model == base and ("fine-tuned" in card.text) == (start is not None)
+    assert str(tmp_path) not in card.content and "OWNER" not in card.content
+
+
 def test_a_run_without_evaluation_has_a_card(tmp_path):
     make_run(tmp_path)
     change(tmp_path, "results.json", "metrics", {})
     with pytest.raises(ValueError, match="main_metric"):
-        write_card(tmp_path)
+        read_run(tmp_path)
     change(tmp_path, "results.json", "rows", 0)
-    write_card(tmp_path)
-    card = ModelCard((tmp_path / "README.md").read_text())
-    assert not card.data.eval_results and "| not evaluated |" in card.text
-
-
-def test_heads_that_differ_from_layer_to_layer(tmp_path):
-    results = make_run(tmp_path)
-    config = load_shape("bert/nano", per_layer_config={1: {"num_attention_heads": 2}})
-    config.save_pretrained(tmp_path)
-    parameters = config.count_parameters("ForMaskedLM").total
-    assert parameters < results["parameters"]
-    change(tmp_path, "results.json", "parameters", parameters)
-    write_card(tmp_path)
-    assert "4/2 heads of size 32" in " ".join((tmp_path / "README.md").read_text().split())
+    write_run_card(tmp_path)
+    assert not ModelCard((tmp_path / "README.md").read_text()).data.eval_results
 
 
 WRONG = [
@@ -529,9 +408,8 @@ def test_a_wrong_field_is_named_with_its_file(file, name, value, message, tmp_pa
     make_run(tmp_path)
     change(tmp_path, file, name, value)
     with pytest.raises(ValueError, match=re.escape(str(tmp_path / file))) as error:
-        write_card(tmp_path)
+        read_run(tmp_path)
     assert message in str(error.value) and str(error.value).count(str(tmp_path)) == 1
-    assert not (tmp_path / "README.md").exists()
 
 
 @pytest.mark.parametrize("file", ["config.json", "results.json"])
@@ -541,12 +419,4 @@ def test_a_missing_or_damaged_file_is_named(file, tmp_path):
     for damage in (lambda path: path.write_text(whole[:50]), lambda path: path.write_text("[]"), Path.unlink):
         damage(tmp_path / file)
         with pytest.raises(ValueError, match=re.escape(str(tmp_path / file))):
-            write_card(tmp_path)
-
-
-def test_a_run_writes_what_a_card_reads(tmp_path):
-    """The fields of results.json survive writing and reading, and reading changes nothing."""
-    results = make_run(tmp_path)
-    before = copy.deepcopy(json.loads((tmp_path / "results.json").read_text()))
-    write_card(tmp_path)
-    assert before == results == json.loads((tmp_path / "results.json").read_text())
+            read_run(tmp_path)

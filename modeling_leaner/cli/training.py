@@ -333,24 +333,6 @@ def study(
 
 
 @commands.command(cls=Command, rich_help_panel=PUBLISHING)
-def card(
-    context: typer.Context,
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Run folders or published ones; left out, all published ones.", callback=check_folders),
-    ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Also over cards of other text.")] = False,
-    license: License = None,
-) -> None:
-    """Write model cards from config.json and results.json; without a folder, the index of all, too."""
-    if license is not None and not folders:
-        context.fail("--license: expected with the run folders whose weights are meant")
-    with slow_imports():
-        from ..training.publishing.cards import write_cards
-    write_cards(folders or [], replace, license)
-
-
-@commands.command(cls=Command, rich_help_panel=PUBLISHING)
 def publish(
     context: typer.Context,
     grid: Annotated[
@@ -407,7 +389,7 @@ def verify(
     ] = None,
     short: Annotated[bool, typer.Option("--short", help="The first rows only.")] = False,
 ) -> None:
-    """Recompute what a published card says of its model, from the weights alone."""
+    """Recompute the numbers of published cards from the weights."""
     with slow_imports():
         from ..training.publishing.verify import verify_all
     verify_all(folders or [], data_files or [], short)

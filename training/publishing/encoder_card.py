@@ -1,6 +1,5 @@
 """The card of a published sentence encoder: what it does, how to use it, and parent, cut and model side by side."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
@@ -11,92 +10,41 @@ from modeling_leaner.support.documents import require
 from modeling_leaner.support.files import sha256
 
 from ..experiments.encoder_scores import TITLES
-from ..experiments.encoders import table_lines
-from ..records import CutStep, PublishedEncoder, TextRows
+from ..records import PublishedEncoder, TextRows
 from ..records.results import RESULTS
-from ..running.finished_folder import Run
+from ..running.environment import machine_name
 from ..running.metadata import project_link, repository, rounded
 from ..running.snippets import ENCODE_TEXT
 from .cut_parents import cuts_in
-from .rendering import fill_card, markdown
-from .wording import encoders, opening
+from .folders import Run
+from .rendering import fill_card
 
 
 LIBRARY = "sentence-transformers"
-SENTENCE_TRANSFORMERS = """\
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("{repository}", trust_remote_code=True)
-vectors = model.encode(["A dog runs.", "A puppy is running.", "The bank is closed."])
-print(model.similarity(vectors[:1], vectors[1:]))"""
 METRICS = {"stsb": "cosine_spearman", "stsb_test": "cosine_spearman", "qnli": "mrr_at_10", "sst2": "accuracy"}
 TASKS = {"qnli": "text-retrieval", "sst2": "text-classification"}
 
 
-@dataclass
-class EncoderCardContext:
-    """What `templates/encoder_card.md` names: Markdown, ready to be put in its place."""
-
-    metadata: str
-    name: str
-    purpose: str
-    standing: str
-    sentence_transformers: str
-    snippet: str
-    table: str
-    scores_about: str
-    time_about: str
-    cuts: list[CutStep]
-    recovery: str
-    stored: str
-    lengths: str
-    limits: list[str]
-    licence: str
-    commands: str
-    hardware: str
-    project: str
-    bibtex: str
-
-
 def encoder_card(folder: Path, run: Run) -> str:
-    """The text of a published encoder's card. Raises ValueError where its files do not fit each other."""
+    """The text of a published encoder's card. Raises ValueError if its files do not fit each other."""
     results = run.results
     check_encoder(folder, run)
-    comparison = results.comparison
-    context = EncoderCardContext(
+    timed = results.comparison.environment
+    trained = results.environment
+    return fill_card(
+        "encoder_card.md",
         metadata=encoder_metadata(results, run.config.model_type),
-        name=results.name,
-        purpose=encoders.purpose(results),
-        standing=encoders.standing(results),
-        sentence_transformers=SENTENCE_TRANSFORMERS.format(repository=repository(results.name)),
+        results=results,
+        settings=run.settings,
+        steps=cuts_in(folder),
+        titles=TITLES,
+        width=run.config.hidden_size,
+        repository=repository(results.name),
         snippet=ENCODE_TEXT.format(repository=repository(results.name)),
-        table=encoder_table(results),
-        scores_about=encoders.scores_about(comparison),
-        time_about=encoders.time_about(comparison),
-        cuts=cuts_in(folder),
-        recovery=encoders.recovery(results, run.settings),
-        stored=encoders.stored(results.stored),
-        lengths=encoders.lengths(results.lengths),
-        limits=encoders.untested(),
-        licence=encoders.licence(results),
-        commands="\n".join([*results.commands, f"leaner verify model_cards/{results.name}"]),
-        hardware=encoders.hardware(results),
         project=project_link(),
-        bibtex=opening.bibtex(),
+        timed_on=machine_name(timed.processor, timed.threads),
+        trained_on=machine_name(trained.processor, trained.threads),
     )
-    return fill_card("encoder_card.md", context)
-
-
-def encoder_table(results: PublishedEncoder) -> str:
-    """Parent, cut and recovered model, a line for each number."""
-    lines = [[cell.replace(" (", "<br>(", 1) for cell in line] for line in table_lines(results.comparison.models)]
-    trained = [
-        ["steps of recovery", "–", "0", f"{results.train.steps:,}"],
-        ["tokens read in the recovery", "–", "0", f"{results.tokens:,}"],
-        ["core-hours of the recovery", "–", "0", f"{results.core_hours:.2f}"],
-    ]
-    header = ["", f"parent, {results.parent_scores.model}", "cut, untrained", "**recovered: this model**"]
-    return markdown(header, lines + trained)
 
 
 def check_encoder(folder: Path, run: Run) -> None:

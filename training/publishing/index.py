@@ -23,9 +23,9 @@ from ..experiments.run_statistics import MAX_P, MIN_PAIRS
 from ..experiments.summary import summarise
 from ..records import PublishedEncoder, PublishedResults
 from ..records.results import RESULTS
-from ..running.finished_folder import published_folders, results_in
 from ..tasks.registry import TASKS
 from .figures import curves_figure, forest_figure
+from .folders import published_folders, results_in
 from .rendering import TEMPLATES, markdown
 
 

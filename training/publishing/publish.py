@@ -34,7 +34,6 @@ from ..records.published import OWN_GRIDS
 from ..records.results import RESULTS
 from ..running.environment import is_clone
 from ..running.evaluation import prepare_evaluation
-from ..running.finished_folder import CARDS, RUN_FILES, results_in, without_local_settings
 from ..running.run_folder import RECIPE
 from ..settings.command_line import copy_options
 from ..settings.recipes import parse
@@ -44,6 +43,7 @@ from ..tasks.registry import TASKS
 from .cards import write_card
 from .code_copies import renew_code
 from .cut_parents import check_same_record, parent_fields, parent_results
+from .folders import CARDS, RUN_FILES, results_in, without_local_settings
 from .index import write_index
 from .verify import verify
 from .verify_weights import UNVERIFIABLE, metrics_of, metrics_with, tolerances

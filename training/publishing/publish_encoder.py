@@ -32,7 +32,6 @@ from ..experiments.grid import is_folder_name
 from ..records import EncoderComparison, Lengths, PublishedEncoder, RunResults, StoredWeights, Train, checked
 from ..records.results import RESULTS
 from ..running.card import TRAINING_FIGURE
-from ..running.finished_folder import CARDS, results_in, without_local_settings
 from ..running.loading import load_processing
 from ..running.run_folder import RECIPE
 from ..running.trainer import METRICS_FILE
@@ -44,6 +43,7 @@ from ..tasks.embedding import Embedding, unit_vectors
 from .cards import write_card
 from .code_copies import MODULES, renew_code
 from .cut_parents import check_parent_weights
+from .folders import CARDS, results_in, without_local_settings
 from .index import encoder_line, write_index
 from .publish import replacing, write_published_recipe
 from .verify_encoder import verify_encoder

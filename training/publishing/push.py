@@ -33,7 +33,10 @@ from modeling_leaner.transfer import (
 )
 
 from ..records.results import RESULTS
-from ..running.finished_folder import (
+from ..running.loading import read_tokenizer
+from ..settings.yaml_files import MOST_BYTES, load_yaml
+from .code_copies import check_code, check_links
+from .folders import (
     CARDS,
     UNREADABLE,
     check_tensor_shapes,
@@ -41,9 +44,6 @@ from ..running.finished_folder import (
     published_folders,
     results_in,
 )
-from ..running.loading import read_tokenizer
-from ..settings.yaml_files import MOST_BYTES, load_yaml
-from .code_copies import check_code, check_links
 
 
 LIBRARIES = ("transformers", "sentence-transformers")  # that load what is sent
@@ -66,7 +66,7 @@ def check_complete(folder: Path) -> None:
     if not weights:
         raise ValueError(f"{folder}: no weights (model.safetensors)")
     if not (folder / "README.md").is_file():
-        raise ValueError(f"{folder}: no card (README.md); leaner card writes that of a run, you that of another model")
+        raise ValueError(f"{folder}: no card (README.md)")
 
 
 def read_card(folder: Path) -> ModelCard:

@@ -1,20 +1,24 @@
-"""Markdown: the templates of `templates/`, filled from one dataclass each, and tables."""
+"""Markdown: the templates of `templates/`, and tables."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from huggingface_hub import ModelCard
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+from ..running.card import templates_in
 
 
 TEMPLATES = Path(__file__).parent / "templates"
-ENVIRONMENT = Environment(
-    loader=FileSystemLoader(TEMPLATES),
-    undefined=StrictUndefined,
-    keep_trailing_newline=True,
-    autoescape=select_autoescape(),  # HTML; in Markdown there is nothing to escape
-)
+ENVIRONMENT = templates_in(TEMPLATES)
+
+
+def millions(count: float) -> str:
+    """`4.1M`; below a million with thousands separated."""
+    return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count:,.0f}"
+
+
+ENVIRONMENT.globals["millions"] = millions
 
 
 PAGES = ("LOG.md", "../docs/findings.md", "../docs/slimming.md")  # written by hand; paths from the folder of cards
@@ -42,11 +46,11 @@ def fill(template: str, context: object) -> str:
     return ENVIRONMENT.get_template(template).render(values)
 
 
-def fill_card(template: str, context: object) -> str:
+def fill_card(template: str, **values: object) -> str:
     """The text of a template that begins with metadata.
 
     Raises:
         ValueError: the metadata is no YAML for the Hub.
         jinja2.UndefinedError: as of `fill`.
     """
-    return str(ModelCard(fill(template, context)))
+    return str(ModelCard(ENVIRONMENT.get_template(template).render(values)))

@@ -1,7 +1,7 @@
 """`leaner verify [FOLDER ...]`: what a published card says of its model, from the weights alone.
 
 Of each folder: its code is this package's, file by file, which is compared before any of it runs; the weights are the
-ones that results.json names; the card is what `leaner card` writes from it; the metrics come out again, within the
+ones that results.json names; the card is what `leaner publish` writes from it; the metrics come out again, within the
 tolerances of results.json, in a fresh process that cannot import this package and sees neither results.json nor the
 card (`reevaluate.py`). ONNX graphs beside the weights give what the weights give. Rows come from the Hub, from a local
 copy by `--data_files cifar10=FOLDER`, or are generated; what they hold must have the hash of the card's. Guesses
@@ -24,14 +24,14 @@ from ..experiments.encoder_rows import NAMES
 from ..records import PublishedEncoder, PublishedResults, RunResults, Subset
 from ..records.results import RESULTS
 from ..running.card import TRAINING_FIGURE
-from ..running.finished_folder import CARDS, RUN_FILES, check_there, published_folders, results_in
 from ..running.metadata import eval_results
 from ..running.run_folder import RECIPE
 from ..settings.command_line import copy_options
 from ..settings.yaml_files import read_yaml
-from .cards import FIGURE, render
+from .cards import render
 from .code_copies import MODULES, check_code
 from .cut_parents import check_parent
+from .folders import CARDS, RUN_FILES, check_there, published_folders, results_in
 from .verify_encoder import PARENT, verify_encoder
 from .verify_grid import check_evidence, check_run, has_rows_beside
 from .verify_onnx import ONNX_FOLDER, check_onnx
@@ -73,7 +73,7 @@ def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> N
         written |= {RECORD, MODULES, "tokenizer.json"}
         patterns += OF_SENTENCE_TRANSFORMERS
     else:
-        written |= {FIGURE, TRAINING_FIGURE}
+        written.add(TRAINING_FIGURE)
         if results.cut_parent is not None:
             written.add(RECORD)
     there = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
@@ -88,10 +88,10 @@ def check_files(folder: Path, results: PublishedResults | PublishedEncoder) -> N
 
 
 def as_written(folder: Path) -> RunResults:
-    """The results of a folder, once its card is shown to be the one that `leaner card` writes from them.
+    """The results of a folder, once its card is shown to be the one that `leaner publish` writes from them.
 
     Raises:
-        ValueError: the results lack a field, or the card or `.eval_results/` is not what `leaner card` writes.
+        ValueError: the results lack a field, or the card or `.eval_results/` is not what `leaner publish` writes.
     """
     file = folder / RESULTS
     text, results = render(folder)
@@ -101,7 +101,7 @@ def as_written(folder: Path) -> RunResults:
         raise ValueError(f"{file}: subset is missing; leaner publish writes it")
     readme = folder / "README.md"
     if not readme.is_file() or readme.read_text(encoding="utf-8") != text:
-        raise ValueError(f"{readme}: not what leaner card writes from {file}")
+        raise ValueError(f"{readme}: not what leaner publish writes from {file}")
     shown = None
     path = folder / ".eval_results" / "results.yaml"
     if path.is_file():
@@ -110,7 +110,7 @@ def as_written(folder: Path) -> RunResults:
     if isinstance(results, PublishedResults):
         expected = eval_results(results)
     if shown != expected:
-        raise ValueError(f"{path}: not what leaner card writes from {file}")
+        raise ValueError(f"{path}: not what leaner publish writes from {file}")
     return results
 
 

@@ -13,8 +13,8 @@ from ..experiments.rows import finished_row, reported
 from ..experiments.run_settings import run_arguments
 from ..records import Evidence, PublishedResults, ResultRow
 from ..records.results import RESULTS
-from ..running.finished_folder import LOCAL
 from .cut_parents import check_same_record, parent_fields
+from .folders import LOCAL
 
 
 def same_value(held: object, fresh: object) -> bool:

@@ -1,6 +1,5 @@
 """Run folders and published ones, read and checked; ValueError where config, results and weights do not fit."""
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +15,11 @@ from modeling_leaner.support.licenses import check_license
 
 from ..records import PublishedEncoder, PublishedResults, RunResults, checked
 from ..records.results import PUBLISHED, RESULTS
+from ..running.card import settings_of
+from ..running.loading import tensor_shapes
+from ..running.snippets import auto_class
 from ..settings.arguments import TASK_NAMES
-from ..settings.combinations import without_idle_steps
-from ..settings.command_line import settings_parser, words_of
 from ..tasks.registry import TASKS
-from .loading import tensor_shapes
-from .snippets import auto_class
 
 
 CARDS = Path(PUBLISHED)
@@ -113,15 +111,14 @@ def read_results(folder: Path, config: PreTrainedConfig) -> Run:
     kind = results.architecture
     require(kind in classes, file, "architecture", kind, f"one of {classes}")
     parameters = config.count_parameters(kind).total
-    words = words_of({"shape": results.shape, "seed": results.seed, **without_idle_steps(results.recipe)})
-    settings = vars(settings_parser().parse_words(words))
+    settings, command = settings_of(results)
     main = f"eval_{results.metric}"
     metrics = list(results.metrics)
     require(results.task in TASK_NAMES, file, "task", results.task, f"one of {TASK_NAMES}")
     require(main in metrics or not (metrics or results.rows), file, "main_metric", main, f"one of {metrics}")
     same = has_no_head or results.parameters == parameters  # a bare model may lack its pooling layer
     require(same, file, "parameters", results.parameters, f"{parameters}")
-    return Run(config, results, settings, shlex.join(["leaner", "train", *words]))
+    return Run(config, results, settings, command)
 
 
 def read_run(folder: Path) -> Run:

@@ -1,1 +1,0 @@
-"""The sentences of cards and index, a file for each part of them. Arguments are records; nothing here reads a file."""
