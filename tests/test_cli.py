@@ -275,7 +275,7 @@ class TestStart:
             ("Shapes", "shapes", "plan"),
             ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
-            ("Experiments", "sweep", "bench", "encoders", "law", "guesses") + ("shift", "study"),
+            ("Experiments", "sweep", "bench", "encoders", "law", "study"),
             ("Publishing", "publish", "publish-encoder", "verify", "push", "pull"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
