@@ -1,7 +1,6 @@
 """Markdown: the templates of `templates/`, and tables."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from huggingface_hub import ModelCard
@@ -21,14 +20,6 @@ def millions(count: float) -> str:
 ENVIRONMENT.globals["millions"] = millions
 
 
-PAGES = ("LOG.md", "../docs/findings.md", "../docs/slimming.md")  # written by hand; paths from the folder of cards
-
-
-def pages_beside(cards: Path) -> list[str]:
-    """Those of `PAGES` that are there, for a template to link."""
-    return [page for page in PAGES if (cards / page).is_file()]
-
-
 def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """A Markdown table; a | within a cell is escaped, for it would end the cell."""
     rows = [header, ["---"] * len(header), *lines]
@@ -36,21 +27,11 @@ def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
 
 
-def fill(template: str, context: object) -> str:
-    """The text of a template with the fields of a dataclass.
-
-    Raises:
-        jinja2.UndefinedError: the template names a field that `context` lacks.
-    """
-    values = {field.name: getattr(context, field.name) for field in fields(context)}
-    return ENVIRONMENT.get_template(template).render(values)
-
-
 def fill_card(template: str, **values: object) -> str:
     """The text of a template that begins with metadata.
 
     Raises:
         ValueError: the metadata is no YAML for the Hub.
-        jinja2.UndefinedError: as of `fill`.
+        jinja2.UndefinedError: the template names a value that is not given.
     """
     return str(ModelCard(ENVIRONMENT.get_template(template).render(values)))
