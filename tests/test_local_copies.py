@@ -45,14 +45,6 @@ def test_the_rows_held_out_are_those_of_the_run(published, capsys):
     assert f"on {results['rows']} rows" in capsys.readouterr().out
 
 
-def test_the_guesses_are_those_of_the_command(published):
-    """Published with the weights or asked for alone, they are scored on the same rows."""
-    file = Path(GRID) / GUESSES
-    at_publishing = json.loads(file.read_text())
-    leaner("guesses", "grid.yaml", "--data", "data")
-    assert json.loads(file.read_text()) == at_publishing
-
-
 def test_the_commands_of_the_card_hold_them_out(published, capsys):
     """`leaner evaluate` is told --holdout; the other commands read it from the grid or results.json."""
     card = (published / "README.md").read_text()

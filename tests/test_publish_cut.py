@@ -69,9 +69,11 @@ def test_a_cut_is_shown_beside_its_parent(project):
 def test_its_commands_make_it_again(project):
     """The command of the card cuts the same weights, from which its `leaner train` starts."""
     text = Path(CUT, "README.md").read_text()
-    command = "leaner slim model_cards/leanbert-two runs/leanbert-one-cut --keep 1 --data FOLDER"
+    command = (
+        "leaner slim model_cards/leanbert-two runs/leanbert-one-cut --keep-layers 1 --lean --no-training --data FOLDER"
+    )
     assert command in text and read_yaml(Path(CUT, "recipe.yaml"))["shape"] == "runs/leanbert-one-cut"
-    leaner(*command.replace("FOLDER", "listops-short").split()[1:], "--rows", 16)
+    leaner(*command.replace("FOLDER", "listops-short").split()[1:])
     made = Path("runs/leanbert-one-cut/model.safetensors").read_bytes()
     assert made == Path(CELL, "model.safetensors").read_bytes()
 

@@ -1,6 +1,6 @@
-"""What must not change while the code does: summaries of the grids, short trainings, and plans.
+"""What must not change while the code does: summaries of the grids and short trainings.
 
-`python tests/test_referee.py` records trainings and plans anew in tests/golden/referee.json; to be run only if they
+`python tests/test_referee.py` records the trainings anew in tests/golden/referee.json; to be run only if they
 change on purpose. The values of the summaries are those of model_cards/grids/*/summary.json.
 """
 
@@ -18,9 +18,6 @@ from modeling_leaner.training.experiments.summary import summarise
 from modeling_leaner.training.running.environment import processor_flags
 from safetensors.torch import load_file
 from training_data import write_shape
-from typer.testing import CliRunner
-
-from modeling_leaner.cli.app import app
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,13 +30,6 @@ TRAININGS = {  # built-in data alone: family, fields of its shape, recipe and op
     "causal-lm": ("gpt", {"max_position_embeddings": 64}, "python-docs --max_length 64"),
 }
 STEPS = "--max_steps 20 --logging_steps 5 --max_train_rows 400 --max_eval_rows 64 --disable_tqdm true"
-PLANS = {
-    "parameters": "--family vit --params 5M",
-    "flops": "--family bert --flops 20M --length 128",
-    "memory": "--family gpt --memory 2GB --length 256",
-    "equal": "--like bert/mini --equal flops --length 128",
-}
-COSTS = ("layers", "width", "heads", "head_dim", "mlp", "parameters", "flops_forward", "flops_training_step", "memory")
 
 
 def trained(task: str, folder: Path) -> dict:
@@ -60,14 +50,6 @@ def trained(task: str, folder: Path) -> dict:
         "losses": [entry["loss"] for entry in entries if "loss" in entry] + [results["metrics"]["eval_loss"]],
         "weights": digest.hexdigest(),
     }
-
-
-def planned(words: str) -> list[dict]:
-    """The shapes and costs that a plan names."""
-    result = CliRunner().invoke(app, ["plan", *words.split(), "--rows", "4", "--json"])
-    assert result.exit_code == 0, result.output
-    candidates = json.loads(result.stdout[result.stdout.index("{") :])["candidates"]
-    return [{name: candidate[name] for name in COSTS} for candidate in candidates]
 
 
 def same(found: object, expected: object, path: str = "") -> None:
@@ -106,15 +88,10 @@ def test_trainings(task, tmp_path):
         assert found["losses"] == pytest.approx(expected["losses"], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_plans(name):
-    same(planned(PLANS[name]), json.loads(GOLDEN.read_text())["plans"][name])
-
-
 if __name__ == "__main__":
     trainings = {}
     for task in TRAININGS:
         with tempfile.TemporaryDirectory() as scratch:
             trainings[task] = trained(task, Path(scratch))
-    document = {"trainings": trainings, "plans": {name: planned(words) for name, words in PLANS.items()}}
+    document = {"trainings": trainings}
     GOLDEN.write_text(json.dumps(document, indent=1) + "\n")

@@ -150,7 +150,6 @@ def test_options_of_train_and_evaluate(tmp_path, capsys, options, message):
     [
         ("sweep grid.yaml --jobs 1 --jobs=2", "--jobs: given twice on the command line, with 1 and 2"),
         ("sweep x.yaml --output_dir a --output-dir b", "--output-dir: given twice on the command line, with a and b"),
-        ("latency --rounds 1 grid.yaml --rounds 2", "--rounds: given twice on the command line, with 1 and 2"),
         ("publish --data_files a --data b c", "--data-files: given twice on the command line, with a and b c"),
         ("verify --short --short", "--short: given twice on the command line"),
         ("verify --short FOLDER --short", "--short: given twice on the command line"),

@@ -28,6 +28,11 @@ from .folders import Run, check_tensor_shapes, read_run
 from .rendering import fill_card
 
 
+def slim_words(options: list[str]) -> str:
+    """The options of `leaner slim`; published records call --keep-layers by its old name, --keep."""
+    return shlex.join("--keep-layers" if word == "--keep" else word for word in options)
+
+
 def best_of(evidence: Evidence) -> Guess | None:
     """The best simple baseline that reads the input, else the one that reads nothing; None if neither is known."""
     chance = baseline_of(evidence).chance
@@ -83,7 +88,7 @@ def published_card(folder: Path, run: Run) -> str:
         printed=printed,
         data=evidence.data or f"The training data are {results.dataset}.",
         project=project_link(),
-        slim_options=shlex.join(results.cut_parent.slim_options) if results.cut_parent else "",
+        slim_options=slim_words(results.cut_parent.slim_options) if results.cut_parent else "",
         files=f" --data_files {evidence.data_files or 'FOLDER'}" if is_local else "",
         copies=f" --data_files {dataset}=FOLDER" if is_local else "",
     )
