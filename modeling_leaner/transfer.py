@@ -37,7 +37,6 @@ SHIPPED += ("*_Dense/config.json", "*_Dense/model.safetensors")
 SHIPPED += ("onnx/*.onnx", "onnx/*.onnx.data")
 REMAINS = (".gitattributes",)  # the Hub's own
 TEXTS = ("*.md", "*.yaml", "*config.json", "results.json", "slim.json")  # in which paths of this machine may stand
-NO_REVISION = r"^$|\.\.|[\s~^:?*\[\\]"  # much of what git does not accept as a name
 OFFLINE = "HF_HUB_OFFLINE says not to ask the Hub"
 MOST_TEXT = 10_000_000  # bytes of one of them
 # How a path of this machine begins: at the root, above the folder, at home, on Windows, too.

@@ -490,7 +490,7 @@ def test_a_file_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(files.os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        files.write_all_new("--out", {tmp_path / "a": b"1", tmp_path / "b": b"2"})
+        files.write_bytes(tmp_path / "a", b"1")
     assert not list(tmp_path.iterdir())
 
 

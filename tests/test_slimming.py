@@ -13,11 +13,10 @@ from modeling_leaner import (
     LeanViTConfig,
     LeanViTForImageClassification,
 )
-from modeling_leaner.slimming import budget, measures, operations
+from modeling_leaner.slimming import measures, operations
 from modeling_leaner.slimming.measures import Reference
 from modeling_leaner.slimming.operations import SlimError
-from modeling_leaner.slimming.slim import Target, best_slims, slim
-from modeling_leaner.support import turns
+from modeling_leaner.slimming.slim import Target, slim
 
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
@@ -351,26 +350,6 @@ class TestScores:
         torch.testing.assert_close(moments.means[2].float(), rows.mean(dim=0), **TOLERANCE)
         torch.testing.assert_close(moments.variances[2].float(), rows.var(dim=0, correction=0), **TOLERANCE)
 
-    def test_block_influence(self, reference):
-        """By its definition, on all tokens that are no padding."""
-        model, expected = reference
-        influence = measures.block_influence(model, expected.batches)
-        with torch.no_grad():
-            states = [model(**batch, output_hidden_states=True).hidden_states for batch in expected.batches]
-        for index, value in enumerate(influence):
-            turned = [
-                1 - torch.cosine_similarity(hidden[index], hidden[index + 1], dim=-1)[batch["attention_mask"].bool()]
-                for hidden, batch in zip(states, expected.batches)
-            ]
-            assert value == pytest.approx(torch.cat(turned).mean().item(), rel=1e-4)
-
-    @pytest.mark.parametrize(
-        "depth, kept, choices",
-        [(6, 3, [(0, 2, 4), (1, 3, 5)]), (6, 6, [tuple(range(6))]), (12, 1, [(0,), (11,)]), (5, 2, [(0, 2), (2, 4)])],
-    )
-    def test_even_choices(self, depth, kept, choices):
-        assert measures.evenly_spaced(depth, kept) == choices
-
     def test_an_output_that_never_changes_cannot_be_compared(self):
         model = bert()
         batch = {"input_ids": torch.tensor([[1, 2], [1, 2]]), "attention_mask": torch.ones(2, 2, dtype=torch.long)}
@@ -466,86 +445,6 @@ class TestSlim:
         with pytest.raises(SlimError) as error:
             slim(make(), target, [], [])
         assert message in str(error.value)
-
-
-class TestScoresOfACut:
-    """What the cuts were chosen from."""
-
-    def test_layers(self):
-        model = bert(num_hidden_layers=4)
-        batches = [inputs(model)]
-        reference = Reference.of(model, batches)
-        scores = slim(model, Target(layers=2), batches, batches).scores
-        for layer, change in enumerate(scores.layers.alone):
-            others = [other for other in range(4) if other != layer]
-            assert reference.change(operations.keep_layers(model, others)) == pytest.approx(change, rel=1e-4)
-        assert scores.layers.influence == measures.block_influence(model, batches)
-        for choice in scores.layers.choices:
-            cut = operations.keep_layers(model, choice.layers)
-            assert reference.change(cut) == pytest.approx(choice.change, rel=1e-4)
-        names = list(scores.as_document()["layers"]["choices"])
-        assert names[0] == ",".join(map(str, scores.layers.kept))
-        assert names[-3].startswith("block influence ") and len(names) == 6
-        assert names[-2:] == ["evenly spaced 0,2", "evenly spaced 1,3"]
-        assert scores.heads is None
-
-    def test_heads_of_the_layers_that_stay(self):
-        """By the numbers that the layers have in the source, and by what is added to the change of the layers."""
-        model = bert(num_hidden_layers=4)
-        batches = [inputs(model)]
-        scores = slim(model, Target(keep=(1, 3), total_heads=5), batches, batches).scores
-        assert scores.heads.layers == [1, 3] == scores.layers.kept
-        cut = operations.keep_layers(model, [1, 3])
-        reference = Reference.of(model, batches)
-        means = measures.input_moments(cut, batches, "self_attn.o_proj").means
-        without = operations.keep_heads(cut, [[0, 1, 3], [0, 1, 2, 3]], means)
-        added = reference.change(without) - reference.change(cut)
-        assert scores.heads.added[0][2] == pytest.approx(added, rel=1e-3)
-        assert sum(map(len, scores.heads.kept)) == 5
-
-
-class TestChoices:
-    """The best choices of layers, each cut to the end."""
-
-    def test_the_best_first(self):
-        model = bert(num_hidden_layers=4)
-        batches = [inputs(model)]
-        ranking = measures.rank_layers(model, Reference.of(model, batches), 2)
-        slims = best_slims(model, Target(layers=2, heads=2), batches, batches, 3)
-        assert [tuple(slimmed.scores.layers.kept) for slimmed in slims] == [choice.layers for choice in ranking[:3]]
-        for slimmed in slims:
-            alone = slim(model, Target(keep=tuple(slimmed.scores.layers.kept), heads=2), batches, batches)
-            assert [cut.change for cut in slimmed.cuts] == [cut.change for cut in alone.cuts]
-            assert torch.equal(output(slimmed.model), output(alone.model))
-
-    def test_fewer_where_there_are_no_more(self):
-        assert len(best_slims(bert(), Target(layers=2), [inputs(bert())], [inputs(bert())], 9)) == 3
-
-    @pytest.mark.parametrize("target", [Target(keep=(0, 1)), Target(heads=2), Target(layers=3)])
-    def test_layers_that_are_not_chosen(self, target):
-        with pytest.raises(SlimError, match="count: .*so there is nothing to choose"):
-            best_slims(bert(), target, [], [], 2)
-
-
-class TestBudget:
-    def test_latency(self, monkeypatch):
-        """By a clock that counts the layers that were run."""
-        model = bert(num_hidden_layers=4)
-        clock = [0.0]
-        for layer in model.layers:
-            layer.register_forward_hook(lambda *_: clock.__setitem__(0, clock[0] + 1))
-        monkeypatch.setattr(turns, "timer", lambda: clock[0])
-        assert budget.layers_for_latency(model, 0.75, inputs(model)) == 3
-        assert budget.layers_for_latency(model, 0.74, inputs(model)) == 2
-        with pytest.raises(SlimError, match="the smallest, one layer, takes 0.25x"):
-            budget.layers_for_latency(model, 0.2, inputs(model))
-        assert len(model.layers) == 4
-
-    @pytest.mark.parametrize("text", ["0.5", "1.2x", "0x", "halfx", ""])
-    def test_shares_that_are_none(self, text):
-        with pytest.raises(SlimError, match="--latency: expected a share of the source between 0 and 1, as 0.6x"):
-            budget.parse_share("--latency", text)
-        assert budget.parse_share("--latency", "0.6x") == 0.6
 
 
 def test_a_row_without_tokens_is_no_reason_to_stop():

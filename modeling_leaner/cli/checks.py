@@ -10,7 +10,6 @@ from .command import dashed
 from .lazy import slow_imports
 
 
-LEAST_CALIBRATION_ROWS = 16  # of leaner slim: 8 to choose by, 8 held out
 BENCH_CHOICES = {
     "phases": ("training", "inference", "decoding"),
     "dtypes": ("float32", "bfloat16", "float16"),

@@ -6,7 +6,7 @@ the mean output for every row.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
@@ -21,9 +21,6 @@ from .operations import SlimError
 
 
 EXHAUSTIVE_DEPTH = 12  # up to here every choice of layers is tried
-# Rules that choose layers without a search:
-EVENLY_SPACED = "evenly spaced"
-BLOCK_INFLUENCE = "block influence"
 
 Batch = dict[str, torch.Tensor]
 
@@ -160,29 +157,12 @@ def replaced_layers(model: LeanPreTrainedModel, layers: nn.ModuleList) -> Iterat
         model.base_model.layers = own
 
 
-def layer_names(layers: Iterable[int]) -> str:
-    """`(0, 4, 5)` as "0,4,5"."""
-    return ",".join(map(str, layers))
-
-
 @dataclass(frozen=True)
 class LayerChoice:
-    """Layers that stay, counted from 0, and the change of the output where the others go.
-
-    `rule`: EVENLY_SPACED or BLOCK_INFLUENCE, by which they are chosen; None of those that are ranked by the change or
-    named by a target.
-    """
+    """Layers that stay, counted from 0, and the change of the output without the others."""
 
     layers: tuple[int, ...]
     change: float
-    rule: str | None = None
-
-    @property
-    def name(self) -> str:
-        """As "0,4,5", or "evenly spaced 0,2,4"."""
-        if self.rule is None:
-            return layer_names(self.layers)
-        return f"{self.rule} {layer_names(self.layers)}"
 
 
 @torch.no_grad()
@@ -227,37 +207,12 @@ def _least_first(changes: dict[tuple[int, ...], float]) -> list[LayerChoice]:
     return sorted(choices, key=lambda choice: choice.change)
 
 
-@torch.no_grad()
-def block_influence(model: LeanPreTrainedModel, batches: list[Batch]) -> list[float]:
-    """Per layer the mean over tokens of 1 − cosine of its input and output (ShortGPT, arXiv 2403.03853)."""
-    depth = model.config.num_hidden_layers
-    turned = [0.0] * depth
-    tokens = 0
-    for batch in batches:
-        runner = LayerRunner(model, batch)
-        mask = _token_mask(batch, runner.after(()))
-        tokens += int(mask.sum())
-        for index in range(depth):
-            before = runner.after(tuple(range(index)))
-            after = runner.after(tuple(range(index + 1)))
-            cosine = nn.functional.cosine_similarity(before.float(), after.float(), dim=-1)
-            turned[index] += (1 - cosine)[mask].sum().item()
-    return [total / tokens for total in turned]
-
-
 def _token_mask(batch: Batch, states: torch.Tensor) -> torch.Tensor:
     """(B, T), True for what is no padding."""
     mask = batch.get("attention_mask")
     if mask is None:
         return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
     return mask.bool()
-
-
-def evenly_spaced(depth: int, kept: int) -> list[tuple[int, ...]]:
-    """The even choices of `kept` layers: from the first on, and so that the last is among them."""
-    from_first = tuple(index * depth // kept for index in range(kept))
-    to_last = tuple(sorted(depth - 1 - index for index in from_first))
-    return sorted({from_first, to_last})
 
 
 @dataclass(frozen=True)

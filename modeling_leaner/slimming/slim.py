@@ -12,11 +12,11 @@ from ..support.progress import Progress, no_progress
 from . import measures, operations
 from .measures import Batch, LayerChoice, Reference
 from .operations import SlimError
-from .scores import HeadScores, LayerScores, Scores, score_layers
 
 
 MOST_HEADS = 4096  # of a layer
 MOST_NEURONS = 2**20  # of an MLP
+RIVALS = 5  # choices of layers that are recorded
 
 # `operations.keep_heads` or `keep_neurons`: a model, per layer what stays, and the means of what goes or None.
 KeepParts = Callable[[LeanPreTrainedModel, list[list[int]], list[torch.Tensor] | None], LeanPreTrainedModel]
@@ -55,11 +55,10 @@ class Cut:
 
 @dataclass(frozen=True)
 class Slimmed:
-    """A slimmed model, its cuts, in order, and what they were chosen from."""
+    """A slimmed model and its cuts, in order."""
 
     model: LeanPreTrainedModel
     cuts: list[Cut]
-    scores: Scores = Scores()
 
 
 def slim(
@@ -82,51 +81,18 @@ def slim(
         SlimError: the model cannot have that shape; nothing is computed before, except where the layers that stay
             have fewer heads than `total_heads`.
     """
-    return best_slims(model, target, choosing_batches, held_out_batches, 1, progress)[0]
-
-
-def best_slims(
-    model: LeanPreTrainedModel,
-    target: Target,
-    choosing_batches: list[Batch],
-    held_out_batches: list[Batch],
-    count: int,
-    progress: Progress = no_progress,
-) -> list[Slimmed]:
-    """As `slim`, for each of the `count` best choices of layers, the best first; fewer where there are no more.
-
-    Raises:
-        SlimError: as `slim` does, or several are asked for where the layers are not to be chosen.
-    """
     check_target(model, target)
-    check_choice(model, target, count)
     training = model.training
     with evaluating(model):
         choosing_reference = Reference.of(model, choosing_batches)
         held_out_reference = Reference.of(model, held_out_batches)
         ranking = rank_choices(model, target, choosing_reference, progress)
-        slims = []
-        for chosen in ranking[:count]:
-            state = _Slimming(model, choosing_reference, held_out_reference, progress)
-            state.cut_layers(chosen, ranking)
-            state.change_heads(target)
-            state.change_neurons(target)
-            state.cut_head_dim(target)
-            slims.append(state.result(training))
-    return slims
-
-
-def check_choice(model: LeanPreTrainedModel, target: Target, count: int) -> None:
-    """Raises SlimError where several choices of layers are asked for and there are none."""
-    if count == 1:
-        return
-    if target.keep is not None:
-        reason = "the layers are named, so there is nothing to choose; give a number instead"
-        raise SlimError(reason, settings=["count"])
-    if target.layers is None or target.layers == model.config.num_hidden_layers:
-        depth = model.config.num_hidden_layers
-        reason = f"all {depth} layers stay, so there is nothing to choose; give a smaller number"
-        raise SlimError(reason, settings=["count"])
+        state = _Slimming(model, choosing_reference, held_out_reference, progress)
+        state.cut_layers(ranking)
+        state.change_heads(target)
+        state.change_neurons(target)
+        state.cut_head_dim(target)
+    return Slimmed(state.model.train(training), state.cuts)
 
 
 def rank_choices(
@@ -218,25 +184,20 @@ class _Slimming:
         self.held_out_reference = held_out_reference
         self.progress = progress
         self.cuts: list[Cut] = []
-        self.layer_scores: LayerScores | None = None
-        self.head_scores: HeadScores | None = None
 
     def record(self, part: str, before: object, after: object, rivals: dict[str, float] | None = None) -> None:
         """Notes a cut that was made."""
         self.cuts.append(Cut(part, before, after, self.held_out_reference.change(self.model), rivals or {}))
 
-    def result(self, training: bool) -> Slimmed:
-        """The model in training mode or not, with its cuts."""
-        return Slimmed(self.model.train(training), self.cuts, Scores(self.layer_scores, self.head_scores))
-
-    def cut_layers(self, chosen: LayerChoice, ranking: Sequence[LayerChoice]) -> None:
-        """Keeps the chosen layers; the other choices of the ranking are their rivals."""
+    def cut_layers(self, ranking: Sequence[LayerChoice]) -> None:
+        """Keeps the layers of the best choice; the next ones are its rivals."""
         depth = self.model.config.num_hidden_layers
-        if len(chosen.layers) == depth:
+        chosen = list(ranking[0].layers)
+        if len(chosen) == depth:
             return
-        self.layer_scores = score_layers(self.model, self.choosing_reference, chosen, ranking)
-        self.model = operations.keep_layers(self.model, chosen.layers)
-        self.record("layers", list(range(depth)), list(chosen.layers), self.layer_scores.changes_by_name())
+        self.model = operations.keep_layers(self.model, chosen)
+        rivals = {",".join(map(str, choice.layers)): choice.change for choice in ranking[:RIVALS]}
+        self.record("layers", list(range(depth)), chosen, rivals)
 
     def change_heads(self, target: Target) -> None:
         """Leaves heads out, in every layer or of all layers together, or adds some, to reach the target."""
@@ -257,10 +218,6 @@ class _Slimming:
             kept = [_best_heads(self.model, index, of_heads, target.heads) for index, of_heads in enumerate(changes)]
         else:
             kept = share_heads(changes, total)
-        layers = list(range(len(heads))) if self.layer_scores is None else self.layer_scores.kept
-        change_before = self.choosing_reference.change(self.model)
-        added = [(of_heads - change_before).tolist() for of_heads in changes]
-        self.head_scores = HeadScores(layers, added, kept)
         self.model, rivals = self.cut_as_zero_or_mean(operations.keep_heads, kept, means)
         self.record("heads", heads, self.model.config.heads_per_layer, rivals)
 

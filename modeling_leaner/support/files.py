@@ -54,19 +54,6 @@ def write_new(flag: str, path: Path, content: bytes) -> None:
             temporary.unlink()
 
 
-def write_all_new(flag: str, contents: Mapping[Path, bytes]) -> None:
-    """Writes all of the files or none, and never over another. Raises ValueError, naming the flag."""
-    written: list[Path] = []
-    try:
-        for path, content in contents.items():
-            write_new(flag, path, content)
-            written.append(path)
-    except BaseException:
-        for path in written:
-            path.unlink(missing_ok=True)
-        raise
-
-
 def is_of_another_file(error: Exception, folder: Path) -> bool:
     """Whether an error names a file that does not lie in the folder."""
     file = getattr(error, "filename", None)

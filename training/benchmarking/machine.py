@@ -1,27 +1,14 @@
 """What the machine can do: its matrix products, its free memory."""
 
-from pathlib import Path
-
 import torch
 from torch.utils import benchmark
 
-from ..running.environment import first_match, processor_flags
+from ..running.environment import processor_flags
 
 
-MEMORY_INFO = Path("/proc/meminfo")
 SIDES = {"cpu": 2048, "cuda": 8192}  # of the square matrices: large enough for the full rate
 SECONDS = 1.0
 BFLOAT16_UNITS = ("avx512_bf16", "amx_bf16", "bf16")  # flags of processors that multiply in it
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Bytes that can still be allocated; None where the system does not say."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    kilobytes = first_match(r"MemAvailable:\s*(\d+) kB", MEMORY_INFO)
-    if kilobytes is None:
-        return None
-    return int(kilobytes) * 1024
 
 
 def usual_dtypes(device: str) -> list[str]:

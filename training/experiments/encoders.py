@@ -15,9 +15,9 @@ import torch
 from rich.table import Table
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from modeling_leaner.configuration_leaner import ParameterCount
 from modeling_leaner.conversion import load_lean
 from modeling_leaner.hub_lookup import require_source
-from modeling_leaner.slimming.budget import parameters_of
 from modeling_leaner.slimming.operations import drop_pooler
 from modeling_leaner.slimming.slim import RECORD
 from modeling_leaner.source_files import TOKENIZER_FILES, files_of, load_processors, read_source_json
@@ -60,6 +60,11 @@ class Encoder:
         """(N, D): the vectors of texts, each cut at `length` tokens."""
         tokens = self.tokenizer(texts, truncation=True, max_length=length, padding=False, return_attention_mask=False)
         return np.stack(mean_vectors(tokens["input_ids"], self.model))
+
+
+def parameters_of(model: PreTrainedModel) -> ParameterCount:
+    """Parameters of a built model, and how many of them are embeddings."""
+    return ParameterCount(model.num_parameters(), model.config.count_parameters().embeddings)
 
 
 def load_encoder(source: str) -> Encoder:

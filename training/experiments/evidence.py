@@ -45,12 +45,6 @@ def baseline_of(evidence: Evidence) -> Cell:
     return next(cell for cell in evidence.cells if cell.shape == evidence.baseline)
 
 
-def with_runs(evidence: Evidence) -> Evidence:
-    """The evidence without cells of which nothing has run (at the longest budget), but with the baseline."""
-    cells = [cell for cell in evidence.cells if cell.n or cell.shape == evidence.baseline]
-    return evidence.model_copy(update={"cells": cells})
-
-
 def kind(cell: Cell, evidence: Evidence) -> str | None:
     """One of KINDS, where more heads are twice as many; None for a cell that differs in another way."""
     base = baseline_of(evidence)

@@ -247,12 +247,3 @@ def conclude(cells: Sequence[KappaCell]) -> Conclusion:
         between={moment: between_cells(cells, moment) for moment in ENDS},
         doubling=doubling(cells),
     )
-
-
-def conclude_by_task(cells: Sequence[KappaCell]) -> dict[str, Conclusion]:
-    """`conclude` of each task that has runs."""
-    tasks: dict[str, list[KappaCell]] = {}
-    for cell in cells:
-        if cell.trials:
-            tasks.setdefault(cell.task, []).append(cell)
-    return {task: conclude(own) for task, own in tasks.items()}
