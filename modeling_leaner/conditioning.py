@@ -59,18 +59,6 @@ def query_key_spectrum(query: torch.Tensor, key: torch.Tensor) -> Spectrum:
     return Spectrum.of(query_factor @ key_factor.mT)
 
 
-def effective_rank(matrix: torch.Tensor) -> float:
-    """How many directions a matrix (M, N) spreads over, from 1 to min(M, N), whatever its scale; 0 of zeros alone.
-
-    The exponential of the entropy of its singular values as shares of their sum: Roy and Vetterli 2007, "The effective
-    rank: a measure of effective dimensionality".
-    """
-    values = torch.linalg.svdvals(matrix)
-    if not values.any():
-        return 0.0
-    return torch.special.entr(values / values.sum()).sum().exp().item()
-
-
 def attention_entropy(weights: torch.Tensor) -> torch.Tensor:
     """Mean over queries of the entropy of each head's weights, in nats: (H, T, S) → (H)."""
     return torch.special.entr(weights).sum(dim=-1).mean(dim=-1)

@@ -273,8 +273,8 @@ class TestStart:
             ("Shapes", "shapes", "plan"),
             ("Models", "convert", "slim", "export", "inspect"),
             ("Runs", "train", "evaluate", "tokenizer", "sentences"),
-            ("Experiments", "sweep", "bench", "encoders", "law", "study"),
-            ("Publishing", "publish", "publish-encoder", "verify", "push", "pull"),
+            ("Experiments", "sweep", "bench", "study"),
+            ("Publishing", "publish", "publish-encoder", "verify", "push"),
         ):
             lines = text.partition(f"─ {panel} ─")[2].partition("╰")[0].splitlines()[1:]
             assert re.findall(r"^│ ([a-z-]+) ", "\n".join(lines), flags=re.MULTILINE) == names, panel
