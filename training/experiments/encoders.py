@@ -1,4 +1,4 @@
-"""`leaner encoders PARENT MODEL ...`: sentence encoders side by side, in quality, size and time.
+"""A published encoder beside its parent and its untrained cut: quality, size and time.
 
 All read texts cut at the same length and are pooled by the mean over tokens, computed in float32. Scores are those of
 `encoder_scores.py`; time is that of a forward pass over full rows of random tokens, the models in turns.

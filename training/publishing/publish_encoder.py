@@ -1,7 +1,7 @@
 """`leaner publish-encoder NAME PARENT CUT RUN`: a folder of model_cards/ of a sentence encoder, cut and recovered.
 
 PARENT is the encoder that was cut, CUT what `leaner slim` wrote, RUN what `leaner train --shape CUT --teacher PARENT`
-made of that. The three are compared (`leaner encoders`, STS-B test included), with the weights as they are stored, in
+made of that. The three are compared (STS-B test included), with the weights as they are stored, in
 16 bits. The folder appears whole or not at all, once a process without this package has found a score again.
 """
 

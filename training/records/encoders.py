@@ -57,7 +57,7 @@ class EncoderScores(Record):
     """Which of its parent's layers it has, from 0; None where its folder does not say."""
     heads_per_layer: list[Count]
     scores: dict[str, float]
-    """By the names of `leaner encoders`: stsb, stsb_test, qnli, sst2, cosine; each from 0, or −1, to 1."""
+    """By name: stsb, stsb_test, qnli, sst2, cosine; each from 0, or −1, to 1."""
     differences: dict[str, Difference]
     """Of the scores to the parent's; empty for the parent, without the cosine to it."""
     times: dict[str, EncoderTime]
@@ -65,7 +65,7 @@ class EncoderScores(Record):
 
 
 class EncoderComparison(Record):
-    """The document of `leaner encoders`."""
+    """The comparison of an encoder with its parent."""
 
     models: list[EncoderScores] = Field(min_length=1)
     """The parent first."""
