@@ -367,6 +367,7 @@ def publish_encoder(
     rounds: Annotated[int, typer.Option(min=3, help="How often every model has its turn.")] = 30,
     threads: Annotated[int | None, typer.Option(min=1, help="Of PyTorch; left out, its own number.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Take a folder that is there anew.")] = False,
+    texts: Annotated[str | None, typer.Option(help="Sources of the training sentences, for the card.")] = None,
 ) -> None:
     """Put a sentence encoder that was cut and recovered into model_cards/, ready for the Hub, beside its parent."""
     check_trained(parent)
@@ -374,7 +375,7 @@ def publish_encoder(
     base_model = base_model_of(base_model, parent)
     with slow_imports():
         from ..training.publishing.publish_encoder import Origin, publish_and_index
-    origin = Origin(parent, cut, run, base_model, license)
+    origin = Origin(parent, cut, run, base_model, license, texts)
     publish_and_index(name, origin, data_files or [], replace, rounds, threads)
 
 

@@ -65,6 +65,7 @@ class Origin:
     run: Path
     base_model: str
     license: str | None
+    texts: str | None = None
 
 
 def check_target(cards: Path, name: str, replace: bool) -> PublishedEncoder | None:
@@ -265,6 +266,7 @@ def results_of_encoder(
         "parameters": own.parameters,
         "base_model": origin.base_model,
         "license": origin.license,
+        **({"texts": origin.texts} if origin.texts else {}),
         "core_hours": hours,
         "comparison": comparison,
         "tolerances": allowed,

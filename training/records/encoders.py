@@ -119,6 +119,8 @@ class PublishedEncoder(RunResults):
     """Of model.safetensors."""
     stored: StoredWeights
     lengths: Lengths
+    texts: str | None = None
+    """Where the sentences of the training come from, if not from the recipe's dataset alone."""
     tokens: Count
     """That the recovery has read, without padding."""
     core_hours: Duration
