@@ -104,11 +104,9 @@ def shortened(words: list[str]) -> list[str]:
         else:
             words += ["--max_steps", "2"]
         words += ["--max_eval_rows", "64"]
-    if words[:2] == ["leaner", "slim"] and "--rows" not in words:
-        words += ["--rows", "16"]
     if words[:2] == ["leaner", "verify"]:
         words.append("--short")
-    if words[:2] in (["leaner", "encoders"], ["leaner", "publish-encoder"]):
+    if words[:2] == ["leaner", "publish-encoder"]:
         words += ["--rounds", "3"]
     if words[:3] == ["leaner", "sweep", "docs/digits-grid.yaml"]:
         path = Path(words[2])
