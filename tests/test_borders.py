@@ -6,12 +6,9 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import transformers
-from modeling_leaner.training.tasks.classification import regression_scores
-from modeling_leaner.training.tasks.embedding import spearman
 from safetensors.torch import load_file, save_file
 from training_data import save_encoder
 from transformers import AutoModel, BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
@@ -197,11 +194,33 @@ def test_a_file_may_call_its_labels_labels(tmp_path):
     assert sorted(config["label2id"]) == ["a", "b"]
 
 
-def test_correlations_with_constant_labels_are_undefined():
-    scores = regression_scores(np.arange(5.0), np.ones(5))
-    assert np.isnan(scores["pearson"]) and np.isnan(scores["spearman"])
-    assert np.isnan(spearman(np.arange(5.0), np.ones(5)))
-    assert regression_scores(np.ones(5), np.arange(5.0))["spearman"] == 0
+def test_correlations_with_constant_labels_are_undefined(tmp_path):
+    """A training with such held-out rows ends as any other; its evaluation calls the correlation undefined."""
+    for name, labels in (("train", [0.5, 1.5, 2.5, 3.5]), ("validation", [1.5])):
+        lines = [f"some text number {n % 7},{labels[n % len(labels)]}" for n in range(20)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *lines]))
+    words = [
+        "--task",
+        "sequence-classification",
+        "--shape",
+        "bert/lean-mini",
+        "--tokenizer",
+        "words",
+        "--max_steps",
+        "1",
+    ]
+    data = [f"{name}={tmp_path / name}.csv" for name in ("train", "validation")]
+    result = CliRunner().invoke(app, ["train", *words, "--data", *data, "--output_dir", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=refuse)
+    result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")])
+    assert result.exit_code == 0 and "eval_pearson: undefined" in result.stdout, result.output
+    assert json.loads(result.stdout.splitlines()[-1])["metrics"]["eval_pearson"] is None
 
 
 @pytest.mark.parametrize("family", ["vit", "bert", "gpt"])

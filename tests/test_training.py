@@ -162,8 +162,9 @@ def test_vocabulary_beyond_the_shape(run, tmp_path):
     [
         OSError(errno.ENOSPC, "No space left on device"),
         RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"),
+        RuntimeError("basic_ios::clear: iostream error"),
     ],
-    ids=["Python", "torch"],
+    ids=["Python", "torch", "stream"],
 )
 def test_no_space_left(run, monkeypatch, error):
     def full(*args, **kwargs):

@@ -25,6 +25,7 @@ FULL_DISK = (
     "No space left",
     "os error 28",  # safetensors
     "inline_container",  # torch.save, whose message does not name the cause
+    "iostream error",  # nor does this one of it
 )
 
 

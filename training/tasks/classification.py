@@ -208,9 +208,8 @@ class Classification(Task):
 
 
 def regression_scores(outputs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """The metrics of predicted numbers; correlations with constant labels are NaN, of constant outputs 0."""
-    undefined = float("nan") if np.ptp(labels) == 0 else 0.0
-    scores = {"pearson": undefined, "spearman": undefined}
+    """The metrics of predicted numbers; a correlation with one constant side is undefined, and 0 here."""
+    scores = {"pearson": 0.0, "spearman": 0.0}
     if np.ptp(outputs) != 0 and np.ptp(labels) != 0:
         scores["pearson"] = float(stats.pearsonr(outputs, labels).statistic)
         scores["spearman"] = float(stats.spearmanr(outputs, labels).statistic)

@@ -249,9 +249,9 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
 
 
 def spearman(cosines: np.ndarray, numbers: np.ndarray) -> float:
-    """Spearman's correlation of (N) and (N); NaN if the numbers are constant, 0 if only the cosines are."""
+    """Spearman's correlation of (N) and (N); 0 if one side is constant, which leaves it undefined."""
     if np.ptp(cosines) == 0 or np.ptp(numbers) == 0:
-        return float("nan") if np.ptp(numbers) == 0 else 0.0
+        return 0.0
     return float(stats.spearmanr(cosines, numbers).statistic)
 
 
