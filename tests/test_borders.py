@@ -25,6 +25,7 @@ SMALL_BERT = BertConfig(
     vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
     max_position_embeddings=16,
 )  # fmt: skip
+TRAIN = "train --task sequence-classification --shape bert/lean-mini --tokenizer words --max_steps 1".split()
 ROOMS = [Path(modeling_leaner.__file__).parent, *map(Path, modeling_leaner.training.__path__)]
 
 
@@ -66,6 +67,11 @@ def test_code_beside_a_model_is_not_run(tmp_path, command, file):
     assert not (tmp_path / "ran").exists()
     if key == "AutoImageProcessor" and command[0] != "inspect":
         assert result.exit_code != 0 and "auto_map" in result.output and not (tmp_path / "out").exists()
+
+
+def edit_config(folder, **values):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
 def save_apart(folder, model, name):
@@ -135,8 +141,7 @@ def test_every_key_that_a_model_reads_is_known(relative):
 def test_the_dtype_of_the_file_stays(tmp_path):
     """float32 weights under a config that says float16."""
     BertForMaskedLM(SMALL_BERT).save_pretrained(tmp_path / "source")
-    config = json.loads((tmp_path / "source" / "config.json").read_text())
-    (tmp_path / "source" / "config.json").write_text(json.dumps({**config, "dtype": "float16"}))
+    edit_config(tmp_path / "source", dtype="float16")
     convert_checkpoint(tmp_path / "source", tmp_path / "ours")
     assert {tensor.dtype for tensor in load_file(tmp_path / "ours" / "model.safetensors").values()} == {torch.float32}
 
@@ -153,9 +158,7 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
 
 def test_quantised_weights_are_refused(tmp_path):
     BertForMaskedLM(SMALL_BERT).save_pretrained(tmp_path / "source")
-    config = json.loads((tmp_path / "source" / "config.json").read_text())
-    document = {**config, "quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
-    (tmp_path / "source" / "config.json").write_text(json.dumps(document))
+    edit_config(tmp_path / "source", quantization_config={"quant_method": "bitsandbytes", "load_in_8bit": True})
     with pytest.raises(ConversionError, match="quantization_config"):
         convert_checkpoint(tmp_path / "source", tmp_path / "ours")
 
@@ -177,18 +180,8 @@ def test_a_file_may_call_its_labels_labels(tmp_path):
     """Texts in a column of the name that prepared rows have."""
     lines = ["text,labels", *(f"some text number {n % 7},{'ab'[n % 2]}" for n in range(40))]
     (tmp_path / "rows.csv").write_text("\n".join(lines))
-    words = [
-        "--task",
-        "sequence-classification",
-        "--shape",
-        "bert/lean-mini",
-        "--tokenizer",
-        "words",
-        "--holdout",
-        "8",
-    ]
-    words += ["--data", f"train={tmp_path / 'rows.csv'}", "--max_steps", "1", "--output_dir", str(tmp_path / "run")]
-    result = CliRunner().invoke(app, ["train", *words])
+    words = ["--holdout", "8", "--data", f"train={tmp_path / 'rows.csv'}"]
+    result = CliRunner().invoke(app, [*TRAIN, *words, "--output_dir", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert sorted(config["label2id"]) == ["a", "b"]
@@ -199,18 +192,8 @@ def test_correlations_with_constant_labels_are_undefined(tmp_path):
     for name, labels in (("train", [0.5, 1.5, 2.5, 3.5]), ("validation", [1.5])):
         lines = [f"some text number {n % 7},{labels[n % len(labels)]}" for n in range(20)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *lines]))
-    words = [
-        "--task",
-        "sequence-classification",
-        "--shape",
-        "bert/lean-mini",
-        "--tokenizer",
-        "words",
-        "--max_steps",
-        "1",
-    ]
     data = [f"{name}={tmp_path / name}.csv" for name in ("train", "validation")]
-    result = CliRunner().invoke(app, ["train", *words, "--data", *data, "--output_dir", str(tmp_path / "run")])
+    result = CliRunner().invoke(app, [*TRAIN, "--data", *data, "--output_dir", str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
 
     def refuse(constant):

@@ -162,6 +162,16 @@ def test_what_cannot_be_done_is_one_line(tmp_path, rows, options, expected):
     assert not (tmp_path / "out").exists()
 
 
+def test_an_encoder_with_another_pooling_is_refused(tmp_path, rows):
+    """It would be trained on the mean over tokens, which is not its embedding."""
+    source = save_sentence_encoder(tmp_path / "source")
+    pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+    (source / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    result = leaner("slim", source, tmp_path / "out", "--layers", 1, "--data", rows)
+    assert result.exit_code == 1 and "pooling_mode_cls_token" in result.output
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_speedup_chooses_the_layers(tmp_path, monkeypatch):
     """By the times of the cuts; what is missing to the speed-up the MLPs make up."""
     model = LeanBERTModel.from_pretrained(save_sentence_encoder(tmp_path / "source"))

@@ -53,6 +53,7 @@ from modeling_leaner.slimming.slim import RECORD, Cut, Slimmed, Target, check_ta
 from modeling_leaner.source_files import (
     check_vocabulary,
     copy_into,
+    files_of,
     load_processors,
     sentence_transformers_files,
     weights_sha256,
@@ -64,6 +65,7 @@ from modeling_leaner.support.terminal import plain_console
 from modeling_leaner.support.turns import seconds_of, take_turns
 
 from .data.sources import BUILT_IN, load_split
+from .experiments.encoders import check_pooling
 
 
 CALIBRATION_ROWS = 256
@@ -144,6 +146,10 @@ class Kind:
         places = self.places(batch)
         return logits if places is None else logits[places]
 
+    def answers(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
+        """What is scored: the predicted classes or tokens, (rows)."""
+        return self.rows(outputs, batch).argmax(dim=-1)
+
     def distance(self, own: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
         """Mean Kullback-Leibler divergence at the temperature, times its square; (rows, C) twice → ()."""
         own, original = ((each.float() / TEMPERATURE).log_softmax(dim=-1) for each in (own, original))
@@ -153,6 +159,10 @@ class Kind:
 class Encoder(Kind):
     def rows(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
         return mean_over_tokens(outputs["last_hidden_state"].float(), batch.get("attention_mask"))
+
+    def answers(self, outputs: dict[str, torch.Tensor], batch: Batch) -> torch.Tensor:
+        """The embeddings, (rows, D)."""
+        return self.rows(outputs, batch)
 
     def distance(self, own: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
         return (1 - F.cosine_similarity(own, original, dim=-1)).mean()
@@ -504,7 +514,9 @@ def unfinished(output: Path) -> Path:
 def compare(
     student: LeanPreTrainedModel, original: LeanPreTrainedModel, rows: Rows, kind: Kind, seed: int
 ) -> Comparison:
-    """Both on the held-out rows."""
+    """Both on the held-out rows, on the CPU."""
+    student.cpu()
+    original.cpu()
     torch.manual_seed(seed)  # of masked tokens
     batches = [
         rows.collate([rows.held_out[row] for row in range(start, min(start + 32, len(rows.held_out)))])
@@ -514,7 +526,7 @@ def compare(
     for model in (original, student):
         model.eval()
         given = [{name: tensor for name, tensor in batch.items() if name != "labels"} for batch in batches]
-        outputs.append([kind.rows(model(**inputs), batch) for inputs, batch in zip(given, batches)])
+        outputs.append([kind.answers(model(**inputs), batch) for inputs, batch in zip(given, batches)])
     scored = scored_rows(kind, outputs, batches, rows.has_labels)
     ratios = []
     generator = np.random.default_rng(0)
@@ -539,7 +551,7 @@ def scored_rows(kind: Kind, outputs: list[list[torch.Tensor]], batches: list[Bat
         for vectors in (F.normalize(torch.cat(own), dim=-1) for own in outputs):
             found.append(torch.cat([(vectors * vectors.roll(step, dims=0)).sum(dim=-1) for step in range(1, 9)]))
         return torch.stack(found).numpy()
-    predicted = [torch.cat([rows.argmax(dim=-1) for rows in own]) for own in outputs]
+    predicted = [torch.cat(own) for own in outputs]
     right = predicted[0]
     if isinstance(kind, CausalLM):
         right = torch.cat([batch["input_ids"].roll(-1, dims=1)[kind.places(batch)] for batch in batches])
@@ -582,6 +594,8 @@ def run(settings: Settings) -> int:
         raise ValueError(f"--speedup {settings.speedup:g}: a model of {depth} layers cannot be that much faster")
     dtype = original.dtype
     original = original.float()
+    if kind is ENCODER:
+        check_pooling(settings.source, files_of(settings.source))
     others = sentence_transformers_files(settings.source)
     processors = load_processors(settings.source)
     check_vocabulary(settings.source, processors, getattr(original.config, "vocab_size", None))

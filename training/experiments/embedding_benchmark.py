@@ -217,7 +217,8 @@ def read_questions(path: str | None) -> Questions:
     rows, where = read("qnli", path, "validation")
     sentences = column(rows, "sentence", where=where)
     questions = column(rows, "question", where=where)
-    entailed = np.flatnonzero(np.asarray(column(rows, "label", where=where)) == 0)
+    names = getattr(rows.features.get("label"), "names", ["entailment"])
+    entailed = np.flatnonzero(np.asarray(column(rows, "label", where=where)) == names.index("entailment"))
     places = {sentence: place for place, sentence in enumerate(dict.fromkeys(sentences))}
     answers = np.array([places[sentences[row]] for row in entailed])
     return Questions([questions[row] for row in entailed], list(places), answers)
@@ -370,12 +371,16 @@ def compare(sources: Sequence[str], given: Mapping[str, str | None], rounds: int
     encoders = [load_encoder(source) for source in sources]
     first: dict[str, np.ndarray] = {}
     cached = functools.cache(lambda texts: encoders[0].encode(list(texts), BATCHES[-1]))
+
+    def reference(texts: list[str]) -> np.ndarray:
+        return cached(tuple(texts))
+
     models = []
     for encoder in encoders:
-        encode = functools.partial(encoder.encode)
+        encode = functools.partial(encoder.encode, batch=BATCHES[-1])
         scores, intervals = {}, {}
         for name, each in rows.items():
-            outputs = each.outputs(lambda texts: encode(texts, BATCHES[-1]), lambda texts: cached(tuple(texts)))  # noqa: B023
+            outputs = each.outputs(encode, reference)
             scores[name] = each.score(outputs)
             if encoder is encoders[0]:
                 first[name] = outputs
