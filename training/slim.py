@@ -485,8 +485,8 @@ def distiller(student, original, rows: Rows, kind: Kind, kept: list[int], argume
 def measured_plan(student, original, rows: Rows, kind: Kind, settings: Settings, kept: list[int], arguments) -> dict:
     """How many steps fit into the minutes, and whether bfloat16 is faster on this machine."""
     trainer = distiller(student, original, rows, kind, kept, arguments)
-    batches = iter(trainer.get_train_dataloader())
-    batch = trainer._prepare_inputs(next(batches))
+    size = min(arguments.per_device_train_batch_size, len(rows.train))
+    batch = trainer._prepare_inputs(rows.collate([rows.train[row] for row in range(size)]))
     student.train()
 
     def step(bf16: bool) -> None:
