@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ..attention_leaner import products_are_faster
 from ..configuration_leaner import LeanConfig
 from .flops import MASKED_SHARE
 from .units import BYTES
@@ -67,7 +66,7 @@ def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
 
     Eager attention keeps the softmax in float32, and, in another dtype, its copy. Dropout adds its mask of bytes and
     the product. On a CPU with dropout SDPA keeps three numbers of float32, and the family's own attention, "lean", the
-    mask alone. Without dropout, in bfloat16 up to `LONGEST_PRODUCTS` tokens, "lean" keeps the weights there.
+    mask alone.
     """
     drops = config.attention_probs_dropout_prob > 0
     if setting.attention == "eager":
@@ -77,10 +76,7 @@ def attention_matrix_bytes(config: LeanConfig, setting: StepSetting) -> int:
         return 0
     if setting.attention == "sdpa":
         return 3 * 4 if drops else 0
-    if drops:
-        return MASK_BYTES
-    keeps_weights = products_are_faster(getattr(torch, setting.dtype), setting.length_of(config))
-    return setting.value_bytes if keeps_weights else 0
+    return MASK_BYTES if drops else 0
 
 
 def block_activations(config: LeanConfig, setting: StepSetting) -> int:
