@@ -290,24 +290,33 @@ def test_bfloat16_is_no_less_exact_than_eager_attention(family):
 
 
 @pytest.mark.parametrize(
-    ("training", "dtype", "dropout", "keys", "expected"),
+    ("training", "dtype", "dropout", "length", "is_causal", "expected"),
     [
-        (True, torch.bfloat16, 0.0, LONGEST_PRODUCTS, "products"),
-        (True, torch.bfloat16, 0.0, LONGEST_PRODUCTS + 1, "sdpa"),
-        (True, torch.bfloat16, 0.1, LONGEST_PRODUCTS + 1, "blocks"),
-        (True, torch.float32, 0.0, 8, "sdpa"),
-        (True, torch.float32, 0.1, 8, "blocks"),
-        (True, torch.float32, 1e-6, 8, "sdpa"),  # which rounds to none
-        (False, torch.bfloat16, 0.0, 8, "sdpa"),
-        (False, torch.float32, 0.0, 8, "sdpa"),
+        (True, torch.bfloat16, 0.0, LONGEST_PRODUCTS, False, "products"),
+        (True, torch.bfloat16, 0.0, LONGEST_PRODUCTS + 1, False, "blocks"),
+        (True, torch.bfloat16, 0.1, 8, False, "blocks"),
+        (True, torch.float32, 0.0, 200, True, "sdpa"),
+        (True, torch.float32, 0.1, 8, False, "blocks"),
+        (True, torch.float32, 1e-6, 8, False, "sdpa"),  # which rounds to none
+        (False, torch.bfloat16, 0.0, 8, False, "blocks"),
+        (False, torch.bfloat16, 0.0, 1, False, "sdpa"),
+        (False, torch.float16, 0.0, 8, False, "sdpa"),
+        (False, torch.float32, 0.0, 200, False, "sdpa"),
+        (False, torch.float32, 0.0, 200, True, "blocks"),
+        (False, torch.float32, 0.0, 8, True, "sdpa"),
     ],
 )
-def test_what_is_picked(training, dtype, dropout, keys, expected):
+def test_what_is_picked(training, dtype, dropout, length, is_causal, expected, monkeypatch):
+    monkeypatch.setattr(attention_leaner, "multiplies_bfloat16", lambda: True)
     module = nn.Module().train(training)
-    query = torch.empty(1, 1, 8, 4, dtype=dtype)
-    key = torch.empty(1, 1, keys, 4, dtype=dtype)
-    assert fastest_kernel(module, query, key, dropout) is KERNELS[expected]
-    assert fastest_kernel(module, query.to("meta"), key.to("meta"), dropout) is sdpa_attention_forward
+    module.is_causal = is_causal
+    states = torch.empty(1, 1, length, 4, dtype=dtype)
+    assert fastest_kernel(module, states, states, None, dropout) is KERNELS[expected]
+    elsewhere = states.to("meta")
+    assert fastest_kernel(module, elsewhere, elsewhere, None, dropout) is sdpa_attention_forward
+    if dtype == torch.bfloat16 and dropout == 0:
+        monkeypatch.setattr(attention_leaner, "multiplies_bfloat16", lambda: False)
+        assert fastest_kernel(module, states, states, None, dropout) is sdpa_attention_forward
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
