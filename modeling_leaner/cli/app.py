@@ -93,7 +93,6 @@ def plan(
     heads: Annotated[int | None, typer.Option(help="Fix the number of heads.")] = None,
     head_dim: Annotated[int | None, typer.Option(help="Fix the head size.")] = None,
     mlp: Annotated[int | None, typer.Option(help="Fix the MLP's width.")] = None,
-    mlp_ratio: Annotated[float | None, typer.Option(help="Fix the MLP's width over the width.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a sequence (text). [default: the longest]")] = None,
     image_size: Annotated[int | None, typer.Option(help="Pixels of an image's side (vit).")] = None,
     patch_size: Annotated[int | None, typer.Option(help="Pixels of a patch's side (vit).")] = None,
@@ -110,24 +109,26 @@ def plan(
     pick: Annotated[int | None, typer.Option(min=1, help="Row to save. [default: recommended, or first]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Find shapes for a budget, or equal to a starting point, with their costs and what the literature advises."""
+    """Find shapes for a budget, or equal to a starting point, with their costs, and recommend one.
+
+    Example: leaner plan --family gpt --params 30M --vocab-size 8192 --length 512
+    """
     if pick is not None and write is None:
         raise ValueError(f"--pick {pick}: is the row that --write NAME saves; expected both")
     with slow_imports(models=measure or latency is not None):
-        from ..planning.dials import Dials
-        from ..planning.memory import StepSetting
-        from ..planning.solver import Budget
-        from ..planning.units import parse_size
+        from ..planning.costs import StepSetting, parse_size
+        from ..planning.solver import Budget, Dials
         from .plan import NOT_AGAIN, question_of, run
 
     def size(flag: str, text: str | None, symbol: str = "") -> float | None:
         return None if text is None else parse_size(flag, text, symbol)
 
     budget = Budget(size("--params", params), size("--flops", flops), size("--memory", memory, "B"))
-    dials = Dials(layers, width, heads, head_dim, mlp, mlp_ratio)
+    dials = Dials(layers, width, heads, head_dim, mlp)
     setting = StepSetting(batch, length, dtype, attention, device)
     limit = size("--latency", latency, "s")
-    question = question_of(family, like, budget, dials, setting, image_size, patch_size, vocab_size)
+    inputs = {"image_size": image_size, "patch_size": patch_size, "vocab_size": vocab_size}
+    question = question_of(family, like, budget, dials, setting, **inputs)
     given = [name for name in context.params if context.get_parameter_source(name).name == "COMMANDLINE"]
     arguments = []
     for name in given:
@@ -255,7 +256,7 @@ def export(
     check_trained(source)
     with slow_imports():
         from ..exporting.export import export as export_model
-        from ..planning.units import human_bytes
+        from ..planning.costs import human_bytes
         from ..support.quiet import quiet_libraries
     quiet_libraries()
     try:
