@@ -67,7 +67,10 @@ def shapes(
     family: Annotated[str | None, typer.Option(help="Only vit, bert or gpt.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """The named shapes: parameters, FLOPs per token, cache bytes per token, heads × head size."""
+    """The named shapes: parameters, FLOPs per token, cache bytes per token, heads × head size.
+
+    Example: leaner shapes --family gpt
+    """
     if family is not None:
         check_family(family)
     with slow_imports(models=False):
@@ -251,11 +254,14 @@ def export(
     output: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write; it must not exist.")],
     int8: Annotated[bool, typer.Option(help="A second ONNX file with weights in 8 bits.")] = True,
 ) -> None:
-    """Write a model as a graph that runs without this package, and compare it with the model."""
+    """Write a model as a graph that runs without this package, and compare it with the model.
+
+    Example: leaner export onnx sentence-transformers/all-MiniLM-L6-v2 minilm-onnx
+    """
     check_new(output)
     check_trained(source)
     with slow_imports():
-        from ..exporting.export import export as export_model
+        from ..exporting import export as export_model
         from ..planning.costs import human_bytes
         from ..support.quiet import quiet_libraries
     quiet_libraries()
@@ -269,6 +275,9 @@ def export(
         choice = "" if parity.same_choice is None else f", same choice {parity.same_choice:.1%}"
         differs = f"difference {parity.difference:.1e}, cosine {parity.cosine:.6f}{choice}"
         typer.echo(f"{output / each.file}: {human_bytes(each.bytes)}, {differs}")
+    path = output / exported[0].file
+    call = f'torch.export.load("{path}").module()' if kind == "torch" else f'onnxruntime.InferenceSession("{path}")'
+    typer.echo(f"Next, in Python: {call}")
 
 
 @app.command(cls=Command, rich_help_panel=MODELS)
@@ -294,7 +303,10 @@ def inspect(
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """See the conditioning of a model's attention: κ, the Jacobian, and what its heads do."""
+    """See the conditioning of a model's attention: κ, the Jacobian, and what its heads do.
+
+    Example: leaner inspect gpt2 --data texts.txt --rows 2 --jacobian none
+    """
     check_inspected(model)
     with slow_imports():
         from ..support.quiet import quiet_libraries
