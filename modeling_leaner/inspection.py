@@ -178,18 +178,13 @@ def inspect_layers(
         jacobian: exact (at most 4,096 numbers in a row's states), matrix-free, auto for exact where it fits, or none.
 
     Raises:
-        ValueError: the model has no such layer, or no attention of this family; no layer or no row is given; weights
-            or states are not finite; a row has fewer tokens than a layer has heads; the exact Jacobian would be too
-            large.
+        ValueError: the model has no such layer, or no attention of this family; weights or states are not finite; a
+            row has fewer tokens than a layer has heads; the exact Jacobian would be too large.
     """
     blocks = blocks_of(model)
     if layers is None:
         layers = range(len(blocks))
     check_layers("layers", layers, len(blocks))
-    if not layers:
-        raise ValueError("layers: expected at least one")
-    if not rows:
-        raise ValueError("rows: expected at least one")
     reports = []
     with evaluating(model):
         rows = [block_inputs(model, row) for row in rows]  # only the states between two blocks are kept

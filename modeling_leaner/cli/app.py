@@ -80,6 +80,8 @@ def shapes(
         typer.echo(json.dumps(rows, indent=1))
     else:
         plain_console(width=80).print(shape_table(rows))
+        name = rows[0]["shape"]
+        typer.echo(f"\nNext: leaner plan --like {name} --layers 4, or leaner train RECIPE --shape {name}")
 
 
 @app.command(cls=Command, rich_help_panel=SHAPES)
