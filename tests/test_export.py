@@ -162,6 +162,19 @@ def test_a_cache_comes_out_only_where_one_goes_in():
         assert any(name.startswith("present.") for name in names) == exportable.keeps_cache, head
 
 
+def test_only_what_a_token_has_is_left_out_at_padding():
+    """By name and rank: a classifier of as many classes as a row has tokens has no padding in its logits."""
+    inputs = {"input_ids": torch.zeros(3, 20, dtype=torch.long), "attention_mask": torch.ones(3, 20)}
+    inputs["attention_mask"][2, :4] = 0
+    tokens = 3 * 20 - 4
+    of_rows = torch.zeros(3, 20)
+    assert exporting.without_padding("logits", of_rows, inputs).shape == (3, 20)
+    assert exporting.without_padding("pooler_output", of_rows, inputs).shape == (3, 20)
+    assert exporting.without_padding("logits", torch.zeros(3, 20, 7), inputs).shape == (tokens, 7)
+    assert exporting.without_padding("hidden_states.1", torch.zeros(3, 20, 7), inputs).shape == (tokens, 7)
+    assert exporting.without_padding("start_logits", of_rows, inputs).shape == (tokens,)
+
+
 @pytest.mark.parametrize("kind", ["onnx", pytest.param("torch", marks=pytest.mark.full)])
 @pytest.mark.parametrize(("family", "head"), HEADS)
 def test_every_head(family, head, kind, tmp_path):
@@ -243,4 +256,21 @@ class TestPublished:
             check_onnx(folder)
         whole.write_bytes(b"no graph")
         with pytest.raises(ValueError, match=r"onnx/model.onnx: "):
+            check_onnx(folder)
+
+    def test_what_may_lie_there(self, folder, monkeypatch):
+        (folder / "onnx").mkdir()
+        check_files(folder, results_in(folder / "results.json"))
+        (folder / "onnx" / "model.onnx.data").write_bytes(b"")
+        with pytest.raises(ValueError, match=r"onnx: no graph; expected model.onnx or model_quantized.onnx, or no"):
+            check_onnx(folder)
+        (folder / "onnx" / "model_quantized.onnx").write_bytes(b"")
+        monkeypatch.setattr("modeling_leaner.training.publishing.verify_onnx.find_spec", lambda name: None)
+        assert check_onnx(folder) == ", onnx/ not run: onnxruntime is not installed"
+        (folder / "onnx" / "model_q4.onnx").write_bytes(b"")
+        with pytest.raises(ValueError, match="model_q4.onnx: not a file of a published folder"):
+            check_onnx(folder)
+        shutil.rmtree(folder / "onnx")
+        (folder / "onnx").write_bytes(b"")
+        with pytest.raises(NotADirectoryError):
             check_onnx(folder)
